@@ -89,13 +89,13 @@ def resumed(make, epoch, taken, epochs=2, draws=True, **settings):
         for _ in range(taken):
             next(begun)
         pieces = settings.get("truncated_bptt_steps")
-        position = data.position(taken if not pieces else data._going.taken if taken else 0)
+        position = data.position(taken if not pieces else data.taken if taken else 0)
         state = rng.RandomState.capture()
         begun.close()
     with feeds(make, drawn=123, **settings) as data:
         torch.rand(100), np.random.rand(100)
         doubts = data.place(through_a_file(position))
-        again = data.position(taken if not pieces else data._going.taken if taken else 0)
+        again = data.position(taken if not pieces else data.taken if taken else 0)
         state.restore()
         found = [list(trained(data, draws)) for _ in range(1 + epochs)]
     # Asked again before anything was read, it is where it was placed.
@@ -291,7 +291,7 @@ def test_generators_in_workers_cannot_be_followed_and_it_is_said():
     for persistent in (False, True):
         options = {"num_workers": 1, "persistent_workers": persistent, "batch_size": 4}
         with feeds(Noisy, **options) as data:
-            why = data.exact()
+            why = data.why_inexact()
             assert "train: dataset.own" in why
             assert "dataset.transforms[0].rng" in why
         _, doubts = resumed(Noisy, 0, 2, **options)
@@ -305,7 +305,7 @@ def test_generators_in_workers_cannot_be_followed_and_it_is_said():
             assert same(found[:3], expected[1:4])
         assert resumed(Noisy, 0, 0, **options)[1] == []
     with feeds(Noisy) as data:
-        assert data.exact() is None
+        assert data.why_inexact() is None
 
 
 # -- data that alone know what comes next
@@ -518,7 +518,7 @@ def test_what_can_be_read_only_once():
         return iter(ready())
 
     with feeds(make) as data:
-        assert "train can be read only once" in data.exact()
+        assert "train can be read only once" in data.why_inexact()
         next(data.train())
         position, before = data.position(1), data.position(0)
     with feeds(make) as data, pytest.raises(TaskError, match="train can be read only once"):

@@ -224,7 +224,7 @@ class CheckpointManager(Checkpointing):
         held, lost = self._extras.state()
         for what in lost:
             self._say(what, f"{what} cannot be stored in a checkpoint: a fit that continues from one begins with its value at that time.")
-        inexact = self._session.data.exact() if self._session.state.mid_epoch and not self._session.state.checking else None
+        inexact = self._session.data.why_inexact() if self._session.state.mid_epoch and not self._session.state.checking else None
         if inexact is not None:
             self._say("data", f"a fit that continues from the middle of an epoch is not exact: {inexact}.")
         state: dict[str, Any] | None = None

@@ -37,7 +37,7 @@ def plan(session: Session) -> dict[str, Any]:
 def state_of(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
     """All state of one optimizer and its schedules, plain."""
     kind = type(opt.optimizer).__name__
-    parts = _Parts(session, opt)
+    parts = _Schedules(session, opt)
     return {
         "type": kind,
         "shapes": _shapes(session, opt),
@@ -72,7 +72,7 @@ def mismatch(session: Session, states: Sequence[Mapping[str, Any]]) -> str | Non
             return f"{which} had {_count(len(there), 'parameter group')} and has {len(here)} here"
         if here != there:
             return f"{which} has other parameters here"
-        own, theirs = ([part["type"] for part in state["own"]], [type(s).__name__ for s in _Parts(session, opt).own])
+        own, theirs = ([part["type"] for part in state["own"]], [type(s).__name__ for s in _Schedules(session, opt).own])
         if own != theirs and state["swa"] is None:
             return f"{which} followed {_named(own)} and follows {_named(theirs)} here"
     return None
@@ -91,16 +91,16 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
         _put_state(session, opt, state["state"])
         opt.optimizer._opt_called = opt.taken > 0  # type: ignore[attr-defined]  # or a scheduler takes it for a mistake
         if session.settings.weight_decay != then["weight_decay"]:
-            _put_back(opt.optimizer, fresh, ("weight_decay",))
-        parts = _Parts(session, opt)
+            _reset_groups(opt.optimizer, fresh, ("weight_decay",))
+        parts = _Schedules(session, opt)
         if parts.swa is not None:
             parts.swa.load_state_dict(state["swa"]["state"])
             if not same["swa"]:
                 _redefine(session, opt, parts.swa, swa_lrs)
-        elif not _go_on(session, state, parts, same=same["schedule"], raised=bool(made_at) and not state["base_lr"]):
-            _put_back(opt.optimizer, fresh, _RATES)
+        elif not _resume_schedules(session, state, parts, same=same["schedule"], raised=bool(made_at) and not state["base_lr"]):
+            _reset_groups(opt.optimizer, fresh, _RATES)
             if any("max_momentum" in group for group in (*fresh, *opt.optimizer.param_groups)):
-                _put_back(opt.optimizer, fresh, _MOMENTA)
+                _reset_groups(opt.optimizer, fresh, _MOMENTA)
             opt.base_lr = made_at
             if parts.built_in is not None:
                 schedules.fast_forward(parts.built_in, opt.taken)
@@ -108,7 +108,7 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
         session.set_lr(session.settings.lr)
 
 
-def _go_on(session: Session, state: Mapping[str, Any], parts: _Parts, *, same: bool, raised: bool) -> bool:
+def _resume_schedules(session: Session, state: Mapping[str, Any], parts: _Schedules, *, same: bool, raised: bool) -> bool:
     """Load the schedules' states; False: the rates are to be those of another schedule than before.
 
     raised: the run was at rate 0 and is not now, so that its rates say nothing about the new ones.
@@ -140,7 +140,7 @@ def _redefine(session: Session, opt: OptimizerHandle, schedule: weight_averaging
         group["swa_lr"] = swa_lr
 
 
-class _Parts:
+class _Schedules:
     """The schedules of an optimizer: the user's own, the built-in one, SWA's."""
 
     def __init__(self, session: Session, opt: OptimizerHandle) -> None:
@@ -176,7 +176,7 @@ def _load(opt: OptimizerHandle, state: dict[str, Any]) -> None:
         ) from error
 
 
-def _put_back(optimizer: Optimizer, fresh: Iterable[Mapping[str, Any]], names: Iterable[str]) -> None:
+def _reset_groups(optimizer: Optimizer, fresh: Iterable[Mapping[str, Any]], names: Iterable[str]) -> None:
     for group, values in zip(optimizer.param_groups, fresh, strict=True):
         for name in names:
             if name in values:

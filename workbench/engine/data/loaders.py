@@ -30,7 +30,7 @@ class Loaders:
         self.settings = settings
         """The session's settings, with the present batch size."""
         self._train = self._reading(settings)
-        self._going: ResumableLoader | None = None
+        self._current: ResumableLoader | None = None
         """The loader of the latest epoch; a live change of the batch size does not replace it."""
         self.epoch = 0
         """The present epoch, from 0, given to samplers and data sets (set_epoch)."""
@@ -57,7 +57,7 @@ class Loaders:
 
     def use_batch_size(self, size: int) -> None:
         """Use this batch size from the next epoch on; the present epoch keeps its loader."""
-        if self._train is not self._going:
+        if self._train is not self._current:
             self._train.close()
         self.settings = self.settings.replace(batch_size=size)
         self._train = self._reading(self.settings)
@@ -82,19 +82,19 @@ class Loaders:
         else:
             reading, begun, left_out = self._placed
             count = self.batches if reading is self._train else self._batches_of(reading)
-        if self._going is not None and self._going is not reading:
-            self._going.close()
+        if self._current is not None and self._current is not reading:
+            self._current.close()
         reading.begun = self._placed is not None
         if not reading.begun:
-            reading.tell(self.epoch)
-        self._going, self._placed = reading, None
+            reading.set_epoch(self.epoch)
+        self._current, self._placed = reading, None
         batches = reading.batches(count)
         batches = self.split(batches if count is not None else self._counted(batches, begun))
         return batches if self.settings.truncated_bptt_steps is None else self._pieces_of(batches, left_out)
 
     def samples(self) -> int | None:
         """The number of samples in the training batch that was read last; None where it is unknown."""
-        return None if self._going is None else self._going.loader.samples
+        return None if self._current is None else self._current.loader.samples
 
     def whole_windows(self, size: int) -> int:
         """How many windows of this size the next pass is sure to have, on every rank.
@@ -160,8 +160,8 @@ class Loaders:
         if self._val is None or not self.validates:
             return ()
         if self._before_check is None:
-            self._before_check = self._val.between()
-        self._val.tell(self.epoch)
+            self._before_check = self._val.state_between_passes()
+        self._val.set_epoch(self.epoch)
         return with_sample_counts(self._task, self._val.loader, self._val.batches(self.val_batches))
 
     def checked(self) -> None:
@@ -174,7 +174,7 @@ class Loaders:
         """
         if self._before_check is not None:
             return self._before_check
-        return None if self._val is None else self._val.between()
+        return None if self._val is None else self._val.state_between_passes()
 
     def look(self) -> Iterable[Any]:
         """The batches of a user-requested validation, from a separate loader, so that the scheduled ones do not
@@ -210,22 +210,22 @@ class Loaders:
     @property
     def begun(self) -> bool:
         """Whether a batch of this epoch was requested, even in vain: a rank may have none."""
-        return self._going is not None and self._going.begun
+        return self._current is not None and self._current.begun
 
     @property
     def taken(self) -> int:
         """The batches of this epoch that were read."""
-        return self._going.taken if self._going is not None and self._going.begun else 0
+        return self._current.taken if self._current is not None and self._current.begun else 0
 
     @property
     def length(self) -> int | None:
         """The training loader's length now; None: it has none, or an epoch continues at another batch size."""
-        return batches_in(self._train.loader) if self._going is self._train else None
+        return batches_in(self._train.loader) if self._current is self._train else None
 
     @property
-    def dealt(self) -> tuple[int, int] | None:
+    def order_read(self) -> tuple[int, int] | None:
         """How many batches the latest pass has sharded out, to any rank, and a checksum of their indices."""
-        return None if self._going is None else self._going.dealt
+        return None if self._current is None else self._current.order_read
 
     def shuffled(self, fewest: int) -> bool:
         """Whether training data of at least this many samples come in another order in each epoch."""
@@ -239,14 +239,14 @@ class Loaders:
         `batch_idx`: the finished batches of this epoch (with truncated BPTT: those begun). 0: none has begun, unless
         `begun` says so.
         """
-        going, cut = self._going, self.settings.truncated_bptt_steps is not None
+        going, cut = self._current, self.settings.truncated_bptt_steps is not None
         found: dict[str, Any] = {
             "given": self._given,
             "whole": self._whole,
             "val": self.val_position(),
         }
         if not (batch_idx if begun is None else begun):
-            return {**found, "inside": False, "batch_size": self.settings.batch_size, "train": self._train.between()}
+            return {**found, "inside": False, "batch_size": self.settings.batch_size, "train": self._train.state_between_passes()}
         if going is None or batch_idx > going.taken:
             raise ValueError(f"position({batch_idx}): the training data have not been read so far in this epoch.")
         # A batch that is used piece by piece is needed again.
@@ -258,7 +258,7 @@ class Loaders:
             "batch_size": going.batch_size,
             "taken": taken,
             "pieces": pieces,
-            "train": going.inside(taken, pieces > 0),
+            "train": going.state_in_pass(taken, pieces > 0),
         }
 
     def place(self, position: Mapping[str, Any]) -> list[str]:
@@ -270,17 +270,17 @@ class Loaders:
         self._read_copies()
         doubts = []
         if self._val is not None and position["val"] is not None:
-            doubts += self._val.place_between(position["val"])
+            doubts += self._val.restore_between_passes(position["val"])
         own = self._task.train is not None and self._task.train.parts.own_batches is not None
         same = own or position["batch_size"] == self.settings.batch_size
         if not position["inside"]:
             # A batch size other than the checkpoint's begins with a new loader, as in `use_batch_size`.
-            return doubts + (self._train.place_between(position["train"]) if same else [])
+            return doubts + (self._train.restore_between_passes(position["train"]) if same else [])
         taken, pieces = position["taken"], position["pieces"]
         reading = self._train if same else self._reading(self.settings.replace(batch_size=position["batch_size"]))
-        doubts += reading.place_inside(position["train"], taken, pieces > 0)
+        doubts += reading.restore_in_pass(position["train"], taken, pieces > 0)
         reading.begun = True
-        self._going, self._placed, self._pieces = reading, (reading, taken, pieces), pieces
+        self._current, self._placed, self._pieces = reading, (reading, taken, pieces), pieces
         return doubts
 
     def _read_copies(self) -> None:
@@ -297,9 +297,9 @@ class Loaders:
             self._val.close()
             self._val = ResumableLoader(self._task.val.loader(self.settings), "val", self.settings.batch_size)
 
-    def exact(self) -> str | None:
+    def why_inexact(self) -> str | None:
         """Why a checkpoint in the middle of an epoch would not be exact; None: it is, as far as can be known."""
-        return self._train.exact()
+        return self._train.why_inexact()
 
     def updates_in(self, epoch: int) -> int | None:
         """Updates in one epoch; None where they cannot be known."""
@@ -323,7 +323,7 @@ class Loaders:
 
     def close(self) -> None:
         """End the loader processes."""
-        for reading in (self._train, self._going, self._val):
+        for reading in (self._train, self._current, self._val):
             if reading is not None:
                 reading.close()
         for spec in self._copied:
@@ -335,7 +335,7 @@ class NoLoaders(Loaders):
 
     def __init__(self, task: Task, settings: Settings) -> None:
         self._task, self.settings = task, settings
-        self._val = self._going = self._before_check = None
+        self._val = self._current = self._before_check = None
         self.batches = self.val_batches = None
 
     def updates(self, ahead: int = 0) -> int | None:

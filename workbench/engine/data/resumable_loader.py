@@ -33,7 +33,7 @@ from workbench.task.data.to_dataset import is_of_hugging_face
 from workbench.task.errors import TaskError
 
 _NONE = object()
-_TOLD = -1
+_NOT_READ_YET = -1
 
 
 class ResumableLoader:
@@ -54,58 +54,58 @@ class ResumableLoader:
         self.epoch: int | None = None
         """The epoch that the user's sampler and data set got last (set_epoch)."""
         self._name = name
-        self._here = loader.num_workers == 0
-        self._deals = resumable_sampler_of(loader)
-        self._dealing = common_rng_of(loader)
+        self._in_process = loader.num_workers == 0
+        self._sampler = resumable_sampler_of(loader)
+        self._common_rng = common_rng_of(loader)
         ready = loader.batch_sampler is None and loader.batch_size is None
-        self._by_index = self._deals is not None and (self._here or not ready)
+        self._by_index = self._sampler is not None and (self._in_process or not ready)
         self._shared = loader.common_rng if isinstance(loader, SharedLoader) else None
         """What all ranks draw alike from when they read this data; None: each reads with its own random numbers."""
-        self._rereads = rereads and self._here
-        self._data = self._held()
-        self._made: Tensor | None = None
+        self._rereads = rereads and self._in_process
+        self._data = self._data_rng_state()
+        self._generator_before: Tensor | None = None
         """The generator before the iterator was made, from which its workers get their seeds."""
         self._start: Tensor | None = None
         """The generator after that, where no sampler takes it."""
-        self._begun: State = {}
+        self._pass_start: State = {}
         self._before: State | None = None
         """The state of the process and the data before the latest batch was read."""
         self._last: Any = _NONE
-        self._last_crc: int | None = None
-        if self._rereads and self._deals is not None:
-            self._deals.before_each = self._remember  # after the sampler's draws, before the data are read
+        self._last_checksum: int | None = None
+        if self._rereads and self._sampler is not None:
+            self._sampler.before_each = self._remember  # after the sampler's draws, before the data are read
         self._placed: int | None = None
         """The finished batches of a pass that is to be resumed."""
         self._cut = False
         """Whether the latest pass was left before its end."""
-        self._told: int | None = None
+        self._restored_sum: int | None = None
         """A checksum of the data's state at the first batch after the restored position; None: nothing was restored."""
         self._ended = False
         """Whether the data had come to their end in the latest pass."""
-        self._stands: State | None = None
+        self._restored_state: State | None = None
         """The state of restored data, which may not show it before they are read."""
-        self._fresh: State = {}
+        self._before_restore: State = {}
         """The data's state before they were restored."""
         self._between: State | None = None
-        self._ahead: list[tuple[Any, int | None]] = []
+        self._read_ahead: list[tuple[Any, int | None]] = []
         """Batches that are read already, and their numbers of samples."""
-        self._left: Iterator[Any] | None = None
-        self._source: Iterator[Any] | None = None
+        self._rest: Iterator[Any] | None = None
+        self._iterator_in_use: Iterator[Any] | None = None
         """The iterator of the latest pass."""
 
     @property
     def counted(self) -> bool:
         """Whether a pass surely has as many batches as its loader's length."""
-        return self._deals is not None and self._by_index and has_known_length(self._deals.batches)
+        return self._sampler is not None and self._by_index and has_known_length(self._sampler.batches)
 
     @property
-    def dealt(self) -> tuple[int, int] | None:
+    def order_read(self) -> tuple[int, int] | None:
         """How many batches of indices the latest pass has sharded out, and a checksum; None where there are no
         indices.
         """
-        return None if self._deals is None else self._deals.dealt
+        return None if self._sampler is None else self._sampler.order_read
 
-    def tell(self, epoch: int | None) -> None:
+    def set_epoch(self, epoch: int | None) -> None:
         """Call set_epoch where samplers and data sets have it, for a pass of this epoch; None: they were not called
         then.
         """
@@ -119,39 +119,39 @@ class ResumableLoader:
         ahead, rest = self._open(count)
         self._cut = True
         try:
-            for batch in itertools.chain(self._read_before(ahead), rest):
+            for batch in itertools.chain(self._already_read(ahead), rest):
                 self.taken += 1
                 if not self._by_index:
                     self._last = batch
-                    if self._told == _TOLD:
-                        self._told = self._state_sum()
+                    if self._restored_sum == _NOT_READ_YET:
+                        self._restored_sum = self._state_checksum()
                 yield batch
                 if self._rereads and not self._by_index:
                     self._remember()
             self._cut = count is not None and self.taken >= count and count != batches_in(self.loader)
-            if self._cut and self._told == _TOLD:
+            if self._cut and self._restored_sum == _NOT_READ_YET:
                 self._use_up()
         finally:
             self._between = None
-            self._ended, self._source = self._has_ended, None
+            self._ended, self._iterator_in_use = self._has_ended, None
             rest.close()
-            if self._deals is not None:
-                self._deals.leave()
+            if self._sampler is not None:
+                self._sampler.leave()
 
-    def _read_before(self, ahead: list[tuple[Any, int | None]]) -> Iterator[Any]:
+    def _already_read(self, ahead: list[tuple[Any, int | None]]) -> Iterator[Any]:
         for batch, self.loader.samples in ahead:
             yield batch
 
     def _open(self, count: int | None) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
         """Begin a pass: batches that are read already, then the others."""
         self.taken, placed, self.begun = self._placed or 0, self._placed is not None, True
-        ahead, left = self._ahead, self._left
-        self._placed, self._ahead, self._left, self._stands = None, [], None, None
+        ahead, left = self._read_ahead, self._rest
+        self._placed, self._read_ahead, self._rest, self._restored_state = None, [], None, None
         if not placed:
-            self._data = self._held()
-            self._begun = {} if self._by_index else {"process": self._drawn(), "data": self._data.state()}
-            if self._told is not None:
-                return self._open_again(count, self._told)
+            self._data = self._data_rng_state()
+            self._pass_start = {} if self._by_index else {"process": self._process_rng(), "data": self._data.state()}
+            if self._restored_sum is not None:
+                return self._open_again(count, self._restored_sum)
             if self._rereads:
                 self._remember(first=True)
         return ahead, first_batches(self.loader, count, self._iterator() if left is None else left, self.taken + len(ahead))
@@ -160,100 +160,100 @@ class ResumableLoader:
         """Begin the pass after a restored one: some data stay at the restored position, or at their end, until they
         are reset.
         """
-        self._told = None
+        self._restored_sum = None
         for attempt in (1, 2, 3):
             if attempt == 3:
                 self._rewind()
             rest = first_batches(self.loader, count, self._iterator())
             batch = next(rest, _NONE)
-            if batch is not _NONE and self._state_sum() != told:
+            if batch is not _NONE and self._state_checksum() != told:
                 break
             if attempt < 3:
                 rest.close()
-                self._restore_draws(self._begun)
+                self._restore_draws(self._pass_start)
         return [] if batch is _NONE else [(batch, self.loader.samples)], rest
 
     def _rewind(self) -> None:
         """Reset the data's position and keep their random numbers."""
         if not isinstance(self.loader.dataset, CopiedStream):
-            self._data.put({**self._fresh, "generators": {}})
+            self._data.put({**self._before_restore, "generators": {}})
             return
         generators = self._data.state()["generators"]
         self.loader.dataset.rewind()
-        self._data = self._held()
+        self._data = self._data_rng_state()
         self._data.put({"generators": generators, "states": {}, "counts": {}})
         if self.epoch is not None:
             set_epoch(self.loader, self.epoch)
 
     def _use_up(self) -> None:
         """Let restored data of which nothing more is needed begin the next pass from the start."""
-        before = {"process": self._drawn(), "data": self._data.state()}
+        before = {"process": self._process_rng(), "data": self._data.state()}
         if next(self._iterator(), _NONE) is not _NONE:
-            self._told = self._state_sum()
+            self._restored_sum = self._state_checksum()
         self._restore_draws(before)
 
     def _restore_draws(self, before: Mapping[str, Any]) -> None:
-        self._source = None  # run now what the data do at the end of a pass
-        self._draw_from(before["process"])
+        self._iterator_in_use = None  # run now what the data do at the end of a pass
+        self._set_process_rng(before["process"])
         self._data.put(before["data"], states=False)
 
-    def _drawn(self) -> State:
+    def _process_rng(self) -> State:
         """The generators that data read in this process may draw from."""
         return process_state() if self._shared is None else self._shared.state
 
-    def _draw_from(self, state: State) -> None:
+    def _set_process_rng(self, state: State) -> None:
         if self._shared is None:
             set_process_state(state)
         else:
             self._shared.state = state
 
-    def _as_then(self, state: State) -> contextlib.AbstractContextManager[None]:
+    def _with_process_rng(self, state: State) -> contextlib.AbstractContextManager[None]:
         """Inside, such data draw the numbers that they would have drawn then."""
         return restored_process_state(state) if self._shared is None else self._shared.with_state(state)
 
-    def _state_sum(self) -> int:
+    def _state_checksum(self) -> int:
         return checksum_of(self._data.state()["states"])
 
     def _remember(self, first: bool = False) -> None:
         data = self._data.state()
         # At the first batch, the data's own state would be that of the pass before.
-        self._before = {"process": self._drawn(), "data": {**data, "states": {}} if first else data}
+        self._before = {"process": self._process_rng(), "data": {**data, "states": {}} if first else data}
 
     def _iterator(self) -> Iterator[Any]:
         if not self._workers_persist:
-            self._made = self.loader.generator.get_state()
+            self._generator_before = self.loader.generator.get_state()
         batches = iter(self.loader)
         if self._start is not None:
             self.loader.generator.set_state(self._start)
             self._start = None
-        self._source = batches
+        self._iterator_in_use = batches
         return batches
 
     @property
     def _has_ended(self) -> bool:
         """Whether the data have ended, which the loader has yet to find out."""
-        if self._source is None:
+        if self._iterator_in_use is None:
             return self._ended
-        return has_ended(self._source)
+        return has_ended(self._iterator_in_use)
 
     @property
     def _workers_persist(self) -> bool:
         """Whether worker processes of the last pass will serve the next one."""
         return self.loader.persistent_workers and self.loader._iterator is not None
 
-    def _held(self) -> DataRngState:
+    def _data_rng_state(self) -> DataRngState:
         return DataRngState(dataset=users_dataset(self.loader), collate_fn=users_collate(self.loader))
 
     @property
-    def _knows(self) -> bool:
+    def _has_state_dict(self) -> bool:
         """Whether the data set has a state_dict."""
-        known = self._here and isinstance(self.loader.dataset, IterableDataset) and self._data.stateful
+        known = self._in_process and isinstance(self.loader.dataset, IterableDataset) and self._data.stateful
         return known and not _shuffles_in_a_buffer(users_dataset(self.loader))
 
     @contextlib.contextmanager
     def untouched(self, states: bool = False) -> Iterator[None]:
         """Inside, another loader may read the same data: their generators are restored (`states`: and their states)."""
-        parts = [self._held()] if self._deals is None else [self._held(), self._deals.held()]
+        parts = [self._data_rng_state()] if self._sampler is None else [self._data_rng_state(), self._sampler.held()]
         before = [part.state() for part in parts]
         try:
             yield
@@ -263,62 +263,62 @@ class ResumableLoader:
 
     # -- between two passes
 
-    def between(self) -> State:
+    def state_between_passes(self) -> State:
         """The state between two passes, on which the next passes depend."""
         if self._between is None:
-            start = self._start if self._deals is None else self._deals.start
+            start = self._start if self._sampler is None else self._sampler.start
             self._between = {
-                "made": self._made if self._workers_persist or start is not None else None,
+                "made": self._generator_before if self._workers_persist or start is not None else None,
                 "generator": self.loader.generator.get_state() if start is None else start,
-                "sampler": None if self._deals is None else self._deals.held().state(),
-                "passes": 0 if self._deals is None else self._deals.passes,
-                "data": self._held().state() if self._stands is None else self._stands,
-                "dealing": None if self._dealing is None else self._dealing.state,
+                "sampler": None if self._sampler is None else self._sampler.held().state(),
+                "passes": 0 if self._sampler is None else self._sampler.passes,
+                "data": self._data_rng_state().state() if self._restored_state is None else self._restored_state,
+                "dealing": None if self._common_rng is None else self._common_rng.state,
                 "cut": self._cut,
                 "doubts": self._doubts_between(),
                 "epoch": self.epoch,
             }
         return self._between
 
-    def place_between(self, position: Mapping[str, Any]) -> list[str]:
+    def restore_between_passes(self, position: Mapping[str, Any]) -> list[str]:
         """Let the next pass be the one that was next then; returns, in words, what could not be restored."""
-        self.tell(position.get("epoch"))  # a checkpoint of an earlier version has none: set_epoch was not called then
-        doubts = [*position["doubts"], *self._tell(position["data"], states=not position["cut"])]
-        self._between, self._stands, self._cut = None, position["data"], position["cut"]
-        if self._deals is not None:
-            self._deals.set_passes(int(position["passes"]))
+        self.set_epoch(position.get("epoch"))  # a checkpoint of an earlier version has none: set_epoch was not called then
+        doubts = [*position["doubts"], *self._restore_data(position["data"], states=not position["cut"])]
+        self._between, self._restored_state, self._cut = None, position["data"], position["cut"]
+        if self._sampler is not None:
+            self._sampler.set_passes(int(position["passes"]))
             if position["sampler"] is not None:
-                doubts += self._deals.held().put(position["sampler"])
+                doubts += self._sampler.held().put(position["sampler"])
         if position["made"] is None or not self.loader.persistent_workers:
             self.loader.generator.set_state(position["generator"])
         else:
-            self._made = position["made"]
+            self._generator_before = position["made"]
             self.loader.generator.set_state(position["made"])
-            self._start_from(position["generator"])
-        self._deal_from(position)
+            self._set_start(position["generator"])
+        self._restore_common_rng(position)
         return doubts
 
-    def _deal_from(self, position: Mapping[str, Any]) -> None:
+    def _restore_common_rng(self, position: Mapping[str, Any]) -> None:
         """Let all ranks shard as they would have; a fit of one process has nothing that ranks draw alike."""
-        if self._dealing is not None and position.get("dealing") is not None:
-            self._dealing.state = position["dealing"]
+        if self._common_rng is not None and position.get("dealing") is not None:
+            self._common_rng.state = position["dealing"]
 
-    def _tell(self, data: Mapping[str, Any], states: bool = True) -> list[str]:
+    def _restore_data(self, data: Mapping[str, Any], states: bool = True) -> list[str]:
         """Restore the data's generators, and the `states` of data with a state_dict."""
-        if not self._knows:
+        if not self._has_state_dict:
             return self._data.put(data, states=self._by_index)
-        self._fresh = self._data.state()
-        self._told = _TOLD if states else None
+        self._before_restore = self._data.state()
+        self._restored_sum = _NOT_READ_YET if states else None
         return self._data.put(data, states=states)
 
-    def _start_from(self, state: Tensor) -> None:
-        if self._deals is None:
+    def _set_start(self, state: Tensor) -> None:
+        if self._sampler is None:
             self._start = state
         else:
-            self._deals.start = state
+            self._sampler.start = state
 
     def _doubts_between(self) -> list[str]:
-        if self._cut and self._knows:
+        if self._cut and self._has_state_dict:
             return [
                 f"{self._name} was not read to its end in the epoch before: it is not told its state of then, and begins "
                 "the next epoch as data that are new"
@@ -337,17 +337,17 @@ class ResumableLoader:
 
     # -- in the middle of a pass
 
-    def inside(self, taken: int, rereads: bool) -> State:
+    def state_in_pass(self, taken: int, rereads: bool) -> State:
         """The position of the latest pass after its first `taken` batches (`rereads`: and within the next one)."""
         ahead = self.taken - taken - rereads
-        data = self._data.state() if self._stands is None else self._stands
-        crc = self._last_crc if self._last is _NONE else checksum_of(self._last) if not self._by_index else None
+        data = self._data.state() if self._restored_state is None else self._restored_state
+        crc = self._last_checksum if self._last is _NONE else checksum_of(self._last) if not self._by_index else None
         return {
-            "made": self._made,
-            "pass": {**self._begun, "order": None if self._deals is None else self._deals.position()},
+            "made": self._generator_before,
+            "pass": {**self._pass_start, "order": None if self._sampler is None else self._sampler.position()},
             "data": data,
-            "dealing": None if self._dealing is None else self._dealing.state,
-            "here": self._here,
+            "dealing": None if self._common_rng is None else self._common_rng.state,
+            "here": self._in_process,
             "epoch": self.epoch,
             "before": self._before if rereads else None,
             "last": crc if not ahead else None,
@@ -355,14 +355,14 @@ class ResumableLoader:
             "doubts": self._doubts_inside(ahead),
         }
 
-    def exact(self) -> str | None:
+    def why_inexact(self) -> str | None:
         """Why a position in the middle of a pass cannot be restored; None: it can."""
-        if isinstance(self.loader.dataset, Batches) and self.loader.dataset.one_shot and not self._knows:
+        if isinstance(self.loader.dataset, Batches) and self.loader.dataset.one_shot and not self._has_state_dict:
             return (
                 f"{self._name} can be read only once, so that its middle cannot be reached again: give a Dataset, a "
                 "DataLoader, or wb.batches(list)"
             )
-        if self._here or not self._by_index or not self._data.generators:
+        if self._in_process or not self._by_index or not self._data.generators:
             return None
         return (
             f"{self._name}: {', '.join(self._data.generators)} draws in the loader's workers, whose position cannot be read "
@@ -370,27 +370,27 @@ class ResumableLoader:
         )
 
     def _doubts_inside(self, ahead: int) -> list[str]:
-        doubts = [why for why in [self.exact()] if why is not None]
-        if ahead and self._here and (self._data.generators or self._knows):
+        doubts = [why for why in [self.why_inexact()] if why is not None]
+        if ahead and self._in_process and (self._data.generators or self._has_state_dict):
             doubts.append(f"{self._name} had been read further than it was used, and was not read back")
         return doubts
 
-    def place_inside(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
+    def restore_in_pass(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
         """Let the next pass be the rest of that one; returns, in words, what could not be restored."""
-        once = self.exact()
+        once = self.why_inexact()
         if once is not None and not self._by_index:
             raise TaskError(f"{once}.")
-        self.tell(position.get("epoch"))
-        self.taken, self._placed, self._made = taken + rereads, taken, position["made"]
-        self._begun = {key: value for key, value in position["pass"].items() if key != "order"}
-        self._before, self._last_crc, self._stands = position["before"], position["last"], position["data"]
+        self.set_epoch(position.get("epoch"))
+        self.taken, self._placed, self._generator_before = taken + rereads, taken, position["made"]
+        self._pass_start = {key: value for key, value in position["pass"].items() if key != "order"}
+        self._before, self._last_checksum, self._restored_state = position["before"], position["last"], position["data"]
         self.loader.generator.set_state(position["made"])
         try:
             if self._by_index and position["pass"]["order"] is not None:
                 doubts = self._replay_order(position, taken, rereads)
-            elif self._knows and position["here"]:
-                doubts = self._go_on(position, rereads)
-            elif self._begun:
+            elif self._has_state_dict and position["here"]:
+                doubts = self._resume_stateful(position, rereads)
+            elif self._pass_start:
                 doubts = self._read_again(position, taken, rereads)
             else:
                 raise TaskError(
@@ -400,50 +400,50 @@ class ResumableLoader:
         except BaseException:
             self.close()
             raise
-        self._deal_from(position)
+        self._restore_common_rng(position)
         return [*position["doubts"], *doubts]
 
     def _replay_order(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
-        assert self._deals is not None
-        doubts = self._deals.replay(position["pass"]["order"], taken)
+        assert self._sampler is not None
+        doubts = self._sampler.replay(position["pass"]["order"], taken)
         self.loader.generator.set_state(position["made"])
-        if rereads and self._here and position["before"] is not None:  # workers make it again by themselves
+        if rereads and self._in_process and position["before"] is not None:  # workers make it again by themselves
             self._read_once_more(position["before"])
         return doubts + self._data.put(position["data"])
 
-    def _go_on(self, position: Mapping[str, Any], rereads: bool) -> list[str]:
+    def _resume_stateful(self, position: Mapping[str, Any], rereads: bool) -> list[str]:
         """Continue with data that have a state_dict."""
         self._ended = position["ended"]
         if self._ended:  # their state is that of another pass already
-            self._left = iter(())
-            return self._tell(position["data"])
+            self._rest = iter(())
+            return self._restore_data(position["data"])
         if not rereads:
-            return self._tell(position["data"])
-        self._tell({**position["data"], "states": {}})
+            return self._restore_data(position["data"])
+        self._restore_data({**position["data"], "states": {}})
         self._read_once_more(position["before"])
         doubts = self._data.put(position["data"], states=False)  # reading has moved the states
-        return doubts + self._compared(position["last"], self._ahead[0][0], self.taken)
+        return doubts + self._doubt_of_batch(position["last"], self._read_ahead[0][0], self.taken)
 
     def _read_once_more(self, before: Mapping[str, Any]) -> None:
         """Read the batch that was in use."""
-        with self._as_then(before["process"]):
+        with self._with_process_rng(before["process"]):
             self._data.put(before["data"])
-            self._left = self._iterator()
-            self._ahead = [(self._next(self.taken), self.loader.samples)]
+            self._rest = self._iterator()
+            self._read_ahead = [(self._next(self.taken), self.loader.samples)]
 
     def _read_again(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
-        with self._as_then(self._begun["process"]):
+        with self._with_process_rng(self._pass_start["process"]):
             # The pass begins again: the data's own state would be where they were left, here or in another process.
-            self._data.put(self._begun["data"], states=False)
-            self._left = self._iterator()
+            self._data.put(self._pass_start["data"], states=False)
+            self._rest = self._iterator()
             batch = None
             for number in range(taken + rereads):
                 batch = self._next(number + 1)
         if rereads:
-            self._ahead = [(batch, self.loader.samples)]
-        return self._compared(position["last"], batch, taken + rereads)
+            self._read_ahead = [(batch, self.loader.samples)]
+        return self._doubt_of_batch(position["last"], batch, taken + rereads)
 
-    def _compared(self, crc: int | None, batch: Any, number: int) -> list[str]:
+    def _doubt_of_batch(self, crc: int | None, batch: Any, number: int) -> list[str]:
         if crc is None or checksum_of(batch) == crc:
             return []
         return [
@@ -453,8 +453,8 @@ class ResumableLoader:
         ]
 
     def _next(self, number: int) -> Any:
-        assert self._left is not None
-        batch = next(self._left, _NONE)
+        assert self._rest is not None
+        batch = next(self._rest, _NONE)
         if batch is _NONE:
             raise TaskError(
                 f"{self._name} ended before its batch {number}, which the run had had: give the data that the run had."
@@ -463,8 +463,8 @@ class ResumableLoader:
 
     def close(self) -> None:
         """End the loader processes."""
-        _end(self._left)
-        self._left = None
+        _end(self._rest)
+        self._rest = None
         close_workers(self.loader)
 
 

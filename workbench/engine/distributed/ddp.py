@@ -119,7 +119,7 @@ class DDP(Single):
 
     def _refuse_other_orders(self) -> None:
         """At the end of a pass: raise TaskError if the ranks had different orders."""
-        dealt = {found for found in self._ranks.all_gather_object(self._data.dealt) if found is not None}
+        dealt = {found for found in self._ranks.all_gather_object(self._data.order_read) if found is not None}
         if len(dealt) > len({number for number, _ in dealt}):
             raise TaskError(
                 "the ranks have dealt out the training data in different orders, so that some samples came twice and others "

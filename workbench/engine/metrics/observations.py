@@ -37,7 +37,7 @@ class Observations:
     def after_pass(self) -> None:
         """Compare the order of the samples with the pass before, where it should differ."""
         session, before = self._session, self._order
-        self._order = session.data.dealt
+        self._order = session.data.order_read
         limited = session.settings.overfit_batches or session.settings.fast_dev_run
         if self._repeats or limited or before is None or self._order != before:
             return

@@ -136,7 +136,7 @@ class ResumableBatchSampler(Sampler[Any]):
             self.batches.epoch = passes
 
     @property
-    def dealt(self) -> tuple[int, int] | None:
+    def order_read(self) -> tuple[int, int] | None:
         """How many batches the latest pass has read, and a checksum of them; None: there was no pass."""
         if self._pass is None:
             return None
@@ -146,8 +146,8 @@ class ResumableBatchSampler(Sampler[Any]):
     def position(self) -> State:
         """Return the states at the beginning of the latest pass, and its progress."""
         assert self._pass is not None
-        assert self.dealt is not None
-        handed, crc = self.dealt
+        assert self.order_read is not None
+        handed, crc = self.order_read
         return {**self._pass.begun, "handed": handed, "ended": self._pass.ended, "crc": crc}
 
     def replay(self, position: Mapping[str, Any], taken: int) -> list[str]:
