@@ -19,7 +19,7 @@ from workbench.techniques.accumulation import with_size_from
 class ValidationRequests(Protocol):
     """The validation that a user can ask for (engine/validation/schedule.py)."""
 
-    def look(self, emit: Emit, inbox: Inbox) -> bool:
+    def validate_now(self, emit: Emit, inbox: Inbox) -> bool:
         """Run a validation that does not count for the run; returns whether it was stopped."""
 
 
@@ -37,8 +37,8 @@ class UserRequests:
     def __init__(self, session: Session, checks: ValidationRequests, checkpoints: CheckpointRequests, emit: Emit, inbox: Inbox) -> None:
         self._session, self._checks, self._checkpoints, self._emit, self._inbox = session, checks, checkpoints, emit, inbox
 
-    def look(self) -> bool:
-        """Run a validation (`ValidationSchedule.look`); returns whether it was stopped. Without validation data it
+    def validate_now(self) -> bool:
+        """Run a validation (`ValidationSchedule.validate_now`); returns whether it was stopped. Without validation data it
         emits a message.
         """
         session, data = self._session, self._session.data
@@ -52,9 +52,9 @@ class UserRequests:
         if session.task.val is not None and session.task.val.one_shot:
             self._say("the validation data can be read only once, and a check is to come: give a Dataset or a DataLoader")
             return False
-        return self._checks.look(self._emit, self._inbox)
+        return self._checks.validate_now(self._emit, self._inbox)
 
-    def save(self) -> None:
+    def save_checkpoint(self) -> None:
         """Write a checkpoint, or emit a message why none can be written."""
         if self._checkpoints.save_requested():
             return
@@ -112,8 +112,8 @@ def _run(session: Session, emit: Emit, command: Validate | Checkpoint, requests:
         emit_message(session, emit, Message(f"{what} was left out: the run stops here.", "info", session.state.step))
         return False
     if isinstance(command, Validate):
-        return requests.look()
-    requests.save()
+        return requests.validate_now()
+    requests.save_checkpoint()
     return False
 
 

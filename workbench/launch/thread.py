@@ -177,7 +177,7 @@ class JobRunner:
         self._paused_at: float | None = None
 
     def run(self) -> None:
-        clerk = threading.Thread(target=self._clerk, name=WORKERS[1], daemon=_in_kernel())
+        clerk = threading.Thread(target=self._write_events, name=WORKERS[1], daemon=_in_kernel())
         clerk.start()
         began = time.perf_counter()
         status, error = self._job._run(self)
@@ -254,7 +254,7 @@ class JobRunner:
             self._paused += time.perf_counter() - self._paused_at
             self._paused_at = None
 
-    def _clerk(self) -> None:
+    def _write_events(self) -> None:
         while (posted := self._post.get()) is not None:
             if isinstance(posted, threading.Event):
                 posted.set()

@@ -176,7 +176,7 @@ class Loaders:
             return self._before_check
         return None if self._val is None else self._val.state_between_passes()
 
-    def look(self) -> Iterable[Any]:
+    def val_once(self) -> Iterable[Any]:
         """The batches of a user-requested validation, from a separate loader, so that the scheduled ones do not
         change.
         """

@@ -75,7 +75,7 @@ class ValidationSchedule:
         stopped.
         """
         session = self._session
-        settings, seen = session.settings, _Watch(session, session.data.sanity(), emit, inbox)
+        settings, seen = session.settings, _UntilStop(session, session.data.sanity(), emit, inbox)
         metrics: dict[str, float] = {}
         if settings.num_sanity_val_steps and session.data.validates and not settings.fast_dev_run:
             session.state.stage = "sanity"
@@ -102,7 +102,7 @@ class ValidationSchedule:
         """
         for monitor in self._monitors:
             late = self._session.task.hooks is not None and not at_end and not monitor.name.startswith("val")
-            if not late and not self._to_come(there, monitor.name) and monitor.name not in there:
+            if not late and not self._will_be_reported(there, monitor.name) and monitor.name not in there:
                 self.missing = missing(monitor, there)
                 return
 
@@ -208,7 +208,7 @@ class ValidationSchedule:
         self._metrics = metrics
         return False
 
-    def look(self, emit: Emit, inbox: Inbox) -> bool:
+    def validate_now(self, emit: Emit, inbox: Inbox) -> bool:
         """Run a validation that the user asked for (`job.validate()`) between two updates; returns whether it was
         stopped.
 
@@ -222,7 +222,7 @@ class ValidationSchedule:
         session = self._session
         wanted = session.hooks.stop_requested
         with kept_buffers(session.task.modules), session.hooks.discarding_logs():
-            metrics = self._scores(session.data.look, emit, inbox, ValidationListener(), aside=True)
+            metrics = self._scores(session.data.val_once, emit, inbox, ValidationListener(), aside=True)
             shown = tuple(name for name in metrics or () if name in session.hooks.on_bar)
         if session.hooks.stop_requested and not wanted:
             session.hooks.clear_stop()
@@ -247,11 +247,11 @@ class ValidationSchedule:
         stopped. aside: as for `validate`.
         """
         session = self._session
-        seen = _Watch(session, batches(), emit, inbox)
+        seen = _UntilStop(session, batches(), emit, inbox)
         metrics = validate(session, seen, aside=aside, cut=lambda: seen.stopped)
         if not seen.stopped and session.average is not None and session.average.count:
             with weight_averaging.in_place(session):
-                again = seen = _Watch(session, batches(), emit, inbox)
+                again = seen = _UntilStop(session, batches(), emit, inbox)
                 smooth = validate(session, again, aside=True, cut=lambda: again.stopped)
                 if not seen.stopped:
                     checkpoints.take_averaged()
@@ -268,7 +268,7 @@ class ValidationSchedule:
                     value = metrics[name]
                     self._session.hooks.step_schedule(plateau, value, partial(plateau.step, value))
 
-    def _to_come(self, metrics: Collection[str], name: str) -> bool:
+    def _will_be_reported(self, metrics: Collection[str], name: str) -> bool:
         """Whether a metric will have its first value later: after the first average, the first recorded loss, or the
         end of the epoch for which the task logs it.
         """
@@ -292,7 +292,7 @@ def _plateaus(opt: OptimizerHandle) -> list[tuple[ReduceLROnPlateau, Schedule]]:
     return [(plateau, schedule) for plateau, schedule in there if isinstance(plateau, ReduceLROnPlateau)]
 
 
-class _Watch:
+class _UntilStop:
     """Batches until a Stop arrives; other commands wait for the next update."""
 
     def __init__(self, session: Session, batches: Iterable[Any], emit: Emit, inbox: Inbox) -> None:

@@ -76,15 +76,15 @@ class _Rank:
 
     def serve(self) -> NoReturn:
         place: Placement = next(self._messages).message
-        threading.Thread(target=self._hear, daemon=True).start()
+        threading.Thread(target=self._receive, daemon=True).start()
         try:
-            _form(place)
+            _join_process_group(place)
         except BaseException as error:  # noqa: BLE001 - the owner's, at the next job
             self._fail(error)
         while True:
-            self._do(place, *self._works.get())
+            self._run_job(place, *self._works.get())
 
-    def _do(self, place: Placement, handles: list[int], inbox: _Inbox) -> None:
+    def _run_job(self, place: Placement, handles: list[int], inbox: _Inbox) -> None:
         """Run one job. After one that failed here the group cannot be used any more, and this rank ends."""
         _forget_classes()
         try:
@@ -95,10 +95,10 @@ class _Rank:
             self._at_work = assignment, ModulesBefore.of(assignment.task)
             done = assignment(self._outlet if place.rank == 0 else _NoOutput(), inbox)
             value = pack(done if place.rank == 0 else None, names={"what the job found": done})
-            left = pack(self._left(), names={"the model": assignment.task.model})
+            left = pack(self._module_diff(), names={"the model": assignment.task.model})
         except BaseException as error:  # noqa: BLE001 - it is the owner's, SystemExit and KeyboardInterrupt too
             self._fail(error)
-        self._say(RankEnded(updates=assignment.updates, files=_own_files(self._known)), [value, left])
+        self._send_result(RankEnded(updates=assignment.updates, files=_own_files(self._known)), [value, left])
         self._at_work = None
         del assignment, done, parcels
         gc.collect()  # the data of the job is freed before the next
@@ -109,28 +109,28 @@ class _Rank:
         """Send the error with the task's state, and end: the other ranks notice it by that."""
         updates = 0 if self._at_work is None else self._at_work[0].updates
         try:
-            left = pack(self._left())
+            left = pack(self._module_diff())
         except Exception as second:  # noqa: BLE001 - the first is what matters
             error.add_note(f"and what it left of the model cannot be sent: {second}")
             left = pack(None)
-        self._say(RankEnded(True, told(error, _OURS), updates), [pack_error(error), left])
+        self._send_result(RankEnded(True, told(error, _OURS), updates), [pack_error(error), left])
         self._sender.flush()
         os._exit(1)
 
-    def _left(self) -> ModuleDiff | None:
+    def _module_diff(self) -> ModuleDiff | None:
         """The changes of the task, which only rank 0 is asked for."""
         if self._at_work is None or (dist.is_initialized() and dist.get_rank()):
             return None
         assignment, before = self._at_work
         return ModuleDiff.of(assignment.task, before) if assignment.trains else None
 
-    def _say(self, message: RankEnded | LateEvents, parcels: Sequence[Package]) -> None:
+    def _send_result(self, message: RankEnded | LateEvents, parcels: Sequence[Package]) -> None:
         flush()
         cover, handles = letter.write(None, parcels)
         segments = [cover, *(segment for parcel in parcels for segment in parcel.segments)]
         self._sender.send(message, [handle for handle in handles if isinstance(handle, int)], segments)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             for message, fds in self._messages:
                 self._take(message, fds)
@@ -156,10 +156,10 @@ class _Rank:
         """The main thread hangs: send the task's state as of the last update."""
         with contextlib.suppress(Exception):  # then there is nothing to send
             if self._at_work is not None:
-                self._say(LateEvents(self._at_work[0].updates_now()), [pack(self._left())])
+                self._send_result(LateEvents(self._at_work[0].updates_now()), [pack(self._module_diff())])
 
 
-def _form(place: Placement) -> None:
+def _join_process_group(place: Placement) -> None:
     """Join the process group."""
     os.environ.update(place.environment)
     if place.device is not None:
