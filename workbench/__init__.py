@@ -20,7 +20,7 @@ if _typing.TYPE_CHECKING:
     from workbench.settings import SettingsError as SettingsError
     from workbench.task.data.datasets import batches as batches
     from workbench.task.errors import TaskError as TaskError
-    from workbench.task.over_epoch import over_epoch as over_epoch
+    from workbench.task.metrics.over_epoch import over_epoch as over_epoch
     from workbench.task.protocol import Schedule as Schedule
     from workbench.task.protocol import Task as Task
     from workbench.tuners.batch_size import BatchSizes as BatchSizes
@@ -36,7 +36,7 @@ _HOMES = {
     "Run": "workbench.runs.run",
     "Settings": "workbench.settings",
     "SettingsError": "workbench.settings",
-    "over_epoch": "workbench.task.over_epoch",
+    "over_epoch": "workbench.task.metrics.over_epoch",
     "Schedule": "workbench.task.protocol",
     "Task": "workbench.task.protocol",
     "TaskError": "workbench.task.errors",

@@ -19,8 +19,8 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 import torch
 from torch import Tensor
 
-from workbench.engine import dry_run as trial
 from workbench.engine import rng
+from workbench.engine.dry_run import dry_run as trial
 from workbench.engine.validation.monitors import refuse_unreported
 from workbench.events import Called, Compared, Deleted, SettingsSet, Shown, StatusChanged
 from workbench.export.source.capture import CallSite

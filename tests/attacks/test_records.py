@@ -22,7 +22,7 @@ from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.read import list_runs, read_record
 from workbench.runs.run import Run
 from workbench.runs.store import prune
-from workbench.ui.canvas.runs_table import fits, listed
+from workbench.ui.canvas.runs.runs_table import fits, listed
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")]
 OURS = (ValueError, OSError)  # with SettingsError, FileNotFoundError, ExportError: what says what is wrong

@@ -11,7 +11,7 @@ import torch
 
 from workbench.commands import Command, Mailbox
 from workbench.engine.distributed.dtensor import whole
-from workbench.engine.dry_run import dry_run
+from workbench.engine.dry_run.dry_run import dry_run
 from workbench.events import Changed, Event, Message, StepsDone, Validated
 from workbench.launch.assignments import FitAssignment
 from workbench.settings import Settings

@@ -9,7 +9,7 @@ from tests.engine.problems import labelled
 from tests.engine.ranked import Heard
 from tests.ranks import on_ranks
 from workbench.commands import Mailbox
-from workbench.engine.dry_run import dry_run
+from workbench.engine.dry_run.dry_run import dry_run
 from workbench.events import StepsDone
 from workbench.launch.assignments import FitAssignment
 from workbench.settings import Settings

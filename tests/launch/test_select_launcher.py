@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from accelerate import DeepSpeedPlugin
 
 import workbench as wb
-from workbench.engine import runtime
+from workbench.engine.runtime import runtime
 from workbench.launch.process import run_in_child
 from workbench.launch.select_launcher import check, ranks, select_launcher
 from workbench.settings import Settings, SettingsError

@@ -12,7 +12,7 @@ from tests.engine.ranked import Heard
 from tests.lightning.both import pl
 from tests.ranks import on_ranks
 from workbench.commands import Mailbox
-from workbench.engine.dry_run import dry_run
+from workbench.engine.dry_run.dry_run import dry_run
 from workbench.events import Logged, Message, StepsDone, Validated
 from workbench.launch.assignments import FitAssignment
 from workbench.settings import Settings

@@ -13,7 +13,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, on_main_process
 from accelerate.utils import LoggerType
 
-from workbench.engine.runtime import OwnState
+from workbench.engine.runtime.runtime import OwnState
 from workbench.events import (
     Changed,
     CurvePoint,

@@ -10,7 +10,7 @@ from tests.engine.problems import adam, labelled, noisy_net, plain_net, same_wei
 from tests.engine.ranked import Heard, fit, same
 from tests.ranks import on_ranks
 from workbench.commands import Mailbox, Stop
-from workbench.engine.dry_run import dry_run
+from workbench.engine.dry_run.dry_run import dry_run
 from workbench.engine.rng import RandomState
 from workbench.events import CurveEnded, CurvePoint
 from workbench.launch.assignments import FindLRAssignment

@@ -22,7 +22,7 @@ from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.optim.optimizers import average_of, optimizers_of
 from workbench.engine.optim.schedule_free import OptimizerModes
 from workbench.engine.optim.total_steps import ahead_of_plan
-from workbench.engine.runtime import Runtime
+from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.state import Replay, TrainState
 from workbench.events import Message
 from workbench.instruments.grad_norm import total_norm

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from workbench.engine import rng
-from workbench.engine.runtime import Runtime
+from workbench.engine.runtime.runtime import Runtime
+from workbench.engine.runtime.torch_compile import compiled
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
-from workbench.engine.torch_compile import compiled
 from workbench.settings import Settings
 from workbench.task.protocol import Phase, Task
 

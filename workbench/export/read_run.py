@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from workbench._version import __version__
 from workbench.engine.checkpoint.files import opened, peek, tensors_of
-from workbench.engine.restore_devices import restored_devices
+from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.events import Changed, Logged, Message, Resumed, RunStarted, StepsDone, Validated
@@ -39,7 +39,7 @@ from workbench.settings import Settings
 from workbench.task.compiled_model import own_name
 from workbench.task.lightning.overrides import Step as HookStep
 from workbench.task.lightning.task import LightningTask
-from workbench.task.metrics import synchronises, takes_pair
+from workbench.task.metrics.metrics import synchronises, takes_pair
 from workbench.task.protocol import Task
 from workbench.task.summary import ModelSummary
 from workbench.task.supervised import Supervised

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from workbench.commands import Mailbox
-from workbench.engine.runtime import check_device, check_environment
+from workbench.engine.runtime.runtime import check_device, check_environment
 from workbench.launch.accelerate import command
 from workbench.launch.assignments import Assignment, Done
 from workbench.launch.attached import attached_job

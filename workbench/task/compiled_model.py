@@ -13,7 +13,7 @@ def uncompiled(model: Any) -> tuple[Any, Callable[..., Any] | None]:
     """Return the model inside, and the compiler of its calls; None: it is not compiled.
 
     The weights are those of the model inside, by their names there. While a job runs, calls of the model go through
-    the same compiler (engine/torch_compile.py), except in the dry run.
+    the same compiler (engine/runtime/torch_compile.py), except in the dry run.
     """
     dynamo = sys.modules.get("torch._dynamo")  # whoever has compiled a model has imported it
     if dynamo is None or not isinstance(model, dynamo.OptimizedModule):

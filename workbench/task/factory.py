@@ -17,8 +17,8 @@ from workbench.task.lightning import overrides
 from workbench.task.lightning.hooks import DataHooks
 from workbench.task.lightning.setup import Preparation
 from workbench.task.lightning.task import LightningTask
+from workbench.task.optim.schedulers import MakeScheduler, check_scheduler
 from workbench.task.protocol import Task
-from workbench.task.schedulers import MakeScheduler, check_scheduler
 from workbench.task.supervised import MakeOptimizer, Supervised, check_optimizer
 from workbench.values import shown
 

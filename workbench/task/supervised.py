@@ -16,13 +16,19 @@ from workbench.task import hints
 from workbench.task.batch import is_several, sample_count
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
-from workbench.task.metrics import batch_values, checked_metrics, describe_arguments, is_metric_object, split
-from workbench.task.optimizer_factory import OptimizerFactory
-from workbench.task.over_epoch import OverEpoch
+from workbench.task.metrics.metrics import (
+    batch_values,
+    checked_metrics,
+    describe_arguments,
+    is_metric_object,
+    split,
+)
+from workbench.task.metrics.over_epoch import OverEpoch
+from workbench.task.metrics.step_output import reported_weight, score_weight
+from workbench.task.optim.optimizer_factory import OptimizerFactory
+from workbench.task.optim.schedulers import MakeScheduler, refuse_built_in, schedule_of
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task
-from workbench.task.schedulers import MakeScheduler, refuse_built_in, schedule_of
 from workbench.task.signature import fits
-from workbench.task.step_output import reported_weight, score_weight
 from workbench.values import shown
 
 MakeOptimizer = Callable[..., Optimizer]

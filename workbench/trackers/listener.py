@@ -19,7 +19,7 @@ import numpy as np
 from accelerate.state import PartialState
 from accelerate.tracking import GeneralTracker
 
-from workbench.engine.runtime import OwnState
+from workbench.engine.runtime.runtime import OwnState
 from workbench.events import (
     BenchEvent,
     Changed,

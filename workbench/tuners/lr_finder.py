@@ -27,7 +27,7 @@ from workbench.events import CurveEnded, CurvePoint, Emit
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import SettingsError
 from workbench.task.errors import TaskError
-from workbench.task.optimizer_factory import leading_group
+from workbench.task.optim.optimizer_factory import leading_group
 from workbench.tuners import sweep
 from workbench.tuners.curve import LRCurve as LRCurve
 from workbench.tuners.lr_suggest import divergence, doubts, recommended, suggest_all, trust

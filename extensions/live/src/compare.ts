@@ -10,7 +10,7 @@ import { DASHES } from "./picks";
 import type { Store } from "./store";
 import { pickColour } from "./theme";
 
-// Columns of "compared", in the order of workbench/ui/canvas/past_curves.py; X is where the three axes begin.
+// Columns of "compared", in the order of workbench/ui/canvas/runs/past_curves.py; X is where the three axes begin.
 const WHICH = 0, KIND = 1, X = 2, VALUE = 5;
 const BRIEF = 5; // seconds; a clock has no words for parts of one
 const AXES = ["update", "epoch", "time"] as const;

@@ -5,7 +5,7 @@ import { number } from "./format";
 import { CANVAS_FONT, type PaletteOf } from "./plot";
 import type { Store } from "./store";
 
-const WHICH = 0, STEP = 1, LOSS = 2; // columns of "past", as workbench/ui/canvas/past_curves.py has them
+const WHICH = 0, STEP = 1, LOSS = 2; // columns of "past", as workbench/ui/canvas/runs/past_curves.py has them
 const DASHES = [[], [5, 3], [1.5, 2.5]];
 const LINE = 12; // pixels between two names
 

@@ -81,7 +81,7 @@ export interface Pick {
   share: number | null;
 }
 
-/** A fit in the table of runs, in the words of workbench/ui/canvas/runs_table.py. */
+/** A fit in the table of runs, in the words of workbench/ui/canvas/runs/runs_table.py. */
 export interface RunRow {
   run: string;
   status: string;

@@ -12,7 +12,7 @@ from tests.engine.problems import labelled, plain_net, sgd
 from tests.engine.ranked import Heard, fit, same
 from tests.ranks import on_ranks
 from workbench.commands import Change, Mailbox, Pause, Resume, Stop
-from workbench.engine.dry_run import dry_run
+from workbench.engine.dry_run.dry_run import dry_run
 from workbench.engine.metrics import meter
 from workbench.instruments.finite import NonFiniteError
 from workbench.launch.assignments import EvaluateAssignment, PredictAssignment

@@ -16,7 +16,7 @@ from tests.engine.ranked import Heard, fit, same
 from tests.ranks import on_ranks
 from workbench.commands import Mailbox
 from workbench.engine.distributed.process_group import MultiProcessGroup
-from workbench.engine.dry_run import dry_run
+from workbench.engine.dry_run.dry_run import dry_run
 from workbench.launch.assignments import PredictAssignment
 from workbench.settings import Settings
 from workbench.task.errors import TaskError

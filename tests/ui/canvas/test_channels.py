@@ -11,7 +11,7 @@ from tests.ui.controls.test_run_history import brief
 from tests.ui.mirror import Mirror
 from workbench.ui.canvas.channels import Buckets, Samples
 from workbench.ui.canvas.messages import Outbox
-from workbench.ui.canvas.past_curves import PastCurves
+from workbench.ui.canvas.runs.past_curves import PastCurves
 
 
 @pytest.mark.parametrize("updates", [1, 7, 16, 17, 1000])

@@ -39,9 +39,9 @@ from workbench.ui.canvas.channels import Buckets
 from workbench.ui.canvas.findings import Findings
 from workbench.ui.canvas.learning_rates import BUCKETS, Rates
 from workbench.ui.canvas.messages import LIMIT, Outbox
-from workbench.ui.canvas.past_curves import PastCurves
-from workbench.ui.canvas.run_brief import LiveRunBrief
-from workbench.ui.canvas.runs_table import MOST, ROOM, RunsTable, fits, listed
+from workbench.ui.canvas.runs.past_curves import PastCurves
+from workbench.ui.canvas.runs.run_brief import LiveRunBrief
+from workbench.ui.canvas.runs.runs_table import MOST, ROOM, RunsTable, fits, listed
 from workbench.ui.canvas.widget import LiveView
 from workbench.ui.panel import Panel
 
@@ -301,7 +301,7 @@ def test_a_new_job_ends_the_showing(tmp_path: Path) -> None:
 
 
 def test_a_run_that_goes_on_elsewhere_is_followed_and_its_row_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.ui.canvas.runs_table.EVERY", 0.02)
+    monkeypatch.setattr("workbench.ui.canvas.runs.runs_table.EVERY", 0.02)
     monkeypatch.setattr("workbench.ui.controls.run_history.EVERY", 0.02)
     told = events(100)
     path = recorded(tmp_path, told[:4], task=TASK)  # of this very process, and of no job of this bench

@@ -23,7 +23,7 @@ from workbench.engine.distributed.process_group import MultiProcessGroup, StepSy
 from workbench.engine.distributed.single import Single
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.engine.runtime import Runtime
+from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.state import TrainState
 from workbench.engine.window import WindowLoss, batch_weights, refuse_no_weight
 from workbench.events import Message

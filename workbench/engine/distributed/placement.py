@@ -11,7 +11,7 @@ from workbench.engine.distributed.fsdp_weights import FSDPWeights
 from workbench.engine.distributed.process_group import MultiProcessGroup
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.engine.runtime import Runtime
+from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.state import TrainState
 from workbench.events import Message
 from workbench.settings import Settings

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks
-from workbench.task.optimizer_factory import base_rate, group_rates, leading_group
+from workbench.task.optim.optimizer_factory import base_rate, group_rates, leading_group
 from workbench.task.protocol import Optimization, Schedule, Task
 
 

@@ -18,7 +18,7 @@ from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.task.errors import TaskError
-from workbench.task.optimizer_factory import group_rates
+from workbench.task.optim.optimizer_factory import group_rates
 from workbench.task.protocol import Averaging, Schedule
 from workbench.techniques.averaging import (
     batch_norms,

@@ -21,8 +21,8 @@ from torch import nn
 from workbench.engine.session import Session
 from workbench.task.batch import to_device
 from workbench.task.errors import TaskError
-from workbench.task.metrics import describe_arguments, epoch_values, synchronises, takes_pair
-from workbench.task.over_epoch import OverEpoch, in_host_memory
+from workbench.task.metrics.metrics import describe_arguments, epoch_values, synchronises, takes_pair
+from workbench.task.metrics.over_epoch import OverEpoch, in_host_memory
 from workbench.task.protocol import Scores
 
 _OF_FEW = (ValueError, ArithmeticError, RuntimeError)

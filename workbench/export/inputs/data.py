@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from workbench.engine.dry_run import SAMPLES
+from workbench.engine.dry_run.dry_run import SAMPLES
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Data, quoted
 from workbench.export.inputs.step import may_skip

@@ -15,9 +15,9 @@ from workbench.export.inputs.collect import Optimizer, Schedule
 from workbench.settings import Settings
 from workbench.task import protocol
 from workbench.task.lightning.task import LightningTask
-from workbench.task.optimizer_factory import group_rates, leading_group
+from workbench.task.optim.optimizer_factory import group_rates, leading_group
+from workbench.task.optim.schedulers import schedule_of
 from workbench.task.protocol import Optimization
-from workbench.task.schedulers import schedule_of
 from workbench.task.supervised import Supervised
 
 

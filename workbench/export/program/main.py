@@ -145,7 +145,7 @@ def _compiled(r: ScriptSpec) -> list[str]:
 
 
 def compile_calls(r: ScriptSpec) -> str:
-    """A function that compiles a module in place, as engine/torch_compile.py does."""
+    """A function that compiles a module in place, as engine/runtime/torch_compile.py does."""
     if not r.settings.compile or r.compiled:
         return ""
     backend = f", backend={quoted(r.settings.compile)}" if isinstance(r.settings.compile, str) else ""

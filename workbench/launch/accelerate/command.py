@@ -23,7 +23,7 @@ from accelerate.commands.config.config_args import default_config_file, load_con
 from accelerate.commands.launch import launch_command_parser
 
 from workbench.engine.distributed.fsdp import ENVIRONMENT as SHARDS
-from workbench.engine.runtime import FSDP_REMEDY, RANK
+from workbench.engine.runtime.runtime import FSDP_REMEDY, RANK
 from workbench.launch.accelerate import fsdp_config
 from workbench.runs.files import append_to, write_whole
 from workbench.settings import Settings, SettingsError

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from workbench.commands import Change, Command, Mailbox
-from workbench.engine.runtime import RANK
+from workbench.engine.runtime.runtime import RANK
 from workbench.events import Event, Message, Status
 from workbench.launch.accelerate import failure_files, job_file, private_file
 from workbench.launch.accelerate.failure_files import Process

@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from workbench.engine.runtime import RANK
+from workbench.engine.runtime.runtime import RANK
 
 
 def backend(accelerator: str, devices: tuple[int, ...]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from workbench.commands import Inbox, Stop
-from workbench.engine.runtime import Runtime
+from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.session import Session
 from workbench.events import Trial
 from workbench.launch.process.run_in_child import available_memory, run_in_child

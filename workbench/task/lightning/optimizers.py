@@ -10,9 +10,9 @@ from torch.optim import Optimizer
 from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.aggregate import recorded_name
 from workbench.task.lightning.overrides import own_method
-from workbench.task.optimizer_factory import base_rate
+from workbench.task.optim.optimizer_factory import base_rate
+from workbench.task.optim.schedulers import schedule_of
 from workbench.task.protocol import Optimization, Schedule
-from workbench.task.schedulers import schedule_of
 from workbench.values import shown
 
 

@@ -35,10 +35,10 @@ from workbench.task.lightning.overrides import (
 from workbench.task.lightning.setup import Preparation
 from workbench.task.lightning.trainer import unknown
 from workbench.task.lightning.unsupported import explain_no_logger
-from workbench.task.optimizer_factory import leading_group
+from workbench.task.metrics.step_output import reported_weight, score_weight
+from workbench.task.optim.optimizer_factory import leading_group
+from workbench.task.optim.schedulers import refuse_built_in
 from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task
-from workbench.task.schedulers import refuse_built_in
-from workbench.task.step_output import reported_weight, score_weight
 from workbench.values import shown
 
 __all__ = ["LightningTask", "has_loader"]

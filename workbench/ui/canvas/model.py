@@ -33,12 +33,12 @@ from workbench.plots.names import shorten
 from workbench.ui import format
 from workbench.ui.canvas.channels import Buckets, Channel, Samples
 from workbench.ui.canvas.findings import Findings
-from workbench.ui.canvas.gradients import Gradients
-from workbench.ui.canvas.layers import Layers
+from workbench.ui.canvas.gradients.gradients import Gradients
+from workbench.ui.canvas.gradients.layers import Layers
 from workbench.ui.canvas.learning_rates import BUCKETS, Rates
 from workbench.ui.canvas.messages import Outbox
-from workbench.ui.canvas.past_curves import PastCurves
 from workbench.ui.canvas.progress import Progress
+from workbench.ui.canvas.runs.past_curves import PastCurves
 from workbench.ui.canvas.searches import BatchSizeSearch
 from workbench.ui.canvas.sweeps import EARLIER, EARLIER_POINTS, POINTS, LRSweeps
 from workbench.ui.canvas.training import LINE_BUCKETS, Training

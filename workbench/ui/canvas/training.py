@@ -12,7 +12,7 @@ from workbench.plots.smooth import Smoother
 from workbench.runs.chart_data import UNMARKED
 from workbench.ui import format
 from workbench.ui.canvas.channels import Buckets, Samples
-from workbench.ui.canvas.gradients import Gradients, column
+from workbench.ui.canvas.gradients.gradients import Gradients, column
 from workbench.ui.canvas.messages import Outbox, cut
 
 LINE_BUCKETS = 1000

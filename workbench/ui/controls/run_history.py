@@ -33,8 +33,8 @@ from workbench.runs.record.sequence import stream
 from workbench.runs.record.stream import joined
 from workbench.ui.bench import Bench
 from workbench.ui.canvas.messages import cut
-from workbench.ui.canvas.past_curves import BEHIND
-from workbench.ui.canvas.runs_table import RunsTable, listed
+from workbench.ui.canvas.runs.past_curves import BEHIND
+from workbench.ui.canvas.runs.runs_table import RunsTable, listed
 from workbench.ui.canvas.widget import LiveView
 from workbench.ui.controls.widget_utils import aside
 

@@ -19,7 +19,7 @@ from workbench.runs.compare import differences
 from workbench.runs.run import duration
 from workbench.ui import format
 from workbench.ui.canvas.messages import cut
-from workbench.ui.canvas.run_brief import LiveRunBrief
+from workbench.ui.canvas.runs.run_brief import LiveRunBrief
 
 MOST = 50
 """The most fits that are listed; the folder may hold more, and the card says so."""

@@ -12,8 +12,8 @@ from tests.ui.canvas.test_widget import Screen, started
 from tests.ui.fakes import FakeBench
 from workbench.events import Called, Changed, Floats, RunEnded, SettingsSet, StatusChanged, StepsDone, pack
 from workbench.settings import Settings
-from workbench.ui.canvas import layers as of_layers
-from workbench.ui.canvas.layer_groups import in_order, rows
+from workbench.ui.canvas.gradients import layers as of_layers
+from workbench.ui.canvas.gradients.layer_groups import in_order, rows
 from workbench.ui.canvas.messages import LIMIT
 from workbench.ui.panel import Panel
 

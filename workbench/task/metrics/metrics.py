@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from workbench.task.errors import TaskError
-from workbench.task.over_epoch import OverEpoch
+from workbench.task.metrics.over_epoch import OverEpoch
 from workbench.task.signature import fits, parameters
 from workbench.values import shown
 

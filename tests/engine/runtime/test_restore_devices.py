@@ -8,7 +8,7 @@ from torch import nn
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
 from tests.engine.resuming import supervised
-from workbench.engine.restore_devices import restored_devices
+from workbench.engine.runtime.restore_devices import restored_devices
 
 
 class Tied(nn.Module):

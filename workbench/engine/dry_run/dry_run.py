@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from workbench.engine.dry_run_state import restored_state
+from workbench.engine.dry_run.restored_state import restored_state
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.engine.restore_devices import restored_devices
+from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch

@@ -11,7 +11,7 @@ from workbench.events import Changed, Floats, RunStarted, StepsDone
 from workbench.plots.clipping import WINDOW, suggest_clip, was_cut
 from workbench.plots.smooth import Smoother
 from workbench.ui import format
-from workbench.ui.canvas.layers import Layers
+from workbench.ui.canvas.gradients.layers import Layers
 from workbench.ui.canvas.messages import Outbox, cut
 
 CLIPS = 100

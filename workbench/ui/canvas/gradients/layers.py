@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Floats
-from workbench.ui.canvas import layer_groups
 from workbench.ui.canvas.channels import Buckets
-from workbench.ui.canvas.column_view import ColumnView
-from workbench.ui.canvas.layer_groups import Row
+from workbench.ui.canvas.gradients import layer_groups
+from workbench.ui.canvas.gradients.column_view import ColumnView
+from workbench.ui.canvas.gradients.layer_groups import Row
 from workbench.ui.canvas.messages import cut
 
 BUCKETS = 512
