@@ -334,7 +334,7 @@ TensorBoardLogger.__module__ = "lightning.pytorch.loggers.tensorboard"
         (TensorBoardLogger(), "trackers='tensorboard' instead"),
         ("aim", "pip install aim"),
         ({"tensorboard": "logs"}, "give a dict of arguments for 'tensorboard'"),
-        ({"mlflow": {"nested_run": True}}, "nested_run.*it takes: experiment_name"),
+        ({"mlflow": {"nested": True}}, "nested.*it takes: experiment_name"),
         (["tensorboard", {"tensorboard": {}}], "twice"),
     ],
 )

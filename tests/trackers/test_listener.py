@@ -117,13 +117,13 @@ def mlflow_runs(uri):
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # of MLflow's own database code
 @pytest.mark.parametrize("store", ["files", "database"])
 def test_mlflow_has_each_fit(tmp_path, monkeypatch, store):
-    root = tmp_path / "a root's folder"
-    folder = root / "trackers" / "mlflow"
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     if store == "files":
         monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-        uri = folder.as_uri()
-    jobs = fits(root, "mlflow")
+        uri = (tmp_path / "mlflow").as_uri()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.chdir(tmp_path)  # MLflow's own place for the files of a run in a database
+    jobs = fits(tmp_path / "root", "mlflow")
     client, runs = mlflow_runs(uri)
     assert sorted(runs) == [job.id for job in jobs]
     assert [runs[job.id].info.status for job in jobs] == ["FINISHED", "KILLED", "FAILED"]
@@ -136,29 +136,43 @@ def test_mlflow_has_each_fit(tmp_path, monkeypatch, store):
     np.testing.assert_array_equal([metric.value for metric in history], run.history["loss"])
     checks = client.get_metric_history(first.info.run_id, "val_loss")
     np.testing.assert_allclose([metric.value for metric in checks], run.validation["val_loss"])
-    assert first.info.artifact_uri.startswith(folder.as_uri())
 
 
-def test_mlflow_goes_where_it_was_told_to_and_leaves_the_users_run_alone(tmp_path, monkeypatch):
+def test_mlflow_leaves_the_users_run_alone(tmp_path, monkeypatch):
     import mlflow
 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    theirs = (tmp_path / "theirs").as_uri()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", theirs)
+    uri = (tmp_path / "mlflow").as_uri()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    given = {"mlflow": {"tags": {"kind": "test"}, "description": "a try"}}
     with mlflow.start_run(run_name="the user's") as mine:
-        made(tmp_path, "mlflow").fit().result()
-        named = {"tracking_uri": (tmp_path / "named").as_uri(), "tags": {"kind": "test"}, "description": "a try"}
-        job = made(tmp_path, {"mlflow": named}).fit()
+        job = made(tmp_path, given, metrics={"acc@1": lambda out, y: (out.argmax(1) == y).float().mean()}).fit()
         job.result()
         assert mlflow.active_run().info.run_id == mine.info.run_id
         mlflow.log_metric("own", 1.0)
-        assert mlflow.get_tracking_uri() == theirs
-    assert not (tmp_path / "trackers" / "mlflow" / "0").exists()
-    assert list(mlflow_runs(theirs)[1]) == ["0001-fit"]
-    (run,) = mlflow_runs(named["tracking_uri"])[1].values()
+        assert mlflow.get_tracking_uri() == uri
+    assert not errors(job)
+    client, runs = mlflow_runs(uri)
+    (run,) = runs.values()
     assert run.data.tags["kind"] == "test"
     assert run.data.tags["mlflow.note.content"] == "a try"
-    assert mlflow.MlflowClient().get_run(mine.info.run_id).data.metrics == {"own": 1.0}
+    assert "val_acc_1" in run.data.metrics
+    assert client.get_run(mine.info.run_id).data.metrics == {"own": 1.0}
+
+
+def test_mlflow_continues_a_run_given_by_its_id(tmp_path, monkeypatch):
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "mlflow").as_uri()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    run = client.create_run(client.create_experiment("workbench"), run_name="before")
+    job = made(tmp_path, {"mlflow": {"run_id": run.info.run_id}}).fit()
+    job.result()
+    assert not errors(job)
+    assert list(mlflow_runs(uri)[1]) == ["before"]
+    assert "loss" in client.get_run(run.info.run_id).data.metrics
 
 
 class Own(GeneralTracker):

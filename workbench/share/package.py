@@ -16,10 +16,9 @@ import torch
 
 from workbench.share.buffer_cache import BufferCache
 from workbench.share.capacity import Capacity
-from workbench.share.packing import ListUnpickler, Pickled, pickled
 from workbench.share.pickle_diagnostics import explain
-from workbench.share.pickling import Pickler
 from workbench.share.segment import Segment, Views, size_of
+from workbench.share.serialized_list import ListUnpickler, pickled
 
 
 class PackageError(TypeError):
@@ -65,17 +64,16 @@ def pack(
 ) -> Package:  # fmt: skip
     """Pack `value`. `names` are the names of its parts in an error; see `PackageError`.
 
-    lists: long lists arrive as `PackedList`s, whose elements take no memory until they are read.
+    lists: long lists arrive as `SerializedList`s, whose elements become objects when they are read.
     shelf: the cache for large buffers that may be the same in the next package. room: decides whether there is memory.
     """
     try:
-        found = pickled(value) if lists else _pickled(value)
+        found = pickled(value, lists)
     except MemoryError:
         raise
     except Exception as error:
         raise PackageError(explain(error, names or {"the object": value}, _fails)) from error
-    # Those of packed lists are counted from the end, which is where they are known from.
-    buffers = [*found.buffers, *reversed(found.extra)]
+    buffers = found.buffers
     parcel = Package(found.code, devices=tuple(sorted(found.devices)), tensors=found.tensors)
     if not buffers:
         return parcel
@@ -96,38 +94,21 @@ def pack(
 
 def unpack(parcel: Package) -> Any:
     """A copy of what was packed. Its tensors and arrays lie in the segments, mapped copy-on-write."""
-    buffers = _Buffers([segment.views() for segment in parcel.segments], parcel.elsewhere)
-    return ListUnpickler(io.BytesIO(parcel.code), iter(buffers), buffers.from_end).load()
+    views = [segment.views() for segment in parcel.segments]
+    elsewhere = {number: (place, index) for number, place, index in parcel.elsewhere}
+    return ListUnpickler(io.BytesIO(parcel.code), _buffers(views, elsewhere)).load()
 
 
-class _Buffers:
+def _buffers(views: Sequence[Views], elsewhere: Mapping[int, tuple[int, int]]) -> Iterator[memoryview]:
     """The buffers of a package, from whichever segment each is in."""
-
-    def __init__(self, views: Sequence[Views], elsewhere: Sequence[tuple[int, int, int]]) -> None:
-        self._views = views
-        self._elsewhere = {number: (place, index) for number, place, index in elsewhere}
-
-    def __iter__(self) -> Iterator[memoryview]:
-        return (self._one(number) for number in range(len(self._views[0]) if self._views else 0))
-
-    def from_end(self, number: int) -> memoryview:
-        return self._one(len(self._views[0]) - 1 - number)
-
-    def _one(self, number: int) -> memoryview:
-        place, index = self._elsewhere.get(number, (0, number))
-        return self._views[place][index]
-
-
-def _pickled(value: Any) -> Pickled:
-    file, buffers = io.BytesIO(), list[Any]()
-    pickler = Pickler(file, buffers.append)
-    pickler.dump(value)
-    return Pickled(file.getvalue(), buffers, devices=pickler.devices, tensors=tuple(pickler.tensors.values()))
+    for number in range(len(views[0]) if views else 0):
+        place, index = elsewhere.get(number, (0, number))
+        yield views[place][index]
 
 
 def _fails(value: Any) -> bool:
     try:
-        _pickled(value)
+        pickled(value, lists=False)
     except Exception:  # noqa: BLE001 - that it fails is the answer
         return True
     return False

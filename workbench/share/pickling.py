@@ -18,7 +18,7 @@ from torch.nn.utils import parametrize
 
 from workbench.share.segment import address_of
 
-Keep = Callable[[pickle.PickleBuffer], None]
+Keep = Callable[[pickle.PickleBuffer], object]
 
 
 class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
@@ -68,23 +68,13 @@ class Unpickler(pickle.Unpickler):
         found = super().find_class(module, name)
         if found is getattr(_cloudpickle, "_class_setstate", None):
             return self._set_class
-        return restored(found)
+        return _tensor_of_new_dtype if found is _V3 else found
 
     def _set_class(self, cls: type, state: Any) -> type:
         """A class that came home is the notebook's own: cloudpickle would put copies of its methods into it,
         which see a copy of the notebook's globals."""
         known: type = cls if cls in self._known else _cloudpickle._class_setstate(cls, state)
         return known
-
-
-def by_reference(obj: Any) -> bool:
-    """Whether a class, function or module is pickled as its name alone."""
-    return bool(_cloudpickle._should_pickle_by_reference(obj))
-
-
-def restored(found: Any) -> Any:
-    """What is called in the place of a function that a pickle names."""
-    return _tensor_of_new_dtype if found is _V3 else found
 
 
 _V3 = getattr(torch._utils, "_rebuild_tensor_v3", None)

@@ -29,7 +29,7 @@ _ARGUMENTS: dict[str, Callable[[str, Path], dict[str, Any]]] = {
     "clearml": lambda run, folder: {"project_name": PROJECT, "task_name": run},
     "comet_ml": lambda run, folder: {"run_name": PROJECT},
     "dvclive": lambda run, folder: {"dir": str(folder / run)},
-    "mlflow": lambda run, folder: {"experiment_name": PROJECT, "run_name": run, "folder": folder},
+    "mlflow": lambda run, folder: {"experiment_name": PROJECT, "run_name": run},
     "swanlab": lambda run, folder: {"run_name": PROJECT, "experiment_name": run, "logdir": str(folder)},
     "tensorboard": lambda run, folder: {"run_name": run, "logging_dir": str(folder)},
     "trackio": lambda run, folder: {"run_name": PROJECT, "name": run},

@@ -1,0 +1,294 @@
+"""Long lists of Python objects as bytes in shared memory: the pickle of each element in one buffer, and their offsets.
+
+This is detectron2's `TorchSerializedList`. To count a reference is to write to a page, so every process that reads a list
+of Python objects ends up with a copy of it; bytes are read by all processes and written by none.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import pickle
+import sys
+import types
+from array import array
+from collections.abc import Callable, Iterator, MutableSequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench.share.pickling import Keep, Pickler, Unpickler
+
+LONG = 2000
+"""Lists with this many elements are serialized."""
+
+_LARGE = 1 << 16
+"""A list with a tensor or array of this many bytes stays a list: those lie in the segment, and are read without a copy."""
+
+_REPEATED = 256
+"""Bytes for each element by which its own pickle may be longer than its part in a pickle of the whole list."""
+
+_CODE = (type, types.FunctionType)
+_BY_VALUE = (type, types.FunctionType, types.MethodType, types.ModuleType)
+_DEPTH = 3
+_STATE = 100_000
+"""A module's list that has more elements is its data."""
+
+
+class SerializedList(MutableSequence[Any]):
+    """Reads like the list it was made of, in another process. Each read makes a new object, equal to the element.
+
+    Changing an element that was read changes a copy: assign it (`items[i] = item`) to keep the change. The first
+    assignment makes this a list of objects, in this process alone. It is no subclass of list: C code would find that
+    empty.
+    """
+
+    def __init__(self) -> None:
+        self._objects: list[Any] | None = []
+
+    @property
+    def state(self) -> tuple[Any, ...] | None:
+        """The pickles, their offsets, and the classes and functions in them; None where this process changed the list."""
+        if self._objects is not None:
+            return None
+        return pickle.PickleBuffer(self._data), pickle.PickleBuffer(self._offsets.cast("B")), self._code
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        data, offsets, self._code = state
+        self._data, self._offsets = memoryview(data).cast("B"), memoryview(offsets).cast("B").cast("q")
+        self._objects = None
+
+    def _list(self) -> list[Any]:
+        """The elements as a list of objects, to be changed."""
+        if self._objects is None:
+            self._objects = list(self)
+        return self._objects
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1 if self._objects is None else len(self._objects)
+
+    def __getitem__(self, index: Any) -> Any:
+        if self._objects is not None:
+            return self._objects[index]
+        if isinstance(index, slice):
+            return [self[at] for at in range(len(self))[index]]
+        try:
+            at = range(len(self))[index]
+        except IndexError:
+            raise IndexError("list index out of range") from None
+        data = self._data[self._offsets[at] : self._offsets[at + 1]]
+        if not self._code:
+            return pickle.loads(data)
+        unpickler = pickle.Unpickler(io.BytesIO(data))
+        unpickler.persistent_load = self._code.__getitem__  # type: ignore[method-assign]
+        return unpickler.load()
+
+    def __iter__(self) -> Iterator[Any]:
+        index = 0
+        while index < len(self):  # like a list's: it may grow or shrink meanwhile
+            yield self[index]
+            index += 1
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._list()[index] = value
+
+    def __delitem__(self, index: Any) -> None:
+        del self._list()[index]
+
+    def insert(self, index: int, value: Any) -> None:
+        self._list().insert(index, value)
+
+    def sort(self, *, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> None:
+        self._list().sort(key=key, reverse=reverse)
+
+    def copy(self) -> list[Any]:
+        return list(self)
+
+    def __reduce__(self) -> Any:
+        """Outside of a package: a list."""
+        return list, (), None, iter(self)
+
+    def __add__(self, other: Any) -> list[Any]:
+        return [*self, *other] if isinstance(other, list | SerializedList) else NotImplemented
+
+    def __radd__(self, other: Any) -> list[Any]:
+        return [*other, *self] if isinstance(other, list) else NotImplemented
+
+    def __mul__(self, count: int) -> list[Any]:
+        return list(self) * count
+
+    __rmul__ = __mul__
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, list | SerializedList):
+            return NotImplemented
+        return self is other or list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(list(self), dtype=dtype)
+
+    def __repr__(self) -> str:
+        if len(self) <= LONG:
+            return repr(list(self))
+        return f"[{', '.join(map(repr, self[:3]))}, … {len(self):,} in all]"
+
+
+class _StaysList(Exception):
+    """A list is better pickled as a whole: it has large buffers, or an element leads to the list."""
+
+
+class _File:
+    """A file for a pickler, which only writes."""
+
+    def __init__(self, write: Callable[[Any], object]) -> None:
+        self.write = write
+
+
+class _ElementPickler(Pickler):
+    """Pickles elements one by one, with a number in the place of each class and function."""
+
+    def __init__(self, whole: list[Any], write: Callable[[Any], object]) -> None:
+        super().__init__(_File(write), _small)
+        self._whole = whole
+        self.code: dict[int, tuple[int, Any]] = {}
+        """Their numbers, and they themselves, by their ids."""
+
+    def persistent_id(self, obj: Any) -> Any:
+        if obj is self._whole:
+            raise _StaysList
+        if not isinstance(obj, _CODE):
+            return None
+        return self.code.setdefault(id(obj), (len(self.code), obj))[0]
+
+    def one(self, element: Any) -> None:
+        """Write the pickle of one element."""
+        self.dump(element)
+        self.memo: dict[int, Any] = {}
+        self.tensors.clear()
+        self._storages.clear()
+
+
+def _small(buffer: pickle.PickleBuffer) -> bool:
+    """Have a buffer's bytes in the pickle."""
+    if buffer.raw().nbytes >= _LARGE:
+        raise _StaysList
+    return True
+
+
+def _serialized(elements: list[Any], devices: set[str]) -> SerializedList | None:
+    """None where the elements share so much, or are so large, that the list is better pickled as a whole."""
+    data, offsets = bytearray(), array("q", [0])
+    pickler = _ElementPickler(elements, data.extend)
+    most, limit = _REPEATED * len(elements), None
+    try:
+        for element in elements:
+            pickler.one(element)
+            offsets.append(len(data))
+            if len(data) > most and limit is None:
+                limit = most + 2 * _size(elements)
+            if limit is not None and len(data) > limit:
+                return None
+    except _StaysList:
+        return None
+    devices |= pickler.devices
+    made = SerializedList()
+    made.__setstate__((data, offsets, tuple(thing for _, thing in pickler.code.values())))
+    return made
+
+
+def _size(elements: list[Any]) -> int:
+    """The size of one pickle of the whole list."""
+    pieces = array("q")
+    _ElementPickler(elements, lambda piece: pieces.append(len(piece))).dump(tuple(elements))
+    return sum(pieces)
+
+
+class _MetTooEarly(Exception):
+    """A list was serialized that turned out to be one that stays."""
+
+
+class _ListPickler(Pickler):
+    """A package's pickler, with long lists as `SerializedList`s."""
+
+    def __init__(self, file: io.BytesIO, keep: Keep, stay: dict[int, list[Any]]) -> None:
+        """stay: the lists, by id, that are pickled as lists; more are added."""
+        super().__init__(file, keep)
+        self._stay = stay
+        self._made: dict[int, tuple[list[Any], SerializedList]] = {}
+
+    def persistent_id(self, obj: Any) -> Any:
+        if type(obj) is not list or len(obj) < LONG or id(obj) in self._stay:
+            return None
+        if id(obj) not in self._made:
+            made = _serialized(obj, self.devices)
+            if made is None:
+                self._stay[id(obj)] = obj
+                return None
+            self._made[id(obj)] = obj, made  # the list is held: its address is the key
+        return self._made[id(obj)][1]
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is SerializedList and obj.state is not None:
+            return SerializedList, (), obj.state
+        found = super().reducer_override(obj)
+        if isinstance(obj, torch.nn.Module):
+            # What forward() appends to is state, and arrives as a list.
+            self._leave_lists([vars(obj)], _STATE)
+        elif found is NotImplemented and _own_reduction(kind) and not isinstance(obj, _BY_VALUE) and kind not in self.dispatch_table:
+            found = obj.__reduce_ex__(5)
+            # A function in C (an array of objects has one) takes nothing but lists.
+            self._leave_lists([part for part in found[1:3] if part is not None] if isinstance(found, tuple) else [])
+        return found
+
+    def _leave_lists(self, parts: list[Any], most: int = sys.maxsize) -> None:
+        """Lists among these, and a little way inside, stay lists, unless they have more elements than `most`."""
+        for _ in range(_DEPTH):
+            found = {id(part): part for part in parts if type(part) is list and LONG <= len(part) <= most}
+            self._stay |= found
+            if found.keys() & self._made.keys():
+                raise _MetTooEarly
+            inside = (p.values() if type(p) is dict else p for p in parts if type(p) in (dict, tuple))
+            parts = list(itertools.chain.from_iterable(inside))
+
+
+def _own_reduction(kind: type) -> bool:
+    """Whether a function of its own makes its objects anew, or one that is written in C sets their attributes."""
+    own = {name: value for base in reversed(kind.__mro__[:-1]) for name, value in vars(base).items()}
+    by_c = "__setstate__" in own and not isinstance(own["__setstate__"], types.FunctionType)
+    return by_c or "__reduce__" in own or "__reduce_ex__" in own
+
+
+class ListUnpickler(Unpickler):
+    """The other side."""
+
+    def persistent_load(self, pid: Any) -> Any:
+        return pid
+
+
+@dataclass
+class Pickled:
+    """A pickle, and what lies beside it."""
+
+    code: bytes
+    buffers: list[Any]
+    devices: set[str] = field(default_factory=set)
+    tensors: tuple[torch.Tensor, ...] = ()
+    """The plain tensors in it, outside of serialized lists."""
+
+
+def pickled(value: Any, lists: bool) -> Pickled:
+    """The pickle of `value`. lists: with its long lists serialized."""
+    stay: dict[int, list[Any]] = {}
+    while True:
+        file, buffers = io.BytesIO(), list[Any]()
+        pickler = _ListPickler(file, buffers.append, stay) if lists else Pickler(file, buffers.append)
+        try:
+            pickler.dump(value)
+        except _MetTooEarly:
+            continue
+        return Pickled(file.getvalue(), buffers, pickler.devices, tuple(pickler.tensors.values()))
