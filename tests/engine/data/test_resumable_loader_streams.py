@@ -57,6 +57,12 @@ class Uncopied(Numbers):
         raise TypeError("cannot copy an open file")
 
 
+class StickyUncopied(Uncopied):
+    def __iter__(self):
+        for self.at in range(self.begin + 1, ROWS + 1):
+            yield {"x": torch.tensor(float(self.at - 1))}
+
+
 class Seen(nn.Module):
     """Remembers what it has been trained on."""
 
@@ -99,6 +105,15 @@ def test_a_run_goes_on_in_the_middle_of_a_stream(kind, steps, tmp_path):
     assert [len(epoch) for epoch in (whole.rows[:6], whole.rows[18:])] == [6, 6]
     assert len(list(data)) == ROWS
     assert len(list(data)) == ROWS
+
+
+def test_a_stream_that_never_returns_to_its_start_is_refused(tmp_path):
+    """Where the workbench cannot read a copy of it, the epochs after the resumed one would miss its first rows."""
+    bench = trained(StickyUncopied(), tmp_path, 3, Seen())
+    bench.fit().result()
+    job = bench.fit(start="continue", max_steps=24)
+    with pytest.raises(wb.TaskError, match=r"train \(StickyUncopied\) begins each pass where load_state_dict\(\) has put it"):
+        job.result()
 
 
 @pytest.mark.parametrize("kind", ["hugging face", "numbers"])

@@ -84,8 +84,6 @@ class ResumableLoader:
         """Whether the data had come to their end in the latest pass."""
         self._restored_state: State | None = None
         """The state of restored data, which may not show it before they are read."""
-        self._before_restore: State = {}
-        """The data's state before they were restored."""
         self._between: State | None = None
         self._read_ahead: list[tuple[Any, int | None]] = []
         """Batches that are read already, and their numbers of samples."""
@@ -157,8 +155,8 @@ class ResumableLoader:
         return ahead, first_batches(self.loader, count, self._iterator() if left is None else left, self.taken + len(ahead))
 
     def _open_again(self, count: int | None, told: int) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
-        """Begin the pass after a restored one: some data stay at the restored position, or at their end, until they
-        are reset.
+        """Begin the pass after a restored one: some streams stay at the restored position, or at their end, until they
+        are iterated again, or are a fresh copy.
         """
         self._restored_sum = None
         for attempt in (1, 2, 3):
@@ -174,10 +172,12 @@ class ResumableLoader:
         return [] if batch is _NONE else [(batch, self.loader.samples)], rest
 
     def _rewind(self) -> None:
-        """Reset the data's position and keep their random numbers."""
+        """Read from a copy without a position, with the random numbers of this one."""
         if not isinstance(self.loader.dataset, CopiedStream):
-            self._data.put({**self._before_restore, "generators": {}})
-            return
+            raise TaskError(
+                f"{self._name} ({type(users_dataset(self.loader)).__name__}) begins each pass where load_state_dict() has put "
+                "it, so that a resumed run never sees its first samples again: forget that position in __iter__() once it is used."
+            )
         generators = self._data.state()["generators"]
         self.loader.dataset.rewind()
         self._data = self._data_rng_state()
@@ -307,7 +307,6 @@ class ResumableLoader:
         """Restore the data's generators, and the `states` of data with a state_dict."""
         if not self._has_state_dict:
             return self._data.put(data, states=self._by_index)
-        self._before_restore = self._data.state()
         self._restored_sum = _NOT_READ_YET if states else None
         return self._data.put(data, states=states)
 
