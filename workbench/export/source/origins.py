@@ -6,6 +6,7 @@ The user's own modules (and the workbench's) are written into the script; the ot
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Literal
 
 Origin = Literal["stdlib", "installed", "workbench", "local"]
 _LARGEST = 1_000_000
+_NOT_OWN = sys.stdlib_module_names | {"workbench"}
 _INSTALLED = {"site-packages", "dist-packages"}
 _HOME = (str(Path(sys.base_prefix) / "lib"), str(Path(sys.prefix) / "lib"))
 
@@ -57,7 +59,7 @@ def own_sources() -> dict[str, str]:
     """The text of each module that is loaded now and is the user's own, by name."""
     found: dict[str, str] = {}
     for name, module in list(sys.modules.items()):
-        if name == "__main__" or name.partition(".")[0] in ("workbench", *sys.stdlib_module_names):
+        if name == "__main__" or name.partition(".")[0] in _NOT_OWN:
             continue
         path = next(iter(_paths(module)), "")
         if path.endswith(".py") and _is_own(path):
@@ -94,6 +96,7 @@ def _paths(module: object) -> list[str]:
         return []
 
 
+@functools.cache  # thousands of modules are looked at for each bench
 def _is_own(path: str) -> bool:
     parts = set(Path(path).parts)
     if parts & _INSTALLED or path in ("built-in", "frozen"):
