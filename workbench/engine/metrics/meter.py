@@ -151,10 +151,10 @@ class Meter:
         self._ring = ring
         # Views made once: indexing at every update would cost more than writing.
         sets = range(0, self._layers_at, 3)
-        self.loss = [[row[first + LOSS] for row in ring] for first in sets]
-        self.total = [[row[first + TOTAL] for row in ring] for first in sets]
-        self.clipped = [[row[first + CLIPPED] for row in ring] for first in sets]
-        self.layers = [row[self._layers_at :] for row in ring]
+        self.loss = [ring[:, first + LOSS].unbind() for first in sets]
+        self.total = [ring[:, first + TOTAL].unbind() for first in sets]
+        self.clipped = [ring[:, first + CLIPPED].unbind() for first in sets]
+        self.layers = ring[:, self._layers_at :].unbind()
 
     def put_loss(self, column: int, loss: Tensor) -> None:
         """Write the loss of the update that the next `record` completes: of all of it (0), or of one optimizer of

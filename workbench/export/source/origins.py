@@ -58,22 +58,37 @@ def resolve(name: str | None, level: int, package: str) -> str:
 def own_sources() -> dict[str, str]:
     """The text of each module that is loaded now and is the user's own, by name."""
     found: dict[str, str] = {}
-    for name, module in list(sys.modules.items()):
-        if name == "__main__" or name.partition(".")[0] in _NOT_OWN:
+    for name in [name for name in list(sys.modules) if name not in _others]:
+        path = next(iter(_paths(sys.modules.get(name))), "")
+        if name == "__main__" or not path.endswith(".py"):
             continue
-        path = next(iter(_paths(module)), "")
-        if path.endswith(".py") and _is_own(path):
-            text = read(path)
-            if text is not None:
-                found[name] = text
+        if name.partition(".")[0] in _NOT_OWN or not _is_own(path):
+            _others.add(name)
+            continue
+        text = read(path)
+        if text is not None:
+            found[name] = text
     return found
+
+
+_others: set[str] = set()
+"""Names of modules with a file that are not the user's own: thousands are loaded whenever a bench is made."""
 
 
 def read(path: str) -> str | None:
     """The text of a Python file, or None where it cannot be read."""
     try:
-        if Path(path).stat().st_size > _LARGEST:
-            return None
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return _read(path, found.st_mtime_ns, found.st_size)
+
+
+@functools.lru_cache(maxsize=4096)  # each bench reads all of the user's own modules, which rarely change
+def _read(path: str, changed: int, size: int) -> str | None:
+    if size > _LARGEST:
+        return None
+    try:
         return importlib.util.decode_source(Path(path).read_bytes())
     except (OSError, UnicodeError, SyntaxError):
         return None
@@ -96,7 +111,6 @@ def _paths(module: object) -> list[str]:
         return []
 
 
-@functools.cache  # thousands of modules are looked at for each bench
 def _is_own(path: str) -> bool:
     parts = set(Path(path).parts)
     if parts & _INSTALLED or path in ("built-in", "frozen"):
