@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 
-def pairs(names: str, first: Sequence[Any], second: Sequence[Any]) -> pytest.MarkDecorator:
-    """Parametrize two arguments so that each value of both comes up once at least; the other pairs are slow."""
-    often = max(len(first), len(second))
-    chosen = {(n % len(first), n % len(second)) for n in range(often)}
+def pairs(names: str, *values: Sequence[Any]) -> pytest.MarkDecorator:
+    """Parametrize several arguments so that each value of each comes up once at least; the other combinations are slow."""
+    most = max(map(len, values))
+    # Each list is gone through in another order, so that lists of one length do not go together.
+    chosen = {tuple((n + k * (n // len(each))) % len(each) for k, each in enumerate(values)) for n in range(most)}
+    places = itertools.product(*(range(len(each)) for each in values))
     return pytest.mark.parametrize(
         names,
         [
-            pytest.param(one, other, marks=() if (i, k) in chosen else pytest.mark.slow)
-            for i, one in enumerate(first) for k, other in enumerate(second)
+            pytest.param(*(each[n] for each, n in zip(values, place, strict=True)), marks=() if place in chosen else pytest.mark.slow)
+            for place in places
         ],
-    )  # fmt: skip
+    )
+
+
+def every(count: int, values: Sequence[Any]) -> list[Any]:
+    """Every `count`th of these parameters; the others are slow."""
+    return [value if n % count == 0 else pytest.param(value, marks=pytest.mark.slow) for n, value in enumerate(values)]

@@ -21,6 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 import workbench as wb
 from tests import settings_kwargs
+from tests.combinations import every
 from tests.engine.problems import labelled, plain_net
 from workbench.launch.job import Job
 from workbench.settings import Group, SettingsError, knob
@@ -122,7 +123,7 @@ def completed(shell: InteractiveShell, code: str) -> set[str]:
     return {text.lstrip(".") for text in found if not text.startswith("%")}
 
 
-@pytest.mark.parametrize("method", TAKE_SETTINGS)
+@pytest.mark.parametrize("method", every(3, TAKE_SETTINGS))
 def test_a_notebook_completes_settings(bench: wb.Workbench, shell: InteractiveShell, method: str) -> None:
     assert shell.Completer.use_jedi, "as in a kernel"
     shell.user_ns["bench"] = bench

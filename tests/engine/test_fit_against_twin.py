@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import workbench as wb
+from tests.combinations import pairs
 from tests.engine.problems import (
     Augmented,
     HalfUsed,
@@ -76,10 +77,9 @@ def test_equal_to_a_plain_loop(net, make, accumulate, tmp_path):
     assert run.step == 3 * -(-7 // accumulate)
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize(("by", "clip"), [("norm", 0.3), ("value", 0.02), ("norm", 1e6)])
-@pytest.mark.parametrize("make", [sgd, adamw], ids=["sgd", "adamw"])
-def test_clipping_is_torchs_own(make, by, clip, accumulate, tmp_path):
+@pairs("make, accumulate, clipping", [sgd, adamw], [1, 3], [("norm", 0.3), ("value", 0.02), ("norm", 1e6), ("value", 0.3)])
+def test_clipping_is_torchs_own(make, accumulate, clipping, tmp_path):
+    by, clip = clipping
     run, expected = compare(noisy_net, make, tmp_path, clip=clip, by=by, accumulate=accumulate)
     if clip < 1:
         assert (run.history["grad_norm_clipped"] < run.history["grad_norm"]).any()

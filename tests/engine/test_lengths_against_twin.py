@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import workbench as wb
+from tests.combinations import pairs
 from tests.engine.learners import (
     Learner,
     assert_same,
@@ -69,10 +70,9 @@ def compare(tmp_path, techniques, *, epochs=3, loader=None, average=None, **sett
 # -- validation: 7 batches of 8 an epoch
 
 
-@pytest.mark.parametrize("windows", [1, 2])
-@pytest.mark.parametrize("interval", [0.1, 0.3, 0.5, 1.0, 3, 10])
+@pairs("interval, windows", [0.1, 0.3, 0.5, 1.0, 3, 10], [1, 2])
 @pytest.mark.parametrize("every", [1, 2])
-def test_checks_come_when_they_are_due(interval, every, windows, tmp_path):
+def test_checks_come_when_they_are_due(interval, windows, every, tmp_path):
     compare(tmp_path, {"check_interval": interval, "check_every_n_epoch": every, "accumulate": windows},
             val_check_interval=interval, check_val_every_n_epoch=every, accumulate_grad_batches=windows)  # fmt: skip
 
@@ -225,9 +225,9 @@ def test_max_time_ends_a_fit_that_would_not(tmp_path, monkeypatch):
 # -- limits
 
 
-@pytest.mark.parametrize(("limit", "batches"), [(3, 3), (0.5, 3), (0.99, 6), (100, None), (1.0, None), (1, 1)], ids=str)
-@pytest.mark.parametrize("windows", [1, 2])
-def test_limited_training_data(limit, batches, windows, tmp_path):
+@pairs("limited, windows", [(3, 3), (0.5, 3), (0.99, 6), (100, None), (1.0, None), (1, 1)], [1, 2])
+def test_limited_training_data(limited, windows, tmp_path):
+    limit, batches = limited
     """int() of the fraction; what is drawn in the next epoch is what a loop that breaks would draw."""
     compare(tmp_path, {"limit": batches, "accumulate": windows}, limit_train_batches=limit, accumulate_grad_batches=windows)
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.combinations import pairs
 from tests.conftest import count
 from tests.engine.learners import fitted, sentences
 from tests.engine.problems import labelled, plain_net, sgd
@@ -72,9 +73,9 @@ def uneven(n):
     return torch.utils.data.TensorDataset(x * there, y)
 
 
-@pytest.mark.parametrize("n", [24, 21, 17, 9])
-@pytest.mark.parametrize(("size", "windows"), [(2, 3), (3, 2), (1, 8), (4, 2)])
-def test_losses_per_token(n, size, windows, tmp_path):
+@pairs("n, shape", [24, 21, 17, 9], [(2, 3), (3, 2), (1, 8), (4, 2)])
+def test_losses_per_token(n, shape, tmp_path):
+    size, windows = shape
     one, other = PerToken(), PerToken()
     a = fitted(one, uneven(n), tmp_path / "a", batch_size=size, accumulate_grad_batches=windows)
     b = fitted(other, uneven(n), tmp_path / "b", batch_size=size * windows)

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 from torchmetrics import MeanMetric
 
+from tests.combinations import pairs
+from tests.conftest import SOAK
 from tests.engine.learners import Learner, SpellingLearner, TwoSided, TwoSpellers, sentences
 from tests.engine.problems import Augmented, adamw, labelled, noisy_net, plain_net, sgd, stepped_by_hand
 from tests.engine.resuming import Fit, assert_goes_on_as, learning, resumed, same, settings_of, supervised
@@ -223,7 +225,7 @@ def test_from_each_of_its_checkpoints_it_is_the_rest_of_the_uninterrupted_fit(na
     points = [point for point in whole.checkpoints if not point.end]
     assert [point.step for point in points] == list(range(1, whole.counters[0] + 1))
     assert all(point.resumable for point in points)
-    wanted = points if len(points) < 10 else points[::3]
+    wanted = points if SOAK else points[1 :: len(points) // 2]
     for point in wanted:
         rest = resumed(make, settings, point, tmp_path / point.name)
         assert_goes_on_as(whole, rest, point.step, point.epoch)
@@ -290,10 +292,9 @@ def test_a_finished_fit_goes_on_to_a_greater_length(name, tmp_path):
     assert_goes_on_as(whole, resumed(make, settings, end, tmp_path / "on"), end.step)
 
 
-@pytest.mark.parametrize("name", [
+@pairs("name, steps", [
     "augmentation", "ema", "swa", "accumulation", "own scheduler", "pieces", "plateau", "manual", "logging", "workers",
-])  # fmt: skip
-@pytest.mark.parametrize("steps", [5, 7, 10])
+], [5, 7, 10])  # fmt: skip
 def test_a_fit_that_a_number_of_updates_has_ended_goes_on_where_it_was(name, steps, tmp_path):
     """Also in the middle of an epoch, which counts as over for the one and goes on for the other."""
     make, given = CASES[name]

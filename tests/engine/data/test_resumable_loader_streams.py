@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 import workbench as wb
+from tests.combinations import pairs
 from workbench.events import Validated
 
 ROWS = 12
@@ -59,8 +60,9 @@ class Uncopied(Numbers):
 
 class StickyUncopied(Uncopied):
     def __iter__(self):
-        for self.at in range(self.begin + 1, ROWS + 1):
-            yield {"x": torch.tensor(float(self.at - 1))}
+        for row in range(self.begin, ROWS):
+            self.at = row + 1
+            yield {"x": torch.tensor(float(row))}
 
 
 class Seen(nn.Module):
@@ -90,8 +92,7 @@ STREAMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("steps", [3, 6, 8])
-@pytest.mark.parametrize("kind", STREAMS)
+@pairs("kind, steps", list(STREAMS), [3, 6, 8])
 def test_a_run_goes_on_in_the_middle_of_a_stream(kind, steps, tmp_path):
     """On the very object that the run was begun with: what is left of the epoch, then whole epochs; the user's own has all rows."""
     whole, model, data = Seen(), Seen(), STREAMS[kind]()

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import workbench as wb
+from tests.combinations import pairs
 from tests.engine.problems import labelled, noisy_net, plain_net
 from workbench.task.errors import TaskError
 
@@ -78,8 +79,7 @@ def test_how_often_it_is_validated_or_saved_changes_nothing(make, tmp_path):
         assert equal(b.model, weights)
 
 
-@pytest.mark.parametrize("make", KINDS)
-@pytest.mark.parametrize("start", ["id", "continue"])
+@pairs("make, start", KINDS, ["id", "continue"])
 def test_a_fit_goes_on_exactly(make, start, tmp_path):
     with bench(tmp_path / "whole", make, max_steps=8) as b:
         whole = b.fit().result()

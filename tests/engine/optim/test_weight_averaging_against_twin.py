@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.combinations import pairs
 from tests.engine.learners import (
     assert_same,
     checker,
@@ -34,18 +35,16 @@ AVERAGES = {
 }
 
 
-@pytest.mark.parametrize("name", AVERAGES)
-@pytest.mark.parametrize("net", [plain_net, noisy_net], ids=["plain", "batchnorm-dropout"])
-@pytest.mark.parametrize("windows", [1, 3])
+@pairs("name, net, windows", list(AVERAGES), [plain_net, noisy_net], [1, 3])
 def test_ema(name, net, windows, tmp_path):
     settings, parts = AVERAGES[name]
     averaged(tmp_path, net, Average("ema", batches(), **parts), {"accumulate": windows},
              weight_averaging="ema", accumulate_grad_batches=windows, **settings)  # fmt: skip
 
 
-@pytest.mark.parametrize("net", [plain_net, noisy_net], ids=["plain", "batchnorm-dropout"])
-@pytest.mark.parametrize(("given", "start"), [(2, 2), (0, 0), (0.5, 2), (4, 4)], ids=str)
-def test_swa_averages_the_ends_of_epochs(net, given, start, tmp_path):
+@pairs("net, begin", [plain_net, noisy_net], [(2, 2), (0, 0), (0.5, 2), (4, 4)])
+def test_swa_averages_the_ends_of_epochs(net, begin, tmp_path):
+    given, start = begin
     """5 epochs from the third on are three ends; of a fraction of 5, int() is taken."""
     averaged(tmp_path, net, Average("swa", batches(), start=start), {}, epochs=5, weight_averaging="swa", swa_epoch_start=given)
 

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 import workbench as wb
+from tests.combinations import pairs
 from workbench.settings import Settings
 from workbench.share.package import pack, unpack
 from workbench.task.data.preload import Stacked, preload
@@ -75,8 +76,7 @@ def as_they_are(samples: list[Any]) -> list[Any]:
     return samples
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("sample", SAMPLES)
+@pairs("sample, workers", SAMPLES, [0, 2])
 def test_batches_are_those_without_it(sample: Callable[[int], Any], workers: int, tmp_path: Path) -> None:
     data = Files(tmp_path, 22, sample)
     spec = DataSpec.of("train", data, collate_fn=as_they_are)

@@ -20,6 +20,7 @@ from torch.utils.data import (
 )
 
 import workbench as wb
+from tests.combinations import pairs
 from tests.engine.problems import Augmented, labelled
 from tests.task.data.test_spec import same
 from workbench.engine.data.loaders import close_workers, first_batches
@@ -122,8 +123,7 @@ def test_ranks_read_what_one_process_reads(kind, n, size, world, drop_last, shuf
         assert torch.equal(after, ranks[0][2])
 
 
-@pytest.mark.parametrize("kind", ["set", "stream", "ready", "noise"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pairs("kind, workers", ["set", "stream", "ready", "noise"], [1, 2])
 def test_with_loader_workers(kind, workers):
     """The random numbers of a batch are those that it has in one process."""
     kinds = {**KINDS, "noise": lambda n, size: Augmented(labelled(n))}
