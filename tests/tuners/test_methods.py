@@ -1,5 +1,7 @@
 """The batch-size search of other stages, at a kept effective batch, and over sequences."""
 
+import bisect
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -246,7 +248,7 @@ def test_averaged_weights_have_their_place_in_a_trial(tmp_path):
             return False
 
     # 69 MB of weights: a copy of them, gradients, and what else there is; the average is as much again.
-    enough = next(memory for memory in range(150, 1500, 10) if passes(memory))
+    enough = 150 + 10 * bisect.bisect_left(range(135), True, key=lambda tens: passes(150 + 10 * tens))
     assert not passes(enough, weight_averaging="ema")
     assert passes(enough + 150, weight_averaging="ema")
 

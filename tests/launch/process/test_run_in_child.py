@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 from tqdm.std import tqdm
 
+from tests.conftest import count
 from tests.launch.launched import gone, wait_for
 from tests.launch.pools import named
 from workbench.instruments.memory import is_out_of_memory
@@ -355,9 +356,10 @@ def test_no_file_descriptors_are_lost() -> None:
     wait_for(lambda: there.status() == psutil.STATUS_SLEEPING)
     before = counts()
     kinds: list[str] = []
+    calls = count(10, 50)
 
     def caller() -> None:
-        for index in range(50):
+        for index in range(calls):
             kinds.append(call(lambda x, i: x * i, tensor, index).kind)
             kinds.append(call(os._exit, 1).kind)
 
@@ -366,7 +368,7 @@ def test_no_file_descriptors_are_lost() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert kinds.count("result") == kinds.count("died") == 100
+    assert kinds.count("result") == kinds.count("died") == 2 * calls
     wait_for(lambda: counts() == before)
 
 
