@@ -146,8 +146,11 @@ class ResumableLoader:
         ahead, left = self._read_ahead, self._rest
         self._placed, self._read_ahead, self._rest, self._restored_state = None, [], None, None
         if not placed:
-            self._data = self._data_rng_state()
-            self._pass_start = {} if self._by_index else {"process": self._process_rng(), "data": self._data.state()}
+            self._pass_start = {}
+            if not self._by_index or self._rereads:
+                self._data = self._data_rng_state()
+            if not self._by_index:
+                self._pass_start = {"process": self._process_rng(), "data": self._data.state()}
             if self._restored_sum is not None:
                 return self._open_again(count, self._restored_sum)
             if self._rereads:
@@ -339,6 +342,8 @@ class ResumableLoader:
     def state_in_pass(self, taken: int, rereads: bool) -> State:
         """The position of the latest pass after its first `taken` batches (`rereads`: and within the next one)."""
         ahead = self.taken - taken - rereads
+        if self._by_index and self._restored_state is None:
+            self._data = self._data_rng_state()  # not before each pass: that would cost as much as many small updates
         data = self._data.state() if self._restored_state is None else self._restored_state
         crc = self._last_checksum if self._last is _NONE else checksum_of(self._last) if not self._by_index else None
         return {
