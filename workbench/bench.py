@@ -281,11 +281,13 @@ class Workbench:
         max_memory: int | None = None,
         method: str = "fit",
         keep_effective: bool = False,
+        min_updates_per_epoch: int = 20,
         **settings: Unpack[SettingsKwargs],
     ) -> Job[BatchSizes]:
         """Try batch sizes with real updates until one does not fit, or all data is one batch.
 
-        mode: "power" doubles, "binsearch" then finds the exact maximum and takes `headroom` off. max_memory:
+        mode: "power" doubles; "binsearch" goes to the exact maximum, by the memory of the sizes tried, and takes
+        `headroom` off. min_updates_per_epoch: `best` is the fastest size that leaves that many. max_memory:
         bytes that a trial on CPU may take (None: what is free). Not applied: `bench.set(batch_size=…)` does it.
         On several devices all try a size together: sizes are per device, so is max_memory, samples/s are of all.
         method: "validate", "test" or "predict" try batches of that stage instead of updates.
@@ -295,7 +297,8 @@ class Workbench:
         """
         given = _named(settings, self.find_batch_size)
         request = BatchSizeRequest(
-            mode, init_val, steps_per_trial, max_trials, max_val, headroom, max_memory, method, keep_effective
+            mode, init_val, steps_per_trial, max_trials, max_val, headroom, max_memory, method, keep_effective,
+            min_updates_per_epoch,
         )
         chosen = self._chosen(given) if method == "fit" else self._settings.replace(**given)
         work = jobs.FindBatchSize(self._task, chosen, request)

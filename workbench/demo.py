@@ -71,8 +71,7 @@ def demo(output: Path) -> dict[str, Any]:
     bench = make_bench(output / ".workbench")
     print(f"{bench.summary}   1437 digits to train on, 360 to validate on\n")
 
-    # More than 256 of 1437 would leave too few updates in an epoch to train well.
-    sizes = bench.find_batch_size(max_val=256).result()
+    sizes = bench.find_batch_size().result()
     _save(sizes.plot(), output / "batch_size.png")
     print(sizes, "\n")
     if sizes.best is None:

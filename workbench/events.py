@@ -278,6 +278,8 @@ class Trial:
     """How many batches of that size make the effective batch, where it was kept."""
     limit_bytes: int | None = None
     """How much it could have taken, measured as the peak is; None: unknown."""
+    uncertainty: float | None = None
+    """The typical time is known within this share of itself (95%); None: too few updates were timed to tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,12 +287,15 @@ class SearchEnded:
     """The batch-size search is over: the recommended size and the largest one, both tried and passed.
 
     `accumulate_grad_batches`: how many batches of the recommended size make the effective batch, where it was kept.
+    `fastest`: the smallest size nearly as fast as the fastest. `reason`: why the recommended size is recommended.
     """
 
     best: int | None
     largest: int | None
     ended: str
     accumulate_grad_batches: int | None = None
+    fastest: int | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,6 +193,6 @@ def _unknown(name: str, known: Collection[str], method: str, arguments: Collecti
 
 OF_METHODS: Mapping[str, tuple[str, ...]] = {
     "find_lr": ("min_lr", "max_lr", "num_training", "early_stop_threshold"),
-    "find_batch_size": ("init_val", "steps_per_trial", "max_trials", "max_val", "headroom", "max_memory", "keep_effective"),
+    "find_batch_size": ("init_val", "steps_per_trial", "max_trials", "max_val", "headroom", "max_memory", "keep_effective", "min_updates_per_epoch"),
 }
 """Arguments that one method of the bench alone has."""

@@ -93,14 +93,14 @@ def test_batch_sizes_show_failures_with_their_reason() -> None:
         Trial(32, True, 1.0, 400.0, 2**29),
         Trial(128, False, error="RuntimeError: CUDA out of memory. Tried …"),
     ]
-    speed, memory = batch_size(trials, best=32, largest=64)
+    speed, memory = batch_size(trials, best=32, largest=64, fastest=64)
     assert speed.x.ticks == ("32", "64", "128")
     assert speed.series[0].y.tolist() == [400.0, 500.0]
     assert memory.series[0].y.tolist() == [0.5, 1.0]
     assert memory.y.unit == "GiB"
     assert [(m.label, m.failed, m.emphasis) for m in speed.marks] == [
         ("128: out of memory", True, False),
-        ("largest 64", False, False),
+        ("fastest and largest 64", False, False),
         ("best 32", False, True),
     ]
     assert "Tried" in speed.marks[0].why

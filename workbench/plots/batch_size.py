@@ -1,7 +1,8 @@
 """Plots the batch-size search: the speed and the memory of each tried size.
 
-How to read it: speed rises with the size until the device is busy; beyond that a larger batch only takes memory. `best`
-is the smallest size near the top, `largest` the biggest that fits.
+How to read it: speed rises with the size until the device is busy; beyond that a larger batch only takes memory.
+`fastest` is the smallest size near the top, `best` the same or a smaller one that leaves enough updates in an epoch,
+`largest` the biggest that fits.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Tried(Protocol):
     def ranks(self) -> int: ...
 
 
-def batch_size(trials: Iterable[Tried], best: int | None = None, largest: int | None = None) -> list[Chart]:
+def batch_size(trials: Iterable[Tried], best: int | None = None, largest: int | None = None, fastest: int | None = None) -> list[Chart]:
     """Two charts over the sizes tried: samples/s and, where it was measured, peak memory above idle."""
     tried = sorted(trials, key=lambda t: t.size)
     several = any(t.ranks > 1 for t in tried)
@@ -44,7 +45,7 @@ def batch_size(trials: Iterable[Tried], best: int | None = None, largest: int | 
             axis,
             Axis("speed of all devices" if several else "speed", "samples/s"),
             (_bars("samples/s", speed, 0),),
-            (*_failures(tried, speed), *_chosen(tried, speed, best, largest)),
+            (*_failures(tried, speed), *_chosen(tried, speed, best, largest, fastest)),
         )
     ]
     memory = _column(t.peak_bytes for t in tried)
@@ -76,15 +77,18 @@ def _failures(tried: list[Tried], heights: Array) -> tuple[Mark, ...]:
     return tuple(marks)
 
 
-def _chosen(tried: list[Tried], speed: Array, best: int | None, largest: int | None) -> list[Mark]:
+def _chosen(tried: list[Tried], speed: Array, best: int | None, largest: int | None, fastest: int | None) -> list[Mark]:
+    """One mark for each size that plays a part, with all of its parts."""
+    parts: dict[int, list[str]] = {}
+    for name, size in (("fastest", fastest), ("largest", largest), ("best", best)):
+        if size is not None and not (name == "fastest" and best == fastest):
+            parts.setdefault(size, []).append(name)
     marks = []
-    for name, size in (("largest", largest), ("best", best)):
+    for size, names in parts.items():
         place = next((i for i, t in enumerate(tried) if t.ok and t.size == size), None)
-        if place is None or (name == "largest" and best == largest):
-            continue
-        label = f"best and largest {size}" if best == largest else f"{name} {size}"
-        height = float(speed[place]) if np.isfinite(speed[place]) else 0.0
-        marks.append(Mark(place, label, height, emphasis=name == "best"))
+        if place is not None:
+            height = float(speed[place]) if np.isfinite(speed[place]) else 0.0
+            marks.append(Mark(place, f"{' and '.join(names)} {size}", height, emphasis="best" in names))
     return marks
 
 

@@ -15,6 +15,7 @@ from workbench.events import Emit, Trial, TrialStarted
 from workbench.settings import Settings, SettingsError
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
+from workbench.tuners.batch_size_choice import Epoch
 from workbench.tuners.batch_size_search import BatchSizes as BatchSizes
 from workbench.tuners.batch_size_search import TrialStopped as TrialStopped
 from workbench.tuners.batch_size_search import check, ended_event, search
@@ -37,12 +38,18 @@ class BatchSizeRequest:
     """What is tried: "fit" (updates), or batches of "validate", "test" or "predict"."""
     keep_effective: bool = False
     """Whether the batches of an update hold as many samples as the settings say, whatever their size."""
+    min_updates_per_epoch: int = 20
+    """No size is recommended that leaves fewer updates in an epoch, if a smaller one does not."""
 
     def __post_init__(self) -> None:
         check(self.mode, self.init_val, self.max_trials, self.max_val, None, self.headroom)
         if not isinstance(self.steps_per_trial, int) or self.steps_per_trial < 1:
             raise SettingsError(
                 f"steps_per_trial={self.steps_per_trial!r}: at least 1 update is needed; 3 is usual."
+            )
+        if not isinstance(self.min_updates_per_epoch, int) or self.min_updates_per_epoch < 1:
+            raise SettingsError(
+                f"min_updates_per_epoch={self.min_updates_per_epoch!r}: give a whole number; 1 recommends by speed alone."
             )
         if self.max_memory is not None and self.max_memory <= 0:
             raise SettingsError(f"max_memory={self.max_memory!r}: bytes above 0, or None for what is free.")
@@ -84,20 +91,31 @@ def run(
         emit(outcome)
         return outcome
 
+    cap = cap_of(task, request.method, ranks)
     found = search(
         told,
         mode=request.mode,
         init_val=request.init_val,
         max_trials=request.max_trials,
         max_val=request.max_val,
-        cap=cap_of(task, request.method, ranks),
+        cap=cap,
         headroom=request.headroom,
         effective=effective_batch(settings, ranks) if request.keep_effective else None,
         ranks=ranks,
+        epoch=_epoch(settings, request, cap),
         stop=lambda: inbox.has(Stop),
     )
     emit(ended_event(found))
     return found
+
+
+def _epoch(settings: Settings, request: BatchSizeRequest, samples: int | None) -> Epoch | None:
+    """The epoch that a recommended size is to divide into updates; None: other stages have no updates."""
+    if samples is None or request.method != "fit":
+        return None
+    batches = settings.accumulate_grad_batches
+    most = batches if isinstance(batches, int) else max(1, *batches.values())
+    return Epoch(samples, most, request.min_updates_per_epoch)
 
 
 def cap_of(task: Task, method: str = "fit", ranks: int = 1) -> int | None:

@@ -7,7 +7,7 @@ Lightning's; unlike there, a size that is returned was always tried and passed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,11 @@ from workbench.plots.batch_size import batch_size
 from workbench.plots.chart import Chart
 from workbench.runs.printable import printable
 from workbench.settings import SettingsError
+from workbench.tuners.batch_size_choice import Epoch, choose
 from workbench.tuners.effective_batch import accumulation, next_size, rescaled, short_of
 from workbench.values import shown
 
 MODES = ("power", "binsearch")
-_AS_FAST = 0.9  # `best` is the smallest size with at least this share of the best samples/s
 
 
 class ModelDoesNotFit(RuntimeError):
@@ -41,8 +41,9 @@ class TrialStopped(Exception):
 class BatchSizes:
     """What a batch-size search found. Sizes are samples in a batch per device; all were tried and passed.
 
-    `largest` is the biggest that passed; `best` the smallest with at least 90% of the best samples/s, and after
-    "binsearch" not above the size that `headroom` left, since at the very limit a run may fail later on. Both
+    `largest` is the biggest that passed; `fastest` the smallest with at least 90% of the best samples/s; `best` is
+    `fastest`, or the largest below it that makes `min_updates_per_epoch` updates, and `reason` says which. After
+    "binsearch" neither is above the size that `headroom` left, since at the very limit a run may fail later on. All
     are None where the search was stopped before any size passed. `trials` are in the order they were made.
     `accumulate_grad_batches`: with `keep_effective=True`, how many batches of `best` make the effective batch.
     """
@@ -52,6 +53,8 @@ class BatchSizes:
     trials: tuple[Trial, ...]
     ended: str
     accumulate_grad_batches: int | None = None
+    fastest: int | None = None
+    reason: str = ""
 
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> BatchSizes:
@@ -67,7 +70,9 @@ class BatchSizes:
                 last = event
         if last is None:
             last = SearchEnded(None, None, "not ended")
-        return cls(last.best, last.largest, tuple(trials), last.ended, last.accumulate_grad_batches)
+        return cls(
+            last.best, last.largest, tuple(trials), last.ended, last.accumulate_grad_batches, last.fastest, last.reason
+        )
 
     def lr(self, lr: float, from_size: int, rule: str = "linear") -> float:
         """`lr`, which was right for batches of `from_size`, rescaled for batches of `best`. Never applied by itself.
@@ -94,7 +99,7 @@ class BatchSizes:
         return matplotlib.figure(self._charts()) if ax is None else matplotlib.draw(self._charts()[0], ax)
 
     def _charts(self) -> list[Chart]:
-        return batch_size(self.trials, self.best, self.largest)
+        return batch_size(self.trials, self.best, self.largest, self.fastest)
 
     def __repr__(self) -> str:
         many = self.accumulate_grad_batches
@@ -103,14 +108,18 @@ class BatchSizes:
         each = f" on each of {ranks} devices" if ranks > 1 else ""
         head = f"BatchSizes: best {best}, largest {_or_none(self.largest)}{each} ({self.ended})"
         rows = [self._row(t) for t in sorted(self.trials, key=lambda t: t.size)]
-        return "\n".join(map(printable, [head, f"  {'size':>8}  {'outcome':<8}  {'samples/s':>10}  {'peak':>10}", *rows]))
+        columns = f"  {'size':>8}  {'outcome':<8}  {'samples/s':>10}  {'':>5}  {'peak':>10}"
+        return "\n".join(map(printable, [head, *filter(None, [self.reason and f"  {self.reason}"]), columns, *rows]))
 
     def _row(self, t: Trial) -> str:
         rate = "-" if t.samples_per_second is None else f"{t.samples_per_second:,.0f}"
         peak = "-" if t.peak_bytes is None else spoken_bytes(t.peak_bytes)
+        within = "" if t.uncertainty is None else f"±{t.uncertainty:.0%}"
         chosen = {"best": self.best, "largest": self.largest}
+        if self.fastest != self.best:
+            chosen["fastest"] = self.fastest
         note = ", ".join(name for name in chosen if chosen[name] == t.size) if t.ok else _first_line(t.error)
-        return f"  {t.size:>8}  {'passed' if t.ok else 'failed':<8}  {rate:>10}  {peak:>10}  {note}".rstrip()
+        return f"  {t.size:>8}  {'passed' if t.ok else 'failed':<8}  {rate:>10}  {within:>5}  {peak:>10}  {note}".rstrip()
 
 
 def search(
@@ -124,13 +133,15 @@ def search(
     headroom: float = 0.05,
     effective: int | None = None,
     ranks: int = 1,
+    epoch: Epoch | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> BatchSizes:
     """Try sizes until the limit is known; sizes in samples per device.
 
     `trial(size)` runs one size and says whether it fitted; it raises any error but running out of memory, which ends
-    the search. "power" doubles from `init_val` until a size fails, "binsearch" then bisects to the exact maximum, takes
-    `headroom` (a fraction) off and makes sure that the smaller size passes. No size is above `max_val` (the user's) or
+    the search. "power" doubles from `init_val` until a size fails. "binsearch" goes to the maximum by the memory of
+    the sizes that passed (it bisects where that was not measured), takes `headroom` (a fraction) off and makes sure that
+    the smaller size passes; the maximum is known within 1%, and exactly without headroom. epoch: the updates that a recommended size should make. No size is above `max_val` (the user's) or
     `cap` (the data set's length per rank); the lower of them is tried itself, and a start above it begins there. Where
     the start fails it is halved down to 1, and where 1 fails too, `ModelDoesNotFit` is raised. No size is tried twice.
     `stop()` is called before each trial.
@@ -145,23 +156,27 @@ def search(
     known = {name: value for name, value in limits.items() if value is not None}
     limit_name = min(known, key=lambda name: known[name], default="")
     hunt = _SizeSearch(trial, max_trials, stop)
-    ended = _power(hunt, _doubling(int(init_val), known.get(limit_name), part), limit_name)
+    limit = known.get(limit_name)
+    sizes = _by_memory(hunt, int(init_val), limit) if mode == "binsearch" and part is None else _doubling(int(init_val), limit, part)
+    ended = _power(hunt, sizes, limit_name)
     ceiling = None
     if mode == "binsearch" and hunt.smallest_failed is not None:
         if hunt.why is None:
             ended, ceiling = _bisect(hunt, headroom)
         if ceiling is None and hunt.largest is not None:
             ceiling = _less(hunt.largest, headroom)
-    ended, best, many = hunt.why or ended, hunt.best(ceiling, part), None
+    # Where the effective batch is kept, an epoch has as many updates with any size.
+    choice, many = choose(hunt.safe(ceiling, part), epoch if effective is None else None), None
+    ended, best = hunt.why or ended, choice.best
     if effective is not None and best is not None:
         many = accumulation(effective, ranks * best)
         ended = "; ".join(filter(None, [ended, short_of(effective, best, ranks)]))
-    return BatchSizes(best, hunt.largest, tuple(hunt.trials), ended, many)
+    return BatchSizes(best, hunt.largest, tuple(hunt.trials), ended, many, choice.fastest, choice.reason)
 
 
 def ended_event(found: BatchSizes) -> SearchEnded:
     """The event that closes a search."""
-    return SearchEnded(found.best, found.largest, found.ended, found.accumulate_grad_batches)
+    return SearchEnded(found.best, found.largest, found.ended, found.accumulate_grad_batches, found.fastest, found.reason)
 
 
 class _SizeSearch:
@@ -195,6 +210,11 @@ class _SizeSearch:
         return self.trials[-1].ok
 
     @property
+    def measures_memory(self) -> bool:
+        """Whether the peak and the limit of trials are known."""
+        return any(t.ok and t.peak_bytes is not None and t.limit_bytes is not None for t in self.trials)
+
+    @property
     def smallest_failed(self) -> int | None:
         return min((t.size for t in self.trials if not t.ok), default=None)
 
@@ -206,23 +226,17 @@ class _SizeSearch:
         below = [size for size in passed if failed is None or size < failed]
         return max(below or passed, default=None)
 
-    def best(self, ceiling: int | None, effective: int | None = None) -> int | None:
-        """The smallest size nearly as fast as the fastest; sizes above `ceiling` count only where there is no other.
+    def safe(self, ceiling: int | None, effective: int | None = None) -> list[Trial]:
+        """The trials that passed, of which one may be recommended.
 
-        So do sizes that do not divide `effective`.
+        Sizes above `ceiling`, and sizes that do not divide `effective`, are among them only where there is no other.
         """
-        if self.largest is None:
-            return None
-        passed = [t for t in self.trials if t.ok and t.size <= self.largest]
+        passed = [t for t in self.trials if t.ok and t.size <= (self.largest or 0)]
         if ceiling is not None:
             passed = [t for t in passed if t.size <= ceiling] or passed
         if effective is not None:
             passed = [t for t in passed if effective % t.size == 0] or passed
-        speeds = {t.size: t.samples_per_second or math.nan for t in passed}
-        speeds = {size: speed for size, speed in speeds.items() if math.isfinite(speed)}
-        if not speeds:
-            return max(t.size for t in passed)
-        return min(size for size, speed in speeds.items() if speed >= _AS_FAST * max(speeds.values()))
+        return passed
 
 
 def _power(hunt: _SizeSearch, sizes: Iterator[int], limit_name: str) -> str:
@@ -268,33 +282,83 @@ def _does_not_fit(trial: Trial) -> str:
     )
 
 
-def _bisect(hunt: _SizeSearch, headroom: float) -> tuple[str, int | None]:
-    """Between the last that passed and the first that failed, to the exact maximum; then the headroom.
+def _by_memory(hunt: _SizeSearch, start: int, limit: int | None) -> Iterator[int]:
+    """From the start up: as far as the memory of the sizes that passed says, where that is known, else doubled."""
+    size = start if limit is None else min(start, limit)
+    yield size
+    while limit is None or size < limit:
+        predicted = size_that_fills(hunt.trials)
+        if predicted is None:  # far enough for the two to differ
+            size = _FAR * size if hunt.measures_memory else 2 * size
+        else:
+            size = min(max(predicted, size + 1), _FARTHEST * size)
+        size = size if limit is None else min(size, limit)
+        yield size
 
+
+_FAR, _FARTHEST = 8, 16
+"""How many times as large a size may be as the one before, without a prediction and with one."""
+_TELLS = 0.02
+"""Two peaks that differ by this share of the limit predict a size."""
+
+
+def size_that_fills(trials: Sequence[Trial]) -> int | None:
+    """The largest size that would fit, by the largest that passed and another one: memory grows in proportion to the size.
+
+    None where the peaks or the limit are not known, or all peaks are too close to tell.
+    """
+    peaks = {t.size: t.peak_bytes for t in trials if t.ok and t.peak_bytes is not None}
+    largest = max(peaks, default=0)
+    limit = next((t.limit_bytes for t in trials if t.size == largest), None)
+    if limit is None:
+        return None
+    other = max((size for size, peak in peaks.items() if peaks[largest] - peak >= _TELLS * limit), default=None)
+    if other is None:
+        return None
+    each = (peaks[largest] - peaks[other]) / (largest - other)
+    return largest + math.floor((limit - peaks[largest]) / each)
+
+
+def _bisect(hunt: _SizeSearch, headroom: float) -> tuple[str, int | None]:
+    """Between the last that passed and the first that failed, until the maximum is known; then the headroom.
+
+    Known within 1% where headroom is taken off: nothing depends on more, and near the limit a size passes or fails by
+    luck. The size that the memory of the others predicts is tried first. Where it lies outside, the maximum is near that
+    end: steps from there grow.
     Says how it ended, and the size that passed with the headroom taken off (None: the trials ran out before).
     """
     low, high = hunt.largest, hunt.smallest_failed
     assert low is not None
     assert high is not None
-    while high - low > 1:
-        middle = (low + high) // 2
+    step = 1
+    within = min(0.01, headroom / 5)
+    while high - low > max(1, math.floor(within * low)):
+        predicted = size_that_fills(hunt.trials)
+        middle = (low + high) // 2 if high < 4 * low else math.isqrt(low * high)
+        if predicted is not None and low < predicted < high:
+            middle, step = predicted, 1
+        elif predicted is not None and predicted <= low:  # a prediction that has passed is often exact
+            middle, step = min(low + max(step, math.floor(within * low)), middle), 4 * step
+        elif predicted is not None:
+            middle, step = max(high - step * max(1, high // 50), middle), 4 * step
         outcome = hunt.passes(middle)
         if outcome is None:
             return "", None
         low, high = (middle, high) if outcome else (low, middle)
-    return _verify(hunt, low, headroom)
+    return _verify(hunt, low, high, headroom)
 
 
-def _verify(hunt: _SizeSearch, maximum: int, headroom: float) -> tuple[str, int | None]:
+def _verify(hunt: _SizeSearch, maximum: int, failed: int, headroom: float) -> tuple[str, int | None]:
     """Make sure that the maximum less the headroom passes; go down where it does not."""
     size = _less(maximum, headroom)
     while (outcome := hunt.passes(size)) is False and size > 1:
         size = min(_less(size, headroom), size - 1)
+    known = f"exact maximum {maximum}" if failed == maximum + 1 else f"{maximum} fits, {failed} does not"
     if size == maximum:
-        return f"exact maximum {maximum}, no headroom taken", size
+        return f"{known}, no headroom taken", size
     if not outcome:
         return f"{maximum} passed once, but no smaller size did when it was tried after", None
-    return f"exact maximum {maximum}; with {headroom:.0%} headroom {size} passed", size
+    return f"{known}; with {headroom:.0%} headroom {size} passed", size
 
 
 def _less(size: int, headroom: float) -> int:

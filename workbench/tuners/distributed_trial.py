@@ -21,7 +21,18 @@ from workbench.instruments import memory
 from workbench.instruments.memory import is_out_of_memory
 from workbench.settings import Settings
 from workbench.tuners.batch_size_search import NotEnoughData, TrialStopped
-from workbench.tuners.trial import ENOUGH, MOST, at_size, let_go, measured, timed, updates, usual
+from workbench.tuners.trial import (
+    ENOUGH,
+    MOST,
+    at_size,
+    certain,
+    let_go,
+    measured,
+    timed,
+    uncertainty,
+    updates,
+    usual,
+)
 
 
 def measure_on_ranks(
@@ -117,10 +128,13 @@ def _trial_of_all_ranks(
 
     try:
         take(1 + steps)  # at the first, DDP lays out its buckets anew
-        take(session.ranks.broadcast_object(min(MOST, int(ENOUGH / usual(seconds)))))
+        # The ranks take as many updates as rank 0 needs to know its typical time: it decides after each ten.
+        most = session.ranks.broadcast_object(min(MOST, int(ENOUGH / usual(seconds))))
+        while len(seconds) < most and not session.ranks.broadcast_object(certain(seconds)):
+            take(min(10, most - len(seconds)))
         samples = sum(session.ranks.all_gather_object(work.samples))
     finally:
         session.drop_gradients()
         let_go()
-    typical = session.ranks.broadcast_object(usual(seconds))
-    return replace(trial, seconds=typical, samples_per_second=samples / typical)
+    typical, known = session.ranks.broadcast_object((usual(seconds), uncertainty(seconds)))
+    return replace(trial, seconds=typical, samples_per_second=samples / typical, uncertainty=known)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import statistics
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -34,10 +35,14 @@ from workbench.tuners.batch_size_search import NotEnoughData
 from workbench.tuners.stages import data_of_stage
 from workbench.tuners.trial_batches import NoBatch, cycled_windows
 
-ENOUGH = 0.4
-"""Seconds of further updates that a trial which fits is timed over, to compare speeds."""
-MOST = 50
+ENOUGH = 2.0
+"""Seconds at the most of further updates that a trial which fits is timed over, to compare speeds."""
+MOST = 300
 """Further updates at the most."""
+CERTAIN = 0.05
+"""Timing ends once the typical time is known within this share of itself."""
+_FEWEST = 10
+"""Times from which their spread can be told."""
 
 
 class TrialStep(NamedTuple):
@@ -128,15 +133,36 @@ def measured(
     peak = _peak(session.device, idle)
     # The first updates also allocate, choose kernels and start threads: a speed worth comparing needs more.
     until = perf_counter() + enough
-    while perf_counter() < until and len(seconds) < steps + MOST:
+    while perf_counter() < until and len(seconds) < steps + MOST and not certain(seconds):
         seconds.append(timed(work))
     typical = usual(seconds)
-    return Trial(size, True, typical, work.samples / typical, peak, limit_bytes=limit)
+    return Trial(size, True, typical, work.samples / typical, peak, limit_bytes=limit, uncertainty=uncertainty(seconds))
 
 
 def usual(seconds: Sequence[float]) -> float:
-    """What one takes, the first left out, which also gets things ready."""
+    """The typical time of an update: the median, without the first one, which also gets things ready."""
     return statistics.median(seconds[1:] or seconds)
+
+
+def uncertainty(seconds: Sequence[float]) -> float | None:
+    """Half the width of the typical time's 95% interval, as a share of it; None for fewer than ten times.
+
+    The interval of a median lies between two of the sorted values, whose places follow from the binomial distribution
+    (Conover, Practical Nonparametric Statistics, 1999): no distribution of the times is assumed.
+    """
+    times = sorted(seconds[1:])
+    n = len(times)
+    if n < _FEWEST:
+        return None
+    half = 0.98 * math.sqrt(n)
+    low, high = times[max(0, math.floor(n / 2 - half))], times[min(n - 1, math.ceil(n / 2 + half) - 1)]
+    return (high - low) / 2 / usual(seconds)
+
+
+def certain(seconds: Sequence[float]) -> bool:
+    """Whether the typical time is known well enough."""
+    known = uncertainty(seconds)
+    return known is not None and known <= CERTAIN
 
 
 def timed(work: TrialStep) -> float:

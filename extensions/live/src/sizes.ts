@@ -53,7 +53,8 @@ export class Sizes {
 
   private line(trial: Trial, scales: Scales): HTMLElement {
     const { search } = this.store.state;
-    const roles = [search?.best === trial.size ? "best" : "", search?.largest === trial.size ? "largest" : ""].filter(Boolean);
+    const all = search?.fastest === search?.best ? (["best", "largest"] as const) : (["best", "fastest", "largest"] as const);
+    const roles = all.filter((role) => search?.[role] === trial.size);
     const used = this.inUse(trial);
     const use = this.store.state.followed ? null : () => this.use(trial); // of another process there is nothing here to set
     return this.kept(name(trial), [trial, scales, roles, used, use !== null], (before) =>

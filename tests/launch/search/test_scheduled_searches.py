@@ -179,12 +179,12 @@ def test_batches_have_the_found_size_from_that_epoch_on(size, tmp_path, monkeypa
         seen.append(len(y))
         return F.cross_entropy(output, y)
 
-    b = bench(plain_net(), labelled(64), tmp_path, max_epochs=2, find_batch_size_at={1}, loss=loss)
+    b = bench(plain_net(), labelled(640), tmp_path, max_epochs=2, find_batch_size_at={1}, loss=loss)
     seen.clear()
     job = b.fit()
     job.result()
-    assert of(job, Changed) == [Changed(8, {"batch_size": size})]
-    assert seen == [8] * 8 + [size] * (64 // size)
+    assert of(job, Changed) == [Changed(80, {"batch_size": size})]
+    assert seen == [8] * 80 + [size] * (640 // size)
 
 
 def _quick_trials(best):

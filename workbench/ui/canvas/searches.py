@@ -70,7 +70,10 @@ class BatchSizeSearch:
         self.over = True
         self._try(None)
         together = "" if self._ranks == 1 else f" · {self._ranks} ranks together: samples/s of all, the peak of the fullest"
-        self._outbox.put("search", {"best": event.best, "largest": event.largest, "ended": event.ended[:200] + together})
+        self._outbox.put("search", {
+            "best": event.best, "fastest": event.fastest, "largest": event.largest,
+            "ended": " ".join(filter(None, [event.reason, _sentence(event.ended[:200] + together)])),
+        })  # fmt: skip
 
     def left(self) -> None:
         """The fit continues: a search inside it has ended."""
@@ -110,6 +113,10 @@ class BatchSizeSearch:
         room = min(ERROR, ERRORS // max(1, failed))
         rows = sorted(self._trials.values(), key=lambda known: int(known["size"]))
         self._outbox.put("trials", [{**known, "error": known["error"] and cut(known["error"], room)} for known in rows])
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
 
 
 def _room(asked: Mapping[str, Any], limit: int | None, memory: int | None) -> dict[str, Any] | None:
