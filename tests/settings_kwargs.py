@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from workbench.settings import Settings, knob
+from workbench.settings import Settings, metadata_of
 from workbench.spellings import NONE_IS_DEFAULT
 
 FILE = Path(__file__).resolve().parents[1] / "workbench" / "settings_kwargs.py"
@@ -47,7 +47,7 @@ from workbench.values import EarlyStopping
 
 def text() -> str:
     """The whole file."""
-    live = [name for name in Settings.model_fields if knob(name).live]
+    live = [name for name in Settings.model_fields if metadata_of(name).live]
     return "\n".join([
         _HEAD,
         *_class("SettingsKwargs", "Any settings, as keyword arguments.", [*Settings.model_fields]),

@@ -24,10 +24,10 @@ from tests import settings_kwargs
 from tests.combinations import every
 from tests.engine.problems import labelled, plain_net
 from workbench.launch.job import Job
-from workbench.settings import Group, SettingsError, knob
+from workbench.settings import Group, SettingsError, metadata_of
 from workbench.settings_kwargs import LiveKwargs, SettingsKwargs
 
-LIVE = [name for name in wb.Settings.model_fields if knob(name).live]
+LIVE = [name for name in wb.Settings.model_fields if metadata_of(name).live]
 TAKE_SETTINGS = ("set", "fit", "find_lr", "find_batch_size", "validate", "test", "predict")
 
 
@@ -225,11 +225,11 @@ def test_help_lists_every_setting_in_its_group() -> None:
     groups = dict(zip(*[iter(re.split(r"^([A-Z][a-z ]+):\n", text, flags=re.MULTILINE)[1:])] * 2, strict=True))
     assert [*groups] == [group.capitalize() for group in get_args(Group)]
     for group, listed in groups.items():
-        names = [name for name in wb.Settings.model_fields if knob(name).group == group.lower()]
+        names = [name for name in wb.Settings.model_fields if metadata_of(name).group == group.lower()]
         assert re.findall(r"^    (\w+) \(", listed, re.MULTILINE) == names
         for name in names:
             field, words = wb.Settings.model_fields[name], " ".join(listed.split())
-            unit = f"{knob(name).unit}, " if knob(name).unit else ""
+            unit = f"{metadata_of(name).unit}, " if metadata_of(name).unit else ""
             assert f"{name} ({unit}default {field.default!r}" in words
             assert " ".join(str(field.description).split()) in words
 

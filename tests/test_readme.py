@@ -11,7 +11,7 @@ import pytest
 
 import workbench as wb
 from workbench.launch.start.start_spec import StartSpec
-from workbench.settings import Group, Settings, knob
+from workbench.settings import Group, Settings, metadata_of
 from workbench.task.lightning.unsupported import CALLBACKS
 from workbench.trackers.select import choices
 
@@ -45,7 +45,7 @@ def test_settings_stand_in_their_groups() -> None:
     rows = {row.split("|")[1].strip(): re.findall(r"`(\w+)`", row) for row in table.splitlines() if "`" in row and row[0] == "|"}
     assert [*rows] == [*get_args(Group)]
     for group, names in rows.items():
-        assert names == [name for name in Settings.model_fields if knob(name).group == group]
+        assert names == [name for name in Settings.model_fields if metadata_of(name).group == group]
 
 
 def fits() -> list[ast.Call]:

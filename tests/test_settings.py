@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.settings import Settings, SettingsError, knob
+from workbench.settings import Settings, SettingsError, metadata_of
 from workbench.values import EarlyStopping
 
 
@@ -299,7 +299,7 @@ def test_several_ways_to_say_when_to_stop_early() -> None:
 
 def test_every_field_has_what_a_face_needs() -> None:
     for name, field in Settings.model_fields.items():
-        assert knob(name).group
+        assert metadata_of(name).group
         assert field.description
         assert field.description.endswith(".")
 

@@ -45,7 +45,7 @@ from workbench.launch.thread import ThreadLauncher, alone
 from workbench.runs.compare import Comparison, check_count, compare
 from workbench.runs.delete import delete
 from workbench.runs.run import Run, Runs
-from workbench.settings import Settings, SettingsError, knob, lists_keywords
+from workbench.settings import Settings, SettingsError, lists_keywords, metadata_of
 from workbench.settings_kwargs import SettingsKwargs
 from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
@@ -231,7 +231,7 @@ class Workbench:
         """
         given = _named(settings, self.fit)
         origin = StartResolver(self.root, StartSpec.of(start), self._settings, given, self._fits())
-        chosen = origin.foresee(self._start.untouched_since, all(job.done() for job in self.jobs))
+        chosen = origin.predict_settings(self._start.untouched_since, all(job.done() for job in self.jobs))
         self._refuse_unfit(chosen)
         self._task.refuse_unused(given)
         work = jobs.Fit(self._task, chosen, self._start, origin)
@@ -363,7 +363,7 @@ class Workbench:
         which: "last", "best", "start" (those at its beginning), or those after this many updates.
         """
         if any(not job.done() for job in self.jobs):
-            raise RuntimeError("a job runs or waits, and the weights are its own: load when it is over, or stop() it.")
+            raise RuntimeError("a job is running or queued and uses the model: wait for it or stop() it, then load.")
         if not isinstance(run, Run | str):
             raise TypeError(f"load({shown(run)}): give a run (bench.runs[-1], say) or its id.")
         id, folder = (run, None) if isinstance(run, str) else (run.id, run.folder)
@@ -510,7 +510,7 @@ class Workbench:
 
     def _check_idle(self) -> None:
         if any(not job.done() for job in self.jobs):
-            raise RuntimeError("a job runs or waits, and the model is its own: export when it is over, or stop() it.")
+            raise RuntimeError("a job is running or queued and uses the model: wait for it or stop() it, then export.")
 
     def _fits(self) -> list[AskedFit]:
         """The fits so far, each with what was set since."""
@@ -572,7 +572,7 @@ def _why_not_set(name: str, value: Any) -> str:
     if name in inspect.signature(Workbench.__init__).parameters:
         return f"bench.{name} cannot be set: {name} is given when a bench is made, wb.Workbench(…, {name}=…). Make another bench."
     if name in _PUBLIC or isinstance(getattr(Workbench, name, None), property):
-        return f"bench.{name} cannot be set: it is the bench's own to keep."
+        return f"bench.{name} cannot be set: it is read-only."
     near = difflib.get_close_matches(name, Settings.model_fields, n=1, cutoff=0.6)
     hint = f" Did you mean bench.set({near[0]}={text})?" if near else " Settings are changed by bench.set(…)."
     return f"bench.{name} = {text} would do nothing: a bench has no attribute of that name.{hint}"
@@ -589,14 +589,14 @@ def _named(given: Mapping[str, Any], called: Callable[..., Any], name: str = "")
 def _refuse_of_training(kind: str, given: Mapping[str, Any]) -> None:
     """Raise SettingsError for a setting that a job which trains nothing would not use."""
     for name, value in given.items():
-        if knob(name).group in _OF_TRAINING and name not in _OF_MODELS:
-            raise SettingsError(f"{name}={shown(value)} would change nothing of {kind}(), which trains nothing. Leave {name} out.")
+        if metadata_of(name).group in _OF_TRAINING and name not in _OF_MODELS:
+            raise SettingsError(f"{name}={shown(value)} has no effect on {kind}(), which trains nothing. Leave {name} out.")
 
 
 def _lost(places: Sequence[str]) -> str:
     """What to say of what the trial has moved."""
     named = ", ".join(places[:5]) + (f" and {len(places) - 5} more" if len(places) > 5 else "")
-    return f"the trial of two samples has moved something that cannot be put back: {named}. wb.Workbench(…, dry_run=False) leaves it out."
+    return f"the dry run on two samples changed state that it cannot restore: {named}. wb.Workbench(…, dry_run=False) leaves it out."
 
 
 def _first_settings(task: Task, given: dict[str, Any]) -> Settings:

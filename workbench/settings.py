@@ -49,8 +49,8 @@ _PART = "batches or a fraction"
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
-    """What a face needs to draw one setting, beside its type and bounds."""
+class SettingMetadata:
+    """What the panel needs to draw one setting, beside its type and bounds."""
 
     group: Group
     unit: str = ""
@@ -60,11 +60,11 @@ class Knob:
     """Drawn on a logarithmic scale."""
 
 
-def _knob(
+def _setting(
     default: Any, help: str, group: Group, unit: str = "", *, live: bool = False, log: bool = False, **bounds: Any
 ) -> Any:
     field = Field(default, description=help, **bounds)
-    field.metadata.append(Knob(group, unit, live, log))
+    field.metadata.append(SettingMetadata(group, unit, live, log))
     return field
 
 
@@ -96,197 +96,197 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=False)
 
-    lr: float = _knob(
+    lr: float = _setting(
         1e-3,
-        "Base learning rate; schedules and parameter-group ratios multiply it. Until it is set, a rate that the optimizer is given "
-        "with holds.",
+        "Base learning rate; schedules and parameter-group ratios multiply it. If it is not set, the rate that the optimizer was made "
+        "with is used.",
         "optimisation",
         "per update",
         ge=0,
         live=True,
         log=True,
     )
-    weight_decay: float | None = _knob(
+    weight_decay: float | None = _setting(
         None, "Weight decay; None leaves the optimizer's own default.", "optimisation", ge=0
     )
-    batch_size: int = _knob(32, "Samples in a batch on one device.", "optimisation", "samples", ge=1)
-    accumulate_grad_batches: ByEpoch = _knob(
+    batch_size: int = _setting(32, "Samples in a batch on one device.", "optimisation", "samples", ge=1)
+    accumulate_grad_batches: ByEpoch = _setting(
         1, "Batches whose gradients make one update; {epoch: batches} changes it on the way.", "optimisation", "batches",
         live=True,
     )  # fmt: skip
-    gradient_clip_val: Annotated[float | None, BeforeValidator(_off_when_zero)] = _knob(
+    gradient_clip_val: Annotated[float | None, BeforeValidator(_off_when_zero)] = _setting(
         None,
         "Gradients above this are clipped before the step. None and 0: off.",
         "optimisation",
         ge=0,
         live=True,
     )
-    gradient_clip_algorithm: Literal["norm", "value"] = _knob(
+    gradient_clip_algorithm: Literal["norm", "value"] = _setting(
         "norm", "'norm' scales all gradients by their total norm; 'value' clamps each entry.", "optimisation"
     )
-    lr_schedule: Literal["constant", "linear", "cosine", "one_cycle"] = _knob(
+    lr_schedule: Literal["constant", "linear", "cosine", "one_cycle"] = _setting(
         "constant", "How the learning rate changes after the warm-up; 'linear' and 'cosine' fall to 0.", "optimisation"
     )
-    warmup: Warmup = _knob(
+    warmup: Warmup = _setting(
         0, "The learning rate rises from near 0 over this many updates, or this fraction of the run.", "optimisation",
         "updates or a fraction",
     )  # fmt: skip
-    precision: Precision = _knob(
+    precision: Precision = _setting(
         "32-true", "Type of the arithmetic; mixed: weights stay float32, most products are taken in 16 bits; '64-true': a "
         "model and data in double precision.", "optimisation",
     )  # fmt: skip
-    compile: Annotated[bool | str, BeforeValidator(_backend)] = _knob(
+    compile: Annotated[bool | str, BeforeValidator(_backend)] = _setting(
         False, "Run the model through torch.compile; a string names its backend.", "optimisation"
     )
 
-    max_epochs: int | None = _knob(
+    max_epochs: int | None = _setting(
         None, "Passes over the training data; -1: no limit. 10 when neither max_steps nor max_time is given.", "length",
         "epochs", ge=-1,
     )  # fmt: skip
-    min_epochs: int | None = _knob(None, "Early stopping waits for this many epochs.", "length", "epochs", ge=0)
-    max_steps: Unlimited = _knob(None, "Stop after this many updates.", "length", "updates", ge=0)
-    min_steps: int | None = _knob(None, "Early stopping waits for this many updates.", "length", "updates", ge=0)
-    max_time: Duration | None = _knob(
+    min_epochs: int | None = _setting(None, "Early stopping waits for this many epochs.", "length", "epochs", ge=0)
+    max_steps: Unlimited = _setting(None, "Stop after this many updates.", "length", "updates", ge=0)
+    min_steps: int | None = _setting(None, "Early stopping waits for this many updates.", "length", "updates", ge=0)
+    max_time: Duration | None = _setting(
         None, "Stop after so much time, pauses left out: 'DD:HH:MM:SS', a timedelta or a dict.", "length", "DD:HH:MM:SS"
     )
 
-    shuffle: bool = _knob(True, "Draw the training samples in a new order each epoch.", "data")
-    num_workers: int = _knob(0, "Processes that load batches; 0 loads in the training thread.", "data", "processes", ge=0)
-    pin_memory: bool | None = _knob(None, "Page-locked batches for faster copies. None: only on CUDA.", "data")
-    persistent_workers: bool = _knob(True, "Keep loader processes from one epoch to the next.", "data")
-    drop_last: bool = _knob(False, "Leave out an epoch's last batch when it is not full.", "data")
-    preload: bool = _knob(
+    shuffle: bool = _setting(True, "Draw the training samples in a new order each epoch.", "data")
+    num_workers: int = _setting(0, "Processes that load batches; 0 loads in the training thread.", "data", "processes", ge=0)
+    pin_memory: bool | None = _setting(None, "Page-locked batches for faster copies. None: only on CUDA.", "data")
+    persistent_workers: bool = _setting(True, "Keep loader processes from one epoch to the next.", "data")
+    drop_last: bool = _setting(False, "Leave out an epoch's last batch when it is not full.", "data")
+    preload: bool = _setting(
         False, "Read all samples once before the job, into memory that all processes share, and read them from there.",
         "data",
     )
-    limit_train_batches: Batches = _knob(
+    limit_train_batches: Batches = _setting(
         1.0, "Use this many (int) or this fraction (float) of an epoch's training batches.", "data", _PART
     )
-    limit_val_batches: Batches = _knob(1.0, "The same for a check of the validation data; 0: none.", "data", _PART)
-    limit_test_batches: Batches = _knob(1.0, "The same for `test`.", "data", _PART)
-    limit_predict_batches: Batches = _knob(1.0, "The same for `predict`.", "data", _PART)
-    overfit_batches: Batches = _knob(
+    limit_val_batches: Batches = _setting(1.0, "The same for a check of the validation data; 0: none.", "data", _PART)
+    limit_test_batches: Batches = _setting(1.0, "The same for `test`.", "data", _PART)
+    limit_predict_batches: Batches = _setting(1.0, "The same for `predict`.", "data", _PART)
+    overfit_batches: Batches = _setting(
         0, "Train on the first batches alone, unshuffled, and validate on as many: can the model learn them? 0: off.",
         "data", _PART,
     )  # fmt: skip
-    fast_dev_run: int = _knob(
+    fast_dev_run: int = _setting(
         0, "Try everything with this many batches of each kind of data; nothing is recorded. 0: off.", "data", "batches",
         ge=0,
     )  # fmt: skip
 
-    check_val_every_n_epoch: int | None = _knob(
+    check_val_every_n_epoch: int | None = _setting(
         1, "Validate after every n-th epoch; None: by val_check_interval alone, in updates or a time.", "validation", "epochs",
         ge=1,
     )  # fmt: skip
-    val_check_interval: Interval = _knob(
+    val_check_interval: Interval = _setting(
         1.0, "Validate every so often: a fraction of an epoch (0.25), updates (500) or a time ('00:00:10:00').",
         "validation", "fraction, updates or time",
     )  # fmt: skip
-    num_sanity_val_steps: int = _knob(
+    num_sanity_val_steps: int = _setting(
         2, "Validation batches tried before the first update; -1: all of them, 0: none.", "validation", "batches", ge=-1
     )
 
-    early_stopping: Monitors = _knob(
+    early_stopping: Monitors = _setting(
         (), "End the fit when a metric stops improving: EarlyStopping(monitor='val_loss', patience=3).", "early stopping"
     )
 
-    weight_averaging: Literal["ema", "swa"] | None = _knob(
+    weight_averaging: Literal["ema", "swa"] | None = _setting(
         None, "Average the weights: 'ema' exponentially over updates, 'swa' equally over the last epochs.", "averaging"
     )
-    ema_decay: float = _knob(0.999, "Share of the average that stays at each averaging.", "averaging", gt=0, lt=1)
-    averaging_every_n_steps: int = _knob(1, "EMA: average after every n-th update.", "averaging", "updates", ge=1)
-    averaging_start: int = _knob(0, "EMA: the first updates, this many, are not averaged.", "averaging", "updates", ge=0)
-    averaging_start_epoch: int = _knob(0, "EMA: nothing is averaged before this epoch.", "averaging", "epochs", ge=0)
-    swa_epoch_start: SwaStart = _knob(
+    ema_decay: float = _setting(0.999, "Share of the average that stays at each averaging.", "averaging", gt=0, lt=1)
+    averaging_every_n_steps: int = _setting(1, "EMA: average after every n-th update.", "averaging", "updates", ge=1)
+    averaging_start: int = _setting(0, "EMA: the first updates, this many, are not averaged.", "averaging", "updates", ge=0)
+    averaging_start_epoch: int = _setting(0, "EMA: nothing is averaged before this epoch.", "averaging", "epochs", ge=0)
+    swa_epoch_start: SwaStart = _setting(
         0.8, "SWA: the first epoch (int, from 0) whose end is averaged, or a fraction of max_epochs.", "averaging",
         "epoch or a fraction",
     )  # fmt: skip
-    swa_lrs: float | None = _knob(
+    swa_lrs: float | None = _setting(
         None, "SWA: the learning rate that the averaged epochs move to; None does not change the schedule.", "averaging",
         "per update", gt=0,
     )  # fmt: skip
-    annealing_epochs: int = _knob(10, "SWA: epochs in which the rate moves to swa_lrs.", "averaging", "epochs", ge=0)
-    annealing_strategy: Literal["cos", "linear"] = _knob("cos", "SWA: how the rate moves to swa_lrs.", "averaging")
+    annealing_epochs: int = _setting(10, "SWA: epochs in which the rate moves to swa_lrs.", "averaging", "epochs", ge=0)
+    annealing_strategy: Literal["cos", "linear"] = _setting("cos", "SWA: how the rate moves to swa_lrs.", "averaging")
 
-    truncated_bptt_steps: int | None = _knob(
+    truncated_bptt_steps: int | None = _setting(
         None, "Split a batch of sequences into pieces of this length, one update each; hidden state is carried on.",
         "sequences", "time steps", ge=1,
     )  # fmt: skip
-    tbptt_time_dim: int = _knob(1, "The dimension of time in a batch: 1 for batch-first, 0 for time-first.", "sequences", ge=0)
+    tbptt_time_dim: int = _setting(1, "The dimension of time in a batch: 1 for batch-first, 0 for time-first.", "sequences", ge=0)
 
-    find_lr_at: Epochs = _knob(
-        (), "At the start of these epochs a learning rate is found and taken.", "milestones", "epochs"
+    find_lr_at: Epochs = _setting(
+        (), "Find a learning rate at the start of these epochs and use it.", "milestones", "epochs"
     )
-    find_batch_size_at: Epochs = _knob(
-        (), "At the start of these epochs a batch size is found and taken.", "milestones", "epochs"
+    find_batch_size_at: Epochs = _setting(
+        (), "Find a batch size at the start of these epochs and use it.", "milestones", "epochs"
     )
 
-    track_grad_norm: Annotated[Literal["inf"] | float | None, BeforeValidator(_norm_order)] = _knob(
+    track_grad_norm: Annotated[Literal["inf"] | float | None, BeforeValidator(_norm_order)] = _setting(
         2.0, "Order p of the gradient norms, total and per layer. None: no norms.", "watching"
     )
-    track_update_ratio: bool = _knob(
+    track_update_ratio: bool = _setting(
         False, "Measure how far an update moves each layer, relative to its weights; costs a copy of the weights now and then.",
         "watching", live=True,
     )  # fmt: skip
-    layer_history_mb: int | None = _knob(
+    layer_history_mb: int | None = _setting(
         256, "Disk that a run's norms and update ratios by layer may take; beyond it those of older updates are thinned out. None: all "
         "are kept.", "watching", "MB", ge=1,
     )  # fmt: skip
-    log_every_n_steps: int = _knob(1, "Every n-th update is kept in the record.", "watching", "updates", ge=1)
-    on_nonfinite: Literal["stop", "skip"] = _knob(
+    log_every_n_steps: int = _setting(1, "Every n-th update is kept in the record.", "watching", "updates", ge=1)
+    on_nonfinite: Literal["stop", "skip"] = _setting(
         "stop", "When a loss or gradient is NaN or infinite: end the run, or leave that update out.", "watching"
     )
-    enable_progress_bar: bool = _knob(True, "Show progress while `result()` or `wait()` waits for a job.", "watching")
-    detect_anomaly: bool = _knob(
+    enable_progress_bar: bool = _setting(True, "Show progress while `result()` or `wait()` waits for a job.", "watching")
+    detect_anomaly: bool = _setting(
         False, "Name the operation whose backward made a NaN (torch.autograd.set_detect_anomaly); slow.", "watching"
     )
 
-    checkpoint_every: Every | None = _knob(
+    checkpoint_every: Every | None = _setting(
         None, "Save all that a resumed run needs every so many updates (500) or so much time ('00:00:10:00'). None: at "
         "ends of epochs that lie ten minutes apart, and at the end.", "checkpoints", "updates or time",
     )  # fmt: skip
-    save_top_k: int = _knob(
+    save_top_k: int = _setting(
         1, "The number of best checkpoints by `monitor` to keep besides the last; 0: none, -1: all.", "checkpoints",
         "checkpoints", ge=-1,
     )  # fmt: skip
-    monitor: str | None = _knob(
+    monitor: str | None = _setting(
         None, "The metric that says which checkpoint is best; None: val_loss, where there is one.", "checkpoints",
         min_length=1,
     )  # fmt: skip
-    monitor_mode: Literal["min", "max"] | None = _knob(
+    monitor_mode: Literal["min", "max"] | None = _setting(
         None, "Whether a lower or a higher value of `monitor` is better; None: what its name says.", "checkpoints"
     )
-    keep_runs: int = _knob(
+    keep_runs: int = _setting(
         50, "Fits kept, with their checkpoints; the oldest go first, each after a message of an earlier fit that named it.",
         "checkpoints", "fits", ge=1,
     )  # fmt: skip
 
-    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"] = _knob(
+    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"] = _setting(
         "auto", "Kind of device. 'auto' takes a GPU where there is one.", "where"
     )
-    devices: Devices = _knob(
+    devices: Devices = _setting(
         "auto", "How many devices to train on (2), or which GPUs ([0, 2]). 'auto': all GPUs, or one CPU process.", "where",
         "devices",
     )  # fmt: skip
-    strategy: Strategy = _knob(
+    strategy: Strategy = _setting(
         "auto", "'thread': in the notebook's own process; 'pool': one process a device, kept warm between jobs; 'launch': "
         "detached, under accelerate launch. 'auto': thread on one device, pool on several.", "where",
     )  # fmt: skip
-    num_nodes: int = _knob(1, "Machines to train on; more than 1 with strategy='launch'.", "where", "machines", ge=1)
-    launch: LaunchOptions | None = _knob(
+    num_nodes: int = _setting(1, "Machines to train on; more than 1 with strategy='launch'.", "where", "machines", ge=1)
+    launch: LaunchOptions | None = _setting(
         None, "With strategy='launch', options of `accelerate launch` by their names: {'config_file': 'two.yaml', "
         "'main_process_ip': '10.0.0.1'}. None: as your accelerate config has them.", "where",
     )  # fmt: skip
-    rank_timeout: float = _knob(
+    rank_timeout: float = _setting(
         600.0, "Seconds without progress on several ranks after which the job ends, with the stacks of all.", "where",
         "seconds", gt=0,
     )  # fmt: skip
-    seed: int = _knob(0, "Seed of weights drawn in the run, order of samples, dropout, augmentation.", "where", ge=0)
-    deterministic: bool | Literal["warn"] = _knob(
+    seed: int = _setting(0, "Seed of weights drawn in the run, order of samples, dropout, augmentation.", "where", ge=0)
+    deterministic: bool | Literal["warn"] = _setting(
         False, "Only deterministic kernels (torch.use_deterministic_algorithms); slower on GPUs. 'warn': warn where there is "
         "none, and use another.", "where",
     )  # fmt: skip
-    benchmark: bool | None = _knob(
+    benchmark: bool | None = _setting(
         None, "Let cuDNN try which convolution kernels are fastest (torch.backends.cudnn.benchmark). None: as it is set in "
         "torch, and off with `deterministic`.", "where",
     )  # fmt: skip
@@ -367,7 +367,7 @@ def _help() -> str:
     for group in get_args(Group):
         lines += ["", f"{group.capitalize()}:"]
         for name, field in Settings.model_fields.items():
-            if (item := knob(name)).group == group:
+            if (item := metadata_of(name)).group == group:
                 facts = ", ".join([*([item.unit] if item.unit else []), f"default {field.default!r}", *(["live"] if item.live else [])])
                 text = f"{name} ({facts}): {field.description}"
                 lines.append(textwrap.fill(text, 100, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False))
@@ -392,16 +392,16 @@ def _same(value: object, default: object) -> bool:
     return value == default and type(value) is type(default)
 
 
-def knob(name: str) -> Knob:
+def metadata_of(name: str) -> SettingMetadata:
     """The panel's metadata of one setting."""
-    return next(item for item in Settings.model_fields[name].metadata if isinstance(item, Knob))
+    return next(item for item in Settings.model_fields[name].metadata if isinstance(item, SettingMetadata))
 
 
 Settings.__doc__ = f"{inspect.cleandoc(Settings.__doc__ or '')}\n{_help()}"
 Settings.__signature__ = inspect.Signature(_keywords(SettingsKwargs, {name: field.default for name, field in Settings.model_fields.items()}))
 
 LOCAL = (
-    *(name for name in Settings.model_fields if knob(name).group == "where" and name not in ("seed", "deterministic")),
+    *(name for name in Settings.model_fields if metadata_of(name).group == "where" and name not in ("seed", "deterministic")),
     "keep_runs", "save_top_k",
 )  # fmt: skip
 """Where code runs, and what is deleted: the bench and what is given to `fit` decide it, never a checkpoint or a record."""

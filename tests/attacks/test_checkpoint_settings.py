@@ -17,7 +17,7 @@ from tests.attacks.strangers import bench, messages, of, poison_checkpoints
 from workbench.events import Resumed
 from workbench.launch.accelerate import command as accelerate
 from workbench.launch.accelerate.command import plan
-from workbench.settings import LOCAL, Settings, SettingsError, knob
+from workbench.settings import LOCAL, Settings, SettingsError, metadata_of
 from workbench.task.errors import TaskError
 from workbench.ui.panel import Panel
 
@@ -121,7 +121,7 @@ def test_what_decides_the_numbers_stays_the_runs(tmp_path: Path) -> None:
 
 
 def test_every_setting_of_where_is_the_benchs_unless_it_decides_numbers() -> None:
-    where = {name for name in Settings.model_fields if knob(name).group == "where"}
+    where = {name for name in Settings.model_fields if metadata_of(name).group == "where"}
     assert where - {"seed", "deterministic"} < set(LOCAL)
     assert {"keep_runs", "save_top_k"} < set(LOCAL)
 

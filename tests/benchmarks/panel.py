@@ -85,7 +85,7 @@ def drawing(seconds: float) -> None:
              "panel = load.largest_panel(bench)", "panel"]  # fmt: skip
     with stage(cells) as lab:
         lab.page.locator(".wb-heat canvas").wait_for()
-        lab.execute("panel.pump.drain(); inside.settled()")
+        lab.execute("panel.dispatcher.drain(); inside.settled()")
         lab.page.evaluate(_PAINTS)
         watch = Watch()
         idle = ask(lab, "(lambda t, u: (__import__('time').sleep(5), [t, __import__('time').time(), __import__('time').process_time() - u])[1])"

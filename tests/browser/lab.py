@@ -316,7 +316,7 @@ class Lab:
     def settle(self) -> None:
         """Until the page shows all that the jobs of `bench` have said, to their very end; none goes on."""
         panel = "__import__('workbench.ui.panel', fromlist=['Panel']).Panel.of(bench)"
-        code = f"[job.wait() for job in bench.jobs]; print(); print({panel}.pump.drain({TIMEOUT / 2}))"
+        code = f"[job.wait() for job in bench.jobs]; print(); print({panel}.dispatcher.drain({TIMEOUT / 2}))"
         heard = self.execute(code).splitlines()[-1]
         if heard != "True":
             raise LabError("the panel has not heard all that was said")

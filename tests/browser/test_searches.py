@@ -182,12 +182,12 @@ def test_the_batch_sizes(lab: Lab, panel: Locator) -> None:
 
     lab.execute("from workbench.events import RunStarted, Trial, TrialStarted; from workbench.ui.panel import Panel; hear = Panel.of(bench)._hear")
     lab.execute("hear(RunStarted('x', 'find_batch_size', {}, 'cpu')); hear(Trial(4, False, error='out of memory\\n' + 'more words ' * 30))")
-    lab.execute("Panel.of(bench).pump.wake()")
+    lab.execute("Panel.of(bench).dispatcher.wake()")
     expect(card).to_contain_text("out of memory")
     card.locator("summary").focus()
     card.locator("summary").press("Enter")
     expect(card.locator(".wb-error pre")).to_contain_text("more words")
-    lab.execute("hear(Trial(8, True, 0.1, 100.0, 10**9)); Panel.of(bench).pump.wake()")  # all bars are measured anew
+    lab.execute("hear(Trial(8, True, 0.1, 100.0, 10**9)); Panel.of(bench).dispatcher.wake()")  # all bars are measured anew
     expect(card).to_contain_text("1 GB")
     expect(card.locator("summary")).to_be_focused()
     expect(card.locator(".wb-error pre")).to_be_visible()

@@ -1,4 +1,4 @@
-"""A task that has a say within an update: the long way gives the numbers of the short one, in Lightning's order."""
+"""A task with hooks within an update: it gives the numbers of a task without hooks, in Lightning's order."""
 
 import functools
 

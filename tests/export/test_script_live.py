@@ -124,7 +124,7 @@ def test_what_no_script_carries_yet(
 ) -> None:
     bench = make_bench(tmp_path, arguments, f"{before}\n\n")
     changed(bench, {3: 2}, monkeypatch)
-    with pytest.raises(ExportError, match=f"accumulate_grad_batches that was changed while the run went on.*{why}"):
+    with pytest.raises(ExportError, match=f"accumulate_grad_batches that was changed during the run.*{why}"):
         bench.export(tmp_path / "out" / "train.py")
 
 

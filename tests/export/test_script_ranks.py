@@ -93,7 +93,7 @@ REFUSED = {
     "a run of 2 processes in which the optimizer evaluates the loss again yet": (
         f"model, {ALONE}, loss=F.cross_entropy, optimizer=torch.optim.LBFGS", "",
     ),
-    r"a run of 2 processes in which the model has a say within updates \(on_before_optimizer_step\) yet": (f"Own(), {ALONE}", HEARS),
+    r"a run of 2 processes in which the model overrides hooks within an update \(on_before_optimizer_step\) yet": (f"Own(), {ALONE}", HEARS),
 }  # fmt: skip
 
 

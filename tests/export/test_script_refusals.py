@@ -1,4 +1,4 @@
-"""What no script can carry is refused by name, and nothing is written."""
+"""What export does not support is refused by name, and nothing is written."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.export.export_running import PRELUDE, execute, make_bench
 from workbench.engine import loop
 from workbench.export import read_run
 from workbench.export.errors import ExportError
-from workbench.export.supported import CARRIED, NOT_NEEDED, REFUSED, REPLAYED
-from workbench.settings import Settings, knob
+from workbench.export.supported import NOT_NEEDED, REFUSED, REPLAYED, SUPPORTED
+from workbench.settings import Settings, metadata_of
 
 PAIR = "model, train=(x, y), loss=F.cross_entropy"
 OLD = '"""An older export.\n\nWritten by Tuning Workbench 0.0.\n"""\n'
@@ -34,10 +34,10 @@ def refused(bench: wb.Workbench, folder: Path, match: str, run: str | None = Non
 
 def test_every_setting_is_carried_or_not_needed_or_refused() -> None:
     fields = set(Settings.model_fields)
-    assert fields == CARRIED | NOT_NEEDED | set(REFUSED)
-    assert len(fields) == len(CARRIED) + len(NOT_NEEDED) + len(REFUSED)
-    assert {name for name in fields if knob(name).live} <= REPLAYED | NOT_NEEDED
-    assert REPLAYED <= CARRIED
+    assert fields == SUPPORTED | NOT_NEEDED | set(REFUSED)
+    assert len(fields) == len(SUPPORTED) + len(NOT_NEEDED) + len(REFUSED)
+    assert {name for name in fields if metadata_of(name).live} <= REPLAYED | NOT_NEEDED
+    assert REPLAYED <= SUPPORTED
 
 
 CASES = {
@@ -122,8 +122,8 @@ def test_a_trial_run(tmp_path: Path) -> None:
 def test_a_setting_without_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1, weight_decay=0.5")
     bench.fit().result()
-    monkeypatch.setattr(read_run, "CARRIED", CARRIED - {"weight_decay"})
-    refused(bench, tmp_path / "out", r"cannot carry weight_decay=0\.5 yet")
+    monkeypatch.setattr(read_run, "SUPPORTED", SUPPORTED - {"weight_decay"})
+    refused(bench, tmp_path / "out", r"does not support weight_decay=0\.5 yet")
 
 
 def test_a_name_that_no_code_makes(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_panel_that_is_opened_late_draws_each_update_once(tmp_path):
     with bench(tmp_path, 1) as b:
         b.fit(max_steps=400).result()
         panel = Panel.of(b)
-        assert panel.pump.drain(20)
+        assert panel.dispatcher.drain(20)
         picture = panel.canvas._picture
         assert picture._progress._done == 400
         assert picture._training.loss is not None

@@ -21,7 +21,7 @@ from workbench.plots.loss import loss
 from workbench.plots.lr_curve import lr_curve
 from workbench.plots.names import fold, shorten
 from workbench.plots.ranges import span, wide
-from workbench.plots.run import Best, Told, clip_line
+from workbench.plots.run import Best, RunData, clip_line
 from workbench.plots.schedule import schedule
 from workbench.plots.smooth import ema
 
@@ -170,7 +170,7 @@ def test_where_a_run_was_resumed_is_marked_in_words() -> None:
     assert "x" * 99 in wordy.why
     history = {"step": step, "loss": np.ones(1000), "lr": np.ones(1000), "grad_norm": np.ones(1000)}
     history["grad_norm_clipped"] = history["grad_norm"]
-    told = Told(history, {}, [(400, "resumed"), (600, {"gradient_clip_val": 0.5}), (800, {"lr": 0.1})])
+    told = RunData(history, {}, [(400, "resumed"), (600, {"gradient_clip_val": 0.5}), (800, {"lr": 0.1})])
     for charts, labels in (
         (told.loss(), ["resumed", "clip → 0.5", "lr → 0.1"]),
         (told.lr(), ["resumed", "lr → 0.1"]),
@@ -184,13 +184,13 @@ def test_where_a_run_was_resumed_is_marked_in_words() -> None:
 def test_the_best_checkpoint_is_a_point_where_its_metric_is_drawn() -> None:
     history = {"step": np.arange(9), "loss": np.ones(9)}
     checks = {"step": np.array([4, 8]), "val_loss": np.array([0.5, 0.75]), "acc": np.array([0.1, 0.9])}
-    told = Told(history, checks, best=Best(4, "val_loss", 0.5))
+    told = RunData(history, checks, best=Best(4, "val_loss", 0.5))
     assert [(m.x, m.y, m.label) for m in told.loss()[0].marks] == [(4, 0.5, "best checkpoint")]
     assert told.named("acc")[0].marks == ()
-    assert Told(history, checks, best=Best(8, "acc", 0.9)).loss()[0].marks == ()
-    (mark,) = Told(history, checks, best=Best(8, "acc", 0.9)).named("acc")[0].marks
+    assert RunData(history, checks, best=Best(8, "acc", 0.9)).loss()[0].marks == ()
+    (mark,) = RunData(history, checks, best=Best(8, "acc", 0.9)).named("acc")[0].marks
     assert mark.why == "after 8 updates, acc 0.9"
-    assert Told(history, checks, best=Best(8, "val_loss_averaged", 0.25)).loss()[0].marks[0].y == 0.25
+    assert RunData(history, checks, best=Best(8, "val_loss_averaged", 0.25)).loss()[0].marks[0].y == 0.25
 
 
 def test_a_logged_value_is_drawn_by_update_over_epochs_and_of_the_checks() -> None:
@@ -198,7 +198,7 @@ def test_a_logged_value_is_drawn_by_update_over_epochs_and_of_the_checks() -> No
     history = {"step": np.arange(4), "loss": np.ones(4), "acc_step": np.array([0.1, nan, 0.3, nan]), "grad_norm/acc": np.ones(4)}
     epochs = {"step": np.array([2, 4]), "epoch": np.array([0, 1]), "acc_epoch": np.array([0.2, 0.4]), "lr-SGD": np.ones(2)}
     checks = {"step": np.array([4]), "epoch": np.array([1]), "acc": np.array([0.5]), "acc_averaged": np.array([0.6])}
-    told = Told(history, checks, logged=epochs, by_model=("acc_step", "grad_norm/acc"))
+    told = RunData(history, checks, logged=epochs, by_model=("acc_step", "grad_norm/acc"))
     (chart,) = told.named("acc")
     assert [(s.name, s.x.tolist(), s.style) for s in chart.series] == [
         ("each update", [0, 2], "faint"), ("smoothed", [0, 2], "line"), ("over the epoch", [2, 4], "dots"),
@@ -215,7 +215,7 @@ def test_a_logged_value_is_drawn_by_update_over_epochs_and_of_the_checks() -> No
         assert told.named(none) == []
     assert told.names() == ["acc_step", "grad_norm/acc", "acc_epoch", "lr-SGD", "acc", "acc_averaged"]
     assert told.grad_norm() == []
-    assert Told(history | {"grad_norm": np.ones(4)}, {}, by_model=("grad_norm/acc",)).grad_norm()[0].heat is None
+    assert RunData(history | {"grad_norm": np.ones(4)}, {}, by_model=("grad_norm/acc",)).grad_norm()[0].heat is None
     assert logged("ppl", (np.arange(9), np.geomspace(1, 1e4, 9))).y.log
     assert not logged("gap", (np.arange(9), np.array([-1.0, *np.geomspace(1, 1e4, 8)]))).y.log
 
@@ -248,10 +248,10 @@ def test_the_clip_line_follows_the_changes() -> None:
 
 def test_a_run_without_norms_is_its_loss() -> None:
     history = {"step": np.arange(3), "loss": np.ones(3)}
-    assert [c.title for c in Told(history, {}).whole()] == ["Loss"]
-    titles = [c.title for c in Told(history | {"grad_norm": np.ones(3)}, {}, clip=1.0).whole()]
+    assert [c.title for c in RunData(history, {}).whole()] == ["Loss"]
+    titles = [c.title for c in RunData(history | {"grad_norm": np.ones(3)}, {}, clip=1.0).whole()]
     assert titles == ["Loss", "Total gradient norm"]
-    value = Told(history | {"grad_norm": np.ones(3)}, {}, clip=1.0, clips_norm=False).whole()[1]
+    value = RunData(history | {"grad_norm": np.ones(3)}, {}, clip=1.0, clips_norm=False).whole()[1]
     assert len(value.series) == 1  # a limit on entries is no limit on the norm
 
 
@@ -317,7 +317,7 @@ def test_optimizers_that_take_turns_have_whole_lines_of_their_own() -> None:
         history[f"lr.{i}"] = np.where(turn, 0.1 * (i + 1), np.nan)
         history[f"grad_norm.{i}"] = np.where(turn, 4.0, np.nan)
         history[f"grad_norm_clipped.{i}"] = np.where(turn, 1.0 if i else 4.0, np.nan)
-    told = Told(history | {"grad_norm": np.full(8, 4.0)}, {}, clip=1.0)
+    told = RunData(history | {"grad_norm": np.full(8, 4.0)}, {}, clip=1.0)
     (chart,) = told.loss()
     assert [(s.name, s.style) for s in chart.series] == [
         ("", "faint"), ("optimizer 0", "line"), ("", "faint"), ("optimizer 1", "line"),

@@ -22,7 +22,7 @@ from workbench.plots.chart import Chart
 from workbench.plots.loss import loss
 from workbench.plots.lr_curve import lr_curve
 from workbench.plots.palette import POINTS
-from workbench.plots.run import Best, Told
+from workbench.plots.run import Best, RunData
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -39,10 +39,10 @@ def a_run(rows: int = 300, layers: int = 4, name: str = "model.{}.weight") -> li
     }
     validation = {"step": np.array([rows]), "val_loss": np.array([2.0])}
     changes = [(rows // 2, {"lr": 1e-4}), (rows // 2, {"gradient_clip_val": 2.0})]
-    return Told(history, validation, changes, 1.0).whole()
+    return RunData(history, validation, changes, 1.0).whole()
 
 
-def several(rows: int = 300, *, turns: bool = True) -> Told:
+def several(rows: int = 300, *, turns: bool = True) -> RunData:
     """A run of two optimizers with averaged weights."""
     rng = np.random.default_rng(1)
     history = {"step": np.arange(rows), "lr": np.full(rows, 1e-3), "loss": np.ones(rows), "grad_norm": np.ones(rows)}
@@ -52,7 +52,7 @@ def several(rows: int = 300, *, turns: bool = True) -> Told:
         history |= {f"loss.{i}": turn * (1 + i), f"lr.{i}": turn * 10.0 ** (-3 - i)}
         history |= {f"grad_norm.{i}": norm, f"grad_norm_clipped.{i}": np.fmin(norm, turn)}
     checks = {"step": np.array([0, rows]), "val_loss": np.ones(2), "val_loss_averaged": np.array([np.nan, 0.5])}
-    return Told(history, checks, [(rows // 2, {"lr": 1e-2, "batch_size": 64})], 1.0)
+    return RunData(history, checks, [(rows // 2, {"lr": 1e-2, "batch_size": 64})], 1.0)
 
 
 def all_kinds(rows: int = 300, name: str = "acc") -> list[Chart]:
@@ -63,7 +63,7 @@ def all_kinds(rows: int = 300, name: str = "acc") -> list[Chart]:
     epochs = {"step": np.array([rows]), "epoch": np.array([0]), f"{name}_epoch": np.array([0.5]), name: np.array([0.5])}
     checks = {"step": np.array([rows]), "epoch": np.array([0]), name: np.array([0.75]), f"{name}_averaged": np.array([0.8])}
     changes = [(rows // 3, "resumed, monitor → $x_1$ <b>"), (rows // 2, "resumed"), (rows // 2, {"lr": 1e-2})]
-    told = Told(
+    told = RunData(
         history, checks, changes, logged=epochs, by_model=[f"{name}_step"], best=Best(rows, f"{name}_averaged", 0.8)
     )
     return [*told.loss(), *told.lr(), *told.named(name)]
@@ -89,15 +89,15 @@ CHARTS: dict[str, Callable[[], Chart | list[Chart]]] = {
     "many layers": lambda: a_run(20, 150, "encoder.layers.{}.attention.query.weight"),
     "names like mathematics": lambda: a_run(20, 3, "$\\frac{{{}}}$ <b> & _x^"),
     "no updates": lambda: a_run(0, 2),
-    "nothing but nan": lambda: Told(
+    "nothing but nan": lambda: RunData(
         {"step": np.arange(5), "loss": NAN, "grad_norm": NAN, "grad_norm/a": NAN}, {}
     ).whole(),
     "several optimizers": lambda: several().whole(),
     "several at once": lambda: several(turns=False).whole(),
     "learning rates": lambda: several().lr(),
     "clipping": lambda: several().clipping(),
-    "clipping, no updates": lambda: Told(several(0).history, {}, (), 1.0).loss() + several(0).lr(),
-    "clipping switched off": lambda: Told(several().history, {}).clipping(),
+    "clipping, no updates": lambda: RunData(several(0).history, {}, (), 1.0).loss() + several(0).lr(),
+    "clipping switched off": lambda: RunData(several().history, {}).clipping(),
     "what was logged": all_kinds,
     "what was logged once": lambda: all_kinds(1),
     "what was logged never": lambda: all_kinds(0),

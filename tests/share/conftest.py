@@ -1,4 +1,4 @@
-"""What tests of parcels share."""
+"""What tests of packages share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workbench.share.buffer_cache import BufferCache
 
 
 @pytest.fixture
-def shelf() -> Iterator[BufferCache]:
+def cache() -> Iterator[BufferCache]:
     made = BufferCache()
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""The shelf: what is the same in the next parcel is not placed again, and what is not is."""
+"""The cache: what is the same in the next package is not placed again, and what is not is."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_the_same_data_is_placed_once(shelf: BufferCache, placed: list[int]) -> None:
+def test_the_same_data_is_placed_once(cache: BufferCache, placed: list[int]) -> None:
     data = {"x": torch.randn(3 * MB), "y": np.arange(MB), "small": torch.ones(3)}
     for _ in range(3):
-        with pack(data, shelf=shelf) as parcel:
-            out = unpack(parcel)
+        with pack(data, cache=cache) as package:
+            out = unpack(package)
         assert torch.equal(out["x"], data["x"])
         assert np.array_equal(out["y"], data["y"])
         assert out["small"].tolist() == [1, 1, 1]
@@ -46,54 +46,54 @@ def test_the_same_data_is_placed_once(shelf: BufferCache, placed: list[int]) -> 
     assert sum(size > MB for size in placed) == 2
 
 
-def test_one_changed_byte_is_seen(shelf: BufferCache) -> None:
+def test_one_changed_byte_is_seen(cache: BufferCache) -> None:
     data = torch.zeros(4 * MB, dtype=torch.uint8)
-    pack(data, shelf=shelf).close()
+    pack(data, cache=cache).close()
     data[-1] = 1
-    with pack(data, shelf=shelf) as parcel:
-        assert unpack(parcel)[-1] == 1
-    assert shelf.nbytes == 4 * MB
+    with pack(data, cache=cache) as package:
+        assert unpack(package)[-1] == 1
+    assert cache.nbytes == 4 * MB
 
 
-def test_what_a_later_parcel_does_not_use_is_let_go(shelf: BufferCache) -> None:
+def test_what_a_later_parcel_does_not_use_is_let_go(cache: BufferCache) -> None:
     a, b = torch.randn(3 * MB), torch.randn(3 * MB)
-    with pack((a, b), shelf=shelf) as first:
-        assert shelf.nbytes == 24 * MB
-        pack(b, shelf=shelf).close()
-        assert shelf.nbytes == 12 * MB
-        out = unpack(first)  # a parcel that is open keeps its own
+    with pack((a, b), cache=cache) as first:
+        assert cache.nbytes == 24 * MB
+        pack(b, cache=cache).close()
+        assert cache.nbytes == 12 * MB
+        out = unpack(first)  # a package that is open keeps its own
         assert torch.equal(out[0], a)
-    pack("nothing", shelf=shelf).close()
-    pack(torch.ones(2), shelf=shelf).close()
-    assert shelf.nbytes == 0
+    pack("nothing", cache=cache).close()
+    pack(torch.ones(2), cache=cache).close()
+    assert cache.nbytes == 0
 
 
-def test_many_middling_buffers_share_a_segment(shelf: BufferCache, placed: list[int]) -> None:
+def test_many_middling_buffers_share_a_segment(cache: BufferCache, placed: list[int]) -> None:
     data = [torch.full((MB // 4,), float(i)) for i in range(10)]
-    pack(data, shelf=shelf).close()
+    pack(data, cache=cache).close()
     for one in data[:3]:
         one += 100
-    with pack(data, shelf=shelf) as parcel:
-        assert [float(one[0]) for one in unpack(parcel)] == [float(one[0]) for one in data]
+    with pack(data, cache=cache) as package:
+        assert [float(one[0]) for one in unpack(package)] == [float(one[0]) for one in data]
     assert [size // MB for size in placed if size > MB] == [10, 3]
     for one in data[3:9]:
         one += 100
-    with pack(data, shelf=shelf) as parcel:
-        assert [float(one[0]) for one in unpack(parcel)] == [float(one[0]) for one in data]
-    assert shelf.nbytes <= 20 * MB
+    with pack(data, cache=cache) as package:
+        assert [float(one[0]) for one in unpack(package)] == [float(one[0]) for one in data]
+    assert cache.nbytes <= 20 * MB
 
 
-def test_shared_memory_stays_shared_by_way_of_the_shelf(shelf: BufferCache) -> None:
+def test_shared_memory_stays_shared_by_way_of_the_shelf(cache: BufferCache) -> None:
     base = torch.zeros(MB)
-    a, b, c = unpack(pack((base, base[5:], base.numpy()), shelf=shelf))
+    a, b, c = unpack(pack((base, base[5:], base.numpy()), cache=cache))
     a[6] = 3
     assert (b[1], c[6]) == (3, 3)
 
 
-def test_a_letter_carries_all_segments(shelf: BufferCache) -> None:
+def test_a_letter_carries_all_segments(cache: BufferCache) -> None:
     data = {"x": torch.randn(3 * MB), "list": [{"i": i} for i in range(3000)]}
-    with pack(data, lists=True, shelf=shelf) as parcel, pack([1, 2]) as other:
-        cover, handles = letter.write("hello", [parcel, other])
+    with pack(data, lists=True, cache=cache) as package, pack([1, 2]) as other:
+        cover, handles = letter.write("hello", [package, other])
         import os
 
         message, (got, second) = letter.read([os.dup(handle) for handle in handles if isinstance(handle, int)])
@@ -106,26 +106,26 @@ def test_a_letter_carries_all_segments(shelf: BufferCache) -> None:
     assert out["list"] == data["list"]
 
 
-def kinds(parcel: Package) -> set[str]:
+def kinds(package: Package) -> set[str]:
     """Where its segments lie."""
-    return {Path(f"/proc/self/fd/{segment.handle}").readlink().as_posix() for segment in parcel.segments}
+    return {Path(f"/proc/self/fd/{segment.handle}").readlink().as_posix() for segment in package.segments}
 
 
-def test_short_of_memory_a_file_without_a_name_serves(shelf: BufferCache, tmp_path: Path) -> None:
+def test_short_of_memory_a_file_without_a_name_serves(cache: BufferCache, tmp_path: Path) -> None:
     data = torch.randn(3 * MB)
-    room = Capacity(tmp_path / "spill", lambda: 10 * MB)
-    with pack({"x": data, "y": data * 2}, shelf=shelf, room=room) as parcel:
-        assert any(str(tmp_path) in where and where.endswith("(deleted)") for where in kinds(parcel))
+    capacity = Capacity(tmp_path / "spill", lambda: 10 * MB)
+    with pack({"x": data, "y": data * 2}, cache=cache, capacity=capacity) as package:
+        assert any(str(tmp_path) in where and where.endswith("(deleted)") for where in kinds(package))
         assert not list((tmp_path / "spill").iterdir())
-        out = unpack(parcel)
+        out = unpack(package)
     assert torch.equal(out["y"], data * 2)
     out["x"][0] = 5
-    assert parcel.note is not None
-    assert "13 MB of data" in parcel.note
-    assert "10 MB of memory are free" in parcel.note
-    with pack(data, room=Capacity(tmp_path, lambda: 1 << 40)) as parcel:
-        assert parcel.note is None
-        assert not any(str(tmp_path) in where for where in kinds(parcel))
+    assert package.note is not None
+    assert "13 MB of data" in package.note
+    assert "10 MB of memory are free" in package.note
+    with pack(data, capacity=Capacity(tmp_path, lambda: 1 << 40)) as package:
+        assert package.note is None
+        assert not any(str(tmp_path) in where for where in kinds(package))
 
 
 def test_a_disk_that_is_too_small_too_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,12 +134,12 @@ def test_a_disk_that_is_too_small_too_is_said(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("workbench.share.capacity.os.statvfs", lambda path: Full)
     with pytest.raises(NotEnoughMemory, match=r"13 MB of data are to be shared, and 1 MB of memory are free; the disk of .* 0 MB left"):
-        pack(torch.zeros(3 * MB), room=Capacity(tmp_path, lambda: MB))
+        pack(torch.zeros(3 * MB), capacity=Capacity(tmp_path, lambda: MB))
     assert issubclass(NotEnoughMemory, MemoryError)
 
 
-def test_what_was_packed_is_still_the_users(shelf: BufferCache) -> None:
+def test_what_was_packed_is_still_the_users(cache: BufferCache) -> None:
     tensor = torch.zeros(MB)
-    pack(tensor, shelf=shelf).close()
+    pack(tensor, cache=cache).close()
     tensor.resize_(MB + 1)  # what has been an array could not be
     assert pickle.loads(pickle.dumps(tensor)).shape == (MB + 1,)

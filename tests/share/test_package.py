@@ -16,8 +16,8 @@ from workbench.share.segment import Segment
 
 
 def there_and_back(value: Any) -> Any:
-    with pack(value) as parcel:
-        return unpack(parcel)
+    with pack(value) as package:
+        return unpack(package)
 
 
 class Tied(nn.Module):
@@ -32,19 +32,19 @@ class Tied(nn.Module):
 
 def test_tensor_bytes_are_not_in_the_pickle() -> None:
     big = torch.arange(1_000_000)
-    with pack({"x": big, "y": big.numpy(), "z": np.arange(500_000)}) as parcel:
-        assert len(parcel.code) < 2_000
-        assert parcel.segments
-        assert parcel.nbytes < 8_000_000 + 4_000_000 + 1_000
-        out = unpack(parcel)
+    with pack({"x": big, "y": big.numpy(), "z": np.arange(500_000)}) as package:
+        assert len(package.code) < 2_000
+        assert package.segments
+        assert package.nbytes < 8_000_000 + 4_000_000 + 1_000
+        out = unpack(package)
     assert torch.equal(out["x"], big)
     assert np.array_equal(out["z"], np.arange(500_000))
 
 
 def test_no_buffers_no_segment() -> None:
-    with pack({"a": [1, "two"]}) as parcel:
-        assert not parcel.segments
-        assert unpack(parcel) == {"a": [1, "two"]}
+    with pack({"a": [1, "two"]}) as package:
+        assert not package.segments
+        assert unpack(package) == {"a": [1, "two"]}
 
 
 def test_views_share_their_storage() -> None:
@@ -110,9 +110,9 @@ def test_arrays_keep_order_dtype_and_write_protection() -> None:
         fixed,
         np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]),
     ]
-    with pack(values) as parcel:
-        assert len(parcel.code) < 3_000
-        out = unpack(parcel)
+    with pack(values) as package:
+        assert len(package.code) < 3_000
+        out = unpack(package)
     for value, copy in zip(values, out, strict=True):
         assert np.array_equal(value, copy)
         assert value.dtype == copy.dtype
@@ -124,9 +124,9 @@ def test_arrays_keep_order_dtype_and_write_protection() -> None:
 def test_a_memory_mapped_file_is_opened_again_not_copied(tmp_path: Path) -> None:
     np.arange(100_000, dtype=np.int32).tofile(tmp_path / "x.bin")
     whole = np.memmap(tmp_path / "x.bin", dtype=np.int32, mode="r", offset=4096)
-    with pack((whole, whole[500:900])) as parcel:
-        assert not parcel.segments
-        out, part = unpack(parcel)
+    with pack((whole, whole[500:900])) as package:
+        assert not package.segments
+        out, part = unpack(package)
     assert isinstance(part, np.memmap)
     assert np.array_equal(out, whole)
     assert np.array_equal(part, whole[500:900])

@@ -18,10 +18,10 @@ from workbench.share.rebind import may_move, rebind
 MB = 1 << 20
 
 
-def sent(value: Any, shelf: BufferCache) -> tuple[int, Any]:
+def sent(value: Any, cache: BufferCache) -> tuple[int, Any]:
     """Pack and rebind, as before a job; what was saved, and what a rank sees."""
-    with pack(value, shelf=shelf) as parcel:
-        return rebind(parcel.tensors, shelf), unpack(parcel)
+    with pack(value, cache=cache) as package:
+        return rebind(package.tensors, cache), unpack(package)
 
 
 def own_bytes() -> int:
@@ -30,34 +30,34 @@ def own_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
 
 
-def test_one_copy_is_left(shelf: BufferCache) -> None:
+def test_one_copy_is_left(cache: BufferCache) -> None:
     tensor = torch.randn(16 * MB)
     expected = tensor.sum()
     before = own_bytes()
-    saved, _ = sent({"x": tensor}, shelf)
+    saved, _ = sent({"x": tensor}, cache)
     assert saved == 64 * MB
     assert own_bytes() < before - 50 * MB
     assert tensor.sum() == expected
 
 
-def test_it_is_known_again_and_changes_in_place_are_seen(shelf: BufferCache) -> None:
+def test_it_is_known_again_and_changes_in_place_are_seen(cache: BufferCache) -> None:
     tensor = torch.zeros(2 * MB)
-    assert sent(tensor, shelf)[0] == 8 * MB
+    assert sent(tensor, cache)[0] == 8 * MB
     address = tensor.data_ptr()
-    assert sent(tensor, shelf)[0] == 0  # it lies there already
+    assert sent(tensor, cache)[0] == 0  # it lies there already
     assert tensor.data_ptr() == address
     tensor[5] = 7
-    _, out = sent(tensor, shelf)
+    _, out = sent(tensor, cache)
     assert out[5] == 7
     tensor[6] = 8
     assert out[6] == 0
-    assert sent(tensor, shelf)[1][5:7].tolist() == [7, 8]
+    assert sent(tensor, cache)[1][5:7].tolist() == [7, 8]
 
 
-def test_shape_and_strides_stay(shelf: BufferCache) -> None:
+def test_shape_and_strides_stay(cache: BufferCache) -> None:
     tensor = torch.empty_strided((2, MB), (1, 2)).normal_()
     copy = tensor.clone()
-    assert sent(tensor, shelf)[0] == 8 * MB
+    assert sent(tensor, cache)[0] == 8 * MB
     assert torch.equal(tensor, copy)
     assert tensor.stride() == (1, 2)
 
@@ -92,11 +92,11 @@ ALIASES: list[Callable[[torch.Tensor], Any]] = [
 
 @pytest.mark.parametrize("alias", ALIASES)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_somebody_else_leads_to_stays(alias: Callable[[torch.Tensor], Any], shelf: BufferCache) -> None:
+def test_what_somebody_else_leads_to_stays(alias: Callable[[torch.Tensor], Any], cache: BufferCache) -> None:
     tensor = torch.zeros(MB)
     held = alias(tensor)
     address = tensor.data_ptr()
-    assert sent({"x": tensor}, shelf)[0] == 0
+    assert sent({"x": tensor}, cache)[0] == 0
     assert tensor.data_ptr() == address
     assert held is not None
 
@@ -134,9 +134,9 @@ def test_memory_of_inference_mode_stays() -> None:
     assert not may_move(tensor)
 
 
-def test_what_changed_since_it_was_packed_stays(shelf: BufferCache) -> None:
+def test_what_changed_since_it_was_packed_stays(cache: BufferCache) -> None:
     tensor = torch.zeros(MB)
-    with pack(tensor, shelf=shelf) as parcel:
+    with pack(tensor, cache=cache) as package:
         tensor[3] = 1
-        assert rebind(parcel.tensors, shelf) == 0
+        assert rebind(package.tensors, cache) == 0
     assert tensor[3] == 1

@@ -24,8 +24,8 @@ N = LONG + 500
 
 
 def there_and_back(value: Any) -> Any:
-    with pack(value, lists=True) as parcel:
-        return unpack(parcel)
+    with pack(value, lists=True) as package:
+        return unpack(package)
 
 
 @dataclasses.dataclass
@@ -85,9 +85,9 @@ def test_tensors_arrays_and_images() -> None:
     arrays = [np.arange(i % 5) for i in range(N)]
     images = [Image.new("L", (2, 2), i % 256) for i in range(N)]
     given = {"tensors": tensors, "arrays": arrays, "images": images}
-    with pack(given, lists=True) as parcel:
-        assert len(parcel.code) < 20_000
-        out = unpack(parcel)
+    with pack(given, lists=True) as package:
+        assert len(package.code) < 20_000
+        out = unpack(package)
     assert all(type(out[name]) is SerializedList for name in given)
     assert all(torch.equal(a, b) for a, b in zip(out["tensors"], tensors, strict=True))
     assert all(np.array_equal(a, b) for a, b in zip(out["arrays"], arrays, strict=True))
@@ -106,8 +106,8 @@ def test_rows_of_a_tensor_stay_views_of_it() -> None:
 
 def test_large_tensors_are_read_where_they_lie() -> None:
     tensors = [torch.full((1 << 14,), float(i)) for i in range(N)]
-    with pack(tensors, lists=True) as parcel:
-        out = unpack(parcel)
+    with pack(tensors, lists=True) as package:
+        out = unpack(package)
     assert type(out) is list
     assert torch.equal(out[7], tensors[7])
     assert out[7].data_ptr() - out[6].data_ptr() == out[6].nbytes
@@ -123,9 +123,9 @@ def test_very_many_tensors() -> None:
 def test_a_large_object_that_all_elements_share_is_packed_once() -> None:
     common = {"vocabulary": list(range(50_000))}
     values = [{"i": i, "common": common} for i in range(N)]
-    with pack({"values": values, "common": common}, lists=True) as parcel:
-        assert parcel.nbytes + len(parcel.code) < 1_500_000
-        out = unpack(parcel)
+    with pack({"values": values, "common": common}, lists=True) as package:
+        assert package.nbytes + len(package.code) < 1_500_000
+        out = unpack(package)
     assert out["values"][3]["common"] is out["values"][-1]["common"] is out["common"]
 
 
@@ -193,11 +193,11 @@ def test_an_iterator_over_a_list_goes_on_over_it(first: bool) -> None:
 
 
 def test_without_being_asked_lists_stay_lists() -> None:
-    with pack([{"i": i} for i in range(N)]) as parcel:
-        assert type(unpack(parcel)) is list
+    with pack([{"i": i} for i in range(N)]) as package:
+        assert type(unpack(package)) is list
     assert type(pickle.loads(pickle.dumps(there_and_back(list(range(N)))))) is list
-    with pack(there_and_back([{"i": i} for i in range(N)])) as parcel:  # what a rank sends home
-        assert type(unpack(parcel)) is list
+    with pack(there_and_back([{"i": i} for i in range(N)])) as package:  # what a rank sends home
+        assert type(unpack(package)) is list
 
 
 def test_it_reads_as_a_list_does() -> None:

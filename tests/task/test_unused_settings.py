@@ -45,7 +45,7 @@ def bench(root, train=DATA, **given):
 ])  # fmt: skip
 def test_it_is_refused_wherever_it_is_given(train, given, decides, tmp_path):
     (name, value), = given.items()
-    words = rf"{name}={value} would change nothing of train, since .*{decides.replace('(', '.').replace(')', '.')}.*Leave {name} out"
+    words = rf"{name}={value} has no effect on train, since .*{decides.replace('(', '.').replace(')', '.')}.*Leave {name} out"
     with pytest.raises(SettingsError, match=words):
         bench(tmp_path, train, **given)
     b = bench(tmp_path, train)
@@ -57,7 +57,7 @@ def test_it_is_refused_wherever_it_is_given(train, given, decides, tmp_path):
 
 
 def test_workers_for_what_is_read_once(tmp_path):
-    with pytest.raises(SettingsError, match="num_workers=2 would change nothing of train, since it can be read only once"):
+    with pytest.raises(SettingsError, match="num_workers=2 has no effect on train, since it can be read only once"):
         bench(tmp_path, iter(READY), num_workers=2)
 
 
@@ -81,10 +81,10 @@ def test_validation_beside_ready_batches_has_the_size_of_its_loader(tmp_path):
 
 def test_evaluations(tmp_path):
     b = bench(tmp_path, val=wb.batches(READY), test=DATA)
-    with pytest.raises(SettingsError, match="batch_size=8 would change nothing of val"):
+    with pytest.raises(SettingsError, match="batch_size=8 has no effect on val"):
         b.validate(batch_size=8)
     assert b.test(batch_size=8).result()
-    with pytest.raises(SettingsError, match="batch_size=8 would change nothing of data"):
+    with pytest.raises(SettingsError, match="batch_size=8 has no effect on data"):
         b.predict(DataLoader(READY, batch_size=None), batch_size=8)
 
 
@@ -92,7 +92,7 @@ def test_evaluations(tmp_path):
 def test_only_training_data_are_shuffled_and_cut(name, tmp_path):
     b = bench(tmp_path, val=DATA, test=DATA, batch_size=4, **{name: True})
     for kind, call in {"val": b.validate, "test": b.test, "data": lambda **given: b.predict(DATA, **given)}.items():
-        with pytest.raises(SettingsError, match=f"{name}=True would change nothing of {kind}: only training data"):
+        with pytest.raises(SettingsError, match=f"{name}=True has no effect on {kind}: only training data"):
             call(**{name: True})
 
 
@@ -100,7 +100,7 @@ def test_only_training_data_are_shuffled_and_cut(name, tmp_path):
 def test_settings_of_the_training_are_refused_where_nothing_is_trained(given, tmp_path):
     b = bench(tmp_path, val=labelled(8), test=labelled(8))
     for job in (b.validate, b.test, b.predict):
-        with pytest.raises(SettingsError, match=rf"{next(iter(given))}=.* would change nothing of {job.__name__}\(\)"):
+        with pytest.raises(SettingsError, match=rf"{next(iter(given))}=.* has no effect on {job.__name__}\(\)"):
             job(**given)
     assert b.jobs == []
     assert b.validate(batch_size=4, precision="32-true", seed=3).result().keys() == {"val_loss"}

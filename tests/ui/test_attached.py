@@ -91,7 +91,7 @@ def test_the_line_of_what_was_asked_is_shown(job: Job, monkeypatch: pytest.Monke
 def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
     view = AttachedPanel(job)
     until(lambda: view._in_run)
-    assert view.pump.drain(60)  # the boxes have been brought to what the run has
+    assert view.dispatcher.drain(60)  # the boxes have been brought to what the run has
     view.validate.click()
     assert job.asked == ["validate"]
     view.checkpoint.click()
@@ -115,7 +115,7 @@ def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
 def test_the_lines_in_the_canvas_are_the_boxes_as_long_as_they_can_be_dragged(job: Job) -> None:
     view = AttachedPanel(job)
     until(lambda: view._in_run)
-    assert view.pump.drain(60)
+    assert view.dispatcher.drain(60)
     assert (view.canvas.marker, view.canvas.clip) == (0.1, 1.0)
     view.canvas.set_state({"marker": 0.02, "clip": 0.5})  # as a browser does
     assert view.apply.description == "Apply to the run: lr 0.02, clip 0.5"
@@ -134,10 +134,10 @@ def test_the_lines_in_the_canvas_are_the_boxes_as_long_as_they_can_be_dragged(jo
 def test_a_change_of_the_run_is_not_offered_to_be_undone(job: Job) -> None:
     view = AttachedPanel(job)
     until(lambda: view._in_run)
-    assert view.pump.drain(60)
+    assert view.dispatcher.drain(60)
     view.boxes["gradient_clip_val"].widget.value = 0.5  # a person's own
-    view.pump.put(Changed(20, {"lr": 0.01, "gradient_clip_val": 2.0, "weight_decay": 0.1}))
-    assert view.pump.drain(60)
+    view.dispatcher.put(Changed(20, {"lr": 0.01, "gradient_clip_val": 2.0, "weight_decay": 0.1}))
+    assert view.dispatcher.drain(60)
     assert (view.boxes["lr"].read(), view.canvas.marker) == (0.01, 0.01)
     assert view.apply.description == "Apply to the run: clip 0.5"
     job.finish()

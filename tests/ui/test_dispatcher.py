@@ -31,7 +31,7 @@ class Ear:
         self.more -= 1
         return self.more > 0
 
-    def pump(self, interval: float = 0.03) -> Dispatcher:
+    def dispatcher(self, interval: float = 0.03) -> Dispatcher:
         return Dispatcher(self.on_event, self.flush, self.failed.append, interval)
 
 
@@ -41,7 +41,7 @@ def alive(pump: Dispatcher) -> bool:
 
 def test_there_are_no_more_flushes_than_intervals_and_the_last_event_is_flushed() -> None:
     ear = Ear()
-    pump = ear.pump()
+    pump = ear.dispatcher()
     pump.put(Called("first"))
     assert pump.drain(60)  # so that there are two flushes at least, however late its thread goes on
 
@@ -66,7 +66,7 @@ def test_there_are_no_more_flushes_than_intervals_and_the_last_event_is_flushed(
 
 def test_each_threads_events_stay_in_order() -> None:
     ear = Ear()
-    pump = ear.pump(0.001)
+    pump = ear.dispatcher(0.001)
     for i in range(300):
         pump.put(flush(i, 1))
     assert pump.drain(60)
@@ -76,7 +76,7 @@ def test_each_threads_events_stay_in_order() -> None:
 def test_what_does_not_fit_in_one_message_follows() -> None:
     ear = Ear()
     ear.more = 4
-    pump = ear.pump(0.005)
+    pump = ear.dispatcher(0.005)
     pump.wake()
     assert pump.drain(60)
     assert len(ear.at_flush) == 4
@@ -92,7 +92,7 @@ def test_a_flush_that_is_kept_back_goes_with_the_next(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Throttle, "patience", lambda self, told: 60.0)
     monkeypatch.setattr(Throttle, "goes", goes)
     ear = Ear()
-    pump = ear.pump(0.001)
+    pump = ear.dispatcher(0.001)
     for i in range(3):
         pump.put(flush(2 * i, 1))
         assert not pump.drain(0.05)
@@ -106,7 +106,7 @@ def test_and_no_longer_than_the_pace_has_patience(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Throttle, "patience", lambda self, last: told.append(last) or 0.01)
     monkeypatch.setattr(Throttle, "goes", lambda self, came, before: False)
     ear = Ear()
-    pump = ear.pump(0.001)
+    pump = ear.dispatcher(0.001)
     began = time.monotonic()
     for i in range(3):
         pump.put(flush(i, 1))
@@ -121,7 +121,7 @@ def test_nothing_else_waits_for_a_flush(other: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Throttle, "patience", lambda self, told: 60.0)
     monkeypatch.setattr(Throttle, "goes", lambda self, came, before: False)
     ear = Ear()
-    pump = ear.pump(0.001)
+    pump = ear.dispatcher(0.001)
     if other == "more":
         ear.more = 3
         pump.put(Called("first"))
@@ -181,7 +181,7 @@ def test_an_error_that_cannot_be_shown_is_kept() -> None:
 
 def test_the_thread_ends_when_idle_and_comes_back() -> None:
     ear = Ear()
-    pump = ear.pump(0.001)
+    pump = ear.dispatcher(0.001)
     assert not alive(pump), "making one starts nothing"
     old, module._IDLE = module._IDLE, 0.05
     try:

@@ -206,10 +206,10 @@ def test_found_values_are_offered_and_only_a_click_applies_them(panel: Panel, be
     assert bench.settings.batch_size == panel.header.batch_size.read() == 256
     assert visible(panel.header.use_lr), "the keyboard is on it"
     assert panel.header.use_lr.description == "4.7e-3 in use"
-    assert panel.pump.drain(60)
+    assert panel.dispatcher.drain(60)
     code = panel.canvas._picture.outbox._values["code"]
     panel.header.use_lr.click()
-    assert panel.pump.drain(60)
+    assert panel.dispatcher.drain(60)
     assert panel.canvas._picture.outbox._values["code"] == code, "there is nothing to set"
     panel.header.lr.widget.value = 1e-2
     assert panel.header.use_lr.description == "Use 4.7e-3", "still there to go back to"
@@ -218,7 +218,7 @@ def test_found_values_are_offered_and_only_a_click_applies_them(panel: Panel, be
 def test_what_the_button_says_is_what_it_sets(panel: Panel, bench: FakeBench) -> None:
     bench.tell(RunStarted("x", "find_lr", bench.settings.model_dump(), "cpu"))
     bench.tell(CurveEnded("edge", (), 0.006160316, ()))
-    assert panel.pump.drain(60)
+    assert panel.dispatcher.drain(60)
     assert panel.header.use_lr.description == "Use 6.16e-3"
     panel.header.use_lr.click()
     assert places(panel) == [6.16e-3] * 3
@@ -228,7 +228,7 @@ def test_what_the_button_says_is_what_it_sets(panel: Panel, bench: FakeBench) ->
 def test_no_suggestion_no_button(panel: Panel, bench: FakeBench) -> None:
     bench.tell(RunStarted("x", "find_lr", bench.settings.model_dump(), "cpu"))
     bench.tell(CurveEnded("no edge", (), None, ("the loss never fell",)))
-    assert panel.pump.drain(60)
+    assert panel.dispatcher.drain(60)
     assert not visible(panel.header.use_lr)
 
 
@@ -285,7 +285,7 @@ def test_a_finished_fit_can_be_continued_to_another_length(panel: Panel, bench: 
     lines = said(bench)
     panel.run.fit.click()
     assert bench.jobs[0].wait(60)
-    assert panel.pump.drain(60)
+    assert panel.dispatcher.drain(60)
     assert not visible(panel.run.go_on), "it has done what it was to do"
     panel.header.lr.widget.value = 0.01
     assert not visible(panel.run.go_on)
@@ -316,7 +316,7 @@ def test_a_fit_is_continued_as_code_would(tmp_path: Path) -> None:
         assert (whole.status, whole.settings.max_epochs) == ("finished", 3)
         assert [event.step for event in whole.resumes] == [len(done.history["step"])]
         assert len(whole.history["step"]) == 6
-        assert panel.pump.drain(60)
+        assert panel.dispatcher.drain(60)
         assert not visible(panel.run.go_on)  # the controls say one epoch, and it has had three
         panel.header.epochs.widget.value = "4"
         assert visible(panel.run.go_on)
@@ -355,7 +355,7 @@ def test_errors_and_messages_of_a_job_are_shown_and_escaped(panel: Panel, bench:
     bench.tell(RunStarted("x", "fit", bench.settings.model_dump(), "cpu"))
     bench.tell(Message("weights <changed>", "warning"))
     bench.tell(RunEnded("failed", 3, 0.1, "Traceback\nValueError: no"))
-    assert panel.pump.drain(60)
+    assert panel.dispatcher.drain(60)
     assert panel.notice.lines == [("error", "Training failed. ValueError: no"), ("warning", "weights <changed>")]
     assert "weights &lt;changed&gt;" in panel.notice._text.value
 
@@ -364,9 +364,9 @@ def test_a_broken_canvas_is_said_and_does_not_stop_the_rest(
     panel: Panel, bench: FakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(panel.canvas, "draw", lambda event: 1 / 0)
-    monkeypatch.setattr(panel.pump, "_flush", lambda: 1 / 0)
+    monkeypatch.setattr(panel.dispatcher, "_flush", lambda: 1 / 0)
     bench.set(lr=0.25)
-    assert panel.pump.drain(60)
+    assert panel.dispatcher.drain(60)
     assert any("ZeroDivisionError" in text for _, text in panel.notice.lines)
 
 
@@ -406,7 +406,7 @@ def test_the_script_of_the_last_fit_is_that_of_the_last_fit(panel: Panel, bench:
     shown = panel.canvas._picture.outbox._values
     panel.run.fit.click()
     assert bench.jobs[0].wait(60)
-    assert panel.pump.drain(60)
+    assert panel.dispatcher.drain(60)
     panel.run.export.value = True
     until(lambda: (shown.get("script.0") or {}).get("text") == "# 1 fits\n" and previewed())
     panel.run.fit.click()
@@ -433,7 +433,7 @@ def test_a_panel_made_later_has_seen_it_all_once(bench: FakeBench, monkeypatch: 
 
     monkeypatch.setattr(bench, "subscribe", subscribe)
     panel = Panel(bench)
-    assert panel.pump.drain(60)
+    assert panel.dispatcher.drain(60)
     assert panel._replayed == panel._on_their_way == {}
     picture = panel.canvas._picture
     assert len(picture._gradients._recent["grad_norm"]) == 80
@@ -446,13 +446,13 @@ def test_a_panel_made_later_says_that_the_last_job_failed_before_it_began(bench:
     bench._start("fit", lambda job: iter([RunEnded("failed", 0, 0.1, "Traceback\nTaskError: no such loss")]))
     assert bench.jobs[-1].wait(60)
     panel = Panel(bench)
-    assert panel.pump.drain(60)
+    assert panel.dispatcher.drain(60)
     assert panel.notice.lines == [("error", "Job failed. TaskError: no such loss")]
     progress = panel.canvas._picture.outbox._values["progress"]
     assert (progress["status"], progress["ended"]) == ("failed", "TaskError: no such loss")
     assert bench.find_lr().wait(60)
     later = Panel(bench)
-    assert later.pump.drain(60)
+    assert later.dispatcher.drain(60)
     assert later.notice.lines == [], "what has come since counts"
 
 
@@ -475,11 +475,11 @@ def test_the_static_face_has_a_picture_and_a_table(panel: Panel, bench: FakeBenc
     assert "image/png" not in before
     panel.run.fit.click()
     assert bench.jobs[0].wait(60)
-    until(lambda: panel.run.stop.disabled and panel.still.text())
+    until(lambda: panel.run.stop.disabled and panel.static_output.text())
     after, _ = panel._repr_mimebundle_()
     assert "fit finished" in after["text/plain"]
     assert len(after["image/png"]) > 5000
-    html = panel.still.bundle()["text/html"]
+    html = panel.static_output.bundle()["text/html"]
     assert "<table" in html
     assert "data:image/png;base64," in html
     assert "application/vnd.jupyter.widget-view+json" in after
@@ -491,7 +491,7 @@ def test_a_click_from_one_thread_is_not_lost_while_another_shows_settings(panel:
 
     def make_noise() -> None:
         while not noise.is_set():
-            if len(panel.pump._events) < 10:  # always some, and never more than are shown in a moment
+            if len(panel.dispatcher._events) < 10:  # always some, and never more than are shown in a moment
                 bench.tell(SettingsSet(bench.settings.model_dump()))
             time.sleep(0.0005)
 
@@ -504,7 +504,7 @@ def test_a_click_from_one_thread_is_not_lost_while_another_shows_settings(panel:
     finally:
         noise.set()
         thread.join()
-    assert panel.pump.drain(60)
+    assert panel.dispatcher.drain(60)
     assert panel.form.controls["seed"].read() == 59
 
 
@@ -536,7 +536,7 @@ def test_an_edit_counts_that_was_shown_over_before_it_was_heard(by: str, panel: 
         box.set_state({"value": 7})
     shows.join()
     assert bench.settings.seed == 7
-    assert panel.pump.drain(60)
+    assert panel.dispatcher.drain(60)
     assert panel.form.controls["seed"].read() == 7
 
 
@@ -590,7 +590,7 @@ def test_a_job_that_waits_is_shown_and_can_be_stopped(tmp_path: Path) -> None:
         until(lambda: other.jobs[0].status == "running")
         first, second = bench.fit(), bench.fit()
         until(lambda: not panel.run.stop.disabled)
-        assert panel.pump.drain(60)
+        assert panel.dispatcher.drain(60)
         assert values["progress"]["status"] == "queued"
         assert panel.run.pause.disabled
         late = Panel(bench)
@@ -598,12 +598,12 @@ def test_a_job_that_waits_is_shown_and_can_be_stopped(tmp_path: Path) -> None:
         panel.run.stop.click()
         assert first.result().status == "stopped", "though the other's goes on"
         assert second.status == "queued"
-        assert panel.pump.drain(60)
+        assert panel.dispatcher.drain(60)
         assert values["code"] == "bench.jobs[0].stop()"
         panel.run.stop.click()
         until(lambda: panel.run.stop.disabled and late.run.stop.disabled)
         assert second.result().status == "stopped"
-        assert panel.pump.drain(60)
+        assert panel.dispatcher.drain(60)
         assert values["code"] == "bench.job.stop()"
         model.gate.set()
         assert other.jobs[0].result().status == "finished"
@@ -619,7 +619,7 @@ def test_a_click_goes_to_the_job_that_runs_and_then_to_the_one_behind_it(tmp_pat
         fit = bench.fit()
         until(lambda: panel._run_id == fit.id)
         sweep = bench.find_lr()
-        assert panel.pump.drain(60)
+        assert panel.dispatcher.drain(60)
         assert values["progress"]["status"] == "running"
         assert panel._job() is fit
         panel.header.lr.widget.value = 0.25
@@ -634,7 +634,7 @@ def test_a_click_goes_to_the_job_that_runs_and_then_to_the_one_behind_it(tmp_pat
             (panel.run.stop.click, "bench.job.stop()"),
         ):  # fmt: skip
             click()
-            assert panel.pump.drain(60)
+            assert panel.dispatcher.drain(60)
             assert values["code"] == line
         model.gate.set()
         assert fit.result().status == "stopped"
@@ -655,7 +655,7 @@ def test_a_closed_bench_leaves_nothing_behind(tmp_path: Path) -> None:
     bench = real(Held(), tmp_path)
     panel = Panel.of(bench)
     bench.fit().result()
-    assert panel.pump.drain(60)
+    assert panel.dispatcher.drain(60)
     assert len(_instances) > len(before)
     bench.close()
     assert set(_instances) <= before, "layouts and styles are closed too"
@@ -698,13 +698,13 @@ def test_a_resumed_run_is_drawn_whole_and_says_nothing_of_the_past(panel: Panel,
         return "" if progress is None else str(progress["words"][0])
 
     until(lambda: done() == "150/400")
-    assert panel.pump.drain(60)
-    assert panel.pump.errors == ()
+    assert panel.dispatcher.drain(60)
+    assert panel.dispatcher.errors == ()
     assert panel.notice.lines == [("info", "it continues with its own seed=3")]
     assert panel._in_run["lr"] == 1e-3
     assert not visible(panel.run.apply), "the run has what the controls say"
     late = Panel(bench)
-    assert late.pump.drain(60)
+    assert late.dispatcher.drain(60)
     for one in (panel, late):
         state = one.canvas._picture.outbox._values
         assert state["changes"] == [[50, "lr→0.2"], [100, "resumed, max_epochs→10, lr→1e-3"]]

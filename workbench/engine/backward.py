@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from workbench.engine.data.sample_count import note_count
-from workbench.engine.distributed.borrowed import run_borrowed
+from workbench.engine.distributed.padding import run_padding
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.window import Result, WindowLoss, batch_in, read
@@ -44,7 +44,7 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
             yield
         if not ready:
             break
-        last = number == final and not parallel.borrowed
+        last = number == final and not parallel.padding_batches
         found = parallel.after_forward(forward.run(number, last=last))
         if found is not None:
             part, first = held.take(place, found)
@@ -69,7 +69,7 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
         if held.loss is None and hooks.within:
             drop_gradients(session, opt)
         if ready or not plan.there:
-            _run_borrowed(session, opt, held)
+            _run_padding(session, opt, held)
     # The last batch was left out, or there was none: a rank still takes part in the update of all.
     loss = parallel.finish_reduce(opt, held, back=False)
     if parallel.several and loss is not None:  # all ranks must change the gradients alike
@@ -147,7 +147,7 @@ class WindowForward:
             return
         ending = (result, session.state.ready[number], self._indices[number])
         if final:
-            session.state.ending = ending
+            session.state.batch_end_args = ending
         elif not anew:
             session.hooks.batch_ended(*ending)
 
@@ -166,11 +166,11 @@ def drop_gradients(session: Session, opt: OptimizerHandle) -> None:
         opt.zero_grad()
 
 
-def _run_borrowed(session: Session, opt: OptimizerHandle, held: WindowLoss) -> None:
+def _run_padding(session: Session, opt: OptimizerHandle, held: WindowLoss) -> None:
     """Run the steps that other ranks take and this one has no batch for, at no weight."""
     parallel = session.parallel
     extra: dict[str, Any] = {**opt.extra} if session.tbptt is None else {**opt.extra, "hiddens": None}
-    for left in reversed(range(parallel.borrowed)):
+    for left in reversed(range(parallel.padding_batches)):
         if not parallel.continues(True):
             return
 
@@ -182,7 +182,7 @@ def _run_borrowed(session: Session, opt: OptimizerHandle, held: WindowLoss) -> N
                 parallel.begin_reduce(held)
             (found.loss * 0.0).backward()  # type: ignore[no-untyped-call]
 
-        run_borrowed(session, parallel.lent, "train", step)
+        run_padding(session, parallel.padding_batch, "train", step)
 
 
 def losses(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor:

@@ -106,7 +106,7 @@ class _Fit:
         self.requests = UserRequests(session, checks, checkpoints, emit, inbox)
         self.observations = Observations(session, emit)
         self.stopped = False
-        self.asked = False
+        self.stop_requested = False
         """Whether the task, on any rank, asked for the end of the fit."""
 
     def begin(self) -> None:
@@ -118,13 +118,13 @@ class _Fit:
             session.hooks.forget()
         elif session.hooks.stop_requested and minimums_met(session.settings, state.step, state.epoch):
             session.hooks.clear_stop()
-        with self._as_drawn():
+        with self._without_new_draws():
             session.hooks.fit_started()
         self.stopped = apply_commands(session, self.emit, self.inbox, self.requests) or (
             not state.resumed and self.checks.sanity(self.emit, self.inbox)
         )
 
-    def _as_drawn(self) -> contextlib.AbstractContextManager[None]:
+    def _without_new_draws(self) -> contextlib.AbstractContextManager[None]:
         """Inside, draws of random numbers do not count if the fit is resumed: it has drawn them already."""
         return rng.preserved() if self.session.state.resumed else contextlib.nullcontext()
 
@@ -133,7 +133,7 @@ class _Fit:
         session, state = self.session, self.session.state
         if self.stopped:
             return
-        with self._as_drawn():
+        with self._without_new_draws():
             session.hooks.train_started()
         while not self.stopped and not self.checks.ended and (state.mid_epoch or not self.over(state.epoch)):
             if state.epoch in at_epoch and not state.mid_epoch and at_epoch[state.epoch](session, self.emit, self.inbox):
@@ -292,8 +292,8 @@ class _Fit:
         seconds = 0.0 if session.settings.max_time is None else session.seconds  # read between any two updates
         if reached(session.settings, session.state.step, finished, seconds) is not None:
             return True
-        self.asked = session.task.hooks is not None and session.ranks.any(session.hooks.stop_requested)
-        return (self.asked and minimums_met(session.settings, session.state.step, finished)) or self.checks.ended is not None
+        self.stop_requested = session.task.hooks is not None and session.ranks.any(session.hooks.stop_requested)
+        return (self.stop_requested and minimums_met(session.settings, session.state.step, finished)) or self.checks.ended is not None
 
 
 def _tell_failure(session: Session, error: BaseException) -> None:
@@ -305,7 +305,7 @@ def _tell_failure(session: Session, error: BaseException) -> None:
 
 
 def _why_none(session: Session) -> str:
-    if session.parallel.left_over:
+    if session.parallel.dropped_batches:
         return "it has none for each rank; take smaller batches or fewer devices"
     read = session.state.epoch > 0 or (session.task.train is not None and session.task.train.one_shot)
     return "it can be read only once; give a Dataset or a DataLoader" if read else "it is empty"
@@ -315,7 +315,7 @@ def _conclude(session: Session, run: _Fit, emit: Emit) -> None:
     """Emit the messages at the end of a fit."""
     emit_notes(session, emit)  # on a device: what the last flush has shown
     checks = run.checks
-    if checks.ended is None and (run.asked or session.hooks.stop_requested):
+    if checks.ended is None and (run.stop_requested or session.hooks.stop_requested):
         emit(Message("the run ended early: the module set trainer.should_stop.", "info", session.state.step))
     if checks.ended:
         emit(Message(f"the run ended early: {checks.ended}.", "info", session.state.step))

@@ -96,7 +96,7 @@ def scratch(session: Session) -> Iterator[None]:
     The copy of the weights is in host memory, so that it takes none of the device's.
     """
     before, state = Snapshot.take(session), session.state
-    kept = state.clip_val, state.stage, dict(state.noted), state.pieces
+    kept = state.clip_val, state.stage, dict(state.step_logs), state.pieces
     state.searching, state.hiddens, state.next_hiddens = True, {}, {}
     try:
         with session.hooks.discarding_logs():
@@ -104,5 +104,5 @@ def scratch(session: Session) -> Iterator[None]:
             yield
     finally:
         state.searching, state.cut_short = False, False
-        state.clip_val, state.stage, state.noted, state.pieces = kept
+        state.clip_val, state.stage, state.step_logs, state.pieces = kept
         before.restore()

@@ -41,7 +41,7 @@ class TrainState:
     """Whether a search runs its trials: nothing is recorded, and no schedule steps."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The latest value of every metric that the run has reported."""
-    noted: dict[str, Tensor | float] = field(default_factory=dict)
+    step_logs: dict[str, Tensor | float] = field(default_factory=dict)
     """The latest value of each metric that the task logged for single updates."""
     clip_val: float | None = None
     """The clip value of the next update; `gradient_clip_val` until it is changed live."""
@@ -69,7 +69,7 @@ class TrainState:
     """Whether the current update skipped a step."""
     ready: dict[int, Any] = field(default_factory=dict)
     """The batches of the current window on the device, for hooks."""
-    ending: tuple[Any, Any, int] | None = None
+    batch_end_args: tuple[Any, Any, int] | None = None
     """The arguments of the hook after the batch that the update completes."""
     clip_next: dict[int, tuple[float, str]] = field(default_factory=dict)
     """How a task with manual optimization wants the gradients of an optimizer clipped at its next step."""
@@ -77,7 +77,7 @@ class TrainState:
     def begin_update(self) -> None:
         """Forget the update before; an error may have ended it."""
         self.skipped, self.losses = False, {}
-        self.ready, self.ending, self.cut_short = {}, None, False
+        self.ready, self.batch_end_args, self.cut_short = {}, None, False
 
 
 class ReplayPoint(NamedTuple):

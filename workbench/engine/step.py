@@ -51,7 +51,7 @@ def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
     _end_batch(session)
     logged = session.hooks.logged()
     if logged:
-        state.noted.update(logged)
+        state.step_logs.update(logged)
     if loss is not None and records:
         _record(session, lrs, loss, logged)
     return loss
@@ -254,7 +254,7 @@ def _end_batch(session: Session) -> None:
         return
     if not state.searching and state.batch_idx == session.data.batches and not state.pieces:
         session.step_epoch_schedules()
-    ending, state.ending = state.ending, None
+    ending, state.batch_end_args = state.batch_end_args, None
     if ending is not None:
         session.hooks.batch_ended(*ending)
     if not session.parallel.whole:

@@ -30,7 +30,7 @@ from workbench.export.resumed import endings_of, resume_points_of
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.capture import CallSite
 from workbench.export.source.source import Sliced, slice_call
-from workbench.export.supported import CARRIED, NOT_NEEDED, REFUSED, REPLAYED, SET
+from workbench.export.supported import NOT_NEEDED, REFUSED, REPLAYED, SET, SUPPORTED
 from workbench.export.unsupported import refuse
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.read import read_header
@@ -170,12 +170,12 @@ def _check_settings(settings: Settings) -> None:
     for name, why in REFUSED.items():
         if name in changed:
             raise ExportError(f"no script repeats a run with {name}={changed[name]!r}: {why}.")
-    missing = [name for name in changed if name not in CARRIED | NOT_NEEDED]
+    missing = [name for name in changed if name not in SUPPORTED | NOT_NEEDED]
     if missing:
         named = ", ".join(f"{name}={getattr(settings, name)!r}" for name in missing)
-        raise ExportError(f"the script cannot carry {named} yet; fit with the default to export.")
+        raise ExportError(f"export does not support {named} yet; fit with the default to export.")
     if settings.seed >= 2**32:
-        raise ExportError(f"the script cannot carry seed={settings.seed}: take one below 2**32.")
+        raise ExportError(f"export does not support seed={settings.seed}: take one below 2**32.")
 
 
 def _logged_in_training(run: Run) -> frozenset[str]:
@@ -190,7 +190,7 @@ def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
     found = [(e.step, {name: value for name, value in e.values.items() if name not in NOT_NEEDED}) for e in _followed(run)]
     for _, values in found:
         if unknown := sorted(set(values) - REPLAYED):
-            raise ExportError(f"{', '.join(unknown)} was changed while run {run.id} went on, which no script replays yet.")
+            raise ExportError(f"{', '.join(unknown)} was changed during run {run.id}; no script replays that yet.")
     kept = [(step, {name: value for name, value in values.items() if name in SET}) for step, values in found]
     return tuple((int(step), values) for step, values in kept if values)
 

@@ -1,7 +1,7 @@
 """Writes the script: one readable file on torch and accelerate that repeats a run.
 
 It holds the code that the run used (`source/` slices it), a Config, and a visible loop with only the techniques that
-were on. What it cannot carry raises ExportError, and then nothing is written.
+were on. It raises ExportError for what export does not support, and then writes nothing.
 read_run.py   what the script depends on, from the run and the bench: a ScriptSpec (`script_spec.py`)
 inputs/       … from the user's data, training step, optimizers, hooks
 supported.py  the settings that it carries

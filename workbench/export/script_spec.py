@@ -53,7 +53,7 @@ class ScriptSpec:
     """Whether the user's own scheduler depends on the number of updates."""
     changes: tuple[tuple[int, Mapping[str, float | None]], ...]
     sizes: tuple[tuple[int, int], ...]
-    """How many batches made one update from which update on, where that was changed while the run went on."""
+    """How many batches made one update from which update on, where that was changed during the run."""
     logged_in_training: frozenset[str]
     """The metrics that the user's object logs in training alone."""
     endings: tuple[int, ...]
@@ -256,7 +256,7 @@ class ScriptSpec:
 
     @property
     def transfers(self) -> bool:
-        """Whether it has a say in how batches come to the device."""
+        """Whether the object defines batch-transfer hooks."""
         return self.owns(*TRANSFER)
 
     @property
@@ -409,7 +409,7 @@ class ScriptSpec:
         return any(name in self.own.hooks for name in names)
 
     def changed(self, name: str) -> bool:
-        """Whether a setting was changed while the run went on."""
+        """Whether a setting was changed during the run."""
         return any(name in values for _, values in self.changes) or (name == "accumulate_grad_batches" and bool(self.sizes))
 
     @property

@@ -1,8 +1,8 @@
-"""Lists which settings a script carries, which it does without, and which no script repeats."""
+"""Lists the settings that export supports, those that a script does not need, and those that it refuses."""
 
 from __future__ import annotations
 
-CARRIED = {
+SUPPORTED = {
     "lr", "weight_decay", "batch_size", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm",
     "lr_schedule", "warmup", "precision", "compile", "max_epochs", "max_steps", "max_time", "min_epochs", "min_steps",
     "shuffle", "num_workers", "pin_memory", "persistent_workers", "drop_last", "limit_train_batches",
@@ -12,7 +12,7 @@ CARRIED = {
     "find_lr_at", "find_batch_size_at", "num_sanity_val_steps", "on_nonfinite", "detect_anomaly", "accelerator", "devices",
     "num_nodes", "seed", "deterministic", "benchmark",
 }  # fmt: skip
-"""The settings that a script carries."""
+"""The settings that export supports."""
 
 NOT_NEEDED = {
     "track_grad_norm", "track_update_ratio", "layer_history_mb", "log_every_n_steps", "keep_runs", "limit_test_batches",
@@ -29,7 +29,7 @@ SET = {"lr", "gradient_clip_val", "batch_size"}
 """What a script sets anew before an update."""
 
 REPLAYED = SET | {"accumulate_grad_batches"}
-"""What was changed while the run went on and a script changes too: by hand, or at a milestone."""
+"""The changes during a run that a script makes too: by hand, or at a scheduled search."""
 
 LENGTHS = {"max_epochs", "max_steps", "max_time", "min_epochs", "min_steps"}
 """Settings that a resumed run may change: they matter where a schedule was made for them."""

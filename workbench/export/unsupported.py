@@ -1,4 +1,4 @@
-"""Raises ExportError for what a run may combine and a script cannot carry yet."""
+"""Raises ExportError for combinations that a run may have and export does not support yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def refuse(r: ScriptSpec) -> None:
     """Raise `ExportError` for the first thing that no script can do yet."""
     for what, there in _together(r).items():
         if there:
-            raise ExportError(f"the script cannot carry {what} yet.")
+            raise ExportError(f"export does not support {what} yet.")
 
 
 def _together(r: ScriptSpec) -> dict[str, bool]:
@@ -45,7 +45,7 @@ def _ranks(r: ScriptSpec) -> dict[str, bool]:
     return {
         f"{of} a scheduler's frequency counts batches": r.together and r.schedules_by_batches,
         f"{of} {r.alone}": r.together and bool(r.alone),
-        f"{of} the model has a say within updates ({named})": r.together and r.within,
+        f"{of} the model overrides hooks within an update ({named})": r.together and r.within,
         f"devices={list(devices) if isinstance(devices, tuple) else devices}, several processes on one GPU,": r.together and shared,
     }
 
@@ -105,7 +105,7 @@ def _techniques(r: ScriptSpec) -> dict[str, bool]:
     own_order = bool(r.train.sampler or r.train.batch_sampler)
     mine = r.manual and "manual_backward" not in r.sliced.code
     found_size = r.changed("batch_size") and not s.find_batch_size_at
-    live = "accumulate_grad_batches that was changed while the run went on"
+    live = "accumulate_grad_batches that was changed during the run"
     watched = r.hands_results_on or asks(r, "accumulate_grad_batches")
     frequencies = [optimizer.frequency for optimizer in r.optimizers]
     idle = r.planned is not None and r.planned < sum(frequencies) - frequencies[-1] + 1

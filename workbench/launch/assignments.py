@@ -119,7 +119,7 @@ class FitAssignment(Assignment):
             inbox = session.ranks.listen(inbox)
             with session.weights.shown():  # the weights that it starts from are saved
                 emit(self._started(session, session.updates, session.settings.epochs))
-            at_epoch = scheduled_searches.milestones(session)
+            at_epoch = scheduled_searches.searches_by_epoch(session)
             checkpoints = None
             if self.folder is not None:
                 checkpoints = CheckpointManager(session, checks, self.folder / "checkpoints", emit, emit.settle)

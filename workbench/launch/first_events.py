@@ -19,9 +19,9 @@ class FirstMessages(NamedTuple):
     """The messages of a job's owner, which another process can emit."""
 
     messages: Sequence[Message] = ()
-    story: ResumeHistory | None = None
+    history: ResumeHistory | None = None
     """The history of a resumed fit."""
-    behind: Callable[[], Iterable[Message]] | None = None
+    after_start: Callable[[], Iterable[Message]] | None = None
     """Called when all this is in the record; yields messages, each emitted before the next is requested."""
     trackers: Sequence[TrackerListener] = ()
     """The trackers that run in the process that does the job, where that is launched."""
@@ -30,36 +30,36 @@ class FirstMessages(NamedTuple):
 class FirstEvents:
     """An event sink that adds these messages after RunStarted and passes everything else."""
 
-    def __init__(self, outlet: EventSink, words: FirstMessages) -> None:
-        self.outlet = outlet
-        self._words = words
+    def __init__(self, sink: EventSink, messages: FirstMessages) -> None:
+        self.sink = sink
+        self._messages = messages
 
-    def give(self) -> FirstMessages:
+    def take(self) -> FirstMessages:
         """The messages, once, for another process to emit."""
-        words, self._words = self._words, FirstMessages()  # its past need not stay in memory
-        return words
+        taken, self._messages = self._messages, FirstMessages()  # its past need not stay in memory
+        return taken
 
     def __call__(self, event: Event, /) -> None:
         if not isinstance(event, RunStarted):
-            self.outlet(event)
+            self.sink(event)
             return
-        messages, story, behind, _ = self.give()
-        if story is None:
-            self.outlet(event)
+        messages, history, after_start, _ = self.take()
+        if history is None:
+            self.sink(event)
         else:
-            self.outlet(replace(event, settings=story.settings))
-            for told in story.events:
-                self.outlet(told)
+            self.sink(replace(event, settings=history.settings))
+            for earlier in history.events:
+                self.sink(earlier)
         for message in messages:
-            self.outlet(message)
-        if story is not None:
-            self.outlet.settle(_PAST)  # before its checkpoints are here: none may be ahead of the record
-        for message in () if behind is None else behind():
-            self.outlet(message)
-            self.outlet.settle()
+            self.sink(message)
+        if history is not None:
+            self.sink.settle(_PAST)  # before its checkpoints are copied: none may be ahead of the record
+        for message in () if after_start is None else after_start():
+            self.sink(message)
+            self.sink.settle()
 
     def settle(self, seconds: float = 3.0) -> None:
-        self.outlet.settle(seconds)
+        self.sink.settle(seconds)
 
     def printed(self, line: str) -> None:
-        self.outlet.printed(line)
+        self.sink.printed(line)

@@ -20,13 +20,13 @@ from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.progress import Progress
 from workbench.runs.record.event_log import EventLog
 from workbench.runs.store import RunFolder
-from workbench.settings import Settings, SettingsError, knob, lists_keywords
+from workbench.settings import Settings, SettingsError, lists_keywords, metadata_of
 from workbench.settings_kwargs import LiveKwargs
 
 T = TypeVar("T")
 
 
-WORKERS = ("workbench-runner", "workbench-clerk")
+WORKERS = ("workbench-runner", "workbench-event-writer")
 """The names of the threads that do a job's work."""
 
 
@@ -113,7 +113,7 @@ class Job(Generic[T]):
     def __setattr__(self, name: str, value: Any) -> None:
         """Raise AttributeError for a setting: setting it as an attribute would do nothing."""
         if name in Settings.model_fields:
-            how = f"job.change({name}=…)" if knob(name).live else f"bench.fit({name}=…), when it is asked for"
+            how = f"job.change({name}=…)" if metadata_of(name).live else f"bench.fit({name}=…), when it is asked for"
             raise AttributeError(f"job.{name} = … would change nothing: {how}.")
         super().__setattr__(name, value)
 
@@ -198,9 +198,9 @@ class Job(Generic[T]):
             raise SettingsError("change() changes nothing: name a setting, for example change(lr=1e-3).")
         given = Settings.named(values, "change")
         checked = self.settings.replace(**given)
-        fixed = [name for name in given if not knob(name).live]
+        fixed = [name for name in given if not metadata_of(name).live]
         if fixed:
-            live = [name for name in type(checked).model_fields if knob(name).live]
+            live = [name for name in type(checked).model_fields if metadata_of(name).live]
             raise SettingsError(f"{fixed[0]} cannot change while a run is running; these can: {', '.join(live)}.")
         if "lr" in given and not checked.lr:
             raise SettingsError("lr=0: the rate of a running run cannot become 0, since groups and schedules could not return from it: pause() the run.")
@@ -257,11 +257,11 @@ class Job(Generic[T]):
                 _clear(error)  # its frames hold the tensors that took the memory
             return "failed", error
 
-    def _away(self, left: threading.Event | None) -> None:
-        """Another process does it, until `_leave` sets this event; None: no longer."""
+    def _set_detached(self, left: threading.Event | None) -> None:
+        """Another process does it, until `_detach` sets this event; None: no longer."""
         self._left = left
 
-    def _leave(self) -> None:
+    def _detach(self) -> None:
         """Stop waiting for it: a job of another process continues by itself, any other ends."""
         if self._left is not None:
             self._left.set()
@@ -278,7 +278,7 @@ class Job(Generic[T]):
         if self._error is not None:
             _clear(self._error)
 
-    def _hear(self, event: Event, line: int | None = None) -> None:
+    def _record(self, event: Event, line: int | None = None) -> None:
         """Add an event of this job. line: the number of its line in the record; None: it is not there."""
         self.events.add(event, line)
         if isinstance(event, StatusChanged):
@@ -335,7 +335,7 @@ def _hint(name: str) -> str:
     near = difflib.get_close_matches(name, [word for word in dir(Job) if not word.startswith("_")], n=1, cutoff=0.75)
     if near:
         return f"Did you mean {near[0]!r}?"
-    return f"What it found may have: use .result().{name}"
+    return f"The result may have it: use .result().{name}"
 
 
 def _clear(error: BaseException | None) -> None:

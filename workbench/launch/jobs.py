@@ -68,15 +68,15 @@ class BenchWork(abc.ABC):
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         """Do it, and return how it ended."""
 
-    def _carry(
+    def _run_assignment(
         self, assignment: Assignment, emit: JobSink, inbox: Mailbox, messages: Sequence[Message] = (),
-        story: ResumeHistory | None = None, behind: _Begun | None = None,
+        history: ResumeHistory | None = None, after_start: _InitRunFolder | None = None,
     ) -> Done:  # fmt: skip
         """Run the assignment on the selected launcher. The further arguments are its first messages."""
-        opening = FirstEvents(emit, FirstMessages([*self._place.messages, *messages], story, behind, self._trackers))
+        opening = FirstEvents(emit, FirstMessages([*self._place.messages, *messages], history, after_start, self._trackers))
         assignment.folder = None if self._place.folder is None else self._place.folder.path
         try:
-            return select_launcher.carry(assignment, opening, inbox)
+            return select_launcher.run(assignment, opening, inbox)
         finally:
             self.updates = assignment.updates
 
@@ -99,7 +99,7 @@ class Fit(BenchWork):
         self._origin = origin
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
-        on = self._origin.look(self._start.untouched_since)
+        on = self._origin.resolve(self._start.untouched_since)
         self.settings = self._origin.asked if on is None else on.settings
         scheduled_searches.check(self.settings)
         select_launcher.check(self.settings)
@@ -111,14 +111,14 @@ class Fit(BenchWork):
                 None if on is None else peek(on.point.path, *total_steps.NAMES), None if on is None else on.point.path,
             )  # fmt: skip
             past = None if on is None else (on.folder, on.point)
-            begun = None if folder is None else _Begun(folder.path, self._task, past, self.settings.keep_runs)
-            story = None if on is None else on.story()
+            begun = None if folder is None else _InitRunFolder(folder.path, self._task, past, self.settings.keep_runs)
+            history = None if on is None else on.history()
             early += self._read_ahead("fit", self._task.train, self._task.val)
-            return self._carry(training, emit, inbox, early, story, begun).status
+            return self._run_assignment(training, emit, inbox, early, history, begun).status
 
 
 @dataclass(frozen=True)
-class _Begun:
+class _InitRunFolder:
     """What a fit does in the folder `run` once RunStarted is in the record; yields messages.
 
     It saves its starting weights, or copies the checkpoints of the run that it continues (`past`). And it names the
@@ -158,13 +158,13 @@ class FindLR(BenchWork):
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         early: list[Message] = []
-        with self._borrowed(early):
+        with self._start_weights(early):
             sweeping = FindLRAssignment(self._place.id, self._task, self.settings, self._request)
             early += self._read_ahead("fit", self._task.train)
-            return self._carry(sweeping, emit, inbox, early).status
+            return self._run_assignment(sweeping, emit, inbox, early).status
 
     @contextmanager
-    def _borrowed(self, early: list[Message]) -> Iterator[None]:
+    def _start_weights(self, early: list[Message]) -> Iterator[None]:
         before = WeightsCopy.of(self._task, tensors=True)
         with self._start.placed(self._wanted.weights(self._root), self._wanted.text == "fresh", early.append):
             try:
@@ -183,7 +183,7 @@ class Evaluate(BenchWork):
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         method: Literal["validate", "test"] = "validate" if self._stage == "val" else "test"
         early = self._read_ahead(method, data_of_stage(self._task, method))
-        return self._carry(EvaluateAssignment(self._place.id, self._task, self.settings, self._stage), emit, inbox, early).status
+        return self._run_assignment(EvaluateAssignment(self._place.id, self._task, self.settings, self._stage), emit, inbox, early).status
 
 
 class Predict(BenchWork):
@@ -196,7 +196,7 @@ class Predict(BenchWork):
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         early = self._read_ahead("predict", self._spec or data_of_stage(self._task, "predict"))
-        done = self._carry(PredictAssignment(self._place.id, self._task, self.settings, self._spec), emit, inbox, early)
+        done = self._run_assignment(PredictAssignment(self._place.id, self._task, self.settings, self._spec), emit, inbox, early)
         self.outputs = done.value
         return done.status
 
@@ -217,7 +217,7 @@ class FindBatchSize(BenchWork):
         self._early = self._read_ahead("fit", data_of_stage(self._task, self._request.method), self._task.val)
         if found.strategy == "launch":
             searching = RankSearch(self._place.id, self._task, self.settings, self._request)
-            return self._carry(searching, emit, inbox, self._early).status
+            return self._run_assignment(searching, emit, inbox, self._early).status
         if found.strategy == "thread":
             with open_session(self._task, self.settings) as session:
                 self._tell_start(emit, session.where, session.names, memory=total_memory(session.device))

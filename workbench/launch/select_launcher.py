@@ -82,14 +82,14 @@ def warm(settings: Settings) -> None:
         pool.warm(found.accelerator, found.devices)
 
 
-def carry(assignment: Assignment, emit: EventSink, inbox: Mailbox) -> Done:
+def run(assignment: Assignment, emit: EventSink, inbox: Mailbox) -> Done:
     """Run the job on the selected launcher and copy the results back."""
     found = select_launcher(assignment.settings)
     if found.strategy == "thread":
         return assignment(emit, inbox)
     if found.strategy == "launch":
-        return attached_job.carry(assignment, emit, inbox, command.plan(assignment.settings, found.accelerator))
-    return pool.carry(assignment, found.accelerator, found.devices, emit, inbox)
+        return attached_job.run(assignment, emit, inbox, command.plan(assignment.settings, found.accelerator))
+    return pool.run(assignment, found.accelerator, found.devices, emit, inbox)
 
 
 def _accelerator(settings: Settings) -> Literal["cpu", "cuda", "mps"]:

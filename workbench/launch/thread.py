@@ -1,6 +1,6 @@
 """Runs jobs in a thread of this process, one after another.
 
-Two threads live while there is work. The runner does it. The clerk gives each event to the record and to the listeners,
+Two threads live while there is work. The runner does it. The event writer gives each event to the record and to the listeners,
 so that neither a slow disk nor a slow listener delays an update. In a plain process both keep the process alive until
 the work is done; in a notebook's kernel they end with the kernel.
 """
@@ -113,7 +113,7 @@ class ThreadLauncher:
             self._closed = True
             jobs = [*self._waiting, *([self._running] if self._running else [])]
         for job in jobs:
-            job._leave()
+            job._detach()
         for job in jobs:
             job._ended.wait()
 
@@ -157,7 +157,7 @@ class StillRunning(RuntimeError):
 
 
 class JobRunner:
-    """Runs one job: the runner's side and the clerk's."""
+    """Runs one job: the runner's side and that of the event writer."""
 
     def __init__(self, job: AnyJob, tell: Tell, end_turn: Callable[[], None] = lambda: None) -> None:
         """end_turn: lets jobs of other benches run before this one has ended."""
@@ -168,17 +168,17 @@ class JobRunner:
         """The end of the job, as the process that did it has emitted it."""
         self._post: queue.SimpleQueue[tuple[Event, int | None] | threading.Event | None] = queue.SimpleQueue()
         self._writing = job.folder is not None
-        self._told_full = False
+        self._warned_unwritable = False
         """Whether the message that the record cannot be written was emitted."""
         self._metrics: dict[str, float] = {}
-        self._told = self._before = 0.0
+        self._last_seconds = self._before = 0.0
         """The run's seconds in the latest event, and those before this job began."""
         self._paused = 0.0
         self._paused_at: float | None = None
 
     def run(self) -> None:
-        clerk = threading.Thread(target=self._write_events, name=WORKERS[1], daemon=_in_kernel())
-        clerk.start()
+        event_writer = threading.Thread(target=self._write_events, name=WORKERS[1], daemon=_in_kernel())
+        event_writer.start()
         began = time.perf_counter()
         status, error = self._job._run(self)
         self._end_pause()
@@ -193,7 +193,7 @@ class JobRunner:
             )
             self._post.put((end, None))
         self._post.put(None)
-        clerk.join()
+        event_writer.join()
         self._end_turn()  # whoever has waited for the end finds the process as it was before the job
         self._job._end("running" if left else status, error)
 
@@ -204,19 +204,19 @@ class JobRunner:
             raise RuntimeError(f"{self._job.kind} {self._job.id} has no folder of its own, which another process would need.")
         self.settle()
         self._writing, left = False, threading.Event()
-        self._job._away(left)
+        self._job._set_detached(left)
         self._end_turn()
         try:
             yield Detached(self._job.folder, left)
         finally:
-            self._job._away(None)
+            self._job._set_detached(None)
             if self._ended is None and not left.is_set():
                 self.settle()
                 self._job.folder.write_again()
                 self._writing = True
 
     def settle(self, seconds: float = 3.0) -> None:
-        """Wait for the clerk, so that what is saved next comes after its record; a slow listener is not waited for."""
+        """Wait for the event writer, so that what is saved next comes after its record; a slow listener is not waited for."""
         reached = threading.Event()
         self._post.put(reached)
         reached.wait(seconds)
@@ -239,9 +239,9 @@ class JobRunner:
             return
         if isinstance(event, StepsDone):
             self._metrics["loss"] = float(event.array("loss")[-1])
-            self._told = event.seconds
+            self._last_seconds = event.seconds
         elif isinstance(event, Resumed):
-            self._before = self._told
+            self._before = self._last_seconds
         elif isinstance(event, Validated):
             self._metrics.update(event.metrics)
         elif isinstance(event, StatusChanged):
@@ -263,7 +263,7 @@ class JobRunner:
             try:
                 self._handle(event, line)
             except BaseException as error:  # noqa: BLE001  # the events after it must still be heard
-                self._job._hear(Message(f"{type(event).__name__} was not handed on: {error!r}", "error"))
+                self._job._record(Message(f"{type(event).__name__} was not handed on: {error!r}", "error"))
         if self._job.folder is not None:
             self._job.folder.close()
 
@@ -277,16 +277,16 @@ class JobRunner:
         except OSError as error:
             failed = error
         finally:
-            self._job._hear(event, line)
+            self._job._record(event, line)
         if folder is not None and failed is not None:
-            self._tell_full(folder, failed)
+            self._warn_unwritable(folder, failed)
         for trouble in self._tell(self._job, event):
             self._handle(Message(trouble, "error"))
 
 
-    def _tell_full(self, folder: RunFolder, error: OSError) -> None:
-        if not self._told_full:
-            self._told_full = True
+    def _warn_unwritable(self, folder: RunFolder, error: OSError) -> None:
+        if not self._warned_unwritable:
+            self._warned_unwritable = True
             text = f"the record in {folder.path} cannot be written now ({error}): the run continues, and what is to be recorded waits."
             self._handle(Message(text, "warning"))
 

@@ -31,7 +31,7 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Told:
+class RunData:
     """What there is to draw of a run: its `history`, `validation` and `logged` (over epochs) as `Run` has them.
 
     `clip` is the clip value that the run began with (None: off); it is drawn only where it limits the recorded norm.

@@ -28,7 +28,7 @@ from workbench.events import (
     to_line,
 )
 from workbench.plots.chart import Chart
-from workbench.plots.run import Told
+from workbench.plots.run import RunData
 from workbench.runs import chart_data, read, setting_text
 from workbench.runs.checkpoints import Checkpoint, list_checkpoints
 from workbench.runs.health import Finding, examine
@@ -312,13 +312,13 @@ class Run:
         return {k: v for k, v in known.items() if k in always or not setting_text.is_default(k, v)}
 
     @cached_property
-    def _told(self) -> Told:
+    def _told(self) -> RunData:
         """What the plots are made of."""
         recorded = self._recorded
         # What is limited is the 2-norm, so in a record of other norms the clip value is no line.
         same = recorded.get("track_grad_norm", 2.0) == 2.0
         norm = same and recorded.get("gradient_clip_algorithm", "norm") == "norm"
-        return Told(
+        return RunData(
             self._history, self._validation, chart_data.changes(self.outline), recorded.get("gradient_clip_val"), norm,
             logged=self._logged, by_model=self._by_model, best=chart_data.best(self.outline), same_norm=same,
             by_layer=self._by_layer,

@@ -49,14 +49,14 @@ class BufferCache:
     """The segments with the large buffers of the latest package. For one thread at a time."""
 
     def __init__(self) -> None:
-        self._shelved: list[_CachedBuffer] = []
+        self._cached: list[_CachedBuffer] = []
 
     @property
     def nbytes(self) -> int:
         """The total size."""
-        return sum(one.nbytes for one in self._shelved)
+        return sum(one.nbytes for one in self._cached)
 
-    def place(self, buffers: Sequence[Any], room: Capacity | None = None) -> tuple[dict[int, Spot], list[str]]:
+    def place(self, buffers: Sequence[Any], capacity: Capacity | None = None) -> tuple[dict[int, Spot], list[str]]:
         """Where each large buffer is now, by its number, and a message about it."""
         wanted: dict[tuple[int, int], list[int]] = {}
         raws: dict[tuple[int, int], np.ndarray[Any, Any]] = {}
@@ -67,24 +67,24 @@ class BufferCache:
                 source = (address_of(raw), raw.nbytes)
                 wanted.setdefault(source, []).append(number)
                 raws[source] = raw
-        if len(self._shelved) > _MOST:
+        if len(self._cached) > _MOST:
             self.close()
-        spots = self._known(raws)
-        self._let_go(set(spots))
-        spots = {source: spot for source, spot in spots.items() if spot[0] in {one.segment for one in self._shelved}}
+        slots = self._known(raws)
+        self._let_go(set(slots))
+        slots = {source: slot for source, slot in slots.items() if slot[0] in {one.segment for one in self._cached}}
         notes: dict[str, None] = {}
-        for group in _groups([source for source in raws if source not in spots]):
-            folder, note = (None, None) if room is None else room.for_size(sum(size for _, size in group))
+        for group in _groups([source for source in raws if source not in slots]):
+            folder, note = (None, None) if capacity is None else capacity.for_size(sum(size for _, size in group))
             segment = Segment.place([raws[source] for source in group], folder)
             notes |= {} if note is None else {note: None}
-            self._shelved.append(_CachedBuffer(segment, segment.views(), group, sum(size for _, size in group)))
-            spots |= {source: (segment, index) for index, source in enumerate(group)}
-        return {number: spots[source] for source, numbers in wanted.items() for number in numbers}, list(notes)
+            self._cached.append(_CachedBuffer(segment, segment.views(), group, sum(size for _, size in group)))
+            slots |= {source: (segment, index) for index, source in enumerate(group)}
+        return {number: slots[source] for source, numbers in wanted.items() for number in numbers}, list(notes)
 
     def _known(self, raws: dict[tuple[int, int], np.ndarray[Any, Any]]) -> dict[tuple[int, int], Spot]:
         """Those of these that are cached and unchanged."""
         found: dict[tuple[int, int], Spot] = {}
-        for one in self._shelved:
+        for one in self._cached:
             for index, source in enumerate(one.sources):
                 if source in raws and _same(raws[source], one.views[index]):
                     found[source] = (one.segment, index)
@@ -93,21 +93,21 @@ class BufferCache:
     def _let_go(self, used: set[tuple[int, int]]) -> None:
         """Free a segment when half of it or more is unused: the rest is placed again."""
         kept = []
-        for one in self._shelved:
+        for one in self._cached:
             if sum(size for address, size in one.sources if (address, size) in used) * 2 > one.nbytes:
                 kept.append(one)
             else:
                 one.segment.close()
-        self._shelved = kept
+        self._cached = kept
 
-    def spot(self, source: tuple[int, int]) -> Spot | None:
+    def slot(self, source: tuple[int, int]) -> Spot | None:
         """The place of memory (an address and a size) in the cache, if its bytes are unchanged."""
         memory = np.frombuffer(memoryview((ctypes.c_ubyte * source[1]).from_address(source[0])).cast("B"), dtype=np.uint8)
         return self._known({source: memory}).get(source)
 
     def moved(self, source: tuple[int, int], to: tuple[int, int]) -> None:
         """The contents of this memory are in that from now on."""
-        for one in self._shelved:
+        for one in self._cached:
             one.sources = [to if known == source else known for known in one.sources]
 
     def close(self) -> None:

@@ -59,13 +59,13 @@ class Package:
 
 
 def pack(
-    value: Any, names: Mapping[str, Any] | None = None, *, lists: bool = False, shelf: BufferCache | None = None,
-    room: Capacity | None = None,
+    value: Any, names: Mapping[str, Any] | None = None, *, lists: bool = False, cache: BufferCache | None = None,
+    capacity: Capacity | None = None,
 ) -> Package:  # fmt: skip
     """Pack `value`. `names` are the names of its parts in an error; see `PackageError`.
 
     lists: long lists arrive as `SerializedList`s, whose elements become objects when they are read.
-    shelf: the cache for large buffers that may be the same in the next package. room: decides whether there is memory.
+    cache: the cache for large buffers that may be the same in the next package. capacity: decides whether there is memory.
     """
     try:
         found = pickled(value, lists)
@@ -74,29 +74,29 @@ def pack(
     except Exception as error:
         raise PackageError(explain(error, names or {"the object": value}, _fails)) from error
     buffers = found.buffers
-    parcel = Package(found.code, devices=tuple(sorted(found.devices)), tensors=found.tensors)
+    package = Package(found.code, devices=tuple(sorted(found.devices)), tensors=found.tensors)
     if not buffers:
-        return parcel
-    on_shelf, notes = ({}, []) if shelf is None else shelf.place(buffers, room)
+        return package
+    cached, notes = ({}, []) if cache is None else cache.place(buffers, capacity)
     lent: dict[int, tuple[int, Segment]] = {}
     elsewhere = []
-    for number, (segment, index) in on_shelf.items():
+    for number, (segment, index) in cached.items():
         buffers[number] = b""
         place, _ = lent.setdefault(id(segment), (len(lent) + 1, segment))
         elsewhere.append((number, place, index))
-    folder, note = (None, None) if room is None else room.for_size(size_of(buffers))
+    folder, note = (None, None) if capacity is None else capacity.for_size(size_of(buffers))
     own = Segment.place(buffers, folder)
     notes += [note] if note is not None else []
-    parcel.segments = (own, *(segment.again() for _, segment in lent.values()))
-    parcel.elsewhere, parcel.note = tuple(elsewhere), " ".join(notes) or None
-    return parcel
+    package.segments = (own, *(segment.again() for _, segment in lent.values()))
+    package.elsewhere, package.note = tuple(elsewhere), " ".join(notes) or None
+    return package
 
 
-def unpack(parcel: Package) -> Any:
+def unpack(package: Package) -> Any:
     """A copy of what was packed. Its tensors and arrays lie in the segments, mapped copy-on-write."""
-    views = [segment.views() for segment in parcel.segments]
-    elsewhere = {number: (place, index) for number, place, index in parcel.elsewhere}
-    return ListUnpickler(io.BytesIO(parcel.code), _buffers(views, elsewhere)).load()
+    views = [segment.views() for segment in package.segments]
+    elsewhere = {number: (place, index) for number, place, index in package.elsewhere}
+    return ListUnpickler(io.BytesIO(package.code), _buffers(views, elsewhere)).load()
 
 
 def _buffers(views: Sequence[Views], elsewhere: Mapping[int, tuple[int, int]]) -> Iterator[memoryview]:

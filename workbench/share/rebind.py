@@ -25,8 +25,8 @@ _USES = 2
 """Who leads to a storage: the tensor, and the Python object that we ask."""
 
 
-def rebind(tensors: Iterable[torch.Tensor], shelf: BufferCache) -> int:
-    """Move those that lie on the shelf as they are now, and that nobody else leads to; how many bytes were given up.
+def rebind(tensors: Iterable[torch.Tensor], cache: BufferCache) -> int:
+    """Move those that lie on the cache as they are now, and that nobody else leads to; how many bytes were given up.
 
     To be called in the thread that works with these tensors, with no other at work on them.
     """
@@ -36,16 +36,16 @@ def rebind(tensors: Iterable[torch.Tensor], shelf: BufferCache) -> int:
         if not may_move(tensor):
             continue
         source = tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()
-        spot = shelf.spot(source)
-        if spot is None:
+        slot = cache.slot(source)
+        if slot is None:
             continue
-        segment, index = spot
-        # A mapping of its own: the shelf's is what it compares with, and is never written to.
+        segment, index = slot
+        # A mapping of its own: the cache's is what it compares with, and is never written to.
         views = mapped.setdefault(segment, segment.views())
         new = storage_over(views[index])
         with torch.no_grad():
             tensor.set_(new, tensor.storage_offset(), tensor.size(), tensor.stride())
-        shelf.moved(source, (new.data_ptr(), new.nbytes()))
+        cache.moved(source, (new.data_ptr(), new.nbytes()))
         saved += new.nbytes()
     return saved
 

@@ -144,7 +144,7 @@ class _Point:
 
 
 @dataclass(frozen=True, slots=True)
-class _Words:
+class _Text:
     """Text for the tracker, where it accepts text."""
 
     step: int
@@ -158,7 +158,7 @@ class _Run:
         self._choice = choice
         self._event = event
         self._facts = facts
-        self._post: queue.SimpleQueue[_Point | _Words | RunEnded] = queue.SimpleQueue()
+        self._post: queue.SimpleQueue[_Point | _Text | RunEnded] = queue.SimpleQueue()
         self._pace = _Pace()
         self._left: StepsDone | None = None
         """The latest event whose last update the tracker did not get."""
@@ -182,9 +182,9 @@ class _Run:
             changed = {f"changed/{name}": value for name, value in event.values.items() if value is not None}
             self._post.put(_Point(event.step, changed))
         elif isinstance(event, Resumed):
-            self._post.put(_Words(event.step, {"resumed": f"{event.run}, checkpoint {event.checkpoint}"}))
+            self._post.put(_Text(event.step, {"resumed": f"{event.run}, checkpoint {event.checkpoint}"}))
         elif isinstance(event, Message) and event.level != "info":
-            self._post.put(_Words(event.step, {event.level: event.text}))
+            self._post.put(_Text(event.step, {event.level: event.text}))
         elif isinstance(event, RunEnded):
             self._post.put(event)
 
@@ -239,7 +239,7 @@ class _Run:
         """Everything there is until the fit has ended; how it ended."""
         failures = 0
         while not isinstance(item := self._post.get(), RunEnded):
-            if tracker is None or failures == PATIENCE or (isinstance(item, _Words) and not self._choice.words):
+            if tracker is None or failures == PATIENCE or (isinstance(item, _Text) and not self._choice.words):
                 continue
             went = self._attempt("taking values", partial(tracker.log, item.values, item.step))
             failures = 0 if went else failures + 1

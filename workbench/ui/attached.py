@@ -81,18 +81,18 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
             box.widget.description = next_actions.LIVE[name]
             box.widget.layout.width, box.widget.style.description_width = "130px", "auto"
             box.widget.observe(lambda _: self._edited(), "value")
-        self.still = static_output.StaticOutput(f"workbench-{self.model_id}")
+        self.static_output = static_output.StaticOutput(f"workbench-{self.model_id}")
         self._cells = static_output.CellEnds(self._cell_ends)
         self._handed_on = threading.Event()
         reachable(self)
         heard_whole(self, self._lock)
         self.canvas.put("followed", True)
         job.on_request(lambda code: self.canvas.put("code", cut(code, 2000)))
-        self.canvas.asked = lambda message: self._ask("The canvas", lambda: self._asked(message))
+        self.canvas.on_request = lambda message: self._ask("The canvas", lambda: self._asked(message))
         self.canvas.observe(lambda change: self._dragged("lr", change["new"]), "marker")
         self.canvas.observe(lambda change: self._dragged("gradient_clip_val", change["new"]), "clip")
-        self.pump = Dispatcher(self._hear, self.canvas.flush, self.notice.error)  # type: ignore[arg-type]
-        self.canvas.wake = self.pump.wake
+        self.dispatcher = Dispatcher(self._hear, self.canvas.flush, self.notice.error)  # type: ignore[arg-type]
+        self.canvas.wake = self.dispatcher.wake
         self._follow()
         aside(self._listen, self.notice.error, "following")
 
@@ -102,7 +102,7 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
             data, metadata = data
         data["text/plain"] = repr(self._job)
         if static_output.in_notebook():
-            self.still.open()
+            self.static_output.open()
             self._cells.watch()
         return data, metadata
 
@@ -118,17 +118,17 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
         while True:
             over = self._job.done()
             for event in since(self._job.events, seen):
-                self.pump.put(event)
+                self.dispatcher.put(event)
                 seen += 1
                 if seen % _AT_ONCE == 0:  # of a long record no more waits than is drawn at once
-                    self.pump.drain()
+                    self.dispatcher.drain()
             if over:
                 return
             time.sleep(INTERVAL)
 
     def _cell_ends(self) -> None:
         """Before a cell ends, put the pictures of a job that has ended in it into its notebook."""
-        if self._job.done() and self._handed_on.wait(static_output.PATIENCE) and self.pump.drain(static_output.PATIENCE) and self.still.settled():
+        if self._job.done() and self._handed_on.wait(static_output.PATIENCE) and self.dispatcher.drain(static_output.PATIENCE) and self.static_output.settled():
             self._cells.close()
 
     def _hear(self, event: Event) -> None:
@@ -163,7 +163,7 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
         if event.error is not None:
             last = event.error.strip().splitlines()[-1:] or ["no reason was given"]
             self.notice.say(f"{format.job(self._job.kind)} failed. {last[0]}", "error")
-        self.still.over(self._job.events, lambda error: self.notice.error(error, "The picture of this job"))
+        self.static_output.over(self._job.events, lambda error: self.notice.error(error, "The picture of this job"))
 
     def _follow(self, status: Status | None = None) -> None:
         """Set the buttons to what can be done now."""

@@ -74,14 +74,14 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._on_their_way: dict[int, BenchEvent] = {}
         """Those of them that may come after `_CAUGHT_UP`: the last few of the jobs that were running."""
         self.notice = Notice()
-        self._finds = Finders(bench, self._ask)
-        finding = Finding(self._finds.find_batch_size, self._finds.find_lr, self._look_at, self._use)
+        self._finders = Finders(bench, self._ask)
+        finding = Finding(self._finders.find_batch_size, self._finders.find_lr, self._look_at, self._use)
         self.header = Header(bench.settings, self._edit, finding, bench.summary.optimizers)
         self.canvas = LiveView(marker=bench.settings.lr, clip=bench.settings.gradient_clip_val or 0.0)
-        self.exporting = ExportForm(bench, lambda: self.run, self.canvas.put, self.notice)
+        self.export_form = ExportForm(bench, lambda: self.run, self.canvas.put, self.notice)
         self.run = RunButtons(Actions(
             self._fit, self._continue, self._pause, self._stop, self._apply, self._validate, self._checkpoint,
-            self.exporting.show, self.exporting.write,
+            self.export_form.show, self.export_form.write,
         ))  # fmt: skip
         self.form = Form(bench.settings, self._edit)
         self._refusals: set[str] = set()
@@ -89,7 +89,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.canvas.draw(SettingsSet(bench.settings.model_dump()))
         super().__init__([_title(bench.summary), self.header, self.run, self.form, self.notice, self.canvas])
         self.add_class("wb-panel")
-        self.still = static_output.StaticOutput(f"workbench-{self.model_id}")
+        self.static_output = static_output.StaticOutput(f"workbench-{self.model_id}")
         self._cells = static_output.CellEnds(self._cell_ends)
         self._over: set[int] = set()
         """Jobs that had ended when the last cell ended."""
@@ -98,14 +98,14 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.canvas.observe(lambda change: self._edit("lr", change["new"]), "marker")
         self.canvas.observe(lambda change: self._edit("gradient_clip_val", change["new"] or None), "clip")
         self.history = RunHistory(bench, self.canvas, lambda: _to_be_seen(bench.jobs), self.notice.error)
-        self.canvas.asked = CanvasRequests(
-            bench, self.notice.error, self.exporting.open, self.history.refresh, lambda event: self.pump.put(event), self.canvas.put
+        self.canvas.on_request = CanvasRequests(
+            bench, self.notice.error, self.export_form.open, self.history.refresh, lambda event: self.dispatcher.put(event), self.canvas.put
         )
-        self.canvas.looked = self.history.look
+        self.canvas.on_open = self.history.look
         reachable(self)
         heard_whole(self, self._lock)
-        self.pump = Dispatcher(self._hear, self.canvas.flush, self.notice.error)
-        self.canvas.wake = self.pump.wake
+        self.dispatcher = Dispatcher(self._hear, self.canvas.flush, self.notice.error)
+        self.canvas.wake = self.dispatcher.wake
         if self.canvas.opened:  # a browser may make its view as soon as the canvas exists, on another thread
             self.history.look()
         self._catch_up()
@@ -124,9 +124,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._cells.close()
         self._unsubscribe()
         self.history.close()
-        if self.pump.drain(static_output.PATIENCE):
-            self.still.settled()
-        self.pump.close()
+        if self.dispatcher.drain(static_output.PATIENCE):
+            self.static_output.settled()
+        self.dispatcher.close()
         for widget in list(tree(self))[1:]:
             widget.close()
         super().close()
@@ -136,11 +136,11 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         data, metadata = super()._repr_mimebundle_(**kwargs), {}
         if isinstance(data, tuple):
             data, metadata = data
-        data["text/plain"] = f"Tuning Workbench · {_facts(self._bench.summary)}\n{self.still.text()}".strip()
+        data["text/plain"] = f"Tuning Workbench · {_facts(self._bench.summary)}\n{self.static_output.text()}".strip()
         if static_output.in_notebook():
-            self.still.open()
+            self.static_output.open()
             self._cells.watch()
-        elif (png := self.still.png()) is not None:
+        elif (png := self.static_output.png()) is not None:
             data["image/png"] = png
         return data, metadata
 
@@ -172,7 +172,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _look_at(self, optimizer: int) -> None:
         self.canvas.look_at(optimizer)
-        self._finds.look_at(self.header, optimizer)
+        self._finders.look_at(self.header, optimizer)
 
     def _fit(self) -> None:
         self._ask("Fit", self._bench.fit)
@@ -225,7 +225,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def _catch_up(self) -> None:
         """Listen to new events, then draw the past ones: an event that comes both ways is drawn once."""
         with self._lock:
-            self._unsubscribe = self._bench.subscribe(self.pump.put)
+            self._unsubscribe = self._bench.subscribe(self.dispatcher.put)
             seen = [(job, now(job.events)) for job in _to_be_seen(self._bench.jobs)]  # at once: later events come through the listener
             for job, events in seen:
                 held = newest(events)
@@ -239,7 +239,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                     self._on_their_way |= {id(event): event for event in held[-3:]}
             self._show_queued()
             if self._status is not None:
-                self.pump.put(_CAUGHT_UP)
+                self.dispatcher.put(_CAUGHT_UP)
 
     def _older(self, events: Sequence[Event], held: int) -> Iterator[Event]:
         """All but the newest, as far as the record still exists."""
@@ -277,7 +277,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _react(self, event: BenchEvent) -> None:
         """Update the controls for an event."""
-        self._finds.on_event(event, self.header)
+        self._finders.on_event(event, self.header)
         match event:
             case RunStarted():
                 self._started(event)
@@ -316,15 +316,15 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         jobs = [job for job in self._bench.jobs if job.id == self._run_id]
         job = jobs[-1] if jobs else None  # the last of them: where the newest run was deleted, its id may be used again
         if job is not None:
-            self.still.over(job.events, lambda error: self.notice.error(error, "The picture of this job"))
-        self.exporting.ended(job)
+            self.static_output.over(job.events, lambda error: self.notice.error(error, "The picture of this job"))
+        self.export_form.ended(job)
         self._run_id = self._kind = ""  # a job that is stopped before its turn ends without a start
         self._show_queued()
 
     def _cell_ends(self) -> None:
         """Before a cell ends, put the pictures of the jobs that have ended in it into its notebook."""
         over = {id(job) for job in self._bench.jobs if job.done()}
-        if not over - self._over or (self.pump.drain(static_output.PATIENCE) and self.still.settled()):
+        if not over - self._over or (self.dispatcher.drain(static_output.PATIENCE) and self.static_output.settled()):
             self._over = over
 
     def _follow(self, status: Status) -> None:

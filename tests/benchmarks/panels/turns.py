@@ -62,7 +62,7 @@ def by_turns(bench: Any, arms: Sequence[str], began: float, shown: str = "shown"
             marks.append((time.time(), event.seconds, event.step + event.rows, time.process_time(), time.clock_gettime(trains[0])))
             if not (0 <= at < len(arms) and arms[at] == shown):
                 return
-        panel.pump.put(event)
+        panel.dispatcher.put(event)
 
     panel._unsubscribe()
     job = bench.fit(max_steps=100_000_000)

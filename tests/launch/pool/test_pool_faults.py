@@ -180,7 +180,7 @@ def test_a_rank_that_hangs(tmp_path: Path) -> None:
     error, job = failed(model, tmp_path, rank_timeout=PATIENCE)
     assert isinstance(error, RankTimeout)
     text = str(error)
-    assert text.startswith(f"no rank has come on for {PATIENCE:g} s (rank_timeout). One of them hangs")
+    assert text.startswith(f"no rank has made progress for {PATIENCE:g} s (rank_timeout). One of them hangs")
     first, second = text.split("rank 1 of 2:")
     assert "rank 0 of 2:" in first
     assert "in backward" in first
@@ -231,7 +231,7 @@ def test_time_that_the_owner_takes_is_not_the_ranks(tmp_path: Path) -> None:
     some = bench(net(at(-1, 0, fail)), tmp_path, rank_timeout=PATIENCE, max_epochs=2)
     training = FitAssignment("slow", some._task, some.settings, None)
     outlet = Slow()
-    done = pool.carry(training, "cpu", (0, 1), outlet, Mailbox())
+    done = pool.run(training, "cpu", (0, 1), outlet, Mailbox())
     assert done.status == "finished"
     assert training.updates == 12
     assert isinstance(outlet.heard[0], RunStarted)

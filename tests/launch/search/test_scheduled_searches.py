@@ -89,7 +89,7 @@ def test_a_fit_with_found_rates_is_the_fit_in_which_they_are_set(case, tmp_path,
         inbox.put(Change(dict(at[session.state.epoch])))
         return apply_commands(session, emit, inbox)
 
-    monkeypatch.setattr(scheduled_searches, "milestones", lambda session: dict.fromkeys(at, give))
+    monkeypatch.setattr(scheduled_searches, "searches_by_epoch", lambda session: dict.fromkeys(at, give))
     history = bench(told, labelled(), tmp_path / "b", **settings).fit().result().history
     for name, column in run.history.items():
         np.testing.assert_array_equal(column, history[name], err_msg=name)
@@ -275,7 +275,7 @@ def test_a_trial_inside_the_session_leaves_no_trace(tmp_path, monkeypatch):
         tried.append(trial.measure_within(session, session.data.settings, 20, 2))
         return False
 
-    monkeypatch.setattr(scheduled_searches, "milestones", lambda session: {1: give})
+    monkeypatch.setattr(scheduled_searches, "searches_by_epoch", lambda session: {1: give})
     again = b.fit().result()
     assert tried[0].ok
     assert tried[0].samples_per_second > 0

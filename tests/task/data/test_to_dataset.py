@@ -109,7 +109,7 @@ def test_ready_batches(tmp_path):
     assert len(expected) == 8
     assert losses(wb.batches(ready), tmp_path / "b", **own) == expected
     assert losses(iter(ready), tmp_path / "c", max_epochs=1, **own) == expected[:4]
-    with pytest.raises(SettingsError, match="batch_size=4 would change nothing of train, since it yields ready batches"):
+    with pytest.raises(SettingsError, match="batch_size=4 has no effect on train, since it yields ready batches"):
         bench(wb.batches(ready), tmp_path, batch_size=4)
     with pytest.raises(TypeError, match=r"wb\.batches\(int\): give a list of batches"):
         wb.batches(3)

@@ -262,7 +262,7 @@ def test_a_panel_made_later_has_the_earlier_curves_of_each_optimizer(bench: Fake
         assert bench.find_lr(**({"optimizer": 1} if optimizer else {})).wait(60)
     until(lambda: bench.jobs[-1].over.is_set())
     panel = Panel(bench)
-    assert panel.pump.drain(60)
+    assert panel.dispatcher.drain(60)
     values = panel.canvas._picture.outbox._values
     assert [curve["run"] for curve in values["earlier_curves"]] == ["find_lr-5"]
     panel.header.optimizer.value = 0
@@ -293,5 +293,5 @@ def test_no_size_fits_and_nothing_is_offered(bench: FakeBench) -> None:
     panel = Panel(bench)
     bench.tell(RunStarted("x", "find_batch_size", bench.settings.model_dump(), "cpu"))
     bench.tell(SearchEnded(None, None, "stopped"))
-    assert panel.pump.drain(60)
+    assert panel.dispatcher.drain(60)
     assert not visible(panel.header.use_batch_size)

@@ -7,7 +7,7 @@ from typing import Any
 import ipywidgets as widgets
 import pytest
 
-from workbench.settings import Settings, SettingsError, knob
+from workbench.settings import Settings, SettingsError, metadata_of
 from workbench.ui.controls import setting_control
 from workbench.ui.controls.form import HEADER, Form, grouped
 from workbench.values import EarlyStopping
@@ -72,7 +72,7 @@ def test_the_form_has_all_but_the_headers_four_in_their_groups() -> None:
     names = [name for group in grouped().values() for name in group]
     assert sorted([*names, *HEADER]) == sorted(Settings.model_fields)
     for group, members in grouped().items():
-        assert all(knob(name).group == group for name in members)
+        assert all(metadata_of(name).group == group for name in members)
     form = Form(Settings.make(), lambda name, value: None)
     assert form.accordion.selected_index is None, "collapsed"
     assert len(form.accordion.children) == len(form.accordion.titles) == len(grouped())

@@ -75,7 +75,7 @@ class Face:
 
     def settled(self, true: Callable[[], object] = lambda: True) -> None:
         """Until this holds with all read that is to be read, and all sent: nothing moves then but a job that goes on."""
-        until(lambda: self.panel.pump.drain(60) and not reading() and self.panel.pump.drain(60) and true())
+        until(lambda: self.panel.dispatcher.drain(60) and not reading() and self.panel.dispatcher.drain(60) and true())
 
     def state(self, name: str) -> Any:
         return self.mirror.state.get(name)
@@ -103,11 +103,11 @@ def test_a_view_that_opens_before_its_panel_is_made_finds_the_runs(tmp_path: Pat
     bench, mirror = FakeBench(), Mirror()
     bench.root = tmp_path
     panel = Panel(bench)
-    assert panel.pump.drain(60)
+    assert panel.dispatcher.drain(60)
     panel.canvas.send = lambda content, buffers: mirror.on_event(content, buffers)
     panel.canvas._picture.outbox.everything()
-    panel.pump.wake()
-    until(lambda: panel.pump.drain(60) and not reading() and panel.pump.drain(60) and mirror.state.get("runs"))
+    panel.dispatcher.wake()
+    until(lambda: panel.dispatcher.drain(60) and not reading() and panel.dispatcher.drain(60) and mirror.state.get("runs"))
 
 
 def test_the_table_lists_fits_newest_first(tmp_path: Path) -> None:

@@ -111,12 +111,12 @@ def mismatch(model: Modules, tensors: Mapping[str, Tensor], *, grown: bool = Fal
         if name in free:
             continue
         if name not in there:
-            return f"they have {name!r}, which {whose} has not"
+            return f"they have {name!r}, which {whose} does not have"
         if value.shape != there[name].shape:
             return f"{name!r} has shape {tuple(value.shape)} there and {tuple(there[name].shape)} here"
     for name in there:
         if name not in free and not any(other in tensors for other in ties[name]):
-            return f"{whose} has {name!r}, which they have not"
+            return f"{whose} has {name!r}, which they do not have"
     return None
 
 
@@ -372,7 +372,7 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     for name, others in _ties(tensors).items():
         first = next((other for other in others if other in kept), None)
         if tensors[name].layout is not torch.strided:
-            raise ValueError(f"{name!r} is a sparse tensor, which safetensors have not")
+            raise ValueError(f"{name!r} is a sparse tensor, which safetensors does not support")
         if first is not None:
             metadata[name] = first
         else:

@@ -171,8 +171,8 @@ def _load(opt: OptimizerHandle, state: dict[str, Any]) -> None:
             raise
         kind = type(opt.optimizer).__name__
         raise TaskError(
-            f"{kind}.load_state_dict did not take back what {kind}.state_dict gave ({type(error).__name__}: {error}), so no fit can continue "
-            "on with this optimizer: bench.load(run) takes the weights alone, then bench.fit()."
+            f"{kind}.load_state_dict did not take back what {kind}.state_dict gave ({type(error).__name__}: {error}), so no fit can "
+            "resume with this optimizer: bench.load(run) takes the weights alone, then bench.fit()."
         ) from error
 
 

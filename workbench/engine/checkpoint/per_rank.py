@@ -52,7 +52,7 @@ def state_of_rank(session: Session, state: Mapping[str, Any]) -> tuple[dict[str,
         if state["mid_epoch"] and not state["checking"]:
             there, here = _in_words(world), _in_words(ranks.world)
             raise TaskError(
-                f"the checkpoint is of {there} in the middle of an epoch, whose batches cannot be dealt anew to {here}: set "
+                f"the checkpoint is of {there} in the middle of an epoch, whose batches cannot be redistributed to {here}: set "
                 f"devices={world}, or take the weights as a new start with bench.load(run), then bench.fit()."
             )
         return dict(state), False
@@ -63,7 +63,7 @@ def rewind(session: Session) -> None:
     """The number of ranks has changed: give each rank random numbers of its own, and tell the user."""
     rng.differ(session.settings.seed + session.state.step, session.ranks.rank)
     text = (
-        f"it continues with {_in_words(session.ranks.world)} where there was another number of them: the batches are dealt anew, "
+        f"it continues with {_in_words(session.ranks.world)} where there was another number of them: the batches are redistributed, "
         "and what comes is not what would have come."
     )
     session.notes.append(Message(text, "warning", session.state.step))

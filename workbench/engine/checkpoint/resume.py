@@ -74,7 +74,7 @@ def state_of(session: Session, checks: ValidationSchedule, point: ResumePoint, h
         ("get_extra_state()", {"extra_state": extra_state_of(model)}),
         ("the loss", {"others": [_other(session, module) for module in others]}),
         ("the hidden state", {"hiddens": session.state.hiddens}),
-        ("what was logged", {"noted": session.state.noted, "epoch_loss": session.meter.epoch_loss.state_dict()}),
+        ("what was logged", {"noted": session.state.step_logs, "epoch_loss": session.meter.epoch_loss.state_dict()}),
         ("the checks", {"checks": checks.state()}),
         ("the training data", {"data": point.data, "random": point.random.state_dict()}),
         (f"what {type(model).__name__} saves of its own", {"moments": session.hooks.state()}),
@@ -108,7 +108,7 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     if session.average is not None and state["average"] is not None:
         kept = {**state["average"], "averages": session.weights.own_averages(state["average"]["averages"])}
         session.average.load_state_dict(kept, session.weights.averaged)
-    session.state.hiddens, session.state.noted = to_device(state["hiddens"], session.device), dict(state["noted"])
+    session.state.hiddens, session.state.step_logs = to_device(state["hiddens"], session.device), dict(state["noted"])
     checks.load_state(state["checks"])
     session.meter.epoch_loss.load_state_dict(state["epoch_loss"])
     session.meter.continue_from(state["seconds"], state.get("waited", 0.0))

@@ -333,7 +333,7 @@ class ResumableLoader:
             return []  # ready batches draw nothing
         which = ", ".join(self._data.generators) or "random numbers that the data set draws"
         return [
-            f"{self._name}: with persistent_workers=True, {which} went on in the loader's workers, where nobody can read "
+            f"{self._name}: with persistent_workers=True, {which} advanced in the loader's workers, where nobody can read "
             "how far (exact with persistent_workers=False)"
         ]
 

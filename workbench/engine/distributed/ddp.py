@@ -69,7 +69,7 @@ class DDP(Single):
         self._reducing: Callable[[], list[float]] | None = None
         self._numbers = torch.empty(0)
         """On a device: the weight and the loss to all-reduce there."""
-        self.left_over, self.waiting = False, 0
+        self.dropped_batches, self.waiting = False, 0
         self.refresh()
 
     def refresh(self) -> None:
@@ -128,8 +128,8 @@ class DDP(Single):
 
     def _warn_left_over(self) -> None:
         """Warn that a manual step cannot be taken by some ranks alone."""
-        if not self.left_over:
-            self.left_over = True
+        if not self.dropped_batches:
+            self.dropped_batches = True
             text = "batches that not all ranks had a part of are left out: with manual optimisation all must step alike."
             self._notes.append(Message(text, "warning", self._state.step))
 

@@ -20,7 +20,7 @@ class _Memory:
         return torch.empty(*size, dtype=dtype, device=device)
 
 
-class PretendedGather(_Memory):
+class FakeAllGather(_Memory):
     """An all-gather that copies this rank's piece for every rank."""
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> None:
@@ -29,7 +29,7 @@ class PretendedGather(_Memory):
                 place.copy_(input_tensor)
 
 
-class PretendedScatter(_Memory):
+class FakeReduceScatter(_Memory):
     """A reduce-scatter that returns this rank's own values."""
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> None:

@@ -52,7 +52,7 @@ class Root(nn.Module):
 
 
 @dataclass(frozen=True)
-class Options:
+class FSDPOptions:
     """The FSDP options of the environment."""
 
     plugin: Any
@@ -61,7 +61,7 @@ class Options:
     per_machine: bool
 
     @classmethod
-    def of_environment(cls) -> Options:
+    def of_environment(cls) -> FSDPOptions:
         """Read them; TaskError: they ask for something that cannot be done."""
         try:
             # Weights are rank 0's at the start whatever the options say, and are there before these are read.
@@ -76,7 +76,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Applied:
+class ShardedModules:
     """The result of sharding a task's modules."""
 
     root: Any
@@ -88,7 +88,7 @@ class Applied:
     """Each parameter that was whole, with the sharded one that replaces it."""
 
 
-def apply(task: Task, device: torch.device, world: int, local_world: int) -> Applied:
+def apply(task: Task, device: torch.device, world: int, local_world: int) -> ShardedModules:
     """Shard a task's weights, which all ranks have alike. Inner units first; the root has the rest."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
@@ -98,7 +98,7 @@ def apply(task: Task, device: torch.device, world: int, local_world: int) -> App
             f"sharded weights need torch 2.13 or later (this is {torch.__version__}), where ranks whose batches do not use the "
             "same layers do not wait for one another for ever: update torch, or take a data-parallel config."
         )
-    options = Options.of_environment()
+    options = FSDPOptions.of_environment()
     hybrid = options.per_machine and world > local_world
     shape, names = ((world // local_world, local_world), ("machines", "shards")) if hybrid else ((world,), ("shards",))
     offloads = device.type != "cpu" and _offloads(options.plugin)
@@ -126,7 +126,7 @@ def apply(task: Task, device: torch.device, world: int, local_world: int) -> App
     except (ValueError, AssertionError, NotImplementedError) as error:
         raise TaskError(f"the model cannot be put into shards: torch says: {error}") from error
     renewed = {parameter: slots[name] for slots, name, parameter in before if slots[name] is not parameter}
-    return Applied(root, (*units, root), world // local_world if hybrid else 1, renewed)
+    return ShardedModules(root, (*units, root), world // local_world if hybrid else 1, renewed)
 
 
 def _slots(task: Task) -> Iterator[tuple[dict[str, Any], str, nn.Parameter]]:

@@ -31,15 +31,15 @@ class FSDPForward(MultiProcessGroup):
             if not sync.able:  # all have left theirs out
                 continue
             if not has:
-                latest = latest if sync.able == self.world else self._lent(latest, None)
+                latest = latest if sync.able == self.world else self._run_padding(latest, None)
                 yield Borrowed(latest)
                 continue
             if sync.able < self.world:
-                self._lent(latest, item)
+                self._run_padding(latest, item)
             latest = item
             yield item
 
-    def _lent(self, latest: Any, item: Any) -> Any:
+    def _run_padding(self, latest: Any, item: Any) -> Any:
         """The batch that this rank uses: if it never had one, that of the first rank that has."""
         if not self.any(item is None and latest is None):
             return latest

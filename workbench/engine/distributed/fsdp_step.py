@@ -50,18 +50,18 @@ class FSDP(DDP):
                 return
             own = () if window is None else window
             there = [item for item, weight in zip(own, batch_weights(self._task, own), strict=True) if weight is not None]
-            self.lent = there[-1] if there else self.lent
-            self.borrowed = 0 if sync.even else self._borrow(there)
+            self.padding_batch = there[-1] if there else self.padding_batch
+            self.padding_batches = 0 if sync.even else self._padding_batches(there)
             self._sync, self.waiting = sync._replace(able=self._ranks.world if sync.able else 0), size
             yield own
 
-    def _borrow(self, own: Sequence[Any]) -> int:
+    def _padding_batches(self, own: Sequence[Any]) -> int:
         """How many batches this rank has less than another, which has lent one to each that never had any."""
         counts = self._ranks.all_gather_object(len(own))
-        if self._ranks.any(self.lent is None):
+        if self._ranks.any(self.padding_batch is None):
             found = self._ranks.all_gather_object(own[0] if own else None)
-            if self.lent is None:
-                self.lent = next(item for item in found if item is not None)
+            if self.padding_batch is None:
+                self.padding_batch = next(item for item in found if item is not None)
         return max(counts) - len(own)
 
     # -- one window
@@ -83,7 +83,7 @@ class FSDP(DDP):
             raise TaskError(
                 f"training_step returned None on {self._ranks.world - round(there)} of {self._ranks.world} ranks: with "
                 f"{self._weights.name} all ranks go through each backward together. For a batch to leave out return a loss of "
-                "zero that hangs on the output, {'loss': output.sum() * 0.0, 'weight': 0.0}, with the weight that counts on "
+                "zero that depends on the output, {'loss': output.sum() * 0.0, 'weight': 0.0}, with the weight that counts on "
                 "all other batches."
             )
         if found is None:

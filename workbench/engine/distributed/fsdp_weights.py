@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from workbench.engine.checkpoint.files import Modules, load_tensors, tensors_of
 from workbench.engine.distributed import fsdp
 from workbench.engine.distributed.dtensor import in_shards, like, local, whole, whole_of
-from workbench.engine.distributed.fake_collectives import PretendedGather, PretendedScatter
+from workbench.engine.distributed.fake_collectives import FakeAllGather, FakeReduceScatter
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.task.protocol import Scores, StepResult, Task
@@ -268,8 +268,8 @@ class FSDPWeights(WholeWeights):
 
         try:
             for unit in self._units:
-                unit.set_custom_all_gather(PretendedGather())
-                unit.set_custom_reduce_scatter(PretendedScatter())
+                unit.set_custom_all_gather(FakeAllGather())
+                unit.set_custom_reduce_scatter(FakeReduceScatter())
             self.set_gradient_sync(last=True)
             self._root.set_requires_all_reduce(False)
             yield

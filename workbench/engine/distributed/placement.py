@@ -57,4 +57,4 @@ def check_shardable(task: Task, settings: Settings, optimizers: Sequence[Optimiz
     elif settings.precision == "16-mixed":
         why = "precision='16-mixed' scales losses and steps in a way of its own; take precision='bf16-mixed'"
     if why is not None:
-        raise TaskError(f"{name} is what the accelerate config asks for, and {why}. Data-parallel ranks can: take a config of type MULTI_GPU.")
+        raise TaskError(f"the accelerate config selects {name}, which this fit cannot use: {why}. Data-parallel ranks can: take a config of type MULTI_GPU.")

@@ -26,15 +26,15 @@ class Single:
     """Whether all ranks have something to learn from in this update."""
     own_loss_bad = True
     """On CPU, once the loss is known: whether this rank's own part of it is not finite, if the whole is not."""
-    left_over = False
+    dropped_batches = False
     """Whether batches were left out since not all ranks had a part of them."""
     waiting = 0
     """The batches that this rank has read for an update that is not taken yet, where ranks count for themselves."""
     unit = 1.0
     """The share of a batch of weight 1."""
-    borrowed = 0
+    padding_batches = 0
     """How many batches this rank runs once more, at no weight, after its own, so that no other rank waits for it."""
-    lent: Any = None
+    padding_batch: Any = None
     """The batch for those: this rank's latest, or that of another rank."""
     wrapped = True
     """Whether averaging the gradients needs no memory beyond what the session has allocated."""

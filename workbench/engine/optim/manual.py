@@ -125,9 +125,9 @@ class ManualOptimizers:
 
 def _started(session: Session, batch: Any, index: int, samples: int | None) -> bool:
     """End the batch before and call the hooks of this one; False: a hook asked to leave out the rest of the epoch."""
-    if session.state.ending is not None:
-        session.hooks.batch_ended(*session.state.ending)
-        session.state.ending = None
+    if session.state.batch_end_args is not None:
+        session.hooks.batch_ended(*session.state.batch_end_args)
+        session.state.batch_end_args = None
     session.task.drawn = samples
     session.state.cut_short = not session.hooks.batch_started(batch, index)
     session.add_new_parameters()
@@ -160,7 +160,7 @@ def update(
             with session.precision.autocast():
                 result = session.task.training_step(batch, index)
             if session.hooks.within:
-                session.state.ending = (result, batch, index)
+                session.state.batch_end_args = (result, batch, index)
             loss = result.get("loss") if isinstance(result, Mapping) else result
             if isinstance(loss, Tensor) and loss.numel() == 1:
                 part = loss.detach().reshape(()) * share

@@ -12,8 +12,8 @@ from torch.optim.swa_utils import SWALR
 
 from workbench.engine import rng
 from workbench.engine.checkpoint.weights_copy import kept_buffers
-from workbench.engine.distributed.borrowed import run_borrowed
 from workbench.engine.distributed.fsdp_forward import Borrowed
+from workbench.engine.distributed.padding import run_padding
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
@@ -142,7 +142,7 @@ def _pass(session: Session) -> None:
         if isinstance(item, Borrowed):
             again = {"hiddens": None} if session.tbptt is not None else {}
             for opt in session.optimizers:
-                run_borrowed(session, item.batch, "train", partial(session.weights.training_step, batch_idx=number, **opt.extra, **again))
+                run_padding(session, item.batch, "train", partial(session.weights.training_step, batch_idx=number, **opt.extra, **again))
             continue
         batch = item
         if isinstance(item, Piece):

@@ -46,7 +46,7 @@ def with_averages(names: Iterable[str], settings: Settings) -> set[str]:
 
 
 def refuse_unreported(task: Task, settings: Settings, schedules: Iterable[Schedule] = ()) -> None:
-    """Raise TaskError for a monitor that no metric of this task will have, where its metrics are known beforehand."""
+    """Raise TaskError for a monitor that no metric of this task will have, where its metrics are known before the fit."""
     effective = limits.effective_settings(settings)
     names = task.reported(effective)
     if names is not None:

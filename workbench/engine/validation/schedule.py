@@ -159,7 +159,7 @@ class ValidationSchedule:
         if metrics is None and (self._found or not self._tried):
             return
         self._metrics = None
-        noted = session.ranks.broadcast_object(floats(session.state.noted))  # values of single updates may differ between ranks
+        noted = session.ranks.broadcast_object(floats(session.state.step_logs))  # values of single updates may differ between ranks
         self._later = session.ranks.broadcast_object(session.hooks.epoch_names)
         own = {} if "train_loss" in self._later else session.meter.epoch_loss.metric()
         known = {**noted, **(metrics or {}), **logged}

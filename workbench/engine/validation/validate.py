@@ -12,8 +12,8 @@ from torch import Tensor
 
 from workbench.engine import rng
 from workbench.engine.data.sample_count import note_count
-from workbench.engine.distributed.borrowed import run_borrowed
 from workbench.engine.distributed.fsdp_forward import Borrowed
+from workbench.engine.distributed.padding import run_padding
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.engine.validation.epoch_metrics import EpochMetrics
@@ -42,7 +42,7 @@ def validate(
                 over.skip()
                 continue
             if isinstance(batch, Borrowed):
-                run_borrowed(session, batch.batch, stage, partial(session.weights.validation_step, batch_idx=number, stage=stage))
+                run_padding(session, batch.batch, stage, partial(session.weights.validation_step, batch_idx=number, stage=stage))
                 continue
             moved = session.to_device(batch, stage)
             session.hooks.evaluation_batch_started(stage, moved, number)

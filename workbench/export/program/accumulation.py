@@ -97,7 +97,7 @@ def _one_batch(r: ScriptSpec, moved: bool) -> list[str]:
 
 
 def _backward(r: ScriptSpec, loss: str, first: str = "") -> list[str]:
-    """The backward pass; an object that has a say in updates keeps its gradients until then. first: whether it is a window's."""
+    """The backward pass; an object with hooks within an update keeps its gradients until then. first: whether it is a window's."""
     if not r.within:
         return [f"{precision.scaled(r, loss)}.backward()"]
     zeroed = hooks.zeroed(r)

@@ -36,7 +36,7 @@ def _arguments(r: ScriptSpec, name: str, *given: str) -> list[str]:
 
 
 def moved(r: ScriptSpec) -> str:
-    """A function for an object that has a say in how batches come to the device."""
+    """Moves a batch to the device by the object's batch-transfer hooks."""
     if not r.transfers:
         return ""
     own = f"batch = {call(r, 'transfer_batch_to_device', 'batch', 'device', '0')}" if r.owns("transfer_batch_to_device") else None

@@ -10,7 +10,7 @@ from workbench.export.script_spec import ScriptSpec
 
 
 def changes(r: ScriptSpec) -> str:
-    """What was changed while the run went on."""
+    """What was changed during the run."""
     if not r.changes:
         return ""
     rows: dict[int, list[str]] = {}

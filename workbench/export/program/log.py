@@ -27,7 +27,7 @@ def log(r: ScriptSpec) -> str:
         return ""
     return dedent('''\
         class Log:
-            """What `self.log` is told in a check: values with their weights, reduced in the end."""
+            """Collects the values that self.log receives during a validation, with their weights, and reduces them at the end."""
 
             def __init__(self):
                 self.listening = False

@@ -231,7 +231,7 @@ def schedulers(r: ScriptSpec) -> list[list[str]]:
 
 
 def changed(r: ScriptSpec) -> list[str]:
-    """Replay what was changed while the run went on."""
+    """Replay what was changed during the run."""
     return replayed(r, "CHANGES.get(step, ())") if r.changes else []
 
 

@@ -61,7 +61,7 @@ class Failure:
         """Whether it only says that another process has ended."""
         if isinstance(self.error, RankTimeout):
             return False
-        return isinstance(self.error, _Told) or any(words in str(self.error) for words in _ECHOES)
+        return isinstance(self.error, _RankEndedElsewhere) or any(words in str(self.error) for words in _ECHOES)
 
     @property
     def waited(self) -> bool:
@@ -81,7 +81,7 @@ class Process(NamedTuple):
     pid: int
 
 
-class _Told(LaunchError):
+class _RankEndedElsewhere(LaunchError):
     """Stands for `RankEnded`, as an error that can be raised where the job was asked for."""
 
 
@@ -89,7 +89,7 @@ def of(error: BaseException, rank: int, world: int) -> Failure:
     """The failure that this error is."""
     text = "".join(traceback.format_exception(error))
     if isinstance(error, RankEnded):
-        error = _Told(f"rank {rank} of {world} was told to end (SIGTERM), by the launcher or by somebody else.")
+        error = _RankEndedElsewhere(f"rank {rank} of {world} was told to end (SIGTERM), by the launcher or by somebody else.")
     return Failure(rank, world, _sendable(error), text, time.time())
 
 
@@ -133,7 +133,7 @@ def hang_error(folder: Path, mine: Failure, others: Sequence[Process], seconds: 
     where = [f"rank {failure.rank} was here:\n{failure.text}" for failure in [mine, *there]]
     silent = sorted({*range(1, mine.world)} - {failure.rank for failure in there})
     where += [f"rank {rank} has not answered; output.log may have its stacks." for rank in silent]
-    error = RankTimeout(f"the ranks did not come on together for {seconds:g} s (rank_timeout)\n" + "\n".join(where))
+    error = RankTimeout(f"the ranks made no progress together for {seconds:g} s (rank_timeout)\n" + "\n".join(where))
     return Failure(0, mine.world, error, "\n".join(where), mine.when)
 
 

@@ -44,7 +44,7 @@ def write(path: Path, value: Any, head: Any = None, names: Mapping[str, Any] | N
     """Pack `value` into a file. `names`: see `share.package.pack`. OSError where it cannot be written."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     check_no_link(path.parent)
-    with pack(value, names, lists=True, room=Capacity(path.parent, available_memory)) as parcel:
+    with pack(value, names, lists=True, capacity=Capacity(path.parent, available_memory)) as parcel:
         for segment in parcel.segments:  # one, or none where nothing is large
             _write_data(_beside(path), segment)
         _write(path, pickle.dumps((head, parcel.code, bool(parcel.segments), parcel.devices)))

@@ -39,7 +39,7 @@ from workbench.runs import control
 from workbench.runs.printable import printable
 from workbench.runs.read import read_header
 from workbench.runs.store import RunFolder
-from workbench.settings import Settings, SettingsError, knob
+from workbench.settings import Settings, SettingsError, metadata_of
 
 _START = 1800.0
 """Seconds that ranks wait at least until all are there."""
@@ -70,7 +70,7 @@ def main(run: Path) -> int:
         if world > 1 and code == 0:  # after an error others may wait in there for ever
             dist.destroy_process_group()
         return code
-    except BaseException as error:  # noqa: BLE001 - it is told, whatever it is
+    except BaseException as error:  # noqa: BLE001 - every error is reported
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher ends all as soon as one has failed
         failure = failure_files.of(error, rank, world)
         failure_files.leave(run / FOLDER, failure)
@@ -212,7 +212,7 @@ def _refused(command: Command, settings: Settings) -> str | None:
         settings.replace(**command.values)
     except SettingsError as error:
         return f"a change was left out: {error}"
-    fixed = [name for name in command.values if not knob(name).live]
+    fixed = [name for name in command.values if not metadata_of(name).live]
     return f"a change was left out: {fixed[0]} cannot change while a run is running." if fixed else None
 
 
@@ -220,11 +220,11 @@ def _refused(command: Command, settings: Settings) -> str | None:
 
 
 def _other(given: JobFile) -> int:
-    given.assignment(_Unheard(), Mailbox())
+    given.assignment(_NullSink(), Mailbox())
     return 0
 
 
-class _Unheard:
+class _NullSink:
     """The event sink of ranks other than 0, which have no record."""
 
     def __call__(self, event: Event, /) -> None: ...

@@ -45,14 +45,14 @@ def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
     summary(folder)  # an unreadable record raises an error here, and not in the thread that follows it
     kind, work = header.get("kind") or "", _Following(folder, header)
     job = Attached(run_id, kind, Path(root), work, _finish(kind, folder))
-    job._inbox = _Box(_refusal(folder, header))
-    desk = JobRunner(job, lambda job, event: ())
-    threading.Thread(target=desk.run, name=WORKERS[0], daemon=True).start()
+    job._inbox = _RefusingMailbox(_refusal(folder, header))
+    runner = JobRunner(job, lambda job, event: ())
+    threading.Thread(target=runner.run, name=WORKERS[0], daemon=True).start()
     if work.follower.caught_up.wait(_PATIENCE):
         if summary(folder).over:
             job._ended.wait(_PATIENCE)
         else:
-            desk.settle(_PATIENCE)
+            runner.settle(_PATIENCE)
     return job
 
 
@@ -110,7 +110,7 @@ class _Following:
         return end.status
 
 
-class _Box(Mailbox):
+class _RefusingMailbox(Mailbox):
     """A mailbox that raises an error if nothing reads the commands."""
 
     def __init__(self, refusal: str | None) -> None:

@@ -1,6 +1,6 @@
 """Follows a job of another process: reads its record and sends commands through its folder.
 
-`carry` launches a job and follows it; launch/attached/attach.py follows any run of a root, from any process.
+`run` launches a job and follows it; launch/attached/attach.py follows any run of a root, from any process.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ _LINES = 20
 """Lines of the output in the error of a job that ended without one."""
 
 
-def carry(assignment: Assignment, emit: EventSink, inbox: Mailbox, plan: accelerate.LaunchPlan) -> Done:
+def run(assignment: Assignment, emit: EventSink, inbox: Mailbox, plan: accelerate.LaunchPlan) -> Done:
     """Launch the job and follow it; if it ends while this process waits, the task gets its trained weights."""
     if not isinstance(emit, FirstEvents):
         raise RuntimeError(f"{assignment.kind} is a part of a job, and only whole ones are launched.")
-    desk: JobSink = emit.outlet  # type: ignore[assignment]  # of the process that asked
-    words, going = _with_trackers(emit.give())
-    with desk.away() as away:
+    job_sink: JobSink = emit.sink  # type: ignore[assignment]  # of the process that asked
+    messages, going = _with_trackers(emit.take())
+    with job_sink.away() as away:
         run = away.folder.path
         try:
-            job_file.write(run, assignment, words, plan.notes)
+            job_file.write(run, assignment, messages, plan.notes)
             for tracker in going:
                 tracker.leave(run.name)
             process = _start(plan, away)
         except BaseException:
             job_file.remove(run)
             raise
-        del words
+        del messages
         follower = LaunchedJob(run, lambda command: control.send(run, command), away.left)
         try:
-            end = follower.follow(desk, inbox)
+            end = follower.follow(job_sink, inbox)
         except StillRunning:
             _left.append(process)
             raise
@@ -76,18 +76,18 @@ def carry(assignment: Assignment, emit: EventSink, inbox: Mailbox, plan: acceler
         _wait(process)
         assignment.updates = end.step
         if end.status == "failed":
-            desk(end)
+            job_sink(end)
             raise _error(run, end)
         if assignment.trains:
-            _copy_results_back(assignment.task, run, end, desk)
-        desk(end)
+            _copy_results_back(assignment.task, run, end, job_sink)
+        job_sink(end)
     return Done(end.status, _value(run))
 
 
-def _with_trackers(words: FirstMessages) -> tuple[FirstMessages, list[Tracker]]:
+def _with_trackers(first: FirstMessages) -> tuple[FirstMessages, list[Tracker]]:
     """The first messages with the trackers that the launched process runs, since they continue without this process."""
-    going, messages = [], list(words.messages)
-    for tracker in words.trackers:
+    going, messages = [], list(first.messages)
+    for tracker in first.trackers:
         if not tracker.is_sent_along:
             continue
         try:
@@ -96,7 +96,7 @@ def _with_trackers(words: FirstMessages) -> tuple[FirstMessages, list[Tracker]]:
         except Exception as error:  # noqa: BLE001 - whatever of its arguments cannot be sent
             text = f"tracker {tracker.name!r} stays in this process, and gets the run's events as long as it is followed here: {error}"
             messages.append(Message(text, "warning"))
-    return words._replace(messages=messages, trackers=going), going
+    return first._replace(messages=messages, trackers=going), going
 
 
 _left: list[subprocess.Popen[bytes]] = []

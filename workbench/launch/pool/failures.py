@@ -25,46 +25,46 @@ _CRASH = "Fatal Python error"
 _FRAMES = 12
 
 
-def cause(course: JobOutcome) -> BaseException:
+def cause(outcome: JobOutcome) -> BaseException:
     """The error of the job."""
-    if course.hung:
-        return RankTimeout(f"{course.hung}\n\n{_kept(course)}")
-    first = min((fate for fate in course.fates if fate.failed), key=_rank_of_cause)
-    world = len(course.fates)
-    error = _error_of_dead_rank(first, course) if first.dead else _own(first)
+    if outcome.hung:
+        return RankTimeout(f"{outcome.hung}\n\n{_kept(outcome)}")
+    first = min((rank_outcome for rank_outcome in outcome.ranks if rank_outcome.failed), key=_rank_of_cause)
+    world = len(outcome.ranks)
+    error = _error_of_dead_rank(first, outcome) if first.dead else _own(first)
     if world > 1 and not first.dead:
-        error.add_note(f"in rank {first.rank} of {world}{_with(first, course.fates)}")
-    hint = _hint(error, "" if first.said is None else first.said.traceback)
+        error.add_note(f"in rank {first.rank} of {world}{_with(first, outcome.ranks)}")
+    hint = _hint(error, "" if first.report is None else first.report.traceback)
     if hint:
         error.add_note(hint)
     return error
 
 
-def _rank_of_cause(fate: RankOutcome) -> tuple[int, float, int]:
+def _rank_of_cause(rank_outcome: RankOutcome) -> tuple[int, float, int]:
     """A rank's own error comes before a death, which may be its consequence, and before errors about a lost partner."""
-    if fate.dead:
+    if rank_outcome.dead:
         kind = 1
-    elif fate.follows:
+    elif rank_outcome.follows:
         kind = 3
     else:
         # An error that all ranks raise for what one of them saw.
-        kind = 2 if isinstance(fate.value, NonFiniteError) and not getattr(fate.value, "own", True) else 0
-    return kind, fate.at if kind == 0 else 0.0, fate.rank
+        kind = 2 if isinstance(rank_outcome.value, NonFiniteError) and not getattr(rank_outcome.value, "own", True) else 0
+    return kind, rank_outcome.at if kind == 0 else 0.0, rank_outcome.rank
 
 
-def _own(fate: RankOutcome) -> BaseException:
-    error: BaseException = fate.value
-    if fate.said is not None and fate.said.traceback:
-        error.__cause__ = RemoteTraceback(fate.said.traceback)
+def _own(rank_outcome: RankOutcome) -> BaseException:
+    error: BaseException = rank_outcome.value
+    if rank_outcome.report is not None and rank_outcome.report.traceback:
+        error.__cause__ = RemoteTraceback(rank_outcome.report.traceback)
     return error
 
 
-def _error_of_dead_rank(fate: RankOutcome, course: JobOutcome) -> BaseException:
-    world = len(course.fates)
-    who = f"rank {fate.rank} of {world}" if world > 1 else "the process of the job"
-    error = ChildDied(f"{who} died: {fate.lost or in_words(fate.code)}. {_kept(course)}")
-    if fate.tail:
-        error.add_note(f"the end of what it wrote:\n{_end_of(fate.tail)}")
+def _error_of_dead_rank(rank_outcome: RankOutcome, outcome: JobOutcome) -> BaseException:
+    world = len(outcome.ranks)
+    who = f"rank {rank_outcome.rank} of {world}" if world > 1 else "the process of the job"
+    error = ChildDied(f"{who} died: {rank_outcome.lost or in_words(rank_outcome.code)}. {_kept(outcome)}")
+    if rank_outcome.tail:
+        error.add_note(f"the end of what it wrote:\n{_end_of(rank_outcome.tail)}")
     return error
 
 
@@ -77,16 +77,16 @@ def _end_of(tail: str) -> str:
     return "\n".join([crash + what, *(threads[max(0, threads.find("Current thread")) :].splitlines()[:_FRAMES])])
 
 
-def _kept(course: JobOutcome) -> str:
-    if not isinstance(course.left, ModuleDiff):
+def _kept(outcome: JobOutcome) -> str:
+    if not isinstance(outcome.left, ModuleDiff):
         return "The model has the weights that it had before; the next job starts new processes."
     return "The model has the weights of its last update; the next job starts new processes."
 
 
-def _with(first: RankOutcome, fates: Sequence[RankOutcome]) -> str:
+def _with(first: RankOutcome, outcomes: Sequence[RankOutcome]) -> str:
     """Whether the other ranks failed alike."""
-    same = [f for f in fates if not f.dead and f.failed and (type(f.value), str(f.value)) == (type(first.value), str(first.value))]
-    return "" if len(same) < len(fates) else ", and in all others alike"
+    same = [f for f in outcomes if not f.dead and f.failed and (type(f.value), str(f.value)) == (type(first.value), str(first.value))]
+    return "" if len(same) < len(outcomes) else ", and in all others alike"
 
 
 def _hint(error: BaseException, traceback: str) -> str:

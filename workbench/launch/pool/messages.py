@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class RankConfig:
     """To a new rank: its number, the number of ranks, and how they find each other."""
 
     rank: int
@@ -33,13 +33,13 @@ class Ping:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class RequestState:
     """To rank 0, which waits for a lost rank: send the present state of the task."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """The record holds everything before the `Settle` of this number."""
+class RecordFlushed:
+    """The record holds everything before the `FlushRecord` of this number."""
 
     number: int
 
@@ -55,7 +55,7 @@ class Pong:
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
+class FlushRecord:
     """Answer when the record holds all that I have emitted; I wait this long at most."""
 
     number: int
@@ -76,7 +76,7 @@ class RankEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class LateEvents:
-    """The answer to `Exit`; the package of the task's state comes with it."""
+class StateReply:
+    """The answer to `RequestState`; the package of the task's state comes with it."""
 
     updates: int

@@ -27,7 +27,7 @@ from workbench.launch.assignments import Assignment, Done
 from workbench.launch.job import EventSink
 from workbench.launch.module_diff import ModuleDiff
 from workbench.launch.pool.failures import cause
-from workbench.launch.pool.messages import Placement
+from workbench.launch.pool.messages import RankConfig
 from workbench.launch.pool.placement import backend, device, environment
 from workbench.launch.pool.supervisor import JobOutcome, Supervisor
 from workbench.launch.pool.worker_handle import WorkerHandle
@@ -54,7 +54,7 @@ class Pool:
         self.members: list[WorkerHandle] = []
         try:
             for rank in range(len(devices)):
-                place = Placement(
+                place = RankConfig(
                     rank, len(devices), environment(rank, accelerator, devices), self._store, backend(accelerator, devices),
                     device(rank, accelerator, devices),
                 )  # fmt: skip
@@ -98,22 +98,22 @@ _working = threading.Lock()
 """Held while its ranks do a job, or end."""
 
 
-def carry(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit: EventSink, inbox: Mailbox) -> Done:
+def run(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit: EventSink, inbox: Mailbox) -> Done:
     """Run an assignment on the ranks; afterwards the task here has their changes. Its errors are raised."""
-    with _working, _letter(assignment, len(devices)) as (handles, note):
-        outlet = _Noted(emit, note)
-        course = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
-        if _never_began(course):  # the server died between two jobs
-            course = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
-    assignment.updates = course.updates
-    if isinstance(course.left, ModuleDiff):
-        course.left.put(assignment.task)
-    if _never_began(course):
-        raise ServerError(f"no process could be started for the job: {course.fates[0].lost}")
-    if course.failed:
-        raise cause(course)
-    done: Done | Exception = course.fates[0].value
-    for found in (done, course.left):
+    with _working, _pack_job(assignment, len(devices)) as (handles, note):
+        outlet = _NoteSink(emit, note)
+        outcome = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
+        if _never_began(outcome):  # the server died between two jobs
+            outcome = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
+    assignment.updates = outcome.updates
+    if isinstance(outcome.left, ModuleDiff):
+        outcome.left.put(assignment.task)
+    if _never_began(outcome):
+        raise ServerError(f"no process could be started for the job: {outcome.ranks[0].lost}")
+    if outcome.failed:
+        raise cause(outcome)
+    done: Done | Exception = outcome.ranks[0].value
+    for found in (done, outcome.left):
         if isinstance(found, Exception):  # it cannot be unpacked here
             raise found
     assert isinstance(done, Done)
@@ -142,7 +142,7 @@ def close() -> None:
         if _pool is not None:
             _pool.kill()
     try:
-        _shelf.close()
+        _cache.close()
         if _pool is not None:
             _drop(_pool)
     finally:
@@ -153,13 +153,13 @@ def _done_by(pool: Pool, assignment: Assignment, handles: Sequence[int], emit: E
     following = Supervisor(pool.members, emit, inbox, assignment.settings.rank_timeout)
     try:
         following.hand_out(handles)
-        course = following.follow()
+        outcome = following.follow()
     except BaseException:
         _drop(pool)
         raise
-    if course.failed:
+    if outcome.failed:
         _drop(pool)
-    return course
+    return outcome
 
 
 def _ready(accelerator: str, devices: tuple[int, ...]) -> Pool:
@@ -182,7 +182,7 @@ def _drop(pool: Pool) -> None:
             pool.close()
 
 
-_shelf = BufferCache()
+_cache = BufferCache()
 """The large buffers of the latest job, which the next one reuses."""
 _placed: list[weakref.ref[torch.Tensor]] = []
 """The tensors of the latest job that are in it."""
@@ -198,27 +198,27 @@ def keep_one_copy() -> None:
             there = [tensor for placed in _placed if (tensor := placed()) is not None]
             _placed.clear()
             while there:
-                rebind([there[-1]], _shelf)  # the list itself refers to it
+                rebind([there[-1]], _cache)  # the list itself refers to it
                 there.pop()
         finally:
             _working.release()
 
 
 @contextlib.contextmanager
-def _letter(assignment: Assignment, ranks: int) -> Iterator[tuple[list[int], str | None]]:
+def _pack_job(assignment: Assignment, ranks: int) -> Iterator[tuple[list[int], str | None]]:
     """The job, packed once for all ranks; inside, its file descriptors and the message about its packing."""
     threads = max(1, torch.get_num_threads() // ranks)
-    room = Capacity(assignment.folder or Path(tempfile.gettempdir()), available_memory)
-    packed = pack(assignment, assignment.names(), lists=True, shelf=_shelf, room=room)
+    capacity = Capacity(assignment.folder or Path(tempfile.gettempdir()), available_memory)
+    packed = pack(assignment, assignment.names(), lists=True, cache=_cache, capacity=capacity)
     _placed[:] = map(weakref.ref, packed.tensors)
     packed.tensors = ()
-    with packed as parcel:
-        cover, handles = message.write(request(assignment.kind, threads), [parcel])
-        with cover:
-            yield [handle for handle in handles if isinstance(handle, int)], parcel.note
+    with packed as package:
+        header, handles = message.write(request(assignment.kind, threads), [package])
+        with header:
+            yield [handle for handle in handles if isinstance(handle, int)], package.note
 
 
-class _Noted:
+class _NoteSink:
     """An event sink that adds, after the job's beginning, the message about its packing."""
 
     def __init__(self, emit: EventSink, note: str | None) -> None:
@@ -231,15 +231,15 @@ class _Noted:
             self._emit(Message(self._note, "warning"))
 
 
-def _never_began(course: JobOutcome) -> bool:
-    return all(fate.dead and fate.pid is None for fate in course.fates)
+def _never_began(outcome: JobOutcome) -> bool:
+    return all(rank_outcome.dead and rank_outcome.pid is None for rank_outcome in outcome.ranks)
 
 
 def _forget() -> None:
     """In a process forked from ours: these are not its ranks (their ends are closed where they are kept)."""
     global _pool, _changing, _working
     _pool, _changing, _working = None, threading.Lock(), threading.Lock()
-    _shelf.close()
+    _cache.close()
 
 
 atexit.register(close)

@@ -13,10 +13,18 @@ from workbench.commands import Mailbox
 from workbench.events import Event, StepsDone
 from workbench.launch.job import EventSink
 from workbench.launch.module_diff import ModuleDiff
-from workbench.launch.pool.messages import Exit, LateEvents, Pong, RankEnded, Settle, Settled, StartJob
+from workbench.launch.pool.messages import (
+    FlushRecord,
+    Pong,
+    RankEnded,
+    RecordFlushed,
+    RequestState,
+    StartJob,
+    StateReply,
+)
 from workbench.launch.pool.watchdog import Watchdog
 from workbench.launch.pool.worker_handle import WorkerHandle
-from workbench.launch.process import message as letter
+from workbench.launch.process import message as job_message
 from workbench.launch.process.channel import Received
 from workbench.share.package import Package, unpack
 
@@ -41,7 +49,7 @@ class RankOutcome:
 
     rank: int
     pid: int | None = None
-    said: RankEnded | None = None
+    report: RankEnded | None = None
     value: Any = None
     """Rank 0's `Done`; the error of a rank that failed."""
     dead: bool = False
@@ -54,11 +62,11 @@ class RankOutcome:
 
     @property
     def over(self) -> bool:
-        return self.dead or self.said is not None
+        return self.dead or self.report is not None
 
     @property
     def failed(self) -> bool:
-        return self.dead or (self.said is not None and self.said.failed)
+        return self.dead or (self.report is not None and self.report.failed)
 
     @property
     def follows(self) -> bool:
@@ -75,7 +83,7 @@ def is_echo(error: object) -> bool:
 class JobOutcome:
     """The outcome of a job."""
 
-    fates: list[RankOutcome]
+    ranks: list[RankOutcome]
     left: ModuleDiff | Exception | None = None
     """Rank 0's changes of the task, or why they cannot be unpacked here."""
     updates: int = 0
@@ -85,7 +93,7 @@ class JobOutcome:
 
     @property
     def failed(self) -> bool:
-        return bool(self.hung) or any(fate.failed for fate in self.fates)
+        return bool(self.hung) or any(rank_outcome.failed for rank_outcome in self.ranks)
 
 
 class Supervisor:
@@ -93,7 +101,7 @@ class Supervisor:
 
     def __init__(self, members: Sequence[WorkerHandle], emit: EventSink, inbox: Mailbox, timeout: float) -> None:
         self._members, self._emit, self._inbox = members, emit, inbox
-        self.course = JobOutcome([RankOutcome(member.rank, member.pid) for member in members])
+        self.outcome = JobOutcome([RankOutcome(member.rank, member.pid) for member in members])
         self._watchdog = Watchdog(members, timeout)
         self._deadline = float("inf")
         self._asked = self._explained = False
@@ -111,7 +119,7 @@ class Supervisor:
             for member in self._members:
                 for fd, hear in member.all_sources(self._hear):
                     select.register(fd, selectors.EVENT_READ, hear)
-            while not all(fate.over for fate in self.course.fates) and time.monotonic() < self._deadline:
+            while not all(rank_outcome.over for rank_outcome in self.outcome.ranks) and time.monotonic() < self._deadline:
                 for key, _ in select.select(POLL):
                     if not key.data():
                         select.unregister(key.fd)
@@ -121,45 +129,45 @@ class Supervisor:
         for member in self._members:
             member.drain()
             member.lines.finish()
-        return self.course
+        return self.outcome
 
     def _hear(self, member: WorkerHandle, received: Received) -> None:
         message, fds = received
         if isinstance(message, RankEnded):
             self._take_end(member, message, fds)
-        elif isinstance(message, LateEvents):
-            (self.course.left,), self.course.updates = _values(fds), message.updates
+        elif isinstance(message, StateReply):
+            (self.outcome.left,), self.outcome.updates = _values(fds), message.updates
             self._deadline = 0.0
         elif isinstance(message, Pong):
             self._watchdog.on_pong(message.count)
-        elif isinstance(message, Settle):
+        elif isinstance(message, FlushRecord):
             self._emit.settle(message.seconds)
-            member.tell(Settled(message.number))
+            member.tell(RecordFlushed(message.number))
         else:
             self._pass_on(message)
 
     def _pass_on(self, event: Event) -> None:
         if isinstance(event, StepsDone):
-            self.course.updates = event.step + event.every * (event.rows - 1) + 1
+            self.outcome.updates = event.step + event.every * (event.rows - 1) + 1
         self._emit(event)
 
     def _take_end(self, member: WorkerHandle, ended: RankEnded, fds: list[int]) -> None:
-        fate = self.course.fates[member.rank]
-        fate.said, fate.at = ended, time.monotonic()
+        rank_outcome = self.outcome.ranks[member.rank]
+        rank_outcome.report, rank_outcome.at = ended, time.monotonic()
         member.files.update(ended.files)
-        fate.value, left = _values(fds)
+        rank_outcome.value, left = _values(fds)
         if member.rank == 0:
-            self.course.left, self.course.updates = left, ended.updates
+            self.outcome.left, self.outcome.updates = left, ended.updates
 
     def _check_dead_ranks(self) -> None:
-        for member, fate in zip(self._members, self.course.fates, strict=True):
-            if member.over and not fate.over:
+        for member, rank_outcome in zip(self._members, self.outcome.ranks, strict=True):
+            if member.over and not rank_outcome.over:
                 for received in member.channel.take():  # its last message
                     self._hear(member, received)
                 member.drain()
-                if not fate.over:
-                    fate.dead, fate.code, fate.lost, fate.tail = True, member.code, member.lost, member.lines.tail
-                    fate.pid, fate.at = member.pid, time.monotonic()
+                if not rank_outcome.over:
+                    rank_outcome.dead, rank_outcome.code, rank_outcome.lost, rank_outcome.tail = True, member.code, member.lost, member.lines.tail
+                    rank_outcome.pid, rank_outcome.at = member.pid, time.monotonic()
 
     def _forward(self) -> None:
         """Send commands to rank 0, which shares them."""
@@ -168,28 +176,28 @@ class Supervisor:
 
     def _keep_time(self) -> None:
         """When one has failed, or all hang, the others have some seconds; then take rank 0's state."""
-        if not self._explained and any(fate.failed and not fate.follows for fate in self.course.fates):
+        if not self._explained and any(rank_outcome.failed and not rank_outcome.follows for rank_outcome in self.outcome.ranks):
             self._explained, self._deadline = True, min(self._deadline, time.monotonic() + GATHER)
-        elif self._deadline == float("inf") and self.course.failed:
+        elif self._deadline == float("inf") and self.outcome.failed:
             self._deadline = time.monotonic() + _CAUSE
         if self._watchdog.due():
-            self.course.hung = self._watchdog.report()
+            self.outcome.hung = self._watchdog.report()
             self._deadline = 0.0
-        if time.monotonic() >= self._deadline and not self._asked and not self.course.fates[0].over:
+        if time.monotonic() >= self._deadline and not self._asked and not self.outcome.ranks[0].over:
             self._asked, self._deadline = True, time.monotonic() + _HAND_OVER
-            self._members[0].tell(Exit())
+            self._members[0].tell(RequestState())
 
 
 def _values(fds: list[int]) -> list[Any]:
     """The contents of a message's packages; one that cannot be unpacked here becomes the error that says so."""
-    _, parcels = letter.read(fds)
-    return [_value(parcel) for parcel in parcels]
+    _, packages = job_message.read(fds)
+    return [_value(package) for package in packages]
 
 
-def _value(parcel: Package) -> Any:
-    with parcel:
+def _value(package: Package) -> Any:
+    with package:
         try:
-            return unpack(parcel)
+            return unpack(package)
         except Exception as error:  # noqa: BLE001 - it is what came of the job
             error.add_note("the job ended, but what it gave cannot be read in this process")
             return error

@@ -60,7 +60,7 @@ class Watchdog:
             member.ask_for_stacks()
         _written([member for member in self._members if member.rank not in stopped])
         told = [f"rank {m.rank} of {len(self._members)}:\n{self._doing(m, stopped)}" for m in self._members]
-        return "\n\n".join([f"no rank has come on for {self._timeout:g} s (rank_timeout). {_culprit(stopped)}", *told])
+        return "\n\n".join([f"no rank has made progress for {self._timeout:g} s (rank_timeout). {_stopped_ranks(stopped)}", *told])
 
     def _doing(self, member: WorkerHandle, stopped: Sequence[int]) -> str:
         if member.rank in stopped:
@@ -81,7 +81,7 @@ def _written(members: Sequence[WorkerHandle]) -> None:
         time.sleep(0.02)
 
 
-def _culprit(stopped: Sequence[int]) -> str:
+def _stopped_ranks(stopped: Sequence[int]) -> str:
     if not stopped:
         return "One of them hangs, or takes longer than that for one update; this is what each does:"
     return f"Rank {stopped[0]} is stopped, and the others wait for it:"

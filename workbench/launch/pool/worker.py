@@ -31,20 +31,27 @@ from workbench.events import Event
 from workbench.launch.assignments import Assignment
 from workbench.launch.module_diff import ModuleDiff, ModulesBefore
 from workbench.launch.pool.messages import (
-    Exit,
-    LateEvents,
+    FlushRecord,
     Ping,
-    Placement,
     Pong,
+    RankConfig,
     RankEnded,
-    Settle,
-    Settled,
+    RecordFlushed,
+    RequestState,
     StartJob,
+    StateReply,
 )
 from workbench.launch.process import child_main
-from workbench.launch.process import message as letter
+from workbench.launch.process import message as job_message
 from workbench.launch.process.channel import Channel
-from workbench.launch.process.child_main import become_child, flush, pack_error, settle_in, told, unpacked
+from workbench.launch.process.child_main import (
+    become_child,
+    flush,
+    format_traceback,
+    pack_error,
+    settle_in,
+    unpacked,
+)
 from workbench.share.package import Package, pack
 from workbench.share.segment import Segment
 
@@ -70,12 +77,12 @@ class _Rank:
         self._works: queue.SimpleQueue[tuple[list[int], _Inbox]] = queue.SimpleQueue()
         self._inbox = _Inbox()
         self._sender = _Sender(channel)
-        self._outlet = _Outlet(self._sender)
+        self._outlet = _EventSender(self._sender)
         self._at_work: tuple[Assignment, ModulesBefore] | None = None
         self._known = frozenset(sys.modules)
 
     def serve(self) -> NoReturn:
-        place: Placement = next(self._messages).message
+        place: RankConfig = next(self._messages).message
         threading.Thread(target=self._receive, daemon=True).start()
         try:
             _join_process_group(place)
@@ -84,14 +91,14 @@ class _Rank:
         while True:
             self._run_job(place, *self._works.get())
 
-    def _run_job(self, place: Placement, handles: list[int], inbox: _Inbox) -> None:
+    def _run_job(self, place: RankConfig, handles: list[int], inbox: _Inbox) -> None:
         """Run one job. After one that failed here the group cannot be used any more, and this rank ends."""
         _forget_classes()
         try:
-            request, parcels = letter.read(handles)
+            request, packages = job_message.read(handles)
             settle_in(request)
             os.environ.update(place.environment)
-            (assignment,) = unpacked(request.name, parcels)
+            (assignment,) = unpacked(request.name, packages)
             self._at_work = assignment, ModulesBefore.of(assignment.task)
             done = assignment(self._outlet if place.rank == 0 else _NoOutput(), inbox)
             value = pack(done if place.rank == 0 else None, names={"what the job found": done})
@@ -100,7 +107,7 @@ class _Rank:
             self._fail(error)
         self._send_result(RankEnded(updates=assignment.updates, files=_own_files(self._known)), [value, left])
         self._at_work = None
-        del assignment, done, parcels
+        del assignment, done, packages
         gc.collect()  # the data of the job is freed before the next
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
@@ -113,7 +120,7 @@ class _Rank:
         except Exception as second:  # noqa: BLE001 - the first is what matters
             error.add_note(f"and what it left of the model cannot be sent: {second}")
             left = pack(None)
-        self._send_result(RankEnded(True, told(error, _OURS), updates), [pack_error(error), left])
+        self._send_result(RankEnded(True, format_traceback(error, _OURS), updates), [pack_error(error), left])
         self._sender.flush()
         os._exit(1)
 
@@ -124,10 +131,10 @@ class _Rank:
         assignment, before = self._at_work
         return ModuleDiff.of(assignment.task, before) if assignment.trains else None
 
-    def _send_result(self, message: RankEnded | LateEvents, parcels: Sequence[Package]) -> None:
+    def _send_result(self, message: RankEnded | StateReply, packages: Sequence[Package]) -> None:
         flush()
-        cover, handles = letter.write(None, parcels)
-        segments = [cover, *(segment for parcel in parcels for segment in parcel.segments)]
+        header, handles = job_message.write(None, packages)
+        segments = [header, *(segment for package in packages for segment in package.segments)]
         self._sender.send(message, [handle for handle in handles if isinstance(handle, int)], segments)
 
     def _receive(self) -> None:
@@ -144,10 +151,10 @@ class _Rank:
             self._inbox = _Inbox()
             self._works.put((fds, self._inbox))
         elif isinstance(message, Ping):
-            self._sender.send(Pong(self._inbox.looks + self._outlet.said))
-        elif isinstance(message, Exit):
+            self._sender.send(Pong(self._inbox.polls + self._outlet.events_sent))
+        elif isinstance(message, RequestState):
             self._leave()
-        elif isinstance(message, Settled):
+        elif isinstance(message, RecordFlushed):
             self._outlet.settled(message.number)
         else:
             self._inbox.put(message)
@@ -156,10 +163,10 @@ class _Rank:
         """The main thread hangs: send the task's state as of the last update."""
         with contextlib.suppress(Exception):  # then there is nothing to send
             if self._at_work is not None:
-                self._send_result(LateEvents(self._at_work[0].updates_now()), [pack(self._module_diff())])
+                self._send_result(StateReply(self._at_work[0].updates_now()), [pack(self._module_diff())])
 
 
-def _join_process_group(place: Placement) -> None:
+def _join_process_group(place: RankConfig) -> None:
     """Join the process group."""
     os.environ.update(place.environment)
     if place.device is not None:
@@ -193,18 +200,18 @@ class _Inbox(Mailbox):
 
     def __init__(self) -> None:
         super().__init__()
-        self.looks = 0
+        self.polls = 0
 
     def __bool__(self) -> bool:
-        self.looks += 1
+        self.polls += 1
         return super().__bool__()
 
     def has(self, kind: type[Command]) -> bool:
-        self.looks += 1
+        self.polls += 1
         return super().has(kind)
 
     def wait(self, timeout: float) -> bool:
-        self.looks += 1
+        self.polls += 1
         return super().wait(timeout)
 
 
@@ -213,7 +220,7 @@ class _Sender:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._queue: queue.SimpleQueue[_Parting] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Outgoing] = queue.SimpleQueue()
         threading.Thread(target=self._run, daemon=True).start()
 
     def send(self, message: Any, fds: Sequence[int] = (), segments: Sequence[Segment] = ()) -> None:
@@ -229,11 +236,11 @@ class _Sender:
     def _run(self) -> None:
         try:
             while True:
-                parting = self._queue.get()
-                if isinstance(parting, threading.Event):
-                    parting.set()
+                outgoing = self._queue.get()
+                if isinstance(outgoing, threading.Event):
+                    outgoing.set()
                     continue
-                message, fds, segments = parting
+                message, fds, segments = outgoing
                 self._channel.send(message, fds)
                 for segment in segments:
                     segment.close()
@@ -244,26 +251,26 @@ class _Sender:
             os.killpg(0, signal.SIGKILL)
 
 
-_Parting = tuple[Any, Sequence[int], Sequence[Segment]] | threading.Event
+_Outgoing = tuple[Any, Sequence[int], Sequence[Segment]] | threading.Event
 
 
-class _Outlet:
+class _EventSender:
     """The event sink of rank 0."""
 
     def __init__(self, sender: _Sender) -> None:
         self._sender = sender
-        self.said = 0
+        self.events_sent = 0
         self._waiting: dict[int, threading.Event] = {}
 
     def __call__(self, event: Event, /) -> None:
-        self.said += 1
+        self.events_sent += 1
         self._sender.send(event)
 
     def settle(self, seconds: float = 3.0) -> None:
-        self.said += 1
-        number, reached = self.said, threading.Event()
+        self.events_sent += 1
+        number, reached = self.events_sent, threading.Event()
         self._waiting[number] = reached
-        self._sender.send(Settle(number, seconds))
+        self._sender.send(FlushRecord(number, seconds))
         reached.wait(seconds)
         del self._waiting[number]
 

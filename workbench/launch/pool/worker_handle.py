@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.launch.pool.messages import Placement
+from workbench.launch.pool.messages import RankConfig
 from workbench.launch.process import fd_passing
 from workbench.launch.process.channel import Channel, Received
 from workbench.launch.process.child_handle import Child, Hear, Server
@@ -20,7 +20,7 @@ from workbench.launch.process.output_lines import OutputLines
 class WorkerHandle(Child):
     """A rank, between jobs and in one."""
 
-    def __init__(self, place: Placement, server: Server) -> None:
+    def __init__(self, place: RankConfig, server: Server) -> None:
         self.lines = OutputLines()
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the rank
         super().__init__(lambda name, data: self.lines.feed(name, data))

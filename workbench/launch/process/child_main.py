@@ -134,7 +134,7 @@ def work(handles: Sequence[Handle]) -> tuple[Reply, Package]:
             peak = peak_bytes()
         return Reply("result", "", peak), pack(result, names={f"the result of {request.name}": result})
     except BaseException as error:  # noqa: BLE001 - it is the caller's, SystemExit and KeyboardInterrupt too
-        return Reply("error", told(error), peak), pack_error(error)
+        return Reply("error", format_traceback(error), peak), pack_error(error)
 
 
 def settle_in(request: Request) -> None:
@@ -162,7 +162,7 @@ def unpacked(name: str, parcels: list[Package]) -> list[Any]:
     return values
 
 
-def told(error: BaseException, own: Sequence[str] = (__file__,)) -> str:
+def format_traceback(error: BaseException, own: Sequence[str] = (__file__,)) -> str:
     """The traceback without the frames of our `own` files at its top."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename in own:

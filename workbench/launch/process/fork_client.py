@@ -163,7 +163,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def carry(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> CallOutcome:
+def run(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> CallOutcome:
     """Run one call in a child of the server and follow it to its end."""
     letter = [handle for handle in handles if isinstance(handle, int)]
     if len(letter) + fd_passing.FIXED > fd_passing.MOST:

@@ -103,11 +103,11 @@ def run_in_child(
             answers: list[tuple[Reply, Package]] = []
             take = partial(_take, answers)
             if FORK:
-                end = fork_client.carry(handles, lines.feed, stop)
+                end = fork_client.run(handles, lines.feed, stop)
                 if end.answer is not None:
                     take(end.answer)
             else:
-                end = spawn.carry(handles, lines.feed, stop, take)
+                end = spawn.run(handles, lines.feed, stop, take)
     lines.finish()
     return _outcome(end, answers, lines.tail)
 

@@ -13,7 +13,7 @@ from workbench.share.segment import Handle
 _GRACE = 5.0
 
 
-def carry(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None, take: Callable[[list[Handle]], Any]) -> CallOutcome:
+def run(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None, take: Callable[[list[Handle]], Any]) -> CallOutcome:
     """Run one call in a spawned process. `take` attaches to the answer while its sender still lives.
 
     As always with spawn, a script must guard what it runs with `if __name__ == "__main__":`.

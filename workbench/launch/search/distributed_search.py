@@ -82,7 +82,7 @@ def trials_of_ranks(
     def trial(size: int) -> Trial:
         trying = RankTrial(id, task, settings, request, size)
         try:
-            done = select_launcher.carry(trying, _Lines(emit), _StopInbox(inbox))
+            done = select_launcher.run(trying, _Lines(emit), _StopInbox(inbox))
         except Exception as error:
             if not is_out_of_memory(error):
                 raise

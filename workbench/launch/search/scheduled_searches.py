@@ -24,7 +24,7 @@ def check(settings: Settings) -> None:
         _refuse(settings, [e for e in _epochs(settings) if e >= settings.epochs], last)
 
 
-def milestones(session: Session) -> AtEpoch:
+def searches_by_epoch(session: Session) -> AtEpoch:
     """What this fit runs at the start of its epochs. What would fail in the middle of the run fails now."""
     settings = session.settings
     if settings.fast_dev_run:

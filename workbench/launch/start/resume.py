@@ -13,7 +13,7 @@ from workbench.runs import inherited, setting_text
 from workbench.runs.checkpoints import Checkpoint
 from workbench.runs.printable import printable
 from workbench.runs.read import read_header
-from workbench.settings import LOCAL, Settings, SettingsError, knob
+from workbench.settings import LOCAL, Settings, SettingsError, metadata_of
 from workbench.techniques import limits
 from workbench.techniques.stopping import reached
 
@@ -60,7 +60,7 @@ class ResumePlan:
         """All state of the checkpoint."""
         return read_state(self.point.path)
 
-    def story(self) -> ResumeHistory:
+    def history(self) -> ResumeHistory:
         """The messages of the fit before it continues."""
         events, step = [*self.events()], self.point.step
         told = [*inherited.record_until(events, self.point, self.checked)]
@@ -79,7 +79,7 @@ class ResumePlan:
     def live(self) -> dict[str, Any]:
         """The edited settings that `job.change` could have changed too."""
         numbers = {name: value for name, value in self.edited.items() if not isinstance(value, dict)}  # {epoch: batches} is a schedule
-        return {name: value for name, value in numbers.items() if knob(name).live or name == "batch_size"}
+        return {name: value for name, value in numbers.items() if metadata_of(name).live or name == "batch_size"}
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ResumeSettings:
     bench: Settings
     given: Mapping[str, Any]
 
-    def going_on(
+    def plan_from(
         self, id: str, folder: Path, point: Checkpoint, events: Callable[[], Sequence[Event]], since: Mapping[str, Any],
         asked: Settings | None = None,
     ) -> ResumePlan:  # fmt: skip

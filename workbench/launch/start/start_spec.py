@@ -82,7 +82,7 @@ class StartResolver:
             return {self._wanted.run}
         return {asked.job.id for asked in self._candidates()} if not self.fresh else set()
 
-    def foresee(self, untouched: Callable[[str], bool], idle: bool) -> Settings:
+    def predict_settings(self, untouched: Callable[[str], bool], idle: bool) -> Settings:
         """The settings it will have, as far as they can be foreseen; mistakes raise an error now.
 
         idle: whether no job of the bench runs or waits, so that the model may be read.
@@ -96,10 +96,10 @@ class StartResolver:
             settings = own.replace(**{**self._terms.local(own), **to_come.since, **self._terms.given})
             self._terms.refuse_fixed(to_come.job.id, own, settings)
             return settings
-        found = self.look(untouched) if idle or self._wanted.run is not None else None
+        found = self.resolve(untouched) if idle or self._wanted.run is not None else None
         return self.asked if found is None else found.settings
 
-    def look(self, untouched: Callable[[str], bool]) -> ResumePlan | None:
+    def resolve(self, untouched: Callable[[str], bool]) -> ResumePlan | None:
         """The plan to continue from a checkpoint; None: it starts from weights alone."""
         if self.fresh:
             return None
@@ -136,7 +136,7 @@ class StartResolver:
             self.note = _as_they_are(why)
             return None
         assert job.folder is not None
-        return self._terms.going_on(job.id, job.folder.path, end, lambda: job.events, last.since, job.settings)
+        return self._terms.plan_from(job.id, job.folder.path, end, lambda: job.events, last.since, job.settings)
 
     def _known(self) -> str:
         """The runs that can be continued, also of other benches and other days."""
@@ -167,8 +167,8 @@ class StartResolver:
             )
         own = self._asked(id)
         if own is None:
-            return self._terms.going_on(id, folder, point, lambda: Recorded(folder, True), {})
-        return self._terms.going_on(id, folder, point, lambda: own.job.events, own.since, own.job.settings)
+            return self._terms.plan_from(id, folder, point, lambda: Recorded(folder, True), {})
+        return self._terms.plan_from(id, folder, point, lambda: own.job.events, own.since, own.job.settings)
 
 
 def _has_begun(job: AnyJob) -> bool:

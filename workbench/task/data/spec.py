@@ -273,7 +273,7 @@ class DataSpec:
         for name in () if train else ("shuffle", "drop_last"):
             if given.get(name):
                 raise SettingsError(
-                    f"{name}={given[name]!r} would change nothing of {self.name}: only training data are shuffled or cut. Leave {name} out."
+                    f"{name}={given[name]!r} has no effect on {self.name}: only training data are shuffled or cut. Leave {name} out."
                 )
         if parts.own_batches is not None:
             if given.get("batch_size") is not None and given["batch_size"] != self.defaults.get("batch_size"):
@@ -305,7 +305,7 @@ class DataSpec:
     def _unused(self, name: str, given: Mapping[str, Any], decides: str) -> SettingsError:
         remedy = "give the samples (a Dataset, or a loader without it)" if self.from_loader else "give the samples in a Dataset"
         return SettingsError(
-            f"{name}={given[name]!r} would change nothing of {self.name}, since {decides}. Leave {name} out, or {remedy}."
+            f"{name}={given[name]!r} has no effect on {self.name}, since {decides}. Leave {name} out, or {remedy}."
         )
 
     def refuse_larger(self, size: int) -> None:

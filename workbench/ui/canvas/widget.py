@@ -60,9 +60,9 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         """The error of an event that could not be drawn."""
         self.wake: Callable[[], None] = self._flush_all
         """Called when there is something to send that no event brought; the dispatcher sets its own."""
-        self.asked: Callable[[Mapping[str, Any]], None] = lambda what: None
+        self.on_request: Callable[[Mapping[str, Any]], None] = lambda what: None
         """Called with what the user asks for in the canvas: {"what": "use_batch_size", "value": 64}, for example."""
-        self.looked: Callable[[], None] = lambda: None
+        self.on_open: Callable[[], None] = lambda: None
         """Called when a view has opened."""
         self.opened = False
         """Whether a view has opened; it may have before anything could be called."""
@@ -149,7 +149,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
                 self._picture.outbox.everything()
             self.wake()
             self.opened = True
-            self.looked()
+            self.on_open()
         elif content.get("type") == "ask":
             message = {name: value for name, value in content.items() if name != "type"}
             with self._lock:
@@ -157,4 +157,4 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
             if looked:
                 self.wake()
             else:
-                self.asked(message)
+                self.on_request(message)

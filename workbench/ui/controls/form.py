@@ -9,7 +9,7 @@ from typing import Any, get_args
 import ipywidgets as widgets
 
 from workbench.runs.setting_text import same
-from workbench.settings import Group, Settings, knob
+from workbench.settings import Group, Settings, metadata_of
 from workbench.ui.controls import setting_control
 from workbench.ui.controls.setting_control import Control
 
@@ -24,7 +24,7 @@ def grouped() -> dict[Group, list[str]]:
     groups: dict[Group, list[str]] = {group: [] for group in get_args(Group)}
     for name in Settings.model_fields:
         if name not in HEADER:
-            groups[knob(name).group].append(name)
+            groups[metadata_of(name).group].append(name)
     return {group: names for group, names in groups.items() if names}
 
 

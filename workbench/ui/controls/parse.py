@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from workbench.settings import Settings, SettingsError, knob
+from workbench.settings import Settings, SettingsError, metadata_of
 
 _NOTHING = ("none", "off")
 _WORDS = {"yes": True, "on": True, "true": True, "no": False, "false": False}
@@ -29,7 +29,7 @@ _DEFAULTS = {
 }
 
 
-class Unparsed:
+class ParseError:
     """Text that is neither a value nor a word. No setting takes it, so the error names it as it was typed."""
 
     def __init__(self, text: str) -> None:
@@ -53,7 +53,7 @@ def read(name: str, typed: str, yes_or_no: bool = False) -> Any:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         pass
     if set(typed) & set("()[]{}='\""):
-        return Unparsed(typed)  # half a dict, for example: as a word it could pass for a metric's name
+        return ParseError(typed)  # half a dict, for example: as a word it could pass for a metric's name
     if "," in typed:
         return [word.strip() for word in typed.split(",") if word.strip()]
     return typed  # a word; Settings decides whether it knows it
@@ -76,7 +76,7 @@ def default(name: str) -> str:
         return "none"
     if isinstance(value, int | float) and not value:
         return f"off ({value})"
-    return "all (1.0)" if value == 1.0 and knob(name).unit == "batches or a fraction" else str(value)
+    return "all (1.0)" if value == 1.0 and metadata_of(name).unit == "batches or a fraction" else str(value)
 
 
 def _nothing(name: str, typed: str) -> Any:

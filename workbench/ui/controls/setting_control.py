@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from workbench.runs import setting_text
-from workbench.settings import Settings, SettingsError, knob
+from workbench.settings import Settings, SettingsError, metadata_of
 from workbench.ui.controls import parse
 
 _HUGE = 10**12
@@ -85,7 +85,7 @@ def zero_is_off(name: str) -> bool:
 
 def tooltip(name: str) -> str:
     """What a setting means, with its unit."""
-    unit = knob(name).unit
+    unit = metadata_of(name).unit
     both = {int, float} <= set(shape(name).types)
     kinds = " A whole number counts; one with a point, like 1.0, is a fraction." if both else ""
     return f"{Settings.model_fields[name].description}{f' ({unit})' if unit else ''}{kinds}"

@@ -1,4 +1,4 @@
-"""Runs a step on a borrowed batch: a rank with sharded weights that has none must still take part in each step."""
+"""Runs a step on a padding batch: a rank with sharded weights that has no batch left must still take part in each step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.task.hooks import Stage
 from workbench.techniques.tbptt import Piece
 
 
-def run_borrowed(session: Session, item: Any, stage: Stage, step: Callable[[Any], object]) -> None:
+def run_padding(session: Session, item: Any, stage: Stage, step: Callable[[Any], object]) -> None:
     """Run the step on it; buffers, attributes, random numbers and logged values are restored afterwards."""
     batch = item.batch if isinstance(item, Piece) else item
     with rng.preserved(), session.hooks.discarding_logs(), kept_state(session.task), session.precision.autocast():
