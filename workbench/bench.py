@@ -234,7 +234,7 @@ class Workbench:
         chosen = origin.predict_settings(self._start.untouched_since, all(job.done() for job in self.jobs))
         self._refuse_unfit(chosen)
         self._task.refuse_unused(given)
-        work = jobs.Fit(self._task, chosen, self._start, origin)
+        work = jobs.FitWork(self._task, chosen, self._start, origin)
         called = {**({} if start == "fresh" else {"start": start}), **given}
         return self._submit("fit", chosen, called, work, _run_of, origin.needs)
 
@@ -263,7 +263,7 @@ class Workbench:
         request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer)
         chosen, wanted = self._chosen(given), StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
-        work = jobs.FindLR(self._task, chosen, self._start, wanted, self.root, request)
+        work = jobs.FindLRWork(self._task, chosen, self._start, wanted, self.root, request)
         called = {**differing(request, LRRequest()), **({} if start == "fresh" else {"start": start}), **given}
         needs = set() if wanted.run is None else {wanted.run}
         return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events), needs)
@@ -301,7 +301,7 @@ class Workbench:
             min_updates_per_epoch,
         )
         chosen = self._chosen(given) if method == "fit" else self._settings.replace(**given)
-        work = jobs.FindBatchSize(self._task, chosen, request)
+        work = jobs.FindBatchSizeWork(self._task, chosen, request)
         called = {**differing(request, BatchSizeRequest()), **given}
         return self._submit(
             "find_batch_size", chosen, called, work, lambda job: BatchSizes.from_events(job.events)
@@ -333,7 +333,7 @@ class Workbench:
             spec.refuse_unused(given, train=False)
         else:
             self._task.refuse_unused(given, "predict")
-        work = jobs.Predict(self._task, chosen, spec)
+        work = jobs.PredictWork(self._task, chosen, spec)
         positional = () if data is None else (Name("data"),)
         return self._submit("predict", chosen, given, work, lambda job: work.outputs, positional=positional)
 
@@ -347,7 +347,7 @@ class Workbench:
         given = _named(settings, getattr(self, kind))
         _refuse_of_training(kind, given)
         chosen = self._chosen(given, "validate" if stage == "val" else "test")
-        work = jobs.Evaluate(self._task, chosen, stage)
+        work = jobs.EvaluateWork(self._task, chosen, stage)
         return self._submit(kind, chosen, given, work, metrics_of)
 
     # -- what is kept

@@ -4,7 +4,7 @@ import pytest
 
 from workbench.events import Trial
 from workbench.tuners.batch_size_choice import Choice, Epoch, choose
-from workbench.tuners.trial import certain, uncertainty, usual
+from workbench.tuners.trial import certain, typical_time, uncertainty
 
 
 def passed(**speeds):
@@ -50,7 +50,7 @@ def test_nothing_passed():
 def test_the_typical_time_is_known_when_its_interval_is_narrow():
     first = 5.0  # gets things ready
     even, uneven = [first] + [1.0, 1.01] * 10, [first] + [1.0, 2.0] * 10
-    assert usual(even) == pytest.approx(1.005)
+    assert typical_time(even) == pytest.approx(1.005)
     assert certain(even)
     assert not certain(uneven)
     assert uncertainty(uneven) == pytest.approx(0.5 / 1.5)

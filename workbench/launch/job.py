@@ -42,6 +42,16 @@ class EventSink(Protocol):
         """Another process of the job has printed this line."""
 
 
+class NullSink:
+    """An event sink that drops everything: that of ranks other than 0, which have no record."""
+
+    def __call__(self, event: Event, /) -> None: ...
+
+    def settle(self, seconds: float = 3.0) -> None: ...
+
+    def printed(self, line: str) -> None: ...
+
+
 class Detached(NamedTuple):
     """A job that another process does."""
 

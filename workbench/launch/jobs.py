@@ -89,7 +89,7 @@ class BenchWork(abc.ABC):
         return [message for message in found if message is not None]
 
 
-class Fit(BenchWork):
+class FitWork(BenchWork):
     """Train from a start, and leave the trained weights in the model and in the run's folder."""
 
     def __init__(self, task: Task, settings: Settings, start: InitialWeights, origin: StartResolver) -> None:
@@ -144,7 +144,7 @@ class _InitRunFolder:
         yield from name_next_to_go(self.run, self.keep_runs)
 
 
-class FindLR(BenchWork):
+class FindLRWork(BenchWork):
     """Sweep the learning rate from a start; afterwards the model is as before."""
 
     def __init__(
@@ -173,7 +173,7 @@ class FindLR(BenchWork):
                 before.put(self._task)
 
 
-class Evaluate(BenchWork):
+class EvaluateWork(BenchWork):
     """Evaluate held-out data with the model's present weights."""
 
     def __init__(self, task: Task, settings: Settings, stage: Literal["val", "test"]) -> None:
@@ -186,7 +186,7 @@ class Evaluate(BenchWork):
         return self._run_assignment(EvaluateAssignment(self._place.id, self._task, self.settings, self._stage), emit, inbox, early).status
 
 
-class Predict(BenchWork):
+class PredictWork(BenchWork):
     """The model's output for each batch of the given data, or else of the task's own."""
 
     def __init__(self, task: Task, settings: Settings, spec: DataSpec | None) -> None:
@@ -201,7 +201,7 @@ class Predict(BenchWork):
         return done.status
 
 
-class FindBatchSize(BenchWork):
+class FindBatchSizeWork(BenchWork):
     """Try batch sizes; the model is only read."""
 
     def __init__(self, task: Task, settings: Settings, request: BatchSizeRequest) -> None:

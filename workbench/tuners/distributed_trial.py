@@ -26,12 +26,12 @@ from workbench.tuners.trial import (
     MOST,
     at_size,
     certain,
-    let_go,
+    free_memory,
     measured,
     timed,
+    typical_time,
     uncertainty,
     updates,
-    usual,
 )
 
 
@@ -86,7 +86,7 @@ def _trial_alone(
         traceback.clear_frames(error.__traceback__)
     finally:
         session.drop_gradients()
-        let_go()
+        free_memory()
     return failed
 
 
@@ -129,12 +129,12 @@ def _trial_of_all_ranks(
     try:
         take(1 + steps)  # at the first, DDP lays out its buckets anew
         # The ranks take as many updates as rank 0 needs to know its typical time: it decides after each ten.
-        most = session.ranks.broadcast_object(min(MOST, int(ENOUGH / usual(seconds))))
+        most = session.ranks.broadcast_object(min(MOST, int(ENOUGH / typical_time(seconds))))
         while len(seconds) < most and not session.ranks.broadcast_object(certain(seconds)):
             take(min(10, most - len(seconds)))
         samples = sum(session.ranks.all_gather_object(work.samples))
     finally:
         session.drop_gradients()
-        let_go()
-    typical, known = session.ranks.broadcast_object((usual(seconds), uncertainty(seconds)))
+        free_memory()
+    typical, known = session.ranks.broadcast_object((typical_time(seconds), uncertainty(seconds)))
     return replace(trial, seconds=typical, samples_per_second=samples / typical, uncertainty=known)

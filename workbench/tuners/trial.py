@@ -78,7 +78,7 @@ def measure_here(
             raise
         return Trial(size, False, error=str(error))
     finally:
-        let_go()
+        free_memory()
 
 
 def measure_within(session: Session, settings: Settings, size: int, steps: int) -> Trial:
@@ -95,7 +95,7 @@ def measure_within(session: Session, settings: Settings, size: int, steps: int) 
             traceback.clear_frames(error.__traceback__)
         finally:
             session.drop_gradients()
-            let_go()
+            free_memory()
         return Trial(size, False, error=said)
 
 
@@ -135,11 +135,11 @@ def measured(
     until = perf_counter() + enough
     while perf_counter() < until and len(seconds) < steps + MOST and not certain(seconds):
         seconds.append(timed(work))
-    typical = usual(seconds)
+    typical = typical_time(seconds)
     return Trial(size, True, typical, work.samples / typical, peak, limit_bytes=limit, uncertainty=uncertainty(seconds))
 
 
-def usual(seconds: Sequence[float]) -> float:
+def typical_time(seconds: Sequence[float]) -> float:
     """The typical time of an update: the median, without the first one, which also gets things ready."""
     return statistics.median(seconds[1:] or seconds)
 
@@ -156,7 +156,7 @@ def uncertainty(seconds: Sequence[float]) -> float | None:
         return None
     half = 0.98 * math.sqrt(n)
     low, high = times[max(0, math.floor(n / 2 - half))], times[min(n - 1, math.ceil(n / 2 + half) - 1)]
-    return (high - low) / 2 / usual(seconds)
+    return (high - low) / 2 / typical_time(seconds)
 
 
 def certain(seconds: Sequence[float]) -> bool:
@@ -263,7 +263,7 @@ def _peak(device: torch.device, idle: int) -> int:
     return int(torch.cuda.max_memory_allocated(device)) - idle
 
 
-def let_go() -> None:
+def free_memory() -> None:
     """Free memory that is no longer needed."""
     gc.collect()
     if torch.cuda.is_available():

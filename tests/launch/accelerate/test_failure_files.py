@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workbench.launch.accelerate import failure_files
-from workbench.launch.accelerate.failure_files import LaunchError, Process, RankEnded
+from workbench.launch.accelerate.failure_files import LaunchError, Process, SigtermReceived
 from workbench.launch.pool.failures import RankTimeout
 
 CLOSED = RuntimeError("[gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:4711")
@@ -17,7 +17,7 @@ CLOSED = RuntimeError("[gloo/transport/tcp/pair.cc:538] Connection closed by pee
 def test_an_own_error_goes_before_those_that_came_of_it(tmp_path: Path) -> None:
     folder = tmp_path / "launch"
     assert failure_files.root(folder) is None
-    failure_files.leave(folder, failure_files.of(RankEnded("signal 15"), 2, 4))
+    failure_files.leave(folder, failure_files.of(SigtermReceived("signal 15"), 2, 4))
     failure_files.leave(folder, failure_files.of(ValueError("too blue"), 1, 4))
     failure_files.leave(folder, failure_files.of(ValueError("too late"), 3, 4))
     found = failure_files.root(folder, failure_files.of(CLOSED, 0, 4))
@@ -27,7 +27,7 @@ def test_an_own_error_goes_before_those_that_came_of_it(tmp_path: Path) -> None:
 
 def test_an_echo_is_told_where_there_is_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failure_files, "_GRACE", 0.1)
-    mine = failure_files.of(RankEnded("signal 15"), 0, 1)
+    mine = failure_files.of(SigtermReceived("signal 15"), 0, 1)
     found = failure_files.root(tmp_path / "launch", mine)
     assert found is mine
     assert isinstance(found.error, LaunchError)
@@ -41,7 +41,7 @@ def test_ranks_that_do_not_answer_are_named(tmp_path: Path, monkeypatch: pytest.
     folder = tmp_path / "launch"
     mine = failure_files.of(RuntimeError(said), 0, 3)
     assert mine.waited
-    failure_files.leave(folder, failure_files.of(RankEnded("signal 15"), 1, 3))
+    failure_files.leave(folder, failure_files.of(SigtermReceived("signal 15"), 1, 3))
     found = failure_files.hang_error(folder, mine, [Process("another host", os.getpid()), Process("another host", os.getpid())], 5.0)
     assert isinstance(found.error, RankTimeout)
     assert "rank 1 was here:" in str(found.error)

@@ -32,7 +32,7 @@ _GRACE = 3.0
 """Seconds to wait for other errors, where one only says that a partner is gone."""
 
 
-class RankEnded(BaseException):
+class SigtermReceived(BaseException):
     """This process was told to end (SIGTERM): by the launcher, since another one has failed, or by somebody."""
 
 
@@ -82,13 +82,13 @@ class Process(NamedTuple):
 
 
 class _RankEndedElsewhere(LaunchError):
-    """Stands for `RankEnded`, as an error that can be raised where the job was asked for."""
+    """Stands for `SigtermReceived`, as an error that can be raised where the job was asked for."""
 
 
 def of(error: BaseException, rank: int, world: int) -> Failure:
     """The failure that this error is."""
     text = "".join(traceback.format_exception(error))
-    if isinstance(error, RankEnded):
+    if isinstance(error, SigtermReceived):
         error = _RankEndedElsewhere(f"rank {rank} of {world} was told to end (SIGTERM), by the launcher or by somebody else.")
     return Failure(rank, world, _sendable(error), text, time.time())
 

@@ -32,7 +32,7 @@ from workbench.launch.accelerate import failure_files, job_file, private_file
 from workbench.launch.accelerate.failure_files import Process
 from workbench.launch.accelerate.job_file import FOLDER, VALUE, JobFile, ProcessEnv
 from workbench.launch.first_events import FirstEvents
-from workbench.launch.job import Job, JobSink
+from workbench.launch.job import Job, JobSink, NullSink
 from workbench.launch.listeners import Listeners
 from workbench.launch.thread import JobRunner
 from workbench.runs import control
@@ -89,7 +89,7 @@ def _leave(code: int) -> NoReturn:
 
 def _on_sigterm(number: int, frame: object) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise failure_files.RankEnded(f"signal {number}")
+    raise failure_files.SigtermReceived(f"signal {number}")
 
 
 def _join(world: int, timeout: float) -> None:
@@ -220,18 +220,8 @@ def _refused(command: Command, settings: Settings) -> str | None:
 
 
 def _other(given: JobFile) -> int:
-    given.assignment(_NullSink(), Mailbox())
+    given.assignment(NullSink(), Mailbox())
     return 0
-
-
-class _NullSink:
-    """The event sink of ranks other than 0, which have no record."""
-
-    def __call__(self, event: Event, /) -> None: ...
-
-    def settle(self, seconds: float = 3.0) -> None: ...
-
-    def printed(self, line: str) -> None: ...
 
 
 if __name__ == "__main__":

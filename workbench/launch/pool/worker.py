@@ -29,6 +29,7 @@ from cloudpickle import cloudpickle as _cloudpickle
 from workbench.commands import Command, Mailbox
 from workbench.events import Event
 from workbench.launch.assignments import Assignment
+from workbench.launch.job import NullSink
 from workbench.launch.module_diff import ModuleDiff, ModulesBefore
 from workbench.launch.pool.messages import (
     FlushRecord,
@@ -100,7 +101,7 @@ class _Rank:
             os.environ.update(place.environment)
             (assignment,) = unpacked(request.name, packages)
             self._at_work = assignment, ModulesBefore.of(assignment.task)
-            done = assignment(self._outlet if place.rank == 0 else _NoOutput(), inbox)
+            done = assignment(self._outlet if place.rank == 0 else NullSink(), inbox)
             value = pack(done if place.rank == 0 else None, names={"what the job found": done})
             left = pack(self._module_diff(), names={"the model": assignment.task.model})
         except BaseException as error:  # noqa: BLE001 - it is the owner's, SystemExit and KeyboardInterrupt too
@@ -279,19 +280,6 @@ class _EventSender:
         waiting = self._waiting.get(number)
         if waiting is not None:
             waiting.set()
-
-    def printed(self, line: str) -> None:
-        print(line)
-
-
-class _NoOutput:
-    """The event sink of all other ranks, which drops everything."""
-
-    def __call__(self, event: Event, /) -> None:
-        pass
-
-    def settle(self, seconds: float = 3.0) -> None:
-        pass
 
     def printed(self, line: str) -> None:
         print(line)

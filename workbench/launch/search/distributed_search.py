@@ -10,11 +10,11 @@ import gc
 
 from workbench.commands import Command, Inbox, Mailbox, Stop
 from workbench.engine.setup import open_session
-from workbench.events import Event, Trial
+from workbench.events import Trial
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import select_launcher
 from workbench.launch.assignments import Assignment, Done
-from workbench.launch.job import EventSink
+from workbench.launch.job import EventSink, NullSink
 from workbench.launch.search.trial_process import TrialOf, in_all
 from workbench.settings import Settings
 from workbench.task.protocol import Task
@@ -97,20 +97,14 @@ def trials_of_ranks(
     return trial
 
 
-class _Lines:
+class _Lines(NullSink):
     """Passes on only what a trial's ranks print; the search emits the rest."""
 
-    def __init__(self, outlet: EventSink) -> None:
-        self._outlet = outlet
-
-    def __call__(self, event: Event, /) -> None:
-        pass
-
-    def settle(self, seconds: float = 3.0) -> None:
-        pass
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
 
     def printed(self, line: str) -> None:
-        self._outlet.printed(line)
+        self._sink.printed(line)
 
 
 class _StopInbox(Mailbox):
