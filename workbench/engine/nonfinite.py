@@ -93,7 +93,7 @@ def _words(session: Session, opt: OptimizerHandle, window: Sequence[Any], value:
     trained = {id(p) for p in opt.trained}
     named = session.task.trained_parameters()
     # Ranks with sharded weights would have to repeat it together and to stop together.
-    replays = not (session.state.searching or session.task.manual or session.weights.name)
+    replays = not (session.state.searching or session.task.manual or session.weights.sharded)
     return finite.explain(
         session.state.step,
         value,
@@ -129,7 +129,7 @@ def _replayed(session: Session, opt: OptimizerHandle, moment: ReplayPoint) -> st
 
 def locate_on_device(session: Session, step: int) -> str | None:
     """On a device: find where update `step` went wrong by repeating it, if its window is still kept."""
-    if session.task.manual or session.device.type != "cuda" or session.weights.name:
+    if session.task.manual or session.device.type != "cuda" or session.weights.sharded:
         return None
     moment = next((m for m in session.replay.recent if m.step == step), None)
     if moment is None or not all(bool(torch.isfinite(p).all()) for p in session.trained):

@@ -73,7 +73,7 @@ class Session:
         self.optimizers = optimizers_of(task, settings, self.updates, self.parameters, self.weights) if trains else []
         self.hooks = Hooks() if task.hooks is None else task.hooks
         self._clipper, self.hooks.clipper = self.hooks.clipper, self.clip
-        if self.weights.name is not None:
+        if self.weights.sharded:
             check_shardable(task, settings, self.optimizers, self.weights.name)
         task.follow(self)
         if trains and self.base_lr != settings.lr:
@@ -115,7 +115,7 @@ class Session:
         if not wanted:
             self.ratios = None
             self.meter.end_ratios()
-        elif self.weights.name is not None:
+        elif self.weights.sharded:
             text = f"update ratios are not measured ({self.weights.name}): between two updates no layer is whole."
             self.notes.append(Message(text, "warning", self.state.step))
         elif self.ratios is None and self.ranks.first:
@@ -135,7 +135,7 @@ class Session:
     def where(self) -> str:
         """The device in words, with the number of ranks."""
         there = f"{self.ranks.world} x {self.device.type}" if self.ranks.several else str(self.device)
-        return there if self.weights.name is None else f"{there}, {self.weights.name}"
+        return f"{there}, {self.weights.name}" if self.weights.sharded else there
 
     @property
     def seconds(self) -> float:

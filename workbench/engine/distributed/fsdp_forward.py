@@ -10,7 +10,7 @@ from workbench.engine.distributed.process_group import MultiProcessGroup
 _END: Any = object()
 
 
-class Borrowed(NamedTuple):
+class PaddingBatch(NamedTuple):
     """A batch for a rank that has none of its own, so that the others do not wait for it. It does not count."""
 
     batch: Any
@@ -20,7 +20,7 @@ class FSDPForward(MultiProcessGroup):
     """One of several processes, each of which has a piece of the weights."""
 
     def rounds(self, items: Iterable[Any], until: Callable[[], bool] = lambda: False) -> Iterator[Any]:
-        """This rank's items in step with the others; `Borrowed` ones in rounds where only others have any."""
+        """This rank's items in step with the others; `PaddingBatch` ones in rounds where only others have any."""
         own, latest = iter(items), None
         while True:
             item = next(own, _END)
@@ -31,15 +31,15 @@ class FSDPForward(MultiProcessGroup):
             if not sync.able:  # all have left theirs out
                 continue
             if not has:
-                latest = latest if sync.able == self.world else self._run_padding(latest, None)
-                yield Borrowed(latest)
+                latest = latest if sync.able == self.world else self._padding_batch(latest, None)
+                yield PaddingBatch(latest)
                 continue
             if sync.able < self.world:
-                self._run_padding(latest, item)
+                self._padding_batch(latest, item)
             latest = item
             yield item
 
-    def _run_padding(self, latest: Any, item: Any) -> Any:
+    def _padding_batch(self, latest: Any, item: Any) -> Any:
         """The batch that this rank uses: if it never had one, that of the first rank that has."""
         if not self.any(item is None and latest is None):
             return latest

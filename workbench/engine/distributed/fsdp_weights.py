@@ -33,6 +33,7 @@ class FSDPWeights(WholeWeights):
     """
 
     name = fsdp.NAME
+    sharded = True
 
     def __init__(self, task: Task, ranks: MultiProcessGroup, device: torch.device) -> None:
         super().__init__(task)

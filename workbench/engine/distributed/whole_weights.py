@@ -22,8 +22,10 @@ from workbench.task.protocol import Scores, StepResult, Task
 class WholeWeights:
     """The modules of one task, whole in this process."""
 
-    name: str | None = None
-    """How the weights are sharded; None: they are not."""
+    name = ""
+    """How the weights are sharded; empty: they are not."""
+    sharded = False
+    """Whether each rank holds a part of the weights."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

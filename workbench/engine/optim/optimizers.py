@@ -21,7 +21,7 @@ def optimizers_of(
     """The task's optimizers, with the built-in schedules. TaskError: a setting does not fit them."""
     made = task.configure(settings, updates)
     listed = [made] if isinstance(made, Optimization) else list(made)
-    if weights.name is None:
+    if not weights.sharded:
         for optimization in listed:
             _refuse_others_parameters(task, optimization.optimizer)
             _refuse_stateless(optimization.optimizer)

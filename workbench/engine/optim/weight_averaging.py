@@ -12,7 +12,7 @@ from torch.optim.swa_utils import SWALR
 
 from workbench.engine import rng
 from workbench.engine.checkpoint.weights_copy import kept_buffers
-from workbench.engine.distributed.fsdp_forward import Borrowed
+from workbench.engine.distributed.fsdp_forward import PaddingBatch
 from workbench.engine.distributed.padding import run_padding
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
@@ -137,9 +137,9 @@ def _mean_over_ranks(session: Session) -> None:
 def _pass(session: Session) -> None:
     hiddens = None
     items = session.data.again()
-    for number, item in enumerate(items if session.weights.name is None else session.ranks.rounds(items)):
+    for number, item in enumerate(session.ranks.rounds(items) if session.weights.sharded else items):
         extra: dict[str, Any] = {}
-        if isinstance(item, Borrowed):
+        if isinstance(item, PaddingBatch):
             again = {"hiddens": None} if session.tbptt is not None else {}
             for opt in session.optimizers:
                 run_padding(session, item.batch, "train", partial(session.weights.training_step, batch_idx=number, **opt.extra, **again))

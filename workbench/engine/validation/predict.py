@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from workbench.engine.distributed.fsdp_forward import Borrowed
+from workbench.engine.distributed.fsdp_forward import PaddingBatch
 from workbench.engine.distributed.padding import run_padding
 from workbench.engine.session import Session
 from workbench.engine.validation.validate import evaluating
@@ -26,7 +26,7 @@ def predict(session: Session, batches: Iterable[Any]) -> list[tuple[int, Any]]:
         for number, batch in enumerate(batches):
             if batch is None:
                 continue
-            if isinstance(batch, Borrowed):
+            if isinstance(batch, PaddingBatch):
                 run_padding(session, batch.batch, "predict", partial(session.weights.predict_step, batch_idx=number))
                 continue
             moved = session.to_device(batch, "predict")

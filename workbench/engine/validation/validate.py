@@ -12,7 +12,7 @@ from torch import Tensor
 
 from workbench.engine import rng
 from workbench.engine.data.sample_count import note_count
-from workbench.engine.distributed.fsdp_forward import Borrowed
+from workbench.engine.distributed.fsdp_forward import PaddingBatch
 from workbench.engine.distributed.padding import run_padding
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
@@ -41,7 +41,7 @@ def validate(
             if batch is None:
                 over.skip()
                 continue
-            if isinstance(batch, Borrowed):
+            if isinstance(batch, PaddingBatch):
                 run_padding(session, batch.batch, stage, partial(session.weights.validation_step, batch_idx=number, stage=stage))
                 continue
             moved = session.to_device(batch, stage)
