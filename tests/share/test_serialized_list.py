@@ -129,6 +129,30 @@ def test_a_large_object_that_all_elements_share_is_packed_once() -> None:
     assert out["values"][3]["common"] is out["values"][-1]["common"] is out["common"]
 
 
+def test_a_change_of_an_element_that_was_read_is_lost_with_a_warning() -> None:
+    out = there_and_back([{"i": i} for i in range(N)])
+    for i in range(5):
+        out[i]
+    out[7]["i"] = -1
+    with pytest.warns(UserWarning, match=f"element 7 of a list of {N:,} was changed after it was read.*items\\[i\\] = item"):
+        out[8]
+    assert out[7] == {"i": 7}
+    out[9]["i"] = -1  # once is enough
+    assert out[9] == {"i": 9}
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_element_that_is_assigned_stays_and_reading_alone_warns_nobody() -> None:
+    tensors = [torch.full((3,), float(i)) for i in range(N)]
+    out = there_and_back([{"x": x, "word": f"word {i % 3}"} for i, x in enumerate(tensors)])
+    assert [float(out[i]["x"][0]) for i in range(50)] == [float(i) for i in range(50)]
+    changed = out[3]
+    changed["x"] = None
+    out[3] = changed
+    assert out[3]["x"] is None
+    assert type(out[4]["x"]) is torch.Tensor
+
+
 def test_one_list_at_two_places_is_one_list() -> None:
     values = [{"i": i} for i in range(N)]
     first, second = there_and_back((values, values))

@@ -11,6 +11,7 @@ import itertools
 import pickle
 import sys
 import types
+import warnings
 from array import array
 from collections.abc import Callable, Iterator, MutableSequence
 from dataclasses import dataclass, field
@@ -30,6 +31,9 @@ _LARGE = 1 << 16
 _REPEATED = 256
 """Bytes for each element by which its own pickle may be longer than its part in a pickle of the whole list."""
 
+_CHECKED = 32
+"""So many reads are checked for changes of the element that was read before."""
+
 _CODE = (type, types.FunctionType)
 _BY_VALUE = (type, types.FunctionType, types.MethodType, types.ModuleType)
 _DEPTH = 3
@@ -40,13 +44,14 @@ _STATE = 100_000
 class SerializedList(MutableSequence[Any]):
     """Reads like the list it was made of, in another process. Each read makes a new object, equal to the element.
 
-    Changing an element that was read changes a copy: assign it (`items[i] = item`) to keep the change. The first
-    assignment makes this a list of objects, in this process alone. It is no subclass of list: C code would find that
-    empty.
+    Changing an element that was read changes a copy: assign it (`items[i] = item`) to keep the change. You see a warning
+    if one of the first elements that are read is changed. The first assignment makes this a list of objects, in this
+    process alone. It is no subclass of list: C code would find that empty.
     """
 
     def __init__(self) -> None:
         self._objects: list[Any] | None = []
+        self._checks, self._read = _CHECKED, _NO_READ
 
     @property
     def state(self) -> tuple[Any, ...] | None:
@@ -58,7 +63,7 @@ class SerializedList(MutableSequence[Any]):
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         data, offsets, self._code = state
         self._data, self._offsets = memoryview(data).cast("B"), memoryview(offsets).cast("B").cast("q")
-        self._objects = None
+        self._objects, self._checks, self._read = None, _CHECKED, _NO_READ
 
     def _list(self) -> list[Any]:
         """The elements as a list of objects, to be changed."""
@@ -78,12 +83,32 @@ class SerializedList(MutableSequence[Any]):
             at = range(len(self))[index]
         except IndexError:
             raise IndexError("list index out of range") from None
-        data = self._data[self._offsets[at] : self._offsets[at + 1]]
+        element = self._load(self._data[self._offsets[at] : self._offsets[at + 1]])
+        if self._checks:
+            self._check(at, element)
+        return element
+
+    def _load(self, data: memoryview) -> Any:
         if not self._code:
             return pickle.loads(data)
         unpickler = pickle.Unpickler(io.BytesIO(data))
         unpickler.persistent_load = self._code.__getitem__  # type: ignore[method-assign]
         return unpickler.load()
+
+    def _check(self, at: int, element: Any) -> None:
+        """Warn if the element that was read before has been changed since; remember this one."""
+        index, before, pickled = self._read
+        if pickled is not None and _plain_pickle(before) != pickled:
+            self._checks, self._read = 0, _NO_READ
+            warnings.warn(
+                f"element {index} of a list of {len(self):,} was changed after it was read. In ranks and in loader workers each "
+                "read makes a new element, so the change is lost: assign the element to keep it (items[i] = item), or ignore "
+                "this if it only stores what can be computed again.",
+                stacklevel=3,
+            )
+            return
+        self._checks -= 1
+        self._read = (at, element, _plain_pickle(element)) if self._checks else _NO_READ
 
     def __iter__(self) -> Iterator[Any]:
         index = 0
@@ -135,6 +160,17 @@ class SerializedList(MutableSequence[Any]):
         if len(self) <= LONG:
             return repr(list(self))
         return f"[{', '.join(map(repr, self[:3]))}, … {len(self):,} in all]"
+
+
+_NO_READ: tuple[int, Any, bytes | None] = (0, None, None)
+
+
+def _plain_pickle(element: Any) -> bytes | None:
+    """Its pickle; None where plain pickle cannot make one."""
+    try:
+        return pickle.dumps(element)
+    except Exception:  # noqa: BLE001 - an element may raise anything; then its changes are not seen
+        return None
 
 
 class _StaysList(Exception):
