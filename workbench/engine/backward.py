@@ -32,7 +32,7 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
     """
     parallel, hooks = session.parallel, session.hooks
     plan = parallel.plan(window)
-    held = WindowLoss(plan, parallel.unit, whole=not parallel.several)
+    window_loss = WindowLoss(plan, parallel.unit, whole=not parallel.several)
     forward = WindowForward(session, opt, window)
     final = plan.there[-1] if plan.there else None
     stopped = ready = False
@@ -47,16 +47,16 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
         last = number == final and not parallel.padding_batches
         found = parallel.after_forward(forward.run(number, last=last))
         if found is not None:
-            part, first = held.take(place, found)
-            if found.weight is None and not held.single and session.tbptt is None:
+            part, first = window_loss.take(place, found)
+            if found.weight is None and not window_loss.single and session.tbptt is None:
                 note_count(session, "train", window[number], plan.weights[place])
             if last and parallel.synced:
-                parallel.begin_reduce(held)  # the all-reduce runs during the backward
+                parallel.begin_reduce(window_loss)  # the all-reduce runs during the backward
             if first and hooks.within:
                 drop_gradients(session, opt)
             hooks.backward(session.precision.scale(part))
             if last:  # the hooks after the last backward see the gradients of all ranks
-                loss = parallel.finish_reduce(opt, held, back=True)
+                loss = parallel.finish_reduce(opt, window_loss, back=True)
             hooks.after_backward()
         forward.end(number, found, final=number == final, anew=anew)
         if last and found is not None:
@@ -66,12 +66,12 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
     if parallel.several:
         if not stopped:  # this rank has no batch of its own, but takes the step
             yield
-        if held.loss is None and hooks.within:
+        if window_loss.loss is None and hooks.within:
             drop_gradients(session, opt)
         if ready or not plan.there:
-            _run_padding(session, opt, held)
+            _run_padding(session, opt, window_loss)
     # The last batch was left out, or there was none: a rank still takes part in the update of all.
-    loss = parallel.finish_reduce(opt, held, back=False)
+    loss = parallel.finish_reduce(opt, window_loss, back=False)
     if parallel.several and loss is not None:  # all ranks must change the gradients alike
         hooks.after_backward()
     return loss
@@ -166,7 +166,7 @@ def drop_gradients(session: Session, opt: OptimizerHandle) -> None:
         opt.zero_grad()
 
 
-def _run_padding(session: Session, opt: OptimizerHandle, held: WindowLoss) -> None:
+def _run_padding(session: Session, opt: OptimizerHandle, window_loss: WindowLoss) -> None:
     """Run the steps that other ranks take and this one has no batch for, at no weight."""
     parallel = session.parallel
     extra: dict[str, Any] = {**opt.extra} if session.tbptt is None else {**opt.extra, "hiddens": None}
@@ -179,7 +179,7 @@ def _run_padding(session: Session, opt: OptimizerHandle, held: WindowLoss) -> No
             if found is None:
                 return
             if last:  # where those that have a batch call theirs
-                parallel.begin_reduce(held)
+                parallel.begin_reduce(window_loss)
             (found.loss * 0.0).backward()  # type: ignore[no-untyped-call]
 
         run_padding(session, parallel.padding_batch, "train", step)

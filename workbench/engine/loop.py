@@ -99,11 +99,11 @@ class _Fit:
     """The parts of a fit. `stopped`: a Stop has arrived, and nothing more is trained."""
 
     def __init__(
-        self, session: Session, checks: ValidationSchedule, checkpoints: Checkpointing, emit: Emit, inbox: Inbox
+        self, session: Session, validation: ValidationSchedule, checkpoints: Checkpointing, emit: Emit, inbox: Inbox
     ) -> None:
-        self.session, self.checks, self.checkpoints, self.emit, self.inbox = session, checks, checkpoints, emit, inbox
-        checks.checkpoints = checkpoints
-        self.requests = UserRequests(session, checks, checkpoints, emit, inbox)
+        self.session, self.validation, self.checkpoints, self.emit, self.inbox = session, validation, checkpoints, emit, inbox
+        validation.checkpoints = checkpoints
+        self.requests = UserRequests(session, validation, checkpoints, emit, inbox)
         self.observations = Observations(session, emit)
         self.stopped = False
         self.stop_requested = False
@@ -121,7 +121,7 @@ class _Fit:
         with self._without_new_draws():
             session.hooks.fit_started()
         self.stopped = apply_commands(session, self.emit, self.inbox, self.requests) or (
-            not state.resumed and self.checks.sanity(self.emit, self.inbox)
+            not state.resumed and self.validation.sanity(self.emit, self.inbox)
         )
 
     def _without_new_draws(self) -> contextlib.AbstractContextManager[None]:
@@ -135,7 +135,7 @@ class _Fit:
             return
         with self._without_new_draws():
             session.hooks.train_started()
-        while not self.stopped and not self.checks.ended and (state.mid_epoch or not self.over(state.epoch)):
+        while not self.stopped and not self.validation.ended and (state.mid_epoch or not self.over(state.epoch)):
             if state.epoch in at_epoch and not state.mid_epoch and at_epoch[state.epoch](session, self.emit, self.inbox):
                 self.stopped = True
                 break
@@ -147,7 +147,7 @@ class _Fit:
     def _begin_epoch(self) -> None:
         session, state, resumed = self.session, self.session.state, self.session.state.mid_epoch
         state.stage, session.data.epoch = "train", state.epoch
-        self.checks.begin_epoch(resumed=resumed)
+        self.validation.begin_epoch(resumed=resumed)
         if not resumed:
             weight_averaging.begin_epoch(session)
             state.epoch_step, state.batch_idx, state.mid_epoch = state.step, 0, True
@@ -158,7 +158,7 @@ class _Fit:
         """The batches of each update until the epoch's end. Between two updates, with nothing read yet, a run can be
         stopped, changed, validated, stored and resumed: all of that happens here.
         """
-        session, state, checks, checkpoints, inbox = self.session, self.session.state, self.checks, self.checkpoints, self.inbox
+        session, state, validation, checkpoints, inbox = self.session, self.session.state, self.validation, self.checkpoints, self.inbox
         if state.checking:  # resumed after the epoch's last update
             return
         size = size_at(session.settings.accumulate_grad_batches, state.epoch)
@@ -174,8 +174,8 @@ class _Fit:
                 now = size_at(session.settings.accumulate_grad_batches, state.epoch)
                 if now != size:
                     size, batches = now, self._windows(left, now, 0)
-                    checks.count_updates(begun=state.batch_idx > 0)
-            due = checks.due(state.step - state.epoch_step)
+                    validation.count_updates(begun=state.batch_idx > 0)
+            due = validation.due(state.step - state.epoch_step)
             if checkpoints.due():
                 checkpoints.save()
             if due:
@@ -186,7 +186,7 @@ class _Fit:
                 break
             if due:
                 # Another window exists, so the update before it was not the epoch's last, which has a validation of its own.
-                if checks.midway(self.emit, inbox):
+                if validation.midway(self.emit, inbox):
                     self.stopped = True
                     return
                 self._refuse_missing()
@@ -231,12 +231,12 @@ class _Fit:
         flush(session, self.emit, wait=True)
         if self.stopped:
             return
-        if not self.checks.ended:
+        if not self.validation.ended:
             if not state.checking:
                 weight_averaging.end_epoch(session)
                 session.step_epoch_schedules()
                 state.checking = True
-            if self.checks.at_end_of_epoch(self.over(state.epoch + 1), self.emit, self.inbox):
+            if self.validation.at_end_of_epoch(self.over(state.epoch + 1), self.emit, self.inbox):
                 self.stopped = True
                 return
         session.hooks.epoch_ended()
@@ -245,7 +245,7 @@ class _Fit:
             shown = tuple(name for name in logged if name in session.hooks.on_bar)
             self.emit(Logged(state.step, state.epoch, logged, shown))
             state.metrics.update(logged)
-        self.checks.judge(state.epoch + 1, logged)
+        self.validation.judge(state.epoch + 1, logged)
         state.epoch += 1
         state.batch_idx, state.mid_epoch, state.checking = 0, False, False
         self._refuse_missing()
@@ -259,8 +259,8 @@ class _Fit:
 
     def _refuse_missing(self) -> None:
         """End the run, after a checkpoint, if nothing reports a metric that it must follow."""
-        if self.checks.missing is not None:
-            raise self.checkpoints.save_before(self.checks.missing)
+        if self.validation.missing is not None:
+            raise self.checkpoints.save_before(self.validation.missing)
 
     def _windows(self, batches: Iterator[Any], size: int, sure: int) -> Iterator[Sequence[Any]]:
         """The rest of an epoch's batches in windows of `size`. All ranks are known to have the first `sure` of them."""
@@ -280,7 +280,7 @@ class _Fit:
         if none and not session.state.cut_short and not self.over(session.state.epoch):
             raise TaskError(f"the training data gave no batch in epoch {session.state.epoch}: {_why_none(session)}.")
         nothing = session.state.batch_idx and session.state.step == session.state.epoch_step
-        if nothing and session.settings.epochs is None and not self.checks.ended:
+        if nothing and session.settings.epochs is None and not self.validation.ended:
             raise TaskError(
                 f"every batch of epoch {session.state.epoch} was left out (None, or training_step returned None): no update was "
                 "taken, and no later epoch would take one."
@@ -293,7 +293,7 @@ class _Fit:
         if reached(session.settings, session.state.step, finished, seconds) is not None:
             return True
         self.stop_requested = session.task.hooks is not None and session.ranks.any(session.hooks.stop_requested)
-        return (self.stop_requested and minimums_met(session.settings, session.state.step, finished)) or self.checks.ended is not None
+        return (self.stop_requested and minimums_met(session.settings, session.state.step, finished)) or self.validation.ended is not None
 
 
 def _tell_failure(session: Session, error: BaseException) -> None:
@@ -314,11 +314,11 @@ def _why_none(session: Session) -> str:
 def _conclude(session: Session, run: _Fit, emit: Emit) -> None:
     """Emit the messages at the end of a fit."""
     emit_notes(session, emit)  # on a device: what the last flush has shown
-    checks = run.checks
-    if checks.ended is None and (run.stop_requested or session.hooks.stop_requested):
+    validation = run.validation
+    if validation.ended is None and (run.stop_requested or session.hooks.stop_requested):
         emit(Message("the run ended early: the module set trainer.should_stop.", "info", session.state.step))
-    if checks.ended:
-        emit(Message(f"the run ended early: {checks.ended}.", "info", session.state.step))
+    if validation.ended:
+        emit(Message(f"the run ended early: {validation.ended}.", "info", session.state.step))
     if session.state.left_out:
         what = "1 update was" if session.state.left_out == 1 else f"{session.state.left_out} updates were"
         emit(Message(f"{what} left out for numbers that are not finite.", "warning", session.state.step))

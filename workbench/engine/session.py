@@ -74,14 +74,14 @@ class Session:
         self.hooks = Hooks() if task.hooks is None else task.hooks
         self._clipper, self.hooks.clipper = self.hooks.clipper, self.clip
         if self.weights.sharded:
-            check_shardable(task, settings, self.optimizers, self.weights.name)
+            check_shardable(task, settings, self.optimizers, self.weights.shard_strategy)
         task.follow(self)
         if trains and self.base_lr != settings.lr:
             self.set_lr(settings.lr)
-        self.modes = OptimizerModes([opt.optimizer for opt in self.optimizers])
+        self.optimizer_modes = OptimizerModes([opt.optimizer for opt in self.optimizers])
         """The optimizers with a train and an eval mode (schedule-free)."""
-        self.modes.check(settings, self.weights.name)
-        self.modes.train()
+        self.optimizer_modes.check(settings, self.weights.shard_strategy)
+        self.optimizer_modes.train()
         self.average = average_of(task, settings) if trains else None
         self.handle: object | None = None
         """The handle through which a task with manual optimization steps (engine/optim/manual.py)."""
@@ -101,9 +101,9 @@ class Session:
                 self.parallel = distributed(
                     task, self.data, self.weights, self.ranks, runtime, self.state, self.notes, alternating=self.several
                 )
-        if self.weights.words:
-            self.notes.append(Message(self.weights.words, "info"))
-        doubt = self.modes.doubt(task.model)
+        if self.weights.shard_message:
+            self.notes.append(Message(self.weights.shard_message, "info"))
+        doubt = self.optimizer_modes.doubt(task.model)
         if doubt is not None:
             self.notes.append(Message(doubt, "warning"))
 
@@ -116,7 +116,7 @@ class Session:
             self.ratios = None
             self.meter.end_ratios()
         elif self.weights.sharded:
-            text = f"update ratios are not measured ({self.weights.name}): between two updates no layer is whole."
+            text = f"update ratios are not measured ({self.weights.shard_strategy}): between two updates no layer is whole."
             self.notes.append(Message(text, "warning", self.state.step))
         elif self.ratios is None and self.ranks.first:
             self.ratios = UpdateRatios(self.meter)
@@ -132,10 +132,10 @@ class Session:
         return not self.on_cpu or self.hooks.transfers
 
     @property
-    def where(self) -> str:
+    def device_name(self) -> str:
         """The device in words, with the number of ranks."""
         there = f"{self.ranks.world} x {self.device.type}" if self.ranks.several else str(self.device)
-        return f"{there}, {self.weights.name}" if self.weights.sharded else there
+        return f"{there}, {self.weights.shard_strategy}" if self.weights.sharded else there
 
     @property
     def seconds(self) -> float:
@@ -279,7 +279,7 @@ class Session:
         """Free gradients and end loader processes."""
         self.hooks.clipper = self._clipper  # of the session within which this one was opened
         self.drop_gradients()
-        self.modes.eval()  # also of a fit that failed
+        self.optimizer_modes.eval()  # also of a fit that failed
         self.data.close()
 
 

@@ -92,7 +92,7 @@ def _trial_alone(
 
 def _of_gradients(session: Session) -> int:
     """Bytes that gradients on their way to the other ranks take, where DDP has not laid them out when the session began."""
-    if session.parallel.wrapped:
+    if session.parallel.reduce_buffers_ready:
         return 0
     return BUCKET + max(p.numel() * p.element_size() for p in session.trained)
 

@@ -163,7 +163,7 @@ class CheckpointManager(Checkpointing):
         flush(self._session, self._emit, wait=True)
         average = self._session.average
         averaged = average is not None and average.count > 0
-        handed_over = averaged or bool(self._session.modes)
+        handed_over = averaged or bool(self._session.optimizer_modes)
         if self._left is not None and self._left[0] == self._session.state.step:
             _, state, why = self._left
         else:
@@ -199,14 +199,14 @@ class CheckpointManager(Checkpointing):
         value = None if averaged is None and self._monitor.endswith(_AVERAGED) else self._value()
         state, why = self._state(point)
         weights: Mapping[str, Tensor]
-        if session.modes:
-            with session.modes.evaluating():
+        if session.optimizer_modes:
+            with session.optimizer_modes.evaluating():
                 weights = {name: tensor.to("cpu", copy=True) for name, tensor in session.weights.trained().items()}
         elif averaged is not None and value is not None:
             weights = averaged
         else:
             weights = session.weights.trained()
-        if session.modes or weights is averaged:
+        if session.optimizer_modes or weights is averaged:
             raw = self._raw()  # on all ranks; rank 0 has the state
             state = None if state is None else state | raw
         self._write(weights, state, why, value, asked=asked)

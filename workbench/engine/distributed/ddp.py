@@ -144,7 +144,7 @@ class DDP(Single):
     # -- one window
 
     @property
-    def wrapped(self) -> bool:  # type: ignore[override]
+    def reduce_buffers_ready(self) -> bool:  # type: ignore[override]
         return self._copy is not None
 
     @property
@@ -162,11 +162,11 @@ class DDP(Single):
             self._grad_hooks = [p.register_post_accumulate_grad_hook(watch) for p in self._wrapped]  # type: ignore[no-untyped-call]
         return self._copy(batch, batch_idx, **extra)
 
-    def begin_reduce(self, held: WindowLoss, gradients: Sequence[float] = ()) -> None:
+    def begin_reduce(self, window_loss: WindowLoss, gradients: Sequence[float] = ()) -> None:
         """Begin the all-reduce of this update: this rank's losses times shares (None: it had none), the weights of
         its batches, and which `gradients` it has.
         """
-        summed, weight = held.loss, held.weight
+        summed, weight = window_loss.loss, window_loss.weight
         device, known = self._runtime.device, 0.0 if isinstance(weight, Tensor) else float(weight)
         wide = summed is not None and summed.dtype is torch.float64
         kind = torch.float64 if wide else self._kind
@@ -183,13 +183,13 @@ class DDP(Single):
         self._numbers = torch.stack([whole.to(kind).reshape(()), part]).double()
         self._ranks.all_reduce(self._numbers)
 
-    def finish_reduce(self, opt: OptimizerHandle, held: WindowLoss, *, back: bool) -> Tensor | None:
+    def finish_reduce(self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool) -> Tensor | None:
         synced = self.synced
         loose = [p for p in opt.trained if not synced or id(p) not in self._covered]
         # All ranks communicate in one order: DDP's forward, which may send buffers, then `begin_reduce`, then the backward.
         zero = self._zero_loss() if synced and not back else None
         if self._reducing is None:
-            self.begin_reduce(held, () if synced else [float(p.grad is not None) for p in loose])
+            self.begin_reduce(window_loss, () if synced else [float(p.grad is not None) for p in loose])
         if zero is not None:
             zero.backward()  # type: ignore[no-untyped-call]
         elif synced and self._begun:

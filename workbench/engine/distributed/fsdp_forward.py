@@ -1,4 +1,4 @@
-"""Keeps the forward passes of ranks with sharded weights in step: a rank without a batch borrows one."""
+"""Keeps the forward passes of ranks with sharded weights in step: a rank without a batch takes a padding batch."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class FSDP(DDP):
     """One rank's part in the updates of a session with sharded weights."""
 
     _weights: FSDPWeights
-    wrapped = True
+    reduce_buffers_ready = True
     _last = False
     """Whether gradients are averaged after the present backward."""
     _pending = False
@@ -56,7 +56,7 @@ class FSDP(DDP):
             yield own
 
     def _padding_batches(self, own: Sequence[Any]) -> int:
-        """How many batches this rank has less than another, which has lent one to each that never had any."""
+        """Return how many batches fewer than the rank with the most this rank has; give a batch to each rank that has never had one."""
         counts = self._ranks.all_gather_object(len(own))
         if self._ranks.any(self.padding_batch is None):
             found = self._ranks.all_gather_object(own[0] if own else None)
@@ -82,7 +82,7 @@ class FSDP(DDP):
         if 0 < there < self._ranks.world:
             raise TaskError(
                 f"training_step returned None on {self._ranks.world - round(there)} of {self._ranks.world} ranks: with "
-                f"{self._weights.name} all ranks go through each backward together. For a batch to leave out return a loss of "
+                f"{self._weights.shard_strategy} all ranks go through each backward together. For a batch to leave out return a loss of "
                 "zero that depends on the output, {'loss': output.sum() * 0.0, 'weight': 0.0}, with the weight that counts on "
                 "all other batches."
             )
@@ -92,9 +92,9 @@ class FSDP(DDP):
         self._pending = not self._last
         return found
 
-    def finish_reduce(self, opt: OptimizerHandle, held: WindowLoss, *, back: bool) -> Tensor | None:
+    def finish_reduce(self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool) -> Tensor | None:
         if self._reducing is None:
-            self.begin_reduce(held)
+            self.begin_reduce(window_loss)
         if not back and self._pending:
             self._weights.average_gradients()
         self._pending = False

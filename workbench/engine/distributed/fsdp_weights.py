@@ -1,7 +1,7 @@
 """Keeps the weights of a task sharded over the ranks (FSDP).
 
 Outside of a step each parameter is only this rank's piece of it. A step is the forward of a root module, which gathers the
-weights of each unit for its own time. All ranks take each step together; one without a batch of its own takes a borrowed one
+weights of each unit for its own time. All ranks take each step together; one without a batch of its own takes a padding batch
 that does not count. Weights and state leave the ranks whole.
 """
 
@@ -32,7 +32,7 @@ class FSDPWeights(WholeWeights):
     All ranks call every method together, but for `gradients_of`, `reshard` and `reset`.
     """
 
-    name = fsdp.NAME
+    shard_strategy = fsdp.NAME
     sharded = True
 
     def __init__(self, task: Task, ranks: MultiProcessGroup, device: torch.device) -> None:
@@ -50,7 +50,7 @@ class FSDPWeights(WholeWeights):
         """Whether there was a step, before which torch has nothing to put back."""
 
     @property
-    def words(self) -> str:
+    def shard_message(self) -> str:
         units = len(self._units)
         some = "1 unit" if units == 1 else f"{units} units"
         on = self._ranks.world // self._copies
@@ -58,7 +58,7 @@ class FSDPWeights(WholeWeights):
         loose = sum(not in_shards(p) for p in self._root.parameters())
         left_out = f"; {loose} parameters are whole on each (fsdp_ignored_modules)" if loose else ""
         return (
-            f"{self.name}: weights, gradients and the optimizer's state are sharded over {on} ranks{more}, and weights become whole "
+            f"{self.shard_strategy}: weights, gradients and the optimizer's state are sharded over {on} ranks{more}, and weights become whole "
             f"in {some}{left_out}."
         )
 
@@ -71,7 +71,7 @@ class FSDPWeights(WholeWeights):
         except RuntimeError as error:
             if "torch.Tensor and DTensor" in str(error):
                 error.add_note(
-                    f"{step} uses a weight of a sharded layer ({self.name}) without calling the layer, outside of which "
+                    f"{step} uses a weight of a sharded layer ({self.shard_strategy}) without calling the layer, outside of which "
                     "it is not whole: call the layer, or leave it out of fsdp_transformer_layer_cls_to_wrap."
                 )
             raise

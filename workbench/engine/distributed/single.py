@@ -36,7 +36,7 @@ class Single:
     """How many batches this rank runs once more, at no weight, after its own, so that no other rank waits for it."""
     padding_batch: Any = None
     """The batch for those: this rank's latest, or that of another rank."""
-    wrapped = True
+    reduce_buffers_ready = True
     """Whether averaging the gradients needs no memory beyond what the session has allocated."""
     synced = False
     """Whether gradients are averaged during the backward of the window's last batch."""
@@ -84,24 +84,24 @@ class Single:
         """What a step returned, before its backward."""
         return found
 
-    def begin_reduce(self, held: WindowLoss) -> None:
+    def begin_reduce(self, window_loss: WindowLoss) -> None:
         """Before the last backward: begin to sum up the losses over ranks."""
 
-    def finish_reduce(self, opt: OptimizerHandle, held: WindowLoss, *, back: bool) -> Tensor | None:
+    def finish_reduce(self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool) -> Tensor | None:
         """After the last backward: give `opt` the gradients of the whole update and return its mean loss.
 
         back: whether the last forward has had its backward. None: there was nothing to learn from.
         """
-        if held.loss is None or held.single:
-            return held.loss
-        if held.reported:
-            total = sum(held.reported)
+        if window_loss.loss is None or window_loss.single:
+            return window_loss.loss
+        if window_loss.reported:
+            total = sum(window_loss.reported)
             if self._on_cpu:
                 refuse_no_weight(total)
-            return _divided(opt, held.loss, total)
-        if held.some_left_out:  # a step returned None: the other batches make up the whole window
-            return _divided(opt, held.loss, sum(held.kept))
-        return held.loss
+            return _divided(opt, window_loss.loss, total)
+        if window_loss.some_left_out:  # a step returned None: the other batches make up the whole window
+            return _divided(opt, window_loss.loss, sum(window_loss.kept))
+        return window_loss.loss
 
     # -- manual optimization
 

@@ -22,7 +22,7 @@ from workbench.task.protocol import Scores, StepResult, Task
 class WholeWeights:
     """The modules of one task, whole in this process."""
 
-    name = ""
+    shard_strategy = ""
     """How the weights are sharded; empty: they are not."""
     sharded = False
     """Whether each rank holds a part of the weights."""
@@ -31,7 +31,7 @@ class WholeWeights:
         self._task = task
 
     @property
-    def words(self) -> str:
+    def shard_message(self) -> str:
         """How the weights are sharded, as a sentence for the user; "": they are not."""
         return ""
 

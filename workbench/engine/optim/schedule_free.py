@@ -34,8 +34,8 @@ class OptimizerModes:
         """Their types in words."""
         return " and ".join(dict.fromkeys(type(one).__name__ for one in self._optimizers))
 
-    def check(self, settings: Settings, shards: str) -> None:
-        """Raise TaskError for settings that cannot be used with them. shards: the name of the sharding; "": none."""
+    def check(self, settings: Settings, shard_strategy: str) -> None:
+        """Raise TaskError for settings that cannot be used with them. shard_strategy: how the weights are sharded; "": they are not."""
         if not self:
             return
         if settings.weight_averaging is not None:
@@ -43,8 +43,8 @@ class OptimizerModes:
                 f"weight_averaging={settings.weight_averaging!r} cannot go with {self.names}, which averages the weights by itself "
                 "(it has train() and eval()): leave weight_averaging out."
             )
-        if shards:
-            raise TaskError(f"{self.names} has train() and eval(), which move whole weights, and these are sharded ({shards}): "
+        if shard_strategy:
+            raise TaskError(f"{self.names} has train() and eval(), which move whole weights, and these are sharded ({shard_strategy}): "
                             "train without FSDP.")  # fmt: skip
 
     def doubt(self, model: nn.Module) -> str | None:

@@ -95,7 +95,7 @@ def in_place(session: Session) -> Iterator[None]:
 
 def copy_average(session: Session) -> None:
     """Give the model the averaged weights for good, if there are any yet; or those that its optimizer evaluates."""
-    session.modes.eval()
+    session.optimizer_modes.eval()
     if session.average is None or not session.average.count:
         return
     session.average.copy_to(session.weights.averaged)

@@ -67,7 +67,7 @@ def validate(
 def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> Iterator[None]:
     """Inside, all modules are in evaluation mode without gradients; modes and random numbers are restored."""
     modes, before, hooks = Modes.of(session.task), session.state.stage, session.hooks
-    with rng.preserved(), torch.no_grad(), session.modes.evaluating():
+    with rng.preserved(), torch.no_grad(), session.optimizer_modes.evaluating():
         try:
             session.state.stage = "sanity" if before == "sanity" else stage
             if not hooks.evaluation_mode(stage):
