@@ -550,7 +550,7 @@ class Workbench:
         return partial(self._listeners.called, line(f"{name}.{method}", arguments))
 
 
-_OF_TRAINING = ("optimisation", "length", "validation", "early stopping", "averaging", "milestones", "checkpoints")
+_OF_TRAINING = ("optimisation", "length", "validation", "early stopping", "averaging", "scheduled searches", "checkpoints")
 """Groups of settings that training alone uses."""
 _OF_MODELS = ("batch_size", "precision", "compile")
 """Settings of these groups that every use of a model has."""

@@ -40,8 +40,8 @@ from workbench.values import (
 from workbench.values import SettingsError as SettingsError
 
 Group = Literal[
-    "optimisation", "length", "data", "validation", "early stopping", "averaging", "sequences", "milestones",
-    "watching", "checkpoints", "where",
+    "optimisation", "length", "data", "validation", "early stopping", "averaging", "sequences", "scheduled searches",
+    "monitoring", "checkpoints", "devices",
 ]  # fmt: skip
 
 
@@ -215,30 +215,30 @@ class Settings(BaseModel):
     tbptt_time_dim: int = _setting(1, "The dimension of time in a batch: 1 for batch-first, 0 for time-first.", "sequences", ge=0)
 
     find_lr_at: Epochs = _setting(
-        (), "Find a learning rate at the start of these epochs and use it.", "milestones", "epochs"
+        (), "Find a learning rate at the start of these epochs and use it.", "scheduled searches", "epochs"
     )
     find_batch_size_at: Epochs = _setting(
-        (), "Find a batch size at the start of these epochs and use it.", "milestones", "epochs"
+        (), "Find a batch size at the start of these epochs and use it.", "scheduled searches", "epochs"
     )
 
     track_grad_norm: Annotated[Literal["inf"] | float | None, BeforeValidator(_norm_order)] = _setting(
-        2.0, "Order p of the gradient norms, total and per layer. None: no norms.", "watching"
+        2.0, "Order p of the gradient norms, total and per layer. None: no norms.", "monitoring"
     )
     track_update_ratio: bool = _setting(
         False, "Measure how far an update moves each layer, relative to its weights; costs a copy of the weights now and then.",
-        "watching", live=True,
+        "monitoring", live=True,
     )  # fmt: skip
     layer_history_mb: int | None = _setting(
         256, "Disk that a run's norms and update ratios by layer may take; beyond it those of older updates are thinned out. None: all "
-        "are kept.", "watching", "MB", ge=1,
+        "are kept.", "monitoring", "MB", ge=1,
     )  # fmt: skip
-    log_every_n_steps: int = _setting(1, "Every n-th update is kept in the record.", "watching", "updates", ge=1)
+    log_every_n_steps: int = _setting(1, "Every n-th update is kept in the record.", "monitoring", "updates", ge=1)
     on_nonfinite: Literal["stop", "skip"] = _setting(
-        "stop", "When a loss or gradient is NaN or infinite: end the run, or leave that update out.", "watching"
+        "stop", "When a loss or gradient is NaN or infinite: end the run, or leave that update out.", "monitoring"
     )
-    enable_progress_bar: bool = _setting(True, "Show progress while `result()` or `wait()` waits for a job.", "watching")
+    enable_progress_bar: bool = _setting(True, "Show progress while `result()` or `wait()` waits for a job.", "monitoring")
     detect_anomaly: bool = _setting(
-        False, "Name the operation whose backward made a NaN (torch.autograd.set_detect_anomaly); slow.", "watching"
+        False, "Name the operation whose backward made a NaN (torch.autograd.set_detect_anomaly); slow.", "monitoring"
     )
 
     checkpoint_every: Every | None = _setting(
@@ -262,33 +262,33 @@ class Settings(BaseModel):
     )  # fmt: skip
 
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"] = _setting(
-        "auto", "Kind of device. 'auto' takes a GPU where there is one.", "where"
+        "auto", "Kind of device. 'auto' takes a GPU where there is one.", "devices"
     )
     devices: Devices = _setting(
-        "auto", "How many devices to train on (2), or which GPUs ([0, 2]). 'auto': all GPUs, or one CPU process.", "where",
+        "auto", "How many devices to train on (2), or which GPUs ([0, 2]). 'auto': all GPUs, or one CPU process.", "devices",
         "devices",
     )  # fmt: skip
     strategy: Strategy = _setting(
         "auto", "'thread': in the notebook's own process; 'pool': one process a device, kept warm between jobs; 'launch': "
-        "detached, under accelerate launch. 'auto': thread on one device, pool on several.", "where",
+        "detached, under accelerate launch. 'auto': thread on one device, pool on several.", "devices",
     )  # fmt: skip
-    num_nodes: int = _setting(1, "Machines to train on; more than 1 with strategy='launch'.", "where", "machines", ge=1)
+    num_nodes: int = _setting(1, "Machines to train on; more than 1 with strategy='launch'.", "devices", "machines", ge=1)
     launch: LaunchOptions | None = _setting(
         None, "With strategy='launch', options of `accelerate launch` by their names: {'config_file': 'two.yaml', "
-        "'main_process_ip': '10.0.0.1'}. None: as your accelerate config has them.", "where",
+        "'main_process_ip': '10.0.0.1'}. None: as your accelerate config has them.", "devices",
     )  # fmt: skip
     rank_timeout: float = _setting(
-        600.0, "Seconds without progress on several ranks after which the job ends, with the stacks of all.", "where",
+        600.0, "Seconds without progress on several ranks after which the job ends, with the stacks of all.", "devices",
         "seconds", gt=0,
     )  # fmt: skip
-    seed: int = _setting(0, "Seed of weights drawn in the run, order of samples, dropout, augmentation.", "where", ge=0)
+    seed: int = _setting(0, "Seed of weights drawn in the run, order of samples, dropout, augmentation.", "devices", ge=0)
     deterministic: bool | Literal["warn"] = _setting(
         False, "Only deterministic kernels (torch.use_deterministic_algorithms); slower on GPUs. 'warn': warn where there is "
-        "none, and use another.", "where",
+        "none, and use another.", "devices",
     )  # fmt: skip
     benchmark: bool | None = _setting(
         None, "Let cuDNN try which convolution kernels are fastest (torch.backends.cudnn.benchmark). None: as it is set in "
-        "torch, and off with `deterministic`.", "where",
+        "torch, and off with `deterministic`.", "devices",
     )  # fmt: skip
 
     @classmethod
@@ -401,7 +401,7 @@ Settings.__doc__ = f"{inspect.cleandoc(Settings.__doc__ or '')}\n{_help()}"
 Settings.__signature__ = inspect.Signature(_keywords(SettingsKwargs, {name: field.default for name, field in Settings.model_fields.items()}))
 
 LOCAL = (
-    *(name for name in Settings.model_fields if metadata_of(name).group == "where" and name not in ("seed", "deterministic")),
+    *(name for name in Settings.model_fields if metadata_of(name).group == "devices" and name not in ("seed", "deterministic")),
     "keep_runs", "save_top_k",
 )  # fmt: skip
 """Where code runs, and what is deleted: the bench and what is given to `fit` decide it, never a checkpoint or a record."""

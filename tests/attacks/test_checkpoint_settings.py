@@ -120,9 +120,9 @@ def test_what_decides_the_numbers_stays_the_runs(tmp_path: Path) -> None:
     assert (job.settings.seed, job.settings.lr, job.settings.checkpoint_every) == (5, 0.3, 2)
 
 
-def test_every_setting_of_where_is_the_benchs_unless_it_decides_numbers() -> None:
-    where = {name for name in Settings.model_fields if metadata_of(name).group == "where"}
-    assert where - {"seed", "deterministic"} < set(LOCAL)
+def test_every_setting_of_devices_is_the_benchs_unless_it_decides_numbers() -> None:
+    devices = {name for name in Settings.model_fields if metadata_of(name).group == "devices"}
+    assert devices - {"seed", "deterministic"} < set(LOCAL)
     assert {"keep_runs", "save_top_k"} < set(LOCAL)
 
 

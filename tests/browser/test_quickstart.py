@@ -161,7 +161,7 @@ def test_two_devices(lab: Lab, panel: Locator) -> None:
     """Typed into the form; the fit is by two processes, and its Stop works while a cell is busy."""
     lab.execute("bench.set(max_epochs=5000, accelerator='cpu')")
     panel.get_by_role("button", name="All settings").click()
-    panel.get_by_text("Where", exact=True).click()
+    panel.get_by_text("Devices", exact=True).click()
     devices = panel.locator(".widget-text", has_text="devices").locator("input")
     devices.fill("two")
     devices.press("Tab")

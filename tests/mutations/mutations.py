@@ -45,7 +45,7 @@ MUTATIONS = (
     Mutation("engine/backward.py", "            if first and hooks.within:\n", "            if hooks.within:\n", "tests/lightning"),
     Mutation("engine/backward.py", "            state.cut_short = True\n", "", "tests/engine/test_step.py tests/lightning"),
     Mutation("engine/window.py", "self.loss + part.detach()", "self.loss - part.detach()", "tests/engine/test_windows_are_one_batch.py"),
-    Mutation("engine/distributed/single.py", "if held.some_left_out:", "if not held.some_left_out:", "tests/engine/test_windows_are_one_batch.py"),
+    Mutation("engine/distributed/single.py", "if window_loss.some_left_out:", "if not window_loss.some_left_out:", "tests/engine/test_windows_are_one_batch.py"),
     Mutation("engine/distributed/ddp.py", "(self._sync.weight / total)", "(total / self._sync.weight)", "tests/engine/distributed"),
     Mutation("engine/nonfinite.py", "        for buffer, before in session.replay.buffers:  # a forward pass", "        for buffer, before in ():  # a forward pass",
              "tests/engine/test_nonfinite.py"),

@@ -258,27 +258,27 @@ def said(bench: FakeBench) -> list[str]:
 def test_a_stopped_fit_can_be_continued() -> None:
     bench = endless()
     panel, lines = Panel(bench), said(bench)
-    assert not visible(panel.run.go_on), "there is nothing to go on with"
+    assert not visible(panel.run.continue_), "there is nothing to go on with"
     panel.run.fit.click()
     until(lambda: not panel.run.pause.disabled)
-    assert not visible(panel.run.go_on)
+    assert not visible(panel.run.continue_)
     panel.run.stop.click()
-    until(lambda: visible(panel.run.go_on))
+    until(lambda: visible(panel.run.continue_))
     late = Panel(bench)
-    assert visible(late.run.go_on), "a panel made now says the same"
-    panel.run.go_on.click()
-    panel.run.go_on.click()
+    assert visible(late.run.continue_), "a panel made now says the same"
+    panel.run.continue_.click()
+    panel.run.continue_.click()
     assert lines == ["bench.fit()", "bench.fit(start='continue')"], "once, however often it is clicked"
-    until(lambda: not visible(panel.run.go_on) and not visible(late.run.go_on))
+    until(lambda: not visible(panel.run.continue_) and not visible(late.run.continue_))
     bench.jobs[1].stop()
-    until(lambda: visible(panel.run.go_on))
+    until(lambda: visible(panel.run.continue_))
     bench.trouble = RuntimeError("no")
-    panel.run.go_on.click()
+    panel.run.continue_.click()
     assert panel.notice.lines == [("error", "Continue: RuntimeError: no")]
-    assert visible(panel.run.go_on)
+    assert visible(panel.run.continue_)
     bench.jobs[1].folder = SimpleNamespace(path=Path("no-such-run"))
     bench.tell(Deleted(bench.jobs[1].id))
-    until(lambda: not visible(panel.run.go_on))
+    until(lambda: not visible(panel.run.continue_))
 
 
 def test_a_finished_fit_can_be_continued_to_another_length(panel: Panel, bench: FakeBench) -> None:
@@ -286,12 +286,12 @@ def test_a_finished_fit_can_be_continued_to_another_length(panel: Panel, bench: 
     panel.run.fit.click()
     assert bench.jobs[0].wait(60)
     assert panel.dispatcher.drain(60)
-    assert not visible(panel.run.go_on), "it has done what it was to do"
+    assert not visible(panel.run.continue_), "it has done what it was to do"
     panel.header.lr.widget.value = 0.01
-    assert not visible(panel.run.go_on)
+    assert not visible(panel.run.continue_)
     panel.header.epochs.widget.value = "20"
-    assert visible(panel.run.go_on)
-    panel.run.go_on.click()
+    assert visible(panel.run.continue_)
+    panel.run.continue_.click()
     assert lines[-1] == "bench.fit(start='continue', max_epochs=20)"
     assert bench.jobs[1].wait(60)
 
@@ -310,17 +310,17 @@ def test_a_fit_is_continued_as_code_would(tmp_path: Path) -> None:
         model.gate.set()
         done = stopped.result()
         assert done.status == "stopped"
-        until(lambda: visible(panel.run.go_on))
-        panel.run.go_on.click()
+        until(lambda: visible(panel.run.continue_))
+        panel.run.continue_.click()
         whole = bench.jobs[-1].result()
         assert (whole.status, whole.settings.max_epochs) == ("finished", 3)
         assert [event.step for event in whole.resumes] == [len(done.history["step"])]
         assert len(whole.history["step"]) == 6
         assert panel.dispatcher.drain(60)
-        assert not visible(panel.run.go_on)  # the controls say one epoch, and it has had three
+        assert not visible(panel.run.continue_)  # the controls say one epoch, and it has had three
         panel.header.epochs.widget.value = "4"
-        assert visible(panel.run.go_on)
-        panel.run.go_on.click()
+        assert visible(panel.run.continue_)
+        panel.run.continue_.click()
         assert len(bench.jobs[-1].result().history["step"]) == 8
 
 

@@ -182,7 +182,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             more = next_actions.more_to_do(self._bench.jobs, self._bench.settings)
             if more is not None:
                 self._ask("Continue", lambda: self._bench.fit(start="continue", **more))
-            self._offer_to_go_on()
+            self._offer_to_continue()
 
     def _pause(self) -> None:
         job = self._job()
@@ -257,7 +257,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 self._on_their_way = {}
             elif isinstance(event, StatusChanged) and event.status == "queued":
                 self._show_queued()
-                self._offer_to_go_on()
+                self._offer_to_continue()
             else:
                 self._draw(event)
 
@@ -295,7 +295,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             case RunEnded():
                 self._ended(event)
             case Deleted():
-                self._offer_to_go_on()
+                self._offer_to_continue()
             case _:
                 pass  # the canvas has drawn it
 
@@ -330,7 +330,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def _follow(self, status: Status) -> None:
         self._status = status
         self.run.follow(status, self._kind)
-        self._offer_to_go_on()
+        self._offer_to_continue()
 
     def _show_settings(self) -> None:
         """Set all controls to the bench's settings."""
@@ -343,7 +343,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self.canvas.marker = settings.lr
             self.canvas.clip = settings.gradient_clip_val or 0.0
             self._offer_change()
-            self._offer_to_go_on()
+            self._offer_to_continue()
 
     def _put_right(self, names: set[str]) -> None:
         """Remove the notices about these settings."""
@@ -351,8 +351,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self.notice.drop(_about(name))
         self._refusals -= names
 
-    def _offer_to_go_on(self) -> None:
-        self.run.offer_to_go_on(next_actions.more_to_do(self._bench.jobs, self._bench.settings) is not None)
+    def _offer_to_continue(self) -> None:
+        self.run.offer_to_continue(next_actions.more_to_do(self._bench.jobs, self._bench.settings) is not None)
 
     def _offer_change(self) -> None:
         self.run.offer_change(next_actions.in_words(next_actions.differences(self._bench.settings, self._in_run)))

@@ -83,7 +83,7 @@ def test_weights_of_a_library_that_knows_the_format_fit(tmp_path):
             load_weights(loaded, tmp_path / "tied.safetensors")
             assert torch.equal(loaded[1].weight, tied[1].weight)
         else:
-            with pytest.raises(RuntimeError, match=r"Sequential has '1.weight', which they have not"):
+            with pytest.raises(RuntimeError, match=r"Sequential has '1.weight', which they do not have"):
                 load_weights(loaded, tmp_path / "tied.safetensors")
 
 

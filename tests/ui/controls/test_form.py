@@ -211,7 +211,7 @@ def test_a_count_of_one_and_the_whole_are_told_apart_all_the_way() -> None:
 
 def test_the_new_groups_are_there_in_order() -> None:
     titles = Form(Settings.make(), lambda name, value: None).accordion.titles
-    assert titles[4:8] == ("Early stopping", "Averaging", "Sequences", "Milestones")
+    assert titles[4:8] == ("Early stopping", "Averaging", "Sequences", "Scheduled searches")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ class Actions:
     """The calls of the buttons. Each returns at once."""
 
     fit: Callable[[], None]
-    go_on: Callable[[], None]
+    continue_: Callable[[], None]
     pause: Callable[[], None]
     stop: Callable[[], None]
     apply: Callable[[], None]
@@ -35,9 +35,9 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         self.pause = button("❚❚ Pause", "Wait before the next update", actions.pause)
         self.stop = button("■ Stop", "End at the next update and keep the results so far", actions.stop)
         # After Stop, so that the button under a hand that has just pressed it stays Stop.
-        self.go_on = button(
+        self.continue_ = button(
             "▶ Continue", "Continue the last fit with its optimizers and its position in the data, and with the settings changed since",
-            actions.go_on,
+            actions.continue_,
         )  # fmt: skip
         self.apply = button("Apply to the run", "", actions.apply).add_class("wb-apply")
         self.settings = _toggle("All settings", "Every other setting", icon="sliders")
@@ -50,14 +50,14 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         self._actions = actions
         exporting, now = widgets.HBox([self.path, self.write]), widgets.HBox([self.validate, self.checkpoint])
         gap = widgets.Box().add_class("wb-gap")
-        buttons = [self.fit, self.pause, self.stop, self.go_on, self.apply, gap, self.settings, self.export, self.more]
+        buttons = [self.fit, self.pause, self.stop, self.continue_, self.apply, gap, self.settings, self.export, self.more]
         super().__init__([widgets.Box(buttons).add_class("wb-run"), now, exporting])
         for toggle, box in ((self.export, exporting), (self.more, now)):
             toggle.observe(lambda change, box=box: shown(box, change["new"]), "value")
             shown(box, False)
         self.export.observe(lambda change: actions.preview(change["new"]), "value")
         self.follow(None, "")
-        self.offer_to_go_on(False)
+        self.offer_to_continue(False)
         self.offer_change("")
 
     def follow(self, status: Status | None, kind: str) -> None:
@@ -71,9 +71,9 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         self.pause.description = "▶ Resume" if status == "paused" else "❚❚ Pause"
         self.pause.tooltip = "Resume training" if status == "paused" else "Wait before the next update"
 
-    def offer_to_go_on(self, possible: bool) -> None:
+    def offer_to_continue(self, possible: bool) -> None:
         """Offer to continue the last fit, where it has ended and more can be done."""
-        shown(self.go_on, possible)
+        shown(self.continue_, possible)
 
     def offer_change(self, what: str) -> None:
         """Offer to change the running fit: `what` names the values. Empty: nothing differs."""
