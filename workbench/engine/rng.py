@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workbench.task.seeding import seed
+
 
 @dataclass(frozen=True)
 class RandomState:
@@ -106,13 +108,6 @@ def preserved() -> Iterator[None]:
             yield
         finally:
             state.restore()
-
-
-def seed(value: int) -> None:
-    """Seed every generator."""
-    random.seed(value)
-    np.random.seed(value % 2**32)
-    torch.manual_seed(value)
 
 
 def differ(value: int, rank: int) -> None:

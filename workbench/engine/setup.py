@@ -15,6 +15,7 @@ from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.settings import Settings
 from workbench.task.protocol import Phase, Task
+from workbench.task.seeding import seed
 
 
 @contextlib.contextmanager
@@ -26,7 +27,7 @@ def open_session(
     past: for a resumed fit, the state on which its length depends (`total_steps.NAMES`).
     """
     with rng.preserved(), _kernel_choice(settings), task.running(settings, phase):
-        rng.seed(settings.seed)
+        seed(settings.seed)
         runtime = Runtime(settings)
         for spec in (task.train, task.val, task.test, task.predict):
             if spec is not None:

@@ -67,9 +67,9 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
         self._lock = threading.RLock()
         """Makes the latest offer follow the latest state: a user's edit and the job's events come on two threads."""
         self.pause = button("❚❚ Pause", "Wait before the next update", self._pause)
-        self.stop = button("■ Stop", "End at the next update and keep the results so far", lambda: self._ask("Stop", job.stop))
-        self.validate = button("Validate now", "Check the validation data before the next update", lambda: self._ask("Validate now", job.validate))
-        self.checkpoint = button("Save a checkpoint now", "Write one before the next update", lambda: self._ask("Save a checkpoint now", job.checkpoint))
+        self.stop = button("■ Stop", "End at the next update and keep the results so far", lambda: self.notice.attempt("Stop", job.stop))
+        self.validate = button("Validate now", "Check the validation data before the next update", lambda: self.notice.attempt("Validate now", job.validate))
+        self.checkpoint = button("Save a checkpoint now", "Write one before the next update", lambda: self.notice.attempt("Save a checkpoint now", job.checkpoint))
         self.boxes = {name: setting_control.make(name, getattr(job.settings, name)) for name in _CHANGED}
         self.apply = button("Apply to the run", "From the next update on", self._apply).add_class("wb-apply")
         self.notice, self.canvas = Notice(), LiveView()
@@ -88,7 +88,7 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
         heard_whole(self, self._lock)
         self.canvas.put("followed", True)
         job.on_request(lambda code: self.canvas.put("code", cut(code, 2000)))
-        self.canvas.on_request = lambda message: self._ask("The canvas", lambda: self._asked(message))
+        self.canvas.on_request = lambda message: self.notice.attempt("The canvas", lambda: self._asked(message))
         self.canvas.observe(lambda change: self._dragged("lr", change["new"]), "marker")
         self.canvas.observe(lambda change: self._dragged("gradient_clip_val", change["new"]), "clip")
         self.dispatcher = Dispatcher(self._hear, self.canvas.flush, self.notice.error)  # type: ignore[arg-type]
@@ -200,12 +200,12 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
         return {name: value for name, value in read.items() if value != self._in_run[name]}
 
     def _pause(self) -> None:
-        self._ask("Pause", self._job.resume if self._paused else self._job.pause)
+        self.notice.attempt("Pause", self._job.resume if self._paused else self._job.pause)
 
     def _apply(self) -> None:
         wanted = self._wanted()
         if wanted:
-            self._ask("Apply to the run", lambda: self._job.change(**wanted))
+            self.notice.attempt("Apply to the run", lambda: self._job.change(**wanted))
 
     def _asked(self, message: Mapping[str, Any]) -> None:
         """Carry out a request from the canvas; a clip value waits in its box for Apply."""
@@ -218,12 +218,6 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
                 self._job.change(track_update_ratio=on)
             case _:
                 raise ValueError(f"{dict(message)!r} cannot be asked of a job of another process.")
-
-    def _ask(self, doing: str, call: Callable[[], object]) -> None:
-        try:
-            call()
-        except Exception as error:  # noqa: BLE001 - shown to the person who clicked
-            self.notice.error(error, doing)
 
 
 # A view holds its job, so its id stays the job's as long as the view exists.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 from weakref import WeakValueDictionary
@@ -74,7 +74,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._on_their_way: dict[int, BenchEvent] = {}
         """Those of them that may come after `_CAUGHT_UP`: the last few of the jobs that were running."""
         self.notice = Notice()
-        self._finders = Finders(bench, self._ask)
+        self._finders = Finders(bench, self.notice.attempt)
         finding = Finding(self._finders.find_batch_size, self._finders.find_lr, self._look_at, self._use)
         self.header = Header(bench.settings, self._edit, finding, bench.summary.optimizers)
         self.canvas = LiveView(marker=bench.settings.lr, clip=bench.settings.gradient_clip_val or 0.0)
@@ -167,7 +167,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def _use(self, changes: dict[str, Any]) -> None:
         """Use what a search found."""
         with self._lock:
-            self._ask("Use what was found", lambda: self._bench.set(**changes))
+            self.notice.attempt("Use what was found", lambda: self._bench.set(**changes))
             self._show_settings()
 
     def _look_at(self, optimizer: int) -> None:
@@ -175,50 +175,44 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._finders.look_at(self.header, optimizer)
 
     def _fit(self) -> None:
-        self._ask("Fit", self._bench.fit)
+        self.notice.attempt("Fit", self._bench.fit)
 
     def _continue(self) -> None:
         with self._lock:  # the second of two clicks finds a fit that waits
             more = next_actions.more_to_do(self._bench.jobs, self._bench.settings)
             if more is not None:
-                self._ask("Continue", lambda: self._bench.fit(start="continue", **more))
+                self.notice.attempt("Continue", lambda: self._bench.fit(start="continue", **more))
             self._offer_to_continue()
 
     def _pause(self) -> None:
         job = self._job()
         if job is not None:
-            self._ask("Pause", job.resume if self._status == "paused" else job.pause)
+            self.notice.attempt("Pause", job.resume if self._status == "paused" else job.pause)
 
     def _stop(self) -> None:
         job = self._job()
         if job is not None:
-            self._ask("Stop", job.stop)
+            self.notice.attempt("Stop", job.stop)
 
     def _apply(self) -> None:
         job, changes = self._job(), next_actions.differences(self._bench.settings, self._in_run)
         if job is not None and changes:
-            self._ask("Apply to the run", lambda: job.change(**changes))
+            self.notice.attempt("Apply to the run", lambda: job.change(**changes))
 
     def _validate(self) -> None:
         job = self._job()
         if job is not None:
-            self._ask("Validate now", job.validate)
+            self.notice.attempt("Validate now", job.validate)
 
     def _checkpoint(self) -> None:
         job = self._job()
         if job is not None:
-            self._ask("Save a checkpoint now", job.checkpoint)
+            self.notice.attempt("Save a checkpoint now", job.checkpoint)
 
     def _job(self) -> Any:
         """The running job that the canvas shows; else the first that has not ended: it runs, or is next."""
         going = [job for job in self._bench.jobs if not job.done()]
         return next((job for job in going if job.id == self._run_id), going[0] if going else self._bench.job)
-
-    def _ask(self, doing: str, call: Callable[[], object]) -> None:
-        try:
-            call()
-        except Exception as error:  # noqa: BLE001 - shown to the person who clicked
-            self.notice.error(error, doing)
 
     # -- from the bench to the person --------------------------------------------------------------------------
 

@@ -461,8 +461,8 @@ class Wider(nn.Module):
 @pytest.mark.parametrize(("make", "words"), [
     (lambda: supervised(nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))),
      r"'2.bias' has shape \(3,\) there and \(4,\) here"),
-    (lambda: supervised(Wider()), "they have '0.bias', which Wider has not"),
-    (lambda: supervised(nn.Sequential(*plain_net(), nn.Linear(3, 3))), "Sequential has '3.weight', which they have not"),
+    (lambda: supervised(Wider()), "they have '0.bias', which Wider does not have"),
+    (lambda: supervised(nn.Sequential(*plain_net(), nn.Linear(3, 3))), "Sequential has '3.weight', which they do not have"),
     (lambda: supervised(plain_net(), optimizer=adamw), "the optimizer was SGD and is AdamW here"),
     (lambda: supervised(plain_net(), scheduler=step_lr), "followed no scheduler and follows SequentialLR here"),
     (lambda: supervised(plain_net(), loss=Scaled()), "it has 0 modules beside the model, and here there are 1"),

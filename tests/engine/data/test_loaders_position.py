@@ -30,6 +30,7 @@ from workbench.engine.data.loaders import Loaders
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
+from workbench.task.seeding import seed
 from workbench.techniques.tbptt import Piece
 
 
@@ -47,7 +48,7 @@ class Given:
 @contextlib.contextmanager
 def feeds(make, drawn=0, **settings):
     """Of data made afresh, as in a process of its own, which has `drawn` other random numbers before."""
-    rng.seed(drawn)
+    seed(drawn)
     given = make()
     task = Given(*given) if type(given) is tuple else Given(given)
     opened = Loaders(task, Settings(**{"accelerator": "cpu", "batch_size": 8, **settings}))

@@ -33,6 +33,7 @@ from workbench.engine.data.loaders import Loaders
 from workbench.settings import Settings
 from workbench.task.data.sharding import RankShard
 from workbench.task.errors import TaskError
+from workbench.task.seeding import seed
 
 
 @pytest.fixture(autouse=True)
@@ -51,11 +52,11 @@ class Sentences(Dataset):
 @contextlib.contextmanager
 def feeds(make, share, drawn=0, **settings):
     """A rank's, which has drawn other numbers than the others."""
-    rng.seed(drawn)
+    seed(drawn)
     task = Given(make(), labelled(19))
     task.train.share = task.val.share = share
     opened = Loaders(task, Settings(**{"accelerator": "cpu", "batch_size": 4, **settings}))
-    rng.seed(1000 + 7 * share.rank)
+    seed(1000 + 7 * share.rank)
     try:
         yield opened
     finally:

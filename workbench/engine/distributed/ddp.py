@@ -21,6 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from workbench.engine.data.loaders import Loaders
 from workbench.engine.distributed.process_group import MultiProcessGroup, StepSync
 from workbench.engine.distributed.single import Single
+from workbench.engine.distributed.task_module import TaskModule
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime.runtime import Runtime
@@ -79,7 +80,7 @@ class DDP(Single):
         self._trains = trains
         self._unwrap()
         if not (self._alternating or self._task.manual or self._task.partial):
-            self._copy = self._runtime.prepare(_Stepping(self._task))
+            self._copy = self._runtime.prepare(_TrainingStep(self._task))
             self._wrapped = [p for p in self._copy.parameters() if p.requires_grad]
             self._covered = frozenset(map(id, self._wrapped))
 
@@ -285,13 +286,8 @@ class DDP(Single):
         return mean
 
 
-class _Stepping(nn.Module):
+class _TrainingStep(TaskModule):
     """A task's training step as the forward of a module, which DDP can wrap."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(task.modules)
-        self._task = task
 
     def forward(self, batch: Any, batch_idx: int, **extra: Any) -> Any:
         if batch is _NOTHING:

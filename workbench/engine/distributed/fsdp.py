@@ -18,6 +18,7 @@ from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy, get_para
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from workbench.engine.distributed.task_module import TaskModule
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 
@@ -32,13 +33,8 @@ _UNUSED = "set_reduce_scatter_unused_params"
 """A method of `fully_shard` since torch 2.13; 2.11 does not have it."""
 
 
-class Root(nn.Module):
+class Root(TaskModule):
     """Runs a task's steps as the forward of one module, which FSDP can wrap."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(task.modules)
-        self._task = task
 
     def forward(self, step: str, *arguments: Any, **extra: Any) -> Any:
         """Run the step. "nothing": a loss to which no parameter contributes."""

@@ -126,7 +126,7 @@ def validation(events: Iterable[Event]) -> Series:
     "step" (updates taken so far) and "epoch" int64; each metric float64, NaN where a check lacks it: "val_loss" …,
     and with averaged weights "val_loss_averaged" … beside them.
     """
-    return _table([e for e in events if isinstance(e, Validated)])
+    return _table(events, Validated)
 
 
 def logged(events: Iterable[Event]) -> Series:
@@ -134,10 +134,12 @@ def logged(events: Iterable[Event]) -> Series:
 
     "step" (updates taken so far) and "epoch" int64; each value float64, NaN where an epoch lacks it.
     """
-    return _table([e for e in events if isinstance(e, Logged)])
+    return _table(events, Logged)
 
 
-def _table(rows: Sequence[Validated | Logged]) -> Series:
+def _table(events: Iterable[Event], kind: type[Validated | Logged]) -> Series:
+    """The events of one kind as a table, one row for each."""
+    rows = [e for e in events if isinstance(e, kind)]
     out: Series = {
         "step": np.array([e.step for e in rows], dtype=np.int64),
         "epoch": np.array([e.epoch for e in rows], dtype=np.int64),

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import torch
 from torch import nn
 
 from workbench.settings import Settings
@@ -20,6 +17,7 @@ from workbench.task.lightning.trainer import Trainer
 from workbench.task.lightning.unsupported import refuse_callbacks, refuse_unsupported
 from workbench.task.protocol import Phase, Progress
 from workbench.task.ranks import barrier, rank_of_job
+from workbench.task.seeding import seed
 from workbench.values import shown
 
 _PHASES: Mapping[str, tuple[Phase, ...]] = {
@@ -73,7 +71,7 @@ class Preparation:
             if here.nodes > 1:  # on the machine of the bench, the data are prepared
                 self._prepare()
             if here.several:
-                _draw_alike(settings.seed)
+                seed(settings.seed)  # a setup with a random split gives the same split on all ranks
             self._set_up((phase,), again=phase != "fit")
             before, self._over = self._over, phase != "fit"
             try:
@@ -135,13 +133,6 @@ class Preparation:
             where = f"{type(self._module).__name__}.configure_callbacks()"
             refuse_callbacks(made, where)
             raise TaskError(f"{where} returned {shown(made)}: callbacks are not called here; return [] and use the module's own hooks.")
-
-
-def _draw_alike(seed: int) -> None:
-    """Seed the generators, so that a setup with a random split gives the same split on all ranks."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
 
 
 def _done_of(source: Any) -> set[Phase]:

@@ -56,6 +56,22 @@ class Sent:
         self.unsent = 0
 
 
+class SentTable(Sent):
+    """The part that the channels with a table of their own share."""
+
+    _table: Numbers
+
+    @property
+    def columns(self) -> int:
+        """The number of columns."""
+        return int(self._table.shape[1])
+
+    def rows(self, start: int, stop: int) -> Floats:
+        """A copy of these rows, as float32."""
+        part: Floats = self._table[start:stop].astype("<f4")
+        return part
+
+
 class Group:
     """Columns that merge by one rule, one row a bucket. NaN means no value and never wins."""
 
@@ -131,7 +147,7 @@ def _ends(index: NDArray[np.int64]) -> NDArray[np.intp]:
     return np.flatnonzero(np.append(index[1:] != index[:-1], True)) if len(index) else np.zeros(0, np.intp)
 
 
-class Buckets(Sent):
+class Buckets(SentTable):
     """Any number of updates in at most `cap` buckets of equal width, which doubles when they are full.
 
     Bucket `row` holds the updates from origin + row * width on, of which every `every`-th was recorded, as given with
@@ -146,7 +162,7 @@ class Buckets(Sent):
 
     def _clear(self) -> None:
         ends = np.cumsum([width for _, width in self._spec])
-        self._table: Numbers = np.full((self._cap, int(ends[-1])), np.nan, self._kind)
+        self._table = np.full((self._cap, int(ends[-1])), np.nan, self._kind)
         self._groups = [
             Group(how, self._table[:, end - width : end]) for (how, width), end in zip(self._spec, ends.tolist(), strict=True)
         ]
@@ -184,10 +200,6 @@ class Buckets(Sent):
         self.restart()
 
     @property
-    def columns(self) -> int:
-        return int(self._table.shape[1])
-
-    @property
     def length(self) -> int:
         return self._length
 
@@ -199,12 +211,12 @@ class Buckets(Sent):
         return {"origin": self._origin or 0, "width": self._width, "every": self._every}
 
 
-class Samples(Sent):
+class Samples(SentTable):
     """Single rows, thinned evenly once there are `cap` of them. The newest is always among them."""
 
     def __init__(self, columns: int, cap: int) -> None:
         super().__init__()
-        self._table: Table = np.full((cap, columns), np.nan)
+        self._table = np.full((cap, columns), np.nan)
         self._clear()
 
     def _clear(self) -> None:
@@ -230,16 +242,8 @@ class Samples(Sent):
         self._seen += 1
 
     @property
-    def columns(self) -> int:
-        return int(self._table.shape[1])
-
-    @property
     def length(self) -> int:
         return self._length
-
-    def rows(self, start: int, stop: int) -> Floats:
-        part: Floats = self._table[start:stop].astype("<f4")
-        return part
 
     def head(self) -> dict[str, Any]:
         return {}

@@ -6,16 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from workbench.events import Floats
-from workbench.ui.canvas.channels import Sent, Table
+from workbench.ui.canvas.channels import SentTable, Table
 
 
-class StaticTable(Sent):
+class StaticTable(SentTable):
     """Rows of `columns` numbers, replaced together."""
 
     def __init__(self, columns: int) -> None:
         super().__init__()
-        self._table: Table = np.empty((0, columns))
+        self._table = np.empty((0, columns))
         self.view = 0
         """The number of the table: descriptions of its rows carry it."""
 
@@ -28,16 +27,8 @@ class StaticTable(Sent):
         self.restart()
 
     @property
-    def columns(self) -> int:
-        return int(self._table.shape[1])
-
-    @property
     def length(self) -> int:
         return len(self._table)
-
-    def rows(self, start: int, stop: int) -> Floats:
-        part: Floats = self._table[start:stop].astype("<f4")
-        return part
 
     def head(self) -> dict[str, Any]:
         return {"view": self.view}

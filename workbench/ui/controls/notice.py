@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import threading
+from collections.abc import Callable
 from typing import Literal
 
 import ipywidgets as widgets
@@ -55,6 +56,13 @@ class Notice(widgets.HBox):  # type: ignore[misc]
         plain = type(error).__module__.startswith("workbench")
         said = words if plain else f"{type(error).__name__}: {words}"
         self.say(f"{doing}: {said}" if doing else said, "error", about)
+
+    def attempt(self, doing: str, call: Callable[[], object]) -> None:
+        """Call it for the user who clicked; an error becomes a notice that begins with what was attempted."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - shown to the person who clicked
+            self.error(error, doing)
 
     def drop(self, about: str) -> None:
         """Remove a notice that no longer applies."""
