@@ -25,9 +25,11 @@ class Modes:
 
     @classmethod
     def of(cls, task: Task) -> Modes:
+        """Take the present modes of all modules of a task."""
         return cls(tuple((part, part.training) for whole in task.modules for part in whole.modules()))
 
     def restore(self) -> None:
+        """Put each module back into its mode."""
         for module, training in self.modules:
             module.training = training
 
@@ -48,6 +50,7 @@ class Snapshot:
 
     @classmethod
     def take(cls, session: Session) -> Snapshot:
+        """Copy the present state of a session."""
         return cls(
             session,
             WeightsCopy.of(session.task, tensors=True),
@@ -68,6 +71,7 @@ class Snapshot:
         )
 
     def restore(self) -> None:
+        """Bring the session back to this state."""
         session = self.session
         try:
             self.weights.put(session.task)

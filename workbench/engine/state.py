@@ -14,7 +14,7 @@ Stage = Literal["sanity", "train", "val", "test", "predict", ""]
 
 @dataclass
 class TrainState:
-    """The progress of one job. Its loop writes it; everything else reads it."""
+    """The progress of one job. The engine updates it while the job runs, and restores it from a checkpoint or a snapshot."""
 
     step: int = 0
     """The updates taken."""

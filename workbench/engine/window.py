@@ -37,6 +37,7 @@ def read(result: Any) -> Result | None:
 
 
 def scalar(loss: Tensor) -> Tensor:
+    """The loss with shape (); TaskError: it has more than one number."""
     if loss.ndim == 0 or loss.numel() == 1:
         return loss if loss.ndim == 0 else loss.reshape(())
     raise TaskError(f"the loss has shape {tuple(loss.shape)}; it must be one number: take its mean.")

@@ -32,7 +32,7 @@ class Best:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunData:
-    """What there is to draw of a run: its `history`, `validation` and `logged` (over epochs) as `Run` has them.
+    """The data of a run's plots: its `history`, `validation` and `logged` (over epochs) as `Run` has them.
 
     `clip` is the clip value that the run began with (None: off); it is drawn only where it limits the recorded norm.
     `same_norm`: the norms before clipping are 2-norms, as those after it always are.

@@ -29,7 +29,7 @@ def identity(pid: int | None = None) -> dict[str, Any]:
 
 
 def liveness(header: Mapping[str, Any]) -> Liveness:
-    """Whether the writer named in `header` lives; "unknown" where that cannot be told from here."""
+    """Whether the writer named in `header` lives; "unknown" if this machine cannot find out."""
     pid, born = header.get("pid"), header.get("pid_started")
     if type(pid) is not int or not isinstance(born, int | float):
         return "unknown"

@@ -65,23 +65,23 @@ class RunBrief:
 
     @classmethod
     def read(cls, folder: Path) -> RunBrief:
-        """That of a run folder, whatever its length: the record is read piece by piece, its losses alone."""
+        """Make the brief of a run folder of any length: this reads the record piece by piece, and of each update only the loss."""
         return cls.so_far(folder, stream(folder, COLUMNS), Fold())
 
     @classmethod
     def so_far(cls, folder: Path, new: Iterable[Event], fold: Fold) -> RunBrief:
-        """That of a run folder whose record may grow: `fold` has what was read before, and takes the `new` events in."""
-        told = read.summary(folder)
-        task = told.header.get("task")
+        """Make the brief of a run folder whose record may grow: `fold` has the events read before, and this adds the `new` ones to it."""
+        summary = read.summary(folder)
+        task = summary.header.get("task")
         task = task if isinstance(task, dict) else {}  # a header of somebody else's making
         model = (str(task.get("model", "")), task.get("parameters"))
         for event in new:
             fold.add(event)
-        return fold.brief(told.id, read.State(told.status, told.step, told.seconds, told.error, told.unseen), told.created, model, folder)
+        return fold.brief(summary.id, read.State(summary.status, summary.step, summary.seconds, summary.error, summary.unseen), summary.created, model, folder)
 
     @classmethod
     def of(cls, run: Run) -> RunBrief:
-        """That of a run which is in memory."""
+        """Make the brief of a run that is in memory."""
         if run.folder is not None and run.folder.is_dir():
             return cls.read(run.folder)
         fold = Fold()
@@ -123,7 +123,7 @@ class Thinned:
             self._kept, self._count, self._stride = [whole], len(whole), 2 * self._stride
 
     def rows(self, columns: int) -> Array:
-        """Those that are left."""
+        """The rows that are left."""
         if self._last is None:
             return np.empty((0, columns))
         whole = np.concatenate(self._kept)

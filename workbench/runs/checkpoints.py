@@ -62,7 +62,7 @@ def replaced(path: Path) -> Path:
 
 
 def list_checkpoints(run: Path) -> list[Checkpoint]:
-    """Those in the folder of a run, oldest first; a link, or a directory without readable info, is none."""
+    """List the checkpoints in the folder of a run, oldest first; leave out links and directories without a readable info file."""
     path = run / "checkpoints"
     try:
         with Folder.opened(path) as folder:
@@ -93,7 +93,7 @@ def find(run: Path, which: str | int) -> Checkpoint:
 
 
 def obsolete(there: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkpoint]:
-    """Those that may be deleted: all but the best `top_k` (-1: none may), the last, and those that the user asked
+    """List the checkpoints that may be deleted: all but the best `top_k` (-1: none may), the last, and those that the user asked
     for.
 
     The one at a fit's end often has the same updates as the one after its last validation: these two count as one.
@@ -108,20 +108,20 @@ def obsolete(there: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkp
 
 
 def keep(one: Checkpoint) -> None:
-    """From now on it stays as long as its run does. OSError: that could not be written down."""
+    """Mark a checkpoint to be kept as long as its run. OSError: the mark could not be written."""
     info = read_json(one.path / "info.json", LARGEST_INFO)
     # A new file: another run may have the same one, by a link.
     write_whole(one.path / "info.json", json.dumps({**info, "kept": True}).encode())
 
 
 def best_values(there: Iterable[Checkpoint], monitor: str) -> list[float]:
-    """The values of this monitor among them, the best first; two checkpoints of one moment have one."""
+    """List the values of this monitor in the checkpoints, the best first; two checkpoints of one moment count once."""
     same = [one for one in there if one.monitor == monitor]
     return [value for _, value in _moments(_ranked(same)) if value is not None]
 
 
 def _ranked(there: Sequence[Checkpoint], mode: Mode | None = None) -> list[Checkpoint]:
-    """Those with a value of the monitor that was watched last, the best first; of equal ones the later first."""
+    """List the checkpoints that have a value of the most recent monitor, the best first; of equal ones the later first."""
     known = [one for one in there if one.value is not None]
     if not known:
         return []

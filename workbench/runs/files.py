@@ -19,7 +19,7 @@ _BY_NUMBER = {os.open, os.unlink, os.rename, os.stat} <= os.supports_dir_fd and 
 
 
 class Folder:
-    """A folder that was opened, and not by a link; what is done in it is done there, whatever is put in its place."""
+    """An open folder that is not a link. Its methods act on this folder, even if another one takes its path meanwhile."""
 
     def __init__(self, path: Path, number: int | None) -> None:
         self._path, self._number = path, number
@@ -27,7 +27,7 @@ class Folder:
     @classmethod
     @contextlib.contextmanager
     def opened(cls, path: Path, within: Folder | None = None) -> Iterator[Folder]:
-        """Inside, the folder at `path`. OSError where there is none, or a link.
+        """Open the folder at `path` for the block. OSError: there is none, or it is a link.
 
         within: the opened folder that it is in.
         """
@@ -43,43 +43,40 @@ class Folder:
             os.close(number)
 
     def names(self) -> list[str]:
-        """What is in it."""
+        """The names of the files and folders in it."""
         return os.listdir(self._path if self._number is None else self._number)
 
     def read(self, name: str, largest: int) -> bytes:
-        """The contents of a regular file of at most this many bytes; OSError for a link, ValueError for anything
-        else.
-        """
+        """Read a regular file of at most this many bytes. OSError: it is a link. ValueError: it is anything else, or larger."""
         return _read(self._where(name), largest, self._number)
 
     @contextlib.contextmanager
     def path_of(self, name: str) -> Iterator[Path]:
-        """Inside, a path at which a library can open this regular file. OSError for a link, ValueError for anything
-        else.
+        """Yield a path at which a library can open this regular file. OSError: it is a link. ValueError: it is anything else.
 
-        On Linux it is the file that was checked, also where another one takes its place meanwhile.
+        On Linux the path leads to the file that was checked, even if another one takes its place meanwhile.
         """
         with open_regular(self._where(name), self._number) as file:
             checked = Path(f"/proc/self/fd/{file.fileno()}")
             yield checked if self._number is not None and checked.exists() else self._path / name
 
     def read_json(self, name: str, largest: int) -> dict[str, Any]:
-        """The same as the function `read_json`, of a file in it."""
+        """Read the JSON object in a file of this folder, as the function `read_json` does."""
         return _object(self.read(name, largest), self._path / name)
 
     def is_folder(self, name: str) -> bool:
-        """Whether that is a folder, and no link to one; False where there is nothing."""
+        """Whether `name` is a folder, and not a link to one; False if nothing has this name."""
         with contextlib.suppress(FileNotFoundError):
             return stat.S_ISDIR(os.stat(self._where(name), dir_fd=self._number, follow_symlinks=False).st_mode)
         return False
 
     def remove(self, name: str) -> None:
-        """Remove a file or a link, if it is there."""
+        """Remove the file or link `name`, if there is one."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._where(name), dir_fd=self._number)
 
     def write(self, name: str, data: bytes) -> None:
-        """A file that is there with all of `data`, or not at all; one of the same name gives way."""
+        """Write a file so that it has all of `data`, or does not exist; it replaces a file of the same name."""
         aside = f".{name}.{os.getpid()}"
         self.remove(aside)
         try:
@@ -101,7 +98,7 @@ class Folder:
 
 
 def open_regular(path: Path | str, folder: int | None = None) -> BinaryIO:
-    """A file opened for reading. OSError where it is a link; ValueError where it is a pipe or a device, which may never answer.
+    """Open a file for reading. OSError: it is a link. ValueError: it is a pipe or a device, a read of which may never return.
 
     folder: the opened folder that `path` starts from.
     """
@@ -116,7 +113,7 @@ def open_regular(path: Path | str, folder: int | None = None) -> BinaryIO:
 
 
 def read_json(path: Path, largest: int) -> dict[str, Any]:
-    """The JSON object in a regular file of at most this many bytes; OSError, or ValueError where there is none."""
+    """Read the JSON object in a regular file of at most this many bytes. OSError: it cannot be read. ValueError: it holds none."""
     return _object(_read(path, largest), path)
 
 
@@ -147,22 +144,20 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def make_folder(path: Path) -> Path:
-    """A folder in a run's folder, made if needed. OSError for a link."""
+    """Make a folder in a run's folder, unless it exists. OSError: it is a link."""
     path.mkdir(exist_ok=True)
     check_no_link(path)
     return path
 
 
 def check_no_link(path: Path) -> None:
-    """OSError where this is a link: what it leads to is not the run's."""
+    """Raise OSError if this is a link: its target does not belong to the run."""
     if path.is_symlink():
         raise OSError(f"{path} is a link, and links in a run's folder are not followed")
 
 
 def append_to(path: Path, *, create: bool = True) -> int:
-    """A file opened for appending; made if it does not exist and `create`. OSError for a link, or a pipe without a
-    reader.
-    """
+    """Open a file for appending; make it if it does not exist and `create`. OSError: it is a link, or a pipe without a reader."""
     if not _NO_LINK:
         check_no_link(path)
     made = os.O_CREAT if create else 0
@@ -170,7 +165,7 @@ def append_to(path: Path, *, create: bool = True) -> int:
 
 
 def replace_by(path: Path, write: Callable[[Path], None]) -> None:
-    """The same as `write_whole`, of a file that `write` makes at the path it is given."""
+    """Replace a file, as `write_whole` does, by one that `write` makes at the path it gets."""
     check_no_link(path.parent)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.unlink(missing_ok=True)

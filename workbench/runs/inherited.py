@@ -44,7 +44,7 @@ def _kept(event: Event, point: Checkpoint, before: bool, checked: int) -> Iterat
     elif isinstance(event, Validated) and not event.asked:
         if event.step <= checked:
             yield event
-    elif isinstance(event, Logged):  # of an epoch that a length cut short the state is as if it went on
+    elif isinstance(event, Logged):  # an epoch that the length of the run cut short counts as unfinished
         if event.step <= point.step and event.epoch < point.epoch:
             yield event
     elif before and not isinstance(event, _OF_A_JOB):

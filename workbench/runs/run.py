@@ -85,16 +85,16 @@ class Run:
             raise FileNotFoundError(f"{folder} is not a run folder: {error}") from None
 
     @classmethod
-    def _listed(cls, told: read.RunSummary) -> Self:
+    def _listed(cls, summary: read.RunSummary) -> Self:
         """A run of the list (`read.list_runs`). OSError or ValueError where it was deleted meanwhile."""
-        events = Recorded(told.path, told.over)
+        events = Recorded(summary.path, summary.over)
         start = _start(islice(events.stream(()), _BEFORE))
-        id, kind = (start.run, start.kind) if start else (told.id, told.kind)
-        return cls(id, kind, told.status, told.step, told.seconds, told.error, events, told.path, told.unseen)
+        id, kind = (start.run, start.kind) if start else (summary.id, summary.kind)
+        return cls(id, kind, summary.status, summary.step, summary.seconds, summary.error, events, summary.path, summary.unseen)
 
     @classmethod
     def from_events(cls, events: Iterable[Event], folder: Path | None = None) -> Self:
-        """The run that these events tell of; `folder` is where it is recorded, if it is."""
+        """The run that these events record; `folder` is where it is recorded, if it is."""
         events, header = now(events), None
         if folder is not None:
             with contextlib.suppress(OSError, ValueError):
@@ -102,8 +102,8 @@ class Run:
         start = _start(islice(events, _BEFORE))
         id = start.run if start else folder.name if folder else ""
         kind = start.kind if start else str((header or {}).get("kind", ""))
-        told = read.state(events, header, folder)
-        return cls(id, kind, told.status, told.step, told.seconds, told.error, events, folder, told.unseen)
+        state = read.state(events, header, folder)
+        return cls(id, kind, state.status, state.step, state.seconds, state.error, events, folder, state.unseen)
 
     @property
     def settings(self) -> Settings:
@@ -170,12 +170,12 @@ class Run:
 
         It is known where the norms before clipping are 2-norms (`track_grad_norm`), as those after it always are.
         """
-        return self._told.clipped().share
+        return self._data.clipped().share
 
     @property
     def clip_shares(self) -> tuple[float | None, ...]:
         """The same for each optimizer, by its own updates and its own norm."""
-        return tuple(part.share for part in self._told.clipped_by_optimizer().values())
+        return tuple(part.share for part in self._data.clipped_by_optimizer().values())
 
     @property
     def clip_suggestion(self) -> float | None:
@@ -184,7 +184,7 @@ class Run:
 
         None where fewer than 20 are known, or where the recorded norm (`track_grad_norm`) is not the clipped one.
         """
-        return self._told.suggested_clip()
+        return self._data.suggested_clip()
 
     @cached_property
     def health(self) -> tuple[Finding, ...]:
@@ -217,15 +217,15 @@ class Run:
         "update_ratio" (how far updates moved each layer, with `track_update_ratio=True`), or the name of a validation metric or of a value that the model logged ("train_acc").
         """
         searched = [] if self.kind == "fit" else chart_data.search_charts(self.outline)  # a fit may search on its way
-        told = self._told
+        data = self._data
         if what is None:
-            return searched or told.whole()
+            return searched or data.whole()
         plots = {} if searched else {
-            "loss": told.loss, "lr": told.lr, "grad_norm": told.grad_norm, "clip": told.clipping, "update_ratio": told.update_ratio,
+            "loss": data.loss, "lr": data.lr, "grad_norm": data.grad_norm, "clip": data.clipping, "update_ratio": data.update_ratio,
         }  # fmt: skip
-        charts = plots[what]() if what in plots else told.named(what)
+        charts = plots[what]() if what in plots else data.named(what)
         if not charts:
-            known = ", ".join(map(repr, [*(name for name, make in plots.items() if make()), *told.names()]))
+            known = ", ".join(map(repr, [*(name for name, make in plots.items() if make()), *data.names()]))
             known = known or "one, which plot() draws"
             why = "; no gradient norms were recorded (track_grad_norm)" if what in plots else ""
             why = "; no update ratios were measured (track_update_ratio=True)" if what == "update_ratio" else why
@@ -312,8 +312,8 @@ class Run:
         return {k: v for k, v in known.items() if k in always or not setting_text.is_default(k, v)}
 
     @cached_property
-    def _told(self) -> RunData:
-        """What the plots are made of."""
+    def _data(self) -> RunData:
+        """The data of the plots."""
         recorded = self._recorded
         # What is limited is the 2-norm, so in a record of other norms the clip value is no line.
         same = recorded.get("track_grad_norm", 2.0) == 2.0
@@ -391,10 +391,10 @@ class Runs(list[Run]):
     def of(cls, root: Path) -> Self:
         """The fits recorded under `root`, oldest first."""
         found = cls()
-        for told in read.list_runs(root):
-            if told.kind == "fit":
+        for summary in read.list_runs(root):
+            if summary.kind == "fit":
                 with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile
-                    found.append(Run._listed(told))
+                    found.append(Run._listed(summary))
         return found
 
     def __repr__(self) -> str:

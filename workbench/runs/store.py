@@ -403,7 +403,7 @@ def marked_by(run: Path) -> str | None:
 def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
     """The runs of a kind, oldest first, and how many there are beyond `keep`; none where there are no more than that.
 
-    Those that only count as running, since their process cannot be seen from here, take no place.
+    Runs that only count as running, since their process cannot be seen from here, are not counted.
     """
     folders = [path for path in run_folders(root) if _kind_of(path) == kind]
     if len(folders) <= keep:

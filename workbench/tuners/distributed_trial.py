@@ -91,14 +91,14 @@ def _trial_alone(
 
 
 def _of_gradients(session: Session) -> int:
-    """Bytes that gradients on their way to the other ranks take, where DDP has not laid them out when the session began."""
+    """The bytes that the all-reduce of the gradients needs; 0 if the session has allocated them already."""
     if session.parallel.reduce_buffers_ready:
         return 0
     return BUCKET + max(p.numel() * p.element_size() for p in session.trained)
 
 
 def _worst(size: int, found: Sequence[Trial | NotEnoughData]) -> Trial:
-    """What all of them have made of it: passed if each has, at the highest peak."""
+    """Combine the trials of all ranks into one: it passed if each did, and its peak is the highest."""
     trials = []
     for own in found:
         if isinstance(own, NotEnoughData):

@@ -42,7 +42,7 @@ MOST = 300
 CERTAIN = 0.05
 """Timing ends once the typical time is known within this share of itself."""
 _FEWEST = 10
-"""Times from which their spread can be told."""
+"""The number of times from which their spread can be estimated."""
 
 
 class TrialStep(NamedTuple):

@@ -14,24 +14,54 @@ class Bench(Protocol):
     """The part of `workbench.bench.Workbench` that the user interface calls."""
 
     @property
-    def settings(self) -> Settings: ...
-    @property
-    def summary(self) -> Any: ...
-    @property
-    def root(self) -> Path: ...
-    @property
-    def job(self) -> Any: ...
-    @property
-    def jobs(self) -> Iterable[Any]: ...
+    def settings(self) -> Settings:
+        """The settings of the next job."""
 
-    def set(self, **changes: Unpack[SettingsKwargs]) -> Any: ...
-    def find_lr(self, *, optimizer: int = ...) -> Any: ...
-    def find_batch_size(self, *, keep_effective: bool = ...) -> Any: ...
-    def fit(self, start: str = ..., **settings: Unpack[SettingsKwargs]) -> Any: ...
-    def export(self, path: str, run: str | None = ...) -> Any: ...
-    def script(self, run: str | None = ...) -> str: ...
-    def show(self, run: str | None = ...) -> None: ...
-    def compare(self, *runs: str) -> Any: ...
-    def delete(self, run: str) -> None: ...
-    def subscribe(self, callback: Any) -> Any: ...
-    def on_close(self, callback: Any) -> Any: ...
+    @property
+    def summary(self) -> Any:
+        """What is known of the model: its name, parameters and optimizers."""
+
+    @property
+    def root(self) -> Path:
+        """The folder of the runs."""
+
+    @property
+    def job(self) -> Any:
+        """The running job, or else the latest one."""
+
+    @property
+    def jobs(self) -> Iterable[Any]:
+        """All jobs of this bench, oldest first."""
+
+    def set(self, **changes: Unpack[SettingsKwargs]) -> Any:
+        """Change settings of the next job."""
+
+    def find_lr(self, *, optimizer: int = ...) -> Any:
+        """Start a search for a learning rate."""
+
+    def find_batch_size(self, *, keep_effective: bool = ...) -> Any:
+        """Start a search for a batch size."""
+
+    def fit(self, start: str = ..., **settings: Unpack[SettingsKwargs]) -> Any:
+        """Start a fit."""
+
+    def export(self, path: str, run: str | None = ...) -> Any:
+        """Write a script that repeats a run."""
+
+    def script(self, run: str | None = ...) -> str:
+        """The text of that script."""
+
+    def show(self, run: str | None = ...) -> None:
+        """Show a recorded run in the panel; None: the live one again."""
+
+    def compare(self, *runs: str) -> Any:
+        """Compare recorded runs."""
+
+    def delete(self, run: str) -> None:
+        """Delete a recorded run."""
+
+    def subscribe(self, callback: Any) -> Any:
+        """Call `callback` with every event from now on; returns a function that ends this."""
+
+    def on_close(self, callback: Any) -> Any:
+        """Call `callback` when the bench is closed."""

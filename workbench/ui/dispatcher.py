@@ -40,8 +40,8 @@ class Dispatcher:
         self._pace = Throttle(interval)
         self._came: deque[float] = deque([0.0, 0.0], maxlen=2)
         """When the engine's last two flushes came."""
-        self._told = 0.0
-        """When the last one came that was told."""
+        self._last_sent = 0.0
+        """The time at which the last flush that was sent had come."""
         self._urgent = False
         """Something other than a flush is waiting, which is sent at once."""
         self._busy = False
@@ -102,13 +102,13 @@ class Dispatcher:
             with self._changed:
                 self._changed.wait_for(lambda: self._due or self._closed, _IDLE)
                 if self._due and not self._urgent:
-                    self._changed.wait_for(self._may_go, self._pace.patience(self._told))
+                    self._changed.wait_for(self._may_go, self._pace.patience(self._last_sent))
                 if self._closed or not self._due:
                     self._thread = None
                     return
                 events = list(self._events)
                 self._events.clear()
-                self._told = self._came[-1]
+                self._last_sent = self._came[-1]
                 self._due, self._urgent, self._busy = False, False, True
             for event in events:
                 self._guarded(lambda event=event: self._on_event(event))  # type: ignore[misc]

@@ -50,11 +50,11 @@ class Throttle:
             return True
         return came - self._sent > _ENOUGH * self._interval
 
-    def patience(self, told: float) -> float:
+    def patience(self, last_sent: float) -> float:
         """Seconds that a flush may still wait; from the time of the last one that was sent, whose values are on the
         screen.
         """
-        return max(0.0, told + _LONGEST * self._interval - time.monotonic())
+        return max(0.0, last_sent + _LONGEST * self._interval - time.monotonic())
 
 
 def _spent() -> tuple[float, float, float]:

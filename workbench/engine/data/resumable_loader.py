@@ -60,7 +60,7 @@ class ResumableLoader:
         ready = loader.batch_sampler is None and loader.batch_size is None
         self._by_index = self._sampler is not None and (self._in_process or not ready)
         self._shared = loader.common_rng if isinstance(loader, SharedLoader) else None
-        """What all ranks draw alike from when they read this data; None: each reads with its own random numbers."""
+        """The random numbers that all ranks share when they read this data; None: each rank reads with its own."""
         self._rereads = rereads and self._in_process
         self._data = self._data_rng_state()
         self._generator_before: Tensor | None = None
@@ -157,7 +157,7 @@ class ResumableLoader:
                 self._remember(first=True)
         return ahead, first_batches(self.loader, count, self._iterator() if left is None else left, self.taken + len(ahead))
 
-    def _open_again(self, count: int | None, told: int) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
+    def _open_again(self, count: int | None, restored_sum: int) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
         """Begin the pass after a restored one: some streams stay at the restored position, or at their end, until they
         are iterated again, or are a fresh copy.
         """
@@ -167,7 +167,7 @@ class ResumableLoader:
                 self._rewind()
             rest = first_batches(self.loader, count, self._iterator())
             batch = next(rest, _NONE)
-            if batch is not _NONE and self._state_checksum() != told:
+            if batch is not _NONE and self._state_checksum() != restored_sum:
                 break
             if attempt < 3:
                 rest.close()

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class StepSync(NamedTuple):
-    """What all ranks know of one step, in which each has a window of batches or has none left."""
+    """The numbers that all ranks share about one step, for which each has a window of batches or none left."""
 
     weight: float
     """The sum of the weights of all batches."""

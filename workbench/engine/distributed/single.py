@@ -1,6 +1,6 @@
 """Takes the updates of one process; `DDP` and `FSDP` take them on several ranks.
 
-A session always has one of the three, so that no other module asks which it is.
+A session has one of the three. `several` says whether other ranks take part; all else a caller needs is in the methods.
 """
 
 from __future__ import annotations

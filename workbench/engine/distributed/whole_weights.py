@@ -1,6 +1,6 @@
 """Reads and writes the weights of a task that are whole in each process; `FSDPWeights` does the same for sharded ones.
 
-A session always has one of the two, so that no other module asks which it is.
+A session has one of the two. `sharded` says which, for what cannot be done, or is not needed, with the other.
 """
 
 from __future__ import annotations

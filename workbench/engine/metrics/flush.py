@@ -58,9 +58,9 @@ def _check_arrived(session: Session, event: StepsDone) -> None:
     if not bad.size:
         return
     skips = guarded and session.settings.on_nonfinite == "skip"
-    told = session.state.left_out
+    left_out_before = session.state.left_out
     session.state.left_out += len(bad) if skips else 0
-    if skips and told >= nonfinite.TOLD:
+    if skips and left_out_before >= nonfinite.TOLD:
         return
     step, loss = int(event.steps[bad[0]]), event.array("loss")[bad[0]]
     began = nonfinite.locate_on_device(session, step)

@@ -44,7 +44,7 @@ class Health:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What there is to say now, the worst first."""
+        """The current findings, most severe first."""
         there = [finding for rule in self._rules for finding in rule.findings()]
         return tuple(sorted(there, key=lambda one: ORDER.index(one.level)))
 

@@ -70,14 +70,14 @@ class Layers:
 
 def _since(ends: NDArray[np.bool_]) -> NDArray[np.int64]:
     """How many rows follow the last one that ends a streak, for each layer; all of them where none does."""
-    behind: NDArray[np.int64] = np.where(ends.any(axis=0), ends[::-1].argmax(axis=0), len(ends))
-    return behind
+    rows_since: NDArray[np.int64] = np.where(ends.any(axis=0), ends[::-1].argmax(axis=0), len(ends))
+    return rows_since
 
 
 def _streak(before: NDArray[np.int64], ends: NDArray[np.bool_], every: int) -> NDArray[np.int64]:
     """The length of the present streak, for each layer; a row counts for `every` updates."""
-    behind = _since(ends)
-    return np.where(behind < len(ends), behind * every, before + behind * every)
+    rows_since = _since(ends)
+    return np.where(rows_since < len(ends), rows_since * every, before + rows_since * every)
 
 
 def _median(norms: NDArray[np.float32]) -> NDArray[np.float32]:

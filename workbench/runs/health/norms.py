@@ -40,13 +40,13 @@ class Explosion:
             windows = np.lib.stride_tricks.sliding_window_view(norms, span)[ends - span]
             self._look(steps, windows, len(norms) - ends)
 
-    def _look(self, steps: NDArray[np.int64], windows: NDArray[Any], behind: NDArray[np.int64]) -> None:
-        """Windows of norms (looks, span), each this many updates after the one before."""
+    def _look(self, steps: NDArray[np.int64], windows: NDArray[Any], later: NDArray[np.int64]) -> None:
+        """Examine windows of norms, shape (looks, span). later: how many norms follow each window."""
         before, now = np.median(windows[:, : self.BEFORE], axis=1), np.median(windows[:, self.BEFORE :], axis=1)
         rose = np.flatnonzero((before > 0) & (now >= self.TIMES * before))
         if len(rose):
             i = int(rose[0])
-            step = int(steps[max(0, len(steps) - 1 - int(behind[i]))])
+            step = int(steps[max(0, len(steps) - 1 - int(later[i]))])
             text = f"the gradient norm rose to {now[i] / before[i]:.0f} times its median by update {step}, from {before[i]:.3g} to {now[i]:.3g}"
             self._found = Finding("warning", text, "lower the learning rate, or clip", step)
 

@@ -31,10 +31,10 @@ class RecordGone(FileNotFoundError):
 
 
 class Recorded(Events):
-    """Those of a record that another process may write on, or none: as many as were there when this was made."""
+    """The events of a record, as many as it had when this was made; another process may still add to the record."""
 
     def __init__(self, folder: Path, over: bool) -> None:
-        """over: whether nothing will be added to it."""
+        """over: whether no process will add to the record."""
         self._record = _Record(folder)
         self._lines = None if over else count_lines(self._record.path)
         self._kept: tuple[Event, ...] | None = None
@@ -204,7 +204,7 @@ class _Lines:
 
 
 class _Record:
-    """The record of one run. Where that run was deleted, another one may have its id and its folder: that is not read for it."""
+    """The record of one run. If that run was deleted, another run may have its id and its folder; this never reads the other's record."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.path = folder, folder / RECORD
@@ -219,7 +219,7 @@ class _Record:
             self._check()
 
     def back(self, first: int, count: int | None) -> Iterator[Event]:
-        """The same from the last one on."""
+        """The same events as `read`, in reverse order."""
         self._check()
         whole = count_lines(self.path) - first if count is None else count
         for start in range((whole - 1) // _BLOCK * _BLOCK, -1, -_BLOCK):
@@ -238,7 +238,7 @@ class _Record:
 
 
 def newest(events: Sequence[Event]) -> list[Event]:
-    """The newest events of a sequence of any kind: the same objects as were added, and not those that a record has."""
+    """The newest events of a sequence of any kind: the objects that were added, not copies read from a record."""
     return events.recent if isinstance(events, EventLog) else [*events]
 
 
@@ -248,7 +248,7 @@ def since(events: Sequence[Event], seen: int) -> Iterator[Event]:
 
 
 def now(events: Iterable[Event]) -> Sequence[Event]:
-    """Those until now of a sequence of any kind."""
+    """The events so far of a sequence of any kind."""
     if isinstance(events, EventLog):
         return events.now()
     return events if isinstance(events, Events) else tuple(events)

@@ -123,10 +123,10 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
             self._complain()
         return more
 
-    def _fold(self, *behind: BenchEvent) -> None:
+    def _fold(self, *later: BenchEvent) -> None:
         """Draw the waiting events, consecutive flushes as one; one that cannot be drawn does not stop the others."""
         held, self._held = self._held, []
-        for event in (*joined(held, across_epochs=True), *behind):
+        for event in (*joined(held, across_epochs=True), *later):
             try:
                 self._picture.draw(event)
             except Exception as error:  # noqa: BLE001 - raised when the others are drawn

@@ -44,7 +44,10 @@ _OF_NO_RUN = Called | SettingsSet | Message | Shown | Compared | Deleted
 
 
 class RunHistory:
-    """`hear` gets every event before it is drawn, on one thread; `seen` returns the jobs whose plots are shown."""
+    """Shows past runs: their table, their curves on the canvas, and a recorded run in place of the live one.
+
+    The panel calls `on_event` with every event before it draws it, on one thread. seen: returns the jobs whose plots are shown.
+    """
 
     def __init__(
         self, bench: Bench, canvas: LiveView, seen: Callable[[], Iterable[Any]], failed: Callable[[Exception, str], None]
@@ -167,8 +170,8 @@ class RunHistory:
         self._canvas.anew(event for job in jobs for event in joined(self._heard(now(job.events))))
 
     def _heard(self, events: Sequence[Event]) -> Iterator[Event]:
-        behind = next((place for place, event in enumerate(reversed(newest(events))) if event is self._last), 0)
-        return islice(stream(events), len(events) - behind)
+        later = next((place for place, event in enumerate(reversed(newest(events))) if event is self._last), 0)
+        return islice(stream(events), len(events) - later)
 
     # -- the table, and the curves behind the loss
 
@@ -222,11 +225,11 @@ class Record:
 
     def new(self) -> Iterator[Event]:
         """The new events, and at the end one for a killed process that could not write it."""
-        told = read.summary(self._folder)  # before its record: a run that has ended has all of it
+        summary = read.summary(self._folder)  # before its record: a run that has ended has all of it
         while events := self._tail.new():
             for event in joined(events):
                 self.over = self.over or isinstance(event, RunEnded)
                 yield event
-        if told.over and not self.over:
+        if summary.over and not self.over:
             self.over = True
-            yield RunEnded(told.status, told.step, told.seconds, told.error)
+            yield RunEnded(summary.status, summary.step, summary.seconds, summary.error)

@@ -98,7 +98,7 @@ _WIDE = {"description_width": "184px"}  # as long as the longest name, marked
 
 
 def _common(name: str) -> dict[str, Any]:
-    """What all controls have. The name is as in code: what is learned here can be used there."""
+    """The arguments that all controls share. A control has the name that the setting has in code."""
     return {
         "description": name, "tooltip": tooltip(name),
         "style": dict(_WIDE), "layout": widgets.Layout(width="auto"),

@@ -18,7 +18,7 @@ from workbench.ui.canvas.messages import Outbox, cut
 from workbench.ui.canvas.static_table import StaticTable
 
 BEHIND = 3
-"""The most past fits behind the present one: more would hide it."""
+"""The most past fits drawn behind the present one: more would hide it."""
 NAME, VALUE = 40, 120
 """Bytes of a name, and of a value in a table, at most."""
 ROWS = 40
