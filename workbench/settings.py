@@ -321,7 +321,7 @@ class Settings(BaseModel):
 
     @classmethod
     def named(cls, given: Mapping[str, Any], method: str = "", arguments: Collection[str] = ()) -> dict[str, Any]:
-        """Those of these keyword arguments that are settings; `SettingsError` for one that is unknown, with the nearest name.
+        """Pick the keyword arguments that are settings; `SettingsError` for one that is unknown, with the nearest name.
 
         method, arguments: what of the bench was called with them, and what else it takes.
         """

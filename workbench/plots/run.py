@@ -114,7 +114,7 @@ class RunData:
         return Clipped(before, self.history.get(f"grad_norm_clipped{suffix}", blank), np.isfinite(limit), self.same_norm)
 
     def clipped_by_optimizer(self) -> dict[str, Clipped]:
-        """Those of each optimizer, by its name; by "" where there is but one."""
+        """`clipped` of each optimizer, by its name; by "" if there is one optimizer."""
         several = by_optimizer(self.history, "grad_norm")
         return {f"optimizer {i}": self.clipped(f".{i}") for i in several} if several else {"": self.clipped()}
 

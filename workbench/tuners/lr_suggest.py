@@ -191,7 +191,7 @@ def doubts(
     schedule: str = "constant",
     num_training: int | None = None,
 ) -> tuple[str, ...]:
-    """Those of the notes of `trust` that speak against `landmarks`, or say why it has none. Arguments as there."""
+    """The notes of `trust` that speak against `landmarks`, or say why it has no recommendation. The arguments are those of `trust`."""
     found = _find(lrs, losses, beta, adaptive, schedule, num_training)
     if isinstance(found, str):
         return (f"No recommendation: {found}.",)

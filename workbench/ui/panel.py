@@ -72,7 +72,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._replayed: dict[int, BenchEvent] = {}
         """Events drawn in `_catch_up` that may come through the dispatcher too."""
         self._on_their_way: dict[int, BenchEvent] = {}
-        """Those of them that may come after `_CAUGHT_UP`: the last few of the jobs that were running."""
+        """The events of `_replayed` that may come after `_CAUGHT_UP`: the last few of the jobs that were running."""
         self.notice = Notice()
         self._finders = Finders(bench, self.notice.attempt)
         finding = Finding(self._finders.find_batch_size, self._finders.find_lr, self._look_at, self._use)

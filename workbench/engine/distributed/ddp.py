@@ -108,7 +108,7 @@ class DDP(Single):
                     self._refuse_other_orders()
                     return
                 if self._task.manual and sync.able < self._ranks.world:
-                    self._warn_left_over()
+                    self._warn_dropped()
                     continue
                 self._sync = sync
             self.waiting = size
@@ -127,7 +127,7 @@ class DDP(Single):
                 "not at all: the sampler draws from a generator without a seed. Give it one with a seed."
             )
 
-    def _warn_left_over(self) -> None:
+    def _warn_dropped(self) -> None:
         """Warn that a manual step cannot be taken by some ranks alone."""
         if not self.dropped_batches:
             self.dropped_batches = True

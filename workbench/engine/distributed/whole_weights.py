@@ -87,7 +87,7 @@ class WholeWeights:
         return tensors_of(modules)
 
     def trained(self) -> dict[str, Tensor]:
-        """Those of the modules that are trained."""
+        """The tensors of the modules that are trained."""
         return self.tensors(self._task.trained_modules)
 
     def load(self, modules: Modules, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:

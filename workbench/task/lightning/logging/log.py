@@ -97,7 +97,7 @@ class Log(Shared):
         self._synced: dict[str, str] = {}
         """What was logged for updates with sync_dist, by the names in the record, with its reduction."""
         self._agreed: dict[str, str] = {}
-        """Those of them that all ranks know."""
+        """The entries of `_synced` that all ranks know."""
         self._so_far: dict[Key, tuple[list[str], Value]] = {}
         """At the end of an epoch or an evaluation: the values over all ranks, before the hooks of that end."""
 
