@@ -302,9 +302,9 @@ def test_load_and_export_wait_for_no_running_job(tmp_path):
     b = bench(plain_net(), labelled(), tmp_path, max_steps=2)
     first = b.fit().result()
     job = b.fit(max_steps=10**7)
-    with pytest.raises(RuntimeError, match="a job runs"):
+    with pytest.raises(RuntimeError, match="a job is running or queued"):
         b.load(first)
-    with pytest.raises(RuntimeError, match="a job runs"):
+    with pytest.raises(RuntimeError, match="a job is running or queued"):
         b.export(tmp_path / "train.py", run=first)
     assert not (tmp_path / "train.py").exists()
     job.stop()

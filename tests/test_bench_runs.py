@@ -106,7 +106,7 @@ def test_a_run_that_goes_on_or_that_a_fit_waits_for_stays(tmp_path: Path) -> Non
             bench.delete(one)
         with pytest.raises(RuntimeError, match=f"run {going.id} is not over"):
             bench.delete(going.id)
-        with pytest.raises(RuntimeError, match="export when it is over"):
+        with pytest.raises(RuntimeError, match="a job is running or queued"):
             bench.script(one)
     finally:
         going.stop()

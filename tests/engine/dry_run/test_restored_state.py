@@ -109,7 +109,7 @@ class Stream(IterableDataset):
 
 
 def test_what_cannot_be_put_back_is_named(tmp_path):
-    with pytest.warns(UserWarning, match=r"the trial .* cannot be put back: train.*source .*dry_run=False"):
+    with pytest.warns(UserWarning, match=r"the dry run .* cannot restore: train.*source .*dry_run=False"):
         bench(tmp_path / "stream", train=Stream(), val=None).close()
     count = itertools.count()
     with pytest.warns(UserWarning, match=r"count.*dry_run=False"):
