@@ -138,10 +138,9 @@ def locate_on_device(session: Session, step: int) -> str | None:
 
 
 def _finite(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor], total: Tensor | None) -> bool:
-    if total is not None and math.isfinite(total.item()):
-        return True
-    # Not measured at this update, or a sum of powers that overflows: use the largest entry.
-    return math.isfinite(session.total_norm(opt, gradients, math.inf).item())
+    total = session.total_norm(opt, gradients, 2.0) if total is None else total
+    # A sum of powers may overflow where every entry is finite. The largest entry cannot, but torch needs longer for it.
+    return math.isfinite(total.item()) or math.isfinite(session.total_norm(opt, gradients, math.inf).item())
 
 
 def can_guard(opt: OptimizerHandle) -> bool:
