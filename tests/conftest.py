@@ -11,6 +11,11 @@ import pytest
 
 import workbench
 
+WORKERS = os.environ.get("PYTEST_XDIST_WORKER_COUNT")
+if WORKERS is not None:
+    # Each worker's share of the cores, for the processes that it starts too: threads that wait for a core spin on another's.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(WORKERS))))
+
 SOAK = os.environ.get("WORKBENCH_SOAK", "") not in ("", "0")
 
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=50)

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import workbench as wb
@@ -47,6 +46,8 @@ def accuracy(output: Tensor, y: Tensor) -> Tensor:
 
 def digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Pictures and labels to train on (1437) and to validate on (360)."""
+    from sklearn.datasets import load_digits  # here, since each trial of the batch-size search imports this module
+
     pictures, labels = load_digits(return_X_y=True)
     x = torch.tensor(pictures, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
     y = torch.tensor(labels)

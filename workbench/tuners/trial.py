@@ -35,7 +35,7 @@ from workbench.tuners.batch_size_search import NotEnoughData
 from workbench.tuners.stages import data_of_stage
 from workbench.tuners.trial_batches import NoBatch, cycled_windows
 
-ENOUGH = 2.0
+ENOUGH = 1.0
 """Seconds at the most of further updates that a trial which fits is timed over, to compare speeds."""
 MOST = 300
 """Further updates at the most."""

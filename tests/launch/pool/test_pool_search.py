@@ -63,7 +63,7 @@ def test_the_limit_is_one_of_each_rank(tmp_path, one_thread):
     found = b.find_batch_size(init_val=8, steps_per_trial=1, max_memory=240 * MB).result()
     assert [(t.size, t.ok) for t in found.trials] == [(8, True), (16, True), (32, False)]
     assert found.trials[2].error.startswith("rank 0: ")
-    assert found.trials[0].peak_bytes > 79 * MB
+    assert found.trials[0].peak_bytes > 75 * MB  # 80, less what the process had free before
 
 
 def test_other_errors_end_it_as_they_are(tmp_path, one_thread):
