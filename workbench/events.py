@@ -238,6 +238,15 @@ class Suggestion:
 
 
 @dataclass(frozen=True, slots=True)
+class RaceTrial:
+    """One learning rate of a race has trained for `updates` updates. `loss`: the mean of held-out batches; inf: it diverged."""
+
+    lr: float
+    updates: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
 class CurveEnded:
     """The sweep is over: why, what each rule proposes, and the recommended rate (None: none can be trusted)."""
 
@@ -333,16 +342,16 @@ class RunEnded:
 
 
 Event = (
-    RunStarted | StepsDone | Validated | Logged | Saved | Resumed | Changed | StatusChanged | CurvePoint | CurveEnded | TrialStarted
-    | Trial | SearchEnded | Message | Observed | RunEnded
+    RunStarted | StepsDone | Validated | Logged | Saved | Resumed | Changed | StatusChanged | CurvePoint | RaceTrial | CurveEnded
+    | TrialStarted | Trial | SearchEnded | Message | Observed | RunEnded
 )  # fmt: skip
 Emit = Callable[[Event], None]
 
 _TYPES: dict[str, type] = {
     t.__name__: t
     for t in (
-        RunStarted, StepsDone, Validated, Logged, Saved, Resumed, Changed, StatusChanged, CurvePoint, CurveEnded, TrialStarted,
-        Trial, SearchEnded, Message, Observed, RunEnded,
+        RunStarted, StepsDone, Validated, Logged, Saved, Resumed, Changed, StatusChanged, CurvePoint, RaceTrial, CurveEnded,
+        TrialStarted, Trial, SearchEnded, Message, Observed, RunEnded,
     )
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from workbench.events import CurveEnded, CurvePoint, Suggestion
+from workbench.events import CurveEnded, CurvePoint, RaceTrial, Suggestion
 from workbench.plots.chart import Chart
 from workbench.plots.lr_curve import lr_curve
 from workbench.runs.printable import printable
@@ -26,7 +26,8 @@ class LRCurve:
     `smoothed`: float64 arrays, shape (points,), read-only.
     `suggestions`: each rule's `Suggestion` by name; `suggestion`: the recommended rate (`landmarks`), None where
     none can be trusted. `ended`: why the sweep ended; `notes`: what to know before trusting it; `diverged`: the first
-    rate whose loss exploded or was not finite, None where none was seen.
+    rate whose loss exploded or was not finite, None where none was seen. `race`: the rates that trained for a while
+    (`find_lr(race=True)`), in that order; `suggestion` follows from them then.
     """
 
     lrs: NDArray[np.float64]
@@ -37,6 +38,7 @@ class LRCurve:
     ended: str
     notes: tuple[str, ...] = ()
     diverged: float | None = None
+    race: tuple[RaceTrial, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("lrs", "losses", "smoothed"):
@@ -47,18 +49,21 @@ class LRCurve:
     def from_events(cls, events: Iterable[Any]) -> LRCurve:
         """From a run's events or its record: the last sweep among them, as far as it got."""
         points: list[CurvePoint] = []
+        race: list[RaceTrial] = []
         last: CurveEnded | None = None
         for event in events:
             if isinstance(event, CurvePoint):
                 if event.index == 0 or last is not None:  # a sweep that begins anew, at a later milestone
-                    points, last = [], None
+                    points, race, last = [], [], None
                 points.append(event)
+            elif isinstance(event, RaceTrial):
+                race.append(event)
             elif isinstance(event, CurveEnded):
                 last = event
-        return cls._of(points, last if last is not None else CurveEnded(NOT_ENDED, (), None))
+        return cls._of(points, race, last if last is not None else CurveEnded(NOT_ENDED, (), None))
 
     @classmethod
-    def _of(cls, points: list[CurvePoint], end: CurveEnded) -> LRCurve:
+    def _of(cls, points: list[CurvePoint], race: list[RaceTrial], end: CurveEnded) -> LRCurve:
         return cls(
             lrs=_column([p.lr for p in points]),
             losses=_column([p.loss for p in points]),
@@ -68,6 +73,7 @@ class LRCurve:
             ended=end.ended,
             notes=end.notes,
             diverged=end.diverged,
+            race=tuple(race),
         )
 
     def figure(self) -> Any:

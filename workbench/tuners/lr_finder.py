@@ -28,7 +28,7 @@ from workbench.instruments.finite import NonFiniteError
 from workbench.settings import SettingsError
 from workbench.task.errors import TaskError
 from workbench.task.optim.optimizer_factory import leading_group
-from workbench.tuners import sweep
+from workbench.tuners import lr_race, sweep
 from workbench.tuners.curve import LRCurve as LRCurve
 from workbench.tuners.lr_suggest import divergence, doubts, recommended, suggest_all, trust
 from workbench.tuners.trial_batches import cycled_windows
@@ -49,6 +49,10 @@ class LRRequest:
     early_stop_threshold: float | None = 4.0
     optimizer: int = 0
     """Of several optimizers, the one whose rate is swept; the others stay at theirs."""
+    race: bool = False
+    """Whether rates around the suggestion train for a while, for a better one (`lr_race`)."""
+    race_updates: int = 300
+    """Updates of the race in all."""
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, bool) or not isinstance(self.optimizer, int) or self.optimizer < 0:
@@ -57,6 +61,7 @@ class LRRequest:
             )
         sweep.rates(self.min_lr, self.max_lr, self.num_training, self.mode)
         sweep.StopRule(self.early_stop_threshold)
+        lr_race.check(self.race_updates)
 
 
 def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> CurveEnded:
@@ -66,11 +71,19 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     """
     opt = _chosen(session, request)
     one_cycle = _one_cycle(opt)
+    if request.race:
+        lr_race.refuse(session)
     with scratch(session):
         if one_cycle:
             _undo_momentum(opt.optimizer)
         points, ended = _sweep(session, opt, request, emit, inbox)
         end = _conclude(opt.optimizer, one_cycle, points, ended, request)
+    if request.race and end.suggestion is not None and not inbox.has(Stop):
+        schedule = "one_cycle" if one_cycle else session.settings.lr_schedule
+        raced = lr_race.race(
+            session, opt, end.suggestion, request.race_updates, schedule, _multiplier(opt.optimizer), emit, inbox
+        )
+        end = dataclasses.replace(end, suggestions=(raced, *end.suggestions), suggestion=raced.lr)
     if session.several:
         end = dataclasses.replace(end, notes=(*end.notes, _whose(opt.index)))
     end = session.ranks.broadcast_object(end)

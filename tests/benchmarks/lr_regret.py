@@ -1,0 +1,224 @@
+"""How good the suggested learning rates are, beside those of other finders: `python -m tests.benchmarks.lr_regret`.
+
+Regret: the validation loss after a fit at the suggested rate, divided by that at the best rate of a grid, less 1. Every
+fit is the same plain loop. Median over the seeds; `worst` is the task with the highest median. Finders of fastai,
+torch-lr-finder and ignite are compared where they are installed; Lightning's always.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import logging
+import math
+import statistics
+import tempfile
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import matplotlib as mpl
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import workbench as wb
+
+from .lr_tasks import SCHEDULES, TASKS, Data, Task, share_of
+
+GRID = [10 ** (k / 3) for k in range(-13, 4)]
+UPDATES = 100
+"""Updates of each sweep."""
+LOWEST, HIGHEST = 1e-5, 10.0
+Finder = Callable[[Task, int, str], float | None]
+
+
+def val_loss(task: Task, model: nn.Module) -> float:
+    x, y = task.data()[1]
+    model.eval()
+    with torch.no_grad():
+        total = sum(task.loss(model(x[i : i + 256]), y[i : i + 256]).item() * len(x[i : i + 256]) for i in range(0, len(x), 256))
+    model.train()
+    return total / len(x)
+
+
+def batches(data: Data, size: int, seed: int) -> Iterator[Data]:
+    x, y = data
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        order = torch.randperm(len(x), generator=generator)
+        for i in range(0, len(x) - size + 1, size):
+            yield x[order[i : i + size]], y[order[i : i + size]]
+
+
+def fitted(task: Task, seed: int, schedule: str, lr: float) -> float:
+    """The validation loss after a fit of the planned length."""
+    torch.manual_seed(seed)
+    model = task.model()
+    optimizer = task.optimizer(model.parameters(), lr=lr)
+    for update, (x, y) in zip(range(task.updates), batches(task.data()[0], task.batch_size, seed), strict=False):
+        for group in optimizer.param_groups:
+            group["lr"] = lr * share_of(schedule, update, task.updates)
+        loss = task.loss(model(x), y)
+        if not math.isfinite(loss.item()):
+            return math.inf
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    found = val_loss(task, model)
+    return found if math.isfinite(found) else math.inf
+
+
+def loader(task: Task, seed: int) -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(seed)
+    return DataLoader(TensorDataset(*task.data()[0]), task.batch_size, shuffle=True, drop_last=True, generator=generator)
+
+
+def made(task: Task, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = task.model()
+    return model, task.optimizer(model.parameters(), lr=LOWEST)
+
+
+def workbench(task: Task, seed: int, schedule: str, **how: Any) -> float | None:
+    torch.manual_seed(seed)
+    with tempfile.TemporaryDirectory() as root:
+        bench = wb.Workbench(
+            task.model(), train=task.data()[0], val=task.data()[1], loss=task.loss, optimizer=task.optimizer, batch_size=task.batch_size,
+            max_steps=task.updates, lr_schedule=schedule, seed=seed, root=root, enable_progress_bar=False,
+        )  # fmt: skip
+        try:
+            return bench.find_lr(num_training=UPDATES, **how).result().suggestion
+        finally:
+            bench.close()
+
+
+def lightning(task: Task, seed: int, schedule: str) -> float | None:
+    import lightning as L
+    from lightning.pytorch.tuner import Tuner
+
+    class Module(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lr = LOWEST
+            self.model = made(task, seed)[0]
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return task.loss(self.model(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            return task.optimizer(self.parameters(), lr=self.lr)
+
+    with tempfile.TemporaryDirectory() as root:
+        trainer = L.Trainer(
+            accelerator="cpu", max_epochs=-1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            default_root_dir=root,
+        )  # fmt: skip
+        found = Tuner(trainer).lr_find(Module(), loader(task, seed), min_lr=LOWEST, max_lr=HIGHEST, num_training=UPDATES, update_attr=False)
+    return None if found is None else found.suggestion()
+
+
+def fastai(task: Task, seed: int, schedule: str, rule: str) -> float | None:
+    from fastai.basics import DataLoaders, Learner, OptimWrapper
+    from fastai.callback import schedule as rules
+
+    model, _ = made(task, seed)
+    feed = loader(task, seed)
+
+    def optimizer(parameters: Any, lr: float, **_: Any) -> Any:
+        flat = [p for group in parameters for p in (group if isinstance(group, list) else [group])]
+        return OptimWrapper(opt=task.optimizer(flat, lr=lr))
+
+    learner = Learner(DataLoaders(feed, feed), model, loss_func=task.loss, opt_func=optimizer)
+    with learner.no_bar(), learner.no_logging():
+        found = learner.lr_find(LOWEST, HIGHEST, UPDATES, show_plot=False, suggest_funcs=(getattr(rules, rule),))
+    return float(found[0])
+
+
+def torch_lr_finder(task: Task, seed: int, schedule: str) -> float | None:
+    from matplotlib import pyplot
+    from torch_lr_finder import LRFinder
+
+    finder = LRFinder(*made(task, seed), task.loss, device="cpu")
+    finder.range_test(loader(task, seed), end_lr=HIGHEST, num_iter=UPDATES)
+    figure, ax = pyplot.subplots()
+    try:
+        found = finder.plot(ax=ax, suggest_lr=True)
+    finally:
+        pyplot.close(figure)
+    return float(found[1]) if isinstance(found, tuple) and found[1] is not None else None
+
+
+def ignite(task: Task, seed: int, schedule: str) -> float | None:
+    from ignite.engine import create_supervised_trainer
+    from ignite.handlers import FastaiLRFinder
+
+    model, optimizer = made(task, seed)
+    finder, trainer = FastaiLRFinder(), create_supervised_trainer(model, optimizer, task.loss)
+    keep = {"model": model, "optimizer": optimizer}
+    with finder.attach(trainer, to_save=keep, start_lr=LOWEST, end_lr=HIGHEST, num_iter=UPDATES, diverge_th=4.0) as attached:
+        attached.run(loader(task, seed))
+    return float(finder.lr_suggestion())
+
+
+FINDERS: dict[str, tuple[str, Finder]] = {
+    "workbench": ("workbench", workbench),
+    "workbench race": ("workbench", functools.partial(workbench, race=True)),
+    "fastai minimum": ("fastai", functools.partial(fastai, rule="minimum")),
+    "fastai valley": ("fastai", functools.partial(fastai, rule="valley")),
+    "torch-lr-finder": ("torch_lr_finder", torch_lr_finder),
+    "ignite": ("ignite", ignite),
+    "Lightning": ("lightning", lightning),
+}
+
+
+def suggested(finder: Finder, task: Task, seed: int, schedule: str) -> float | None:
+    """The rate that a finder suggests, None where it has none or fails."""
+    try:
+        found = finder(task, seed, schedule)
+    except Exception as error:
+        print(f"    {type(error).__name__}: {str(error)[:100]}")
+        return None
+    return found if found is not None and math.isfinite(found) and found > 0 else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--schedules", nargs="*", default=SCHEDULES, choices=SCHEDULES)
+    parser.add_argument("--tasks", nargs="*", help="those whose name holds one of these words")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    mpl.use("Agg")
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    tasks = [t for t in TASKS if not options.tasks or any(word in t.name for word in options.tasks)]
+    finders = {name: finder for name, (package, finder) in FINDERS.items() if importlib.util.find_spec(package)}
+    regrets: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in finders}
+    for schedule in options.schedules:
+        for task in tasks:
+            began, own = time.perf_counter(), defaultdict(list)
+            for seed in range(options.seeds):
+                losses = {lr: fitted(task, seed, schedule, lr) for lr in GRID}
+                found = {name: suggested(finder, task, seed, schedule) for name, finder in finders.items()}
+                losses |= {lr: fitted(task, seed, schedule, lr) for lr in found.values() if lr is not None}
+                best = min(losses.values())
+                for name, lr in found.items():
+                    own[name].append(math.inf if lr is None else losses[lr] / best - 1)
+            for name, values in own.items():
+                regrets[name][schedule].append(statistics.median(values))
+            row = "  ".join(f"{name} {statistics.median(values):.0%}" for name, values in own.items())
+            print(f"{task.name}, {schedule}: {row}  ({time.perf_counter() - began:.0f} s)", flush=True)
+    for schedule in (*options.schedules, "all"):
+        print(f"\n{schedule}: regret over {len(tasks)} tasks\n{'finder':<18}{'median':>8}{'worst':>10}{'within 25%':>14}")
+        for name, by_schedule in regrets.items():
+            values = [v for s, found in by_schedule.items() if schedule in (s, "all") for v in found]
+            within = sum(v <= 0.25 for v in values)
+            print(f"{name:<18}{statistics.median(values):>8.0%}{max(values):>10.0%}{f'{within} of {len(values)}':>14}")
+
+
+if __name__ == "__main__":
+    main()

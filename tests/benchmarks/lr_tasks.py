@@ -1,0 +1,283 @@
+"""Tasks on which learning-rate finders are compared: models, data and optimizers of many kinds, small enough for a CPU."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn import datasets
+from torch import Tensor, nn
+
+Data = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task. `data` gives the training and the validation set, `updates` is the planned length of a fit."""
+
+    name: str
+    model: Callable[[], nn.Module]
+    data: Callable[[], tuple[Data, Data]]
+    loss: Callable[[Any, Tensor], Tensor]
+    optimizer: Callable[..., torch.optim.Optimizer]
+    batch_size: int = 32
+    updates: int = 400
+
+
+def split(x: Any, y: Any, kind: torch.dtype, scaled: bool = True) -> tuple[Data, Data]:
+    """Four fifths to train on, one to validate on, in an order that is always the same."""
+    x, y = torch.as_tensor(np.asarray(x), dtype=torch.float32), torch.as_tensor(np.asarray(y)).to(kind)
+    if scaled:
+        x = (x - x.mean(0)) / (x.std(0) + 1e-6)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    cut = len(x) * 4 // 5
+    return (x[order[:cut]], y[order[:cut]]), (x[order[cut:]], y[order[cut:]])
+
+
+@functools.cache
+def digits() -> tuple[Data, Data]:
+    x, y = datasets.load_digits(return_X_y=True)
+    return split(x / 16, y, torch.long, scaled=False)
+
+
+@functools.cache
+def digit_pictures() -> tuple[Data, Data]:
+    (x, y), (xv, yv) = digits()
+    return (x.reshape(-1, 1, 8, 8), y), (xv.reshape(-1, 1, 8, 8), yv)
+
+
+@functools.cache
+def digits_themselves() -> tuple[Data, Data]:
+    (x, _), (xv, _) = digits()
+    return (x, x), (xv, xv)
+
+
+@functools.cache
+def cancer() -> tuple[Data, Data]:
+    return split(*datasets.load_breast_cancer(return_X_y=True), torch.long)
+
+
+@functools.cache
+def wine() -> tuple[Data, Data]:
+    return split(*datasets.load_wine(return_X_y=True), torch.long)
+
+
+@functools.cache
+def diabetes() -> tuple[Data, Data]:
+    x, y = datasets.load_diabetes(return_X_y=True)
+    return split(x, ((y - y.mean()) / y.std())[:, None], torch.float32)
+
+
+@functools.cache
+def friedman() -> tuple[Data, Data]:
+    x, y = datasets.make_friedman1(2000, noise=1.0, random_state=0)
+    return split(x, ((y - y.mean()) / y.std())[:, None], torch.float32)
+
+
+@functools.cache
+def moons() -> tuple[Data, Data]:
+    return split(*datasets.make_moons(1500, noise=0.2, random_state=0), torch.long)
+
+
+@functools.cache
+def unbalanced() -> tuple[Data, Data]:
+    x, y = datasets.make_classification(
+        3000, 40, n_informative=12, n_classes=5, weights=[0.6, 0.2, 0.1, 0.05, 0.05], class_sep=0.8, flip_y=0.05, random_state=0
+    )
+    return split(x, y, torch.long)
+
+
+@functools.cache
+def wave() -> tuple[Data, Data]:
+    x = torch.linspace(-1, 1, 2000)[:, None]
+    y = torch.sin(20 * x) * torch.cos(7 * x) + 0.05 * torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
+    return split(x, y, torch.float32, scaled=False)
+
+
+@functools.cache
+def sums() -> tuple[Data, Data]:
+    """The adding problem: two of twenty numbers are marked, and the answer is their sum."""
+    g = torch.Generator().manual_seed(0)
+    numbers, marks = torch.rand(3000, 20, generator=g), torch.zeros(3000, 20)
+    places = torch.rand(3000, 20, generator=g).topk(2).indices
+    marks.scatter_(1, places, 1.0)
+    return split(torch.stack([numbers, marks], 2), (numbers * marks).sum(1, keepdim=True), torch.float32, scaled=False)
+
+
+@functools.cache
+def text() -> tuple[Data, Data]:
+    """Characters of the descriptions of scikit-learn's data sets, in pieces of 33."""
+    loaders = (datasets.load_digits, datasets.load_wine, datasets.load_breast_cancer, datasets.load_diabetes, datasets.load_iris)
+    codes = np.frombuffer("".join(load().DESCR for load in loaders).encode("ascii", "replace"), dtype=np.uint8) % 128
+    pieces = torch.as_tensor(codes[: len(codes) // 33 * 33].astype(np.int64)).reshape(-1, 33)
+    order = torch.randperm(len(pieces), generator=torch.Generator().manual_seed(0))
+    cut = len(pieces) * 4 // 5
+    train, val = pieces[order[:cut]], pieces[order[cut:]]
+    return (train[:, :-1], train[:, 1:]), (val[:, :-1], val[:, 1:])
+
+
+@functools.cache
+def ratings() -> tuple[Data, Data]:
+    """Ratings of 200 users for 300 things, of rank 4 with noise."""
+    g = torch.Generator().manual_seed(0)
+    users, things = torch.randn(200, 4, generator=g), torch.randn(300, 4, generator=g)
+    pairs = torch.stack([torch.randint(200, (12000,), generator=g), torch.randint(300, (12000,), generator=g)], 1)
+    y = (users[pairs[:, 0]] * things[pairs[:, 1]]).sum(1) / 2 + 0.1 * torch.randn(12000, generator=g)
+    return (pairs[:9600], y[:9600]), (pairs[9600:], y[9600:])
+
+
+def mlp(*sizes: int, norm: bool = False, act: Callable[[], nn.Module] = nn.ReLU) -> nn.Module:
+    layers: list[nn.Module] = []
+    for a, b in itertools.pairwise(sizes):
+        layers += [nn.Linear(a, b), *([nn.BatchNorm1d(b)] if norm else []), act()]
+    return nn.Sequential(*layers[: -2 if norm else -1])
+
+
+def cnn(norm: bool = False) -> nn.Module:
+    def block(a: int, b: int) -> list[nn.Module]:
+        return [nn.Conv2d(a, b, 3, padding=1), *([nn.BatchNorm2d(b)] if norm else []), nn.ReLU(), nn.MaxPool2d(2)]
+
+    return nn.Sequential(*block(1, 16), *block(16, 32), nn.Flatten(), nn.Linear(128, 10))
+
+
+class Residual(nn.Module):
+    """Twelve residual blocks on digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 48), nn.Linear(48, 10)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(48), nn.Linear(48, 48), nn.GELU(), nn.Linear(48, 48)) for _ in range(12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.last(x)
+
+
+class CharTransformer(nn.Module):
+    """A decoder of two layers over characters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.place = nn.Embedding(128, 48), nn.Parameter(0.02 * torch.randn(32, 48))
+        layer = nn.TransformerEncoderLayer(48, 4, 96, dropout=0.0, batch_first=True, norm_first=True)
+        self.body, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(48, 128)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return self.head(self.body(self.embed(x) + self.place[: x.shape[1]], mask=mask, is_causal=True))
+
+
+class CharGRU(nn.Module):
+    """A GRU over characters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.rnn, self.head = nn.Embedding(128, 32), nn.GRU(32, 64, batch_first=True), nn.Linear(64, 128)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(self.embed(x))[0])
+
+
+class Adder(nn.Module):
+    """An LSTM that reads a sequence and answers at its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(2, 32, batch_first=True), nn.Linear(32, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(x)[0][:, -1])
+
+
+class Factors(nn.Module):
+    """A factorisation: one vector for each user and each thing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.things = nn.Embedding(200, 8), nn.Embedding(300, 8)
+        for part in (self.users, self.things):
+            nn.init.normal_(part.weight, std=0.3)
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        return (self.users(pairs[:, 0]) * self.things(pairs[:, 1])).sum(1)
+
+
+class VAE(nn.Module):
+    """A variational autoencoder of digits; returns the picture and the parameters of its code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = mlp(64, 64, 16), mlp(8, 64, 64)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, log_var = self.encoder(x).chunk(2, 1)
+        code = mean + torch.randn_like(mean) * (log_var / 2).exp() if self.training else mean
+        return self.decoder(code), mean, log_var
+
+
+class Sine(nn.Module):
+    """The sine activation of implicit representations (SIREN)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(3 * x)
+
+
+def elbo(out: tuple[Tensor, Tensor, Tensor], x: Tensor) -> Tensor:
+    picture, mean, log_var = out
+    kl = -0.5 * (1 + log_var - mean**2 - log_var.exp()).sum(1).mean()
+    return F.binary_cross_entropy_with_logits(picture, x, reduction="none").sum(1).mean() + kl
+
+
+def next_character(out: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(out.flatten(0, 1), y.flatten())
+
+
+SGD, ADAM, ADAMW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
+MOMENTUM = functools.partial(SGD, momentum=0.9)
+NESTEROV = functools.partial(SGD, momentum=0.9, nesterov=True, weight_decay=5e-4)
+DECAY = functools.partial(ADAMW, weight_decay=0.05)
+
+TASKS = [
+    Task("digits mlp sgd", lambda: mlp(64, 64, 10), digits, F.cross_entropy, SGD),
+    Task("digits mlp adam", lambda: mlp(64, 64, 10), digits, F.cross_entropy, ADAM),
+    Task("digits cnn momentum", cnn, digit_pictures, F.cross_entropy, MOMENTUM),
+    Task("digits cnn norm nesterov", lambda: cnn(norm=True), digit_pictures, F.cross_entropy, NESTEROV, updates=300),
+    Task("digits residual adamw", Residual, digits, F.cross_entropy, DECAY, updates=300),
+    Task("autoencoder adam", lambda: mlp(64, 32, 8, 32, 64), digits_themselves, F.mse_loss, ADAM, 64),
+    Task("autoencoder momentum", lambda: mlp(64, 32, 8, 32, 64, act=nn.Tanh), digits_themselves, F.mse_loss, MOMENTUM, 64),
+    Task("vae adam", VAE, digits_themselves, elbo, ADAM, 64),
+    Task("cancer logistic sgd", lambda: nn.Linear(30, 2), cancer, F.cross_entropy, SGD),
+    Task("wine mlp rmsprop", lambda: mlp(13, 32, 3), wine, F.cross_entropy, torch.optim.RMSprop, 16, 200),
+    Task("diabetes mlp adam", lambda: mlp(10, 32, 1), diabetes, F.mse_loss, ADAM, 32, 200),
+    Task("friedman mlp momentum", lambda: mlp(10, 64, 64, 1), friedman, F.mse_loss, MOMENTUM, 64),
+    Task("moons mlp adagrad", lambda: mlp(2, 64, 64, 2), moons, F.cross_entropy, torch.optim.Adagrad),
+    Task("unbalanced mlp norm sgd", lambda: mlp(40, 64, 64, 5, norm=True), unbalanced, F.cross_entropy, SGD, 64),
+    Task("unbalanced mlp adamw", lambda: mlp(40, 128, 5), unbalanced, F.cross_entropy, DECAY, 64),
+    Task("wave siren adam", lambda: mlp(1, 64, 64, 1, act=Sine), wave, F.mse_loss, ADAM, 64),
+    Task("sums lstm adam", Adder, sums, F.mse_loss, ADAM, 64),
+    Task("text gru adam", CharGRU, text, next_character, ADAM, 32),
+    Task("text transformer adamw", CharTransformer, text, next_character, DECAY, 32, 300),
+    Task("ratings factors sgd", Factors, ratings, F.mse_loss, MOMENTUM, 64, 600),
+]
+SCHEDULES = ("constant", "cosine", "one_cycle")
+
+
+def share_of(schedule: str, update: int, total: int) -> float:
+    """The learning rate of this update, as a share of the highest."""
+    if schedule == "constant":
+        return 1.0
+    if schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * update / total))
+    rise = 0.3 * total
+    if update < rise:
+        return 0.04 + 0.96 * 0.5 * (1 - math.cos(math.pi * update / rise))
+    return 0.5 * (1 + math.cos(math.pi * (update - rise) / (total - rise)))
