@@ -16,11 +16,13 @@ from collections.abc import Callable, Sequence
 import torch
 
 from workbench.commands import Inbox, Stop
-from workbench.engine import backward, rng
+from workbench.engine import rng
+from workbench.engine.backward import WindowForward
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.snapshot import scratch
 from workbench.engine.step import train_step
+from workbench.engine.validation.validate import validate
 from workbench.events import Emit, RaceTrial, Suggestion
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings, SettingsError
@@ -30,14 +32,24 @@ from workbench.tuners.trial_batches import cycled_windows
 
 NAME = "race"
 CANDIDATES = 4
-SPACING = 3.0
+SPACING = 2.5
 """The ratio of neighbouring candidates."""
 FEWEST = 50
 """Updates that a stretch needs: a shorter one says less than the sweep."""
-HELD_OUT = 8
-"""Windows of batches that judge, and that no stretch trains on."""
-SOFTNESS = 0.4
-"""A candidate whose loss is higher by this share counts 1/e as much as the best one."""
+HELD_OUT = 16
+"""Batches that judge: the first of the validation data, or, where they have no val_loss, training batches that are left out."""
+SOFTNESS = 0.2
+"""A rate whose loss is higher by about this share counts 1/e as much as the best one."""
+CLEARLY = 0.2
+"""A rate above the sweep's is suggested only where the loss at the sweep's is higher by about this share than the lowest:
+too high a rate costs more than one that is too low.
+"""
+LEARNED = 0.02
+"""The share of the loss at the start below which a loss says little."""
+LONGER = 0.1
+"""A run longer than a stretch needs a lower rate: by its length, in stretches, to the power of this. Bjorck et al. 2024
+("Scaling optimal LR across token horizons") measured about 0.3 for language models.
+"""
 
 
 def check(updates: int) -> None:
@@ -72,6 +84,13 @@ def race(
     `lr` stays the suggestion.
     """
     length = updates // CANDIDATES
+    with scratch(session):
+        start = _val_loss(session)
+    by_val = math.isfinite(start)
+    in_epoch = session.data.updates_in(session.state.epoch)
+    if not by_val and in_epoch is not None and in_epoch < HELD_OUT + length:
+        why = f"no race: {length} updates are more than an epoch has besides the batches that judge, and no val_loss can judge: give val="
+        return Suggestion(NAME, lr, None, f"{why}. The sweep's rate")
     factors = _shape(session.settings, schedule, length)
     trials: list[RaceTrial] = []
     rates = [lr, lr / SPACING, lr * SPACING]
@@ -80,12 +99,12 @@ def race(
         if inbox and inbox.has(Stop):
             return Suggestion(NAME, lr, None, "the race was stopped: the sweep's rate")
         with scratch(session):
-            loss = _stretch(session, opt, [rate * factor for factor in factors], set_lr)
-        trials.append(RaceTrial(rate, length, session.ranks.broadcast_object(loss)))
+            loss = _stretch(session, opt, [rate * factor for factor in factors], set_lr, by_val=by_val)
+        trials.append(RaceTrial(rate, length, loss))
         emit(trials[-1])
         if len(trials) == CANDIDATES - 1:
             rates.append(next_rate({t.lr: t.loss for t in trials}))
-    return conclusion(lr, trials)
+    return conclusion(lr, trials, session.data.updates(), start if by_val else 0.0)
 
 
 def next_rate(losses: dict[float, float]) -> float:
@@ -100,18 +119,24 @@ def next_rate(losses: dict[float, float]) -> float:
     return math.sqrt(rates[best] * neighbour)
 
 
-def conclusion(lr: float, trials: Sequence[RaceTrial]) -> Suggestion:
-    """The mean of the rates in decades, weighted by how low their losses are; `lr` where nothing tells them apart."""
-    losses = {t.lr: t.loss for t in trials if math.isfinite(t.loss) and t.loss > 0}
+def conclusion(lr: float, trials: Sequence[RaceTrial], planned: int | None = None, start: float = 0.0) -> Suggestion:
+    """The mean of the rates in decades, weighted by how low their losses are, for a run of `planned` updates.
+
+    `lr`, which was the sweep's and is one of the rates, stays where nothing speaks clearly for another. start: the loss
+    before the race; losses that differ by a few hundredths of it are alike, since the task is nearly learned then.
+    """
+    losses = {t.lr: t.loss + LEARNED * start for t in trials if math.isfinite(t.loss) and t.loss > 0}
     if len(losses) < 2:
         return Suggestion(NAME, lr, None, "fewer than two rates of the race have a loss to compare: the sweep's rate")
-    lowest = min(losses.values())
-    weights = {rate: math.exp(-math.log(loss / lowest) / SOFTNESS) for rate, loss in losses.items()}
-    total = sum(weights.values())
-    centre = math.exp(sum(weight * math.log(rate) for rate, weight in weights.items()) / total)
-    best = min(losses, key=losses.__getitem__)
-    told = ", ".join(f"{rate:.2g}: {losses[rate]:.3g}" for rate in sorted(losses))
-    return Suggestion(NAME, centre, None, f"held-out loss after {trials[0].updates} updates at each rate ({told}); lowest at {best:.2g}")
+    lowest, length = min(losses.values()), trials[0].updates
+    weights = {rate: (lowest / loss) ** (1 / SOFTNESS) for rate, loss in losses.items()}
+    centre = math.exp(sum(weight * math.log(rate) for rate, weight in weights.items()) / sum(weights.values()))
+    centre /= min(2.0, max(1.0, (planned or length) / length) ** LONGER)
+    told = ", ".join(f"{t.lr:.2g}: {t.loss:.3g}" for t in sorted(trials, key=lambda t: t.lr))
+    why = f"held-out loss after {length} updates at each rate: {told}"
+    if centre > lr and losses.get(lr, math.inf) < lowest * (1 + CLEARLY):
+        return Suggestion(NAME, lr, None, f"{why}. No higher rate is clearly better than the sweep's")
+    return Suggestion(NAME, centre, None, why)
 
 
 def _shape(settings: Settings, schedule: str, length: int) -> list[float]:
@@ -129,24 +154,41 @@ def _shape(settings: Settings, schedule: str, length: int) -> list[float]:
     return factors
 
 
-def _stretch(session: Session, opt: OptimizerHandle, rates: Sequence[float], set_lr: Callable[[float], None]) -> float:
-    """The mean loss of the held-out windows after an update at each of these rates; inf: it was not finite."""
+def _stretch(
+    session: Session, opt: OptimizerHandle, rates: Sequence[float], set_lr: Callable[[float], None], *, by_val: bool
+) -> float:
+    """The held-out loss after an update at each of these rates; inf: it is not finite."""
     windows = cycled_windows(session.task, session.data.settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
     with contextlib.closing(windows) as feed:
-        held = list(itertools.islice(feed, HELD_OUT))
+        held = [] if by_val else list(itertools.islice(feed, HELD_OUT))
         session.train_mode()
         try:
             for rate, window in zip(rates, feed, strict=False):
                 set_lr(rate)
                 rng.yield_lock()
                 train_step(session, window)
-            session.task.model.eval()
-            with torch.no_grad():
-                return _mean([float(backward.losses(session, opt, window)) / len(window) for window in held])
         except NonFiniteError:
             return math.inf
+        return _val_loss(session) if by_val else _loss_of(session, opt, held)
 
 
-def _mean(losses: Sequence[float]) -> float:
-    found = sum(losses) / len(losses)
+def _val_loss(session: Session) -> float:
+    """The val_loss of the first validation batches; inf: there is none, or it is not finite."""
+    batches = session.data.first_val(HELD_OUT)
+    found = validate(session, batches, trial=True, aside=True).get("val_loss", math.inf) if session.data.validates else math.inf
+    return found if math.isfinite(found) else math.inf
+
+
+def _loss_of(session: Session, opt: OptimizerHandle, windows: Sequence[Sequence[object]]) -> float:
+    """The mean loss of training batches, as in an evaluation; batches that the task leaves out do not count."""
+    session.task.model.eval()
+    results = []
+    with torch.no_grad():
+        for window in windows:
+            forward = WindowForward(session, opt, window)
+            results += [forward.run(number) for number in range(len(window))]
+    session.weights.reshard()
+    own = [float(result.loss) for result in results if result is not None]
+    losses = [loss for of_rank in session.ranks.all_gather_object(own) for loss in of_rank]
+    found = sum(losses) / len(losses) if losses else math.inf
     return found if math.isfinite(found) else math.inf

@@ -203,9 +203,13 @@ class Loaders:
         number = self.settings.num_sanity_val_steps
         if number == 0 or self._val is None or not self.validates or self.settings.fast_dev_run:
             return ()
-        if number < 0:
-            return self._apart(self.val_batches)
-        return self._apart(number if self.val_batches is None else min(number, self.val_batches))
+        return self._apart(self.val_batches) if number < 0 else self.first_val(number)
+
+    def first_val(self, most: int) -> Iterable[Any]:
+        """The first batches of the validation data, from a separate loader as well; none without such data."""
+        if not self.validates:
+            return ()
+        return self._apart(most if self.val_batches is None else min(most, self.val_batches))
 
     @property
     def begun(self) -> bool:
