@@ -143,7 +143,7 @@ class FindLRAssignment(Assignment):
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         with open_session(self.task, self.settings) as session:
             inbox = session.ranks.listen(inbox)
-            emit(self._started(session, self._request.num_training, None, vars(self._request)))
+            emit(self._started(session, self._request.updates, None, vars(self._request)))
             end = lr_finder.run(session, self._request, emit, inbox)
         return Done("stopped" if end.ended == sweep.STOPPED else "finished")
 

@@ -19,6 +19,7 @@ from workbench.events import (
     Event,
     Logged,
     Message,
+    RaceTrial,
     Resumed,
     RunStarted,
     SearchEnded,
@@ -113,7 +114,7 @@ class Progress:
         elif isinstance(event, Resumed):
             self._bar.n = self._bar.initial = event.step
             self._bar.seconds = self._seconds
-        elif isinstance(event, CurvePoint | CurveEnded | Trial | SearchEnded):
+        elif isinstance(event, CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded):
             self._note_search(event, self._bar)
         elif isinstance(event, Changed) and not event.values.keys().isdisjoint(("batch_size", "accumulate_grad_batches")):
             self._bar.total = None  # an epoch has another number of updates from here on
@@ -127,7 +128,7 @@ class Progress:
     def _note_values(self, values: Mapping[str, float]) -> None:
         self._facts.update({printable(name): f"{value:.4g}" for name, value in values.items()})
 
-    def _note_search(self, event: CurvePoint | CurveEnded | Trial | SearchEnded, bar: tqdm[Any]) -> None:
+    def _note_search(self, event: CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded, bar: tqdm[Any]) -> None:
         """A search is the job itself, or runs inside a fit, whose bar it does not move."""
         own = self._kind in _NAMES
         if isinstance(event, CurvePoint):
@@ -135,10 +136,13 @@ class Progress:
             self._facts["lr" if own else "trying lr"] = f"{event.lr:.2e}"
             if own:
                 self._facts["loss"] = f"{event.smoothed:.4g}"
+        elif isinstance(event, RaceTrial):
+            bar.n += event.updates if own else 0
+            self._facts["raced" if own else "racing lr"] = f"{event.lr:.2e} held-out loss {event.loss:.4g}"
         elif isinstance(event, Trial):
             bar.n += own
             speed = f"{event.samples_per_second:,.0f}/s" if event.samples_per_second else "does not fit"
             self._facts["size" if own else "trying size"] = f"{event.size} {speed}"
         elif not own:
-            for name in ("trying lr", "trying size"):
+            for name in ("trying lr", "racing lr", "trying size"):
                 self._facts.pop(name, None)

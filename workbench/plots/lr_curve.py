@@ -28,6 +28,17 @@ class Proposal(Protocol):
     def why(self) -> str: ...
 
 
+class Raced(Protocol):
+    """What is drawn of a rate that trained for a while (`events.RaceTrial` is one)."""
+
+    @property
+    def lr(self) -> float: ...
+    @property
+    def updates(self) -> int: ...
+    @property
+    def loss(self) -> float: ...
+
+
 def lr_curve(
     lrs: Array,
     losses: Array,
@@ -35,8 +46,9 @@ def lr_curve(
     suggestions: Iterable[Proposal] | Mapping[str, Proposal] = (),
     suggestion: float | None = None,
     notes: Iterable[str] = (),
+    race: Iterable[Raced] = (),
 ) -> Chart:
-    """The chart of a sweep: `lrs` (rising), raw `losses` and `smoothed`, each of shape (points,)."""
+    """The chart of a sweep: `lrs` (rising), raw `losses` and `smoothed`, each of shape (points,); `race`: what followed."""
     proposals = list(suggestions.values() if isinstance(suggestions, Mapping) else suggestions)
     marks = [_mark(p, p.lr, lrs, smoothed, suggestion) for p in proposals if p.lr is not None]
     if suggestion is not None and not any(m.emphasis for m in marks):
@@ -47,10 +59,11 @@ def lr_curve(
     return Chart(
         title="LR finder",
         x=Axis("learning rate", log=True, range=span(lrs, log=True)),
-        y=Axis("loss", range=_loss_range(losses, smoothed)),
+        y=Axis("loss", range=_loss_range(losses, smoothed, [t.loss for t in race])),
         series=(
             Series("each update", lrs, losses, "faint"),
             Series("smoothed", lrs, smoothed),
+            *_raced(race),
         ),
         marks=tuple(sorted(marks, key=lambda m: m.emphasis)),
         bands=band,
@@ -72,7 +85,15 @@ def _height(lr: float, lrs: Array, smoothed: Array) -> float:
     return float(np.interp(np.log(lr), np.log(lrs[known]), smoothed[known]))
 
 
-def _loss_range(losses: Array, smoothed: Array) -> tuple[float, float] | None:
+def _raced(race: Iterable[Raced]) -> list[Series]:
+    trials = sorted((t for t in race if np.isfinite(t.loss)), key=lambda t: t.lr)
+    if not trials:
+        return []
+    name = f"held-out loss after {trials[0].updates} updates"
+    return [Series(name, np.array([t.lr for t in trials]), np.array([t.loss for t in trials]), "points", tone=1)]
+
+
+def _loss_range(losses: Array, smoothed: Array, raced: Iterable[float] = ()) -> tuple[float, float] | None:
     """From the lowest point to a little above the start: the explosion itself would flatten all the rest."""
     known = smoothed[np.isfinite(smoothed)]
     if not known.size:
@@ -80,4 +101,4 @@ def _loss_range(losses: Array, smoothed: Array) -> tuple[float, float] | None:
     low, start = float(known.min()), float(np.median(known[:10]))
     top = min(float(known.max()), start + max(0.75 * (start - low), 0.1 * abs(start)))
     usual = losses[np.isfinite(losses) & (losses <= top)]
-    return span(np.array([low, top]), usual)
+    return span(np.array([low, top]), usual, np.array([loss for loss in raced if loss <= top]))

@@ -89,7 +89,7 @@ class LRCurve:
         return matplotlib.figure(self._chart()) if ax is None else matplotlib.draw(self._chart(), ax)
 
     def _chart(self) -> Chart:
-        return lr_curve(self.lrs, self.losses, self.smoothed, self.suggestions, self.suggestion, self.notes)
+        return lr_curve(self.lrs, self.losses, self.smoothed, self.suggestions, self.suggestion, self.notes, self.race)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LRCurve):

@@ -63,6 +63,11 @@ class LRRequest:
         sweep.StopRule(self.early_stop_threshold)
         lr_race.check(self.race_updates)
 
+    @property
+    def updates(self) -> int:
+        """The updates that are planned in all."""
+        return self.num_training + (self.race_updates if self.race else 0)
+
 
 def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> CurveEnded:
     """Sweep the session's learning rate; whatever happens, the session is as it was before.
@@ -83,7 +88,8 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
         raced = lr_race.race(
             session, opt, end.suggestion, request.race_updates, schedule, _multiplier(opt.optimizer), emit, inbox
         )
-        end = dataclasses.replace(end, suggestions=(raced, *end.suggestions), suggestion=raced.lr)
+        ended = sweep.STOPPED if inbox.has(Stop) else end.ended
+        end = dataclasses.replace(end, ended=ended, suggestions=(raced, *end.suggestions), suggestion=raced.lr)
     if session.several:
         end = dataclasses.replace(end, notes=(*end.notes, _whose(opt.index)))
     end = session.ranks.broadcast_object(end)

@@ -85,6 +85,12 @@ export class Finder {
     return this.store.state.curve?.diverged ?? null;
   }
 
+  /** The rates that trained for a while, with finite losses, by rate. */
+  private get raced(): [number, number][] {
+    const found = (this.store.state.raced ?? []).flatMap(({ lr, loss }): [number, number][] => (loss === null ? [] : [[lr, loss]]));
+    return found.sort(([a], [b]) => a - b);
+  }
+
   private beside(lr: number): string {
     return [rate(this.groups.scale(lr)), distance(lr, this.diverged)].filter(Boolean).join(" · ");
   }
@@ -96,7 +102,8 @@ export class Finder {
 
   private key(): void {
     const you = this.handle.value > 0 ? [{ name: "you", swatch: "you" }] : []; // of another process's sweep nothing is chosen here
-    const said = JSON.stringify([you, this.behind.lines.map((line) => [line.run, this.behind.words(line, this.groups.scale)])]);
+    const raced = this.raced.length ? [{ name: "raced", swatch: "raced" }] : [];
+    const said = JSON.stringify([you, raced, this.behind.lines.map((line) => [line.run, this.behind.words(line, this.groups.scale)])]);
     if (said === this.keyed) return;
     this.keyed = said;
     const earlier = this.behind.lines.map((line, i) => ({ name: line.run, swatch: `earlier-${i + 2 - this.behind.lines.length}` }));
@@ -104,6 +111,7 @@ export class Finder {
       { name: "raw", swatch: "dots" },
       { name: "smoothed", swatch: "line" },
       { name: "suggested", swatch: "diamond" },
+      ...raced,
       ...you,
       ...earlier,
     ]);
@@ -120,7 +128,7 @@ export class Finder {
       padding: [() => BASE + height(this.placed), 14, 0, 0],
       scales: {
         x: { time: false, distr: 3, range: () => this.rates() },
-        y: { range: () => lossRange(this.store.curve.rows.column(LOSS), this.store.curve.rows.column(SMOOTHED), this.behind.lines) },
+        y: { range: () => lossRange(this.store.curve.rows.column(LOSS), this.store.curve.rows.column(SMOOTHED), this.behind.lines, this.raced) },
       },
       axes: [
         {
@@ -221,8 +229,30 @@ export class Finder {
       ctx.fill();
       ctx.stroke();
     }
+    this.race(plot);
     ctx.restore();
     this.move();
+  }
+
+  /** Rings at the held-out losses of the race, joined by a dotted line. */
+  private race(plot: uPlot): void {
+    const { ctx } = plot;
+    const { chosen, paper } = this.colours();
+    const places = this.raced.map(([lr, loss]) => [plot.valToPos(lr, "x", true), plot.valToPos(loss, "y", true)] as const);
+    ctx.strokeStyle = chosen;
+    ctx.fillStyle = paper;
+    ctx.lineWidth = 1.5 * devicePixelRatio;
+    ctx.setLineDash([2 * devicePixelRatio, 3 * devicePixelRatio]);
+    ctx.beginPath();
+    for (const [x, y] of places) ctx.lineTo(x, y);
+    ctx.stroke();
+    ctx.setLineDash([]);
+    for (const [x, y] of places) {
+      ctx.beginPath();
+      ctx.arc(x, y, 4 * devicePixelRatio, 0, 2 * Math.PI);
+      ctx.fill();
+      ctx.stroke();
+    }
   }
 
   /** The smoothed loss at a rate between two points, on the logarithmic axis. */

@@ -2,12 +2,19 @@
 
 import { quantile, rangeOf } from "./plot";
 
-/** From the lowest loss before the edge to somewhat above where it began, earlier sweeps included. What comes after runs off. */
-export function lossRange(raw: number[], smoothed: number[], earlier: { points: [number, number][] }[]): [number, number] {
+/** From the lowest loss before the edge to somewhat above where it began, earlier sweeps and the race included. What comes after runs off. */
+export function lossRange(
+  raw: number[],
+  smoothed: number[],
+  earlier: { points: [number, number][] }[],
+  raced: [number, number][] = [],
+): [number, number] {
   const ranges = earlier.map((line) => own(line.points.map(([, loss]) => loss), line.points.map(([, loss]) => loss)));
   if (raw.length) ranges.push(own(raw, smoothed));
   if (!ranges.length) return [0, 1];
-  return [Math.min(...ranges.map(([low]) => low)), Math.max(...ranges.map(([, high]) => high))];
+  const [low, high] = [Math.min(...ranges.map(([low]) => low)), Math.max(...ranges.map(([, high]) => high))];
+  const lowest = Math.min(...raced.map(([, loss]) => loss));
+  return [lowest < low ? lowest - 0.05 * (high - lowest) : low, high];
 }
 
 function own(raw: number[], smoothed: number[]): [number, number] {

@@ -50,7 +50,7 @@ export function show(store: Store, host: HTMLElement): () => void {
     { topics: ["script"], draw: () => script.draw() },
     { topics: ["kept"], draw: () => runs.kept() },
     { topics: ["followed"], draw: () => root.toggleAttribute("data-followed", store.state.followed === true) },
-    { topics: ["curve", "earlier", "swept", "earlier_curves"], draw: () => finder.draw(), plot: true },
+    { topics: ["curve", "earlier", "swept", "raced", "earlier_curves"], draw: () => finder.draw(), plot: true },
     { topics: ["fit", "val", "changes", "past", "rates"], draw: () => loss.draw(), plot: true },
     { topics: ["runs"], draw: () => runs.draw() },
     { topics: ["compared"], draw: () => (compare.draw(), runs.compared()), plot: true },

@@ -123,6 +123,8 @@ export interface State {
   val?: { name: string; averaged: string };
   curve?: Curve | null;
   swept?: Swept;
+  /** The rates that trained for a while after the sweep, with their held-out losses. */
+  raced?: { lr: number; loss: number | null }[];
   earlier_curves?: { run: string; suggestion: number | null }[];
   trials?: Trial[];
   trying?: Sized | null;

@@ -16,6 +16,7 @@ from workbench.events import (
     Deleted,
     Logged,
     Message,
+    RaceTrial,
     Resumed,
     RunEnded,
     RunStarted,
@@ -101,7 +102,7 @@ class CanvasModel:
             case Resumed():
                 self._training.resumed(event)
                 self._progress.resumed(event)
-            case CurvePoint() | CurveEnded() | TrialStarted() | Trial() | SearchEnded():
+            case CurvePoint() | RaceTrial() | CurveEnded() | TrialStarted() | Trial() | SearchEnded():
                 self._search(event)
             case StatusChanged():
                 self._progress.status(event.status)
@@ -149,7 +150,7 @@ class CanvasModel:
         elif event.kind == "find_batch_size":
             self._sizes.start(event)
 
-    def _search(self, event: CurvePoint | CurveEnded | TrialStarted | Trial | SearchEnded) -> None:
+    def _search(self, event: CurvePoint | RaceTrial | CurveEnded | TrialStarted | Trial | SearchEnded) -> None:
         """Draw a search; inside a fit, the progress line stays with the fit."""
         within = self._run if self._progress.kind == "fit" else None
         match event:
@@ -161,6 +162,8 @@ class CanvasModel:
                 if within is not None and self._sizes.over:
                     self._sizes.start(within)
                 self._sizes.trial(event) if isinstance(event, Trial) else self._sizes.checking_steps(event)
+            case RaceTrial():
+                self.sweep.raced(event)
             case CurveEnded():
                 self.sweep.ended(event)
             case SearchEnded():
@@ -170,7 +173,7 @@ class CanvasModel:
         if isinstance(event, CurveEnded | SearchEnded):
             self._progress.found(event)
         else:
-            self._progress.search(self.sweep.done if isinstance(event, CurvePoint) else self._sizes.done, self._values())
+            self._progress.search(self.sweep.done if isinstance(event, CurvePoint | RaceTrial) else self._sizes.done, self._values())
 
     def _values(self) -> list[list[str]]:
         """The last values, at the end of the progress line."""

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.events import CurveEnded, CurvePoint, RunStarted, Suggestion
+from workbench.events import CurveEnded, CurvePoint, RaceTrial, RunStarted, Suggestion
 from workbench.ui import format
 from workbench.ui.canvas.channels import Samples
 from workbench.ui.canvas.messages import Outbox, cut
@@ -21,6 +21,8 @@ EARLIER_POINTS = 400
 OPTIMIZERS = 8
 """The most optimizers whose curves are kept; those that were swept last."""
 GROUPS = 32
+RACED = 16
+"""The most rates of a race that are drawn."""
 TEXT = 400
 """Bytes for a note or a reason: all of them together fit in one message."""
 
@@ -33,6 +35,8 @@ class Curve:
     swept: dict[str, Any]
     points: Samples = field(default_factory=lambda: Samples(3, POINTS))
     end: dict[str, Any] | None = None
+    raced: list[dict[str, float | None]] = field(default_factory=list)
+    """The rates that trained for a while, with their held-out losses (None: it is not finite)."""
 
     def smoothed(self) -> list[tuple[float, float]]:
         """The smoothed line, (rate, loss) at `EARLIER_POINTS` places at most."""
@@ -83,6 +87,13 @@ class LRSweeps:
                 self._curve.add(row)
         self.done, self.lr, self.loss = event.index + 1, event.lr, event.loss
 
+    def raced(self, event: RaceTrial) -> None:
+        if self._going is not None and len(self._going.raced) < RACED:
+            self._going.raced.append({"lr": event.lr, "loss": event.loss if math.isfinite(event.loss) else None})
+            if self._going.optimizer == self._shown:
+                self._outbox.put("raced", list(self._going.raced))
+        self.done, self.lr, self.loss = self.done + event.updates, event.lr, event.loss
+
     def ended(self, event: CurveEnded) -> None:
         if self._going is not None:
             self._going.end = _end(event)
@@ -102,6 +113,7 @@ class LRSweeps:
                 self._earlier.add([number, lr, loss])
         self._outbox.put("swept", last.swept)
         self._outbox.put("curve", last.end)
+        self._outbox.put("raced", list(last.raced))
         self._outbox.put("earlier_curves", [
             {"run": curve.swept["run"], "suggestion": None if curve.end is None else curve.end["suggestion"]} for curve in earlier
         ])  # fmt: skip

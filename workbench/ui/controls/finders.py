@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from workbench.events import BenchEvent, CurveEnded, RunStarted, SearchEnded
 from workbench.ui import format
@@ -39,8 +40,9 @@ class Finders:
         self._rates: dict[int, Rate | None] = {}
         """The suggestion of each optimizer's last sweep."""
 
-    def find_lr(self, optimizer: int) -> None:
-        asked = {"optimizer": optimizer} if optimizer else {}  # as it is written in code: defaults are left out
+    def find_lr(self, optimizer: int, race: bool) -> None:
+        # As it is written in code: defaults are left out.
+        asked: dict[str, Any] = ({"optimizer": optimizer} if optimizer else {}) | ({"race": True} if race else {})
         self._ask("Find learning rate", lambda: self._bench.find_lr(**asked))
 
     def find_batch_size(self, keep: bool) -> None:

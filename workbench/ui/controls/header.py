@@ -54,8 +54,8 @@ class Finding:
 
     batch_size: Callable[[bool], None]
     """Search; True: keep the number of samples in an update."""
-    lr: Callable[[int], None]
-    """Sweep this optimizer."""
+    lr: Callable[[int, bool], None]
+    """Sweep this optimizer; True: and race."""
     look_at: Callable[[int], None]
     """Show this optimizer's curves."""
     use: Callable[[dict[str, Any]], None]
@@ -87,9 +87,13 @@ class Header(widgets.Box):  # type: ignore[misc]
         )  # fmt: skip
         shown(self.optimizer, optimizers > 1)
         self.find_batch_size = _button("Find", "Try batch sizes for speed and memory", lambda: finding.batch_size(self.keep.value))
-        self.find_lr = _button("Find", "Sweep the learning rate and watch the loss", lambda: finding.lr(self.optimizer.value))
+        self.find_lr = _button("Find", "Sweep the learning rate and watch the loss", lambda: finding.lr(self.optimizer.value, False))
+        self.race = _button(
+            "Race", "Sweep, then train four rates around the suggestion for a while: validation batches judge",
+            lambda: finding.lr(self.optimizer.value, True),
+        )  # fmt: skip
         self._size_step = _step("①", "Batch size", [self.batch_size.widget, self.find_batch_size, self.keep, self.use_batch_size])
-        rate = [self.slider, self.lr.widget, self.find_lr, self.optimizer, self.use_lr]
+        rate = [self.slider, self.lr.widget, self.find_lr, self.race, self.optimizer, self.use_lr]
         super().__init__([
             self._size_step,
             _step("②", "Learning rate", rate).add_class("wb-step-lr"),
