@@ -85,6 +85,18 @@ def test_find_then_drag_the_slider(lab: Lab, panel: Locator) -> None:
     lab.settle()
     lab.drag(panel.locator(".wb-handle-x .wb-grip"), dx=-40)
     settled_lr(lab, panel, lambda lr: lr < 0.9 * moved)
+
+    # The race: four rates train on, their losses are rings beside the curve, and its rate is the one to use.
+    panel.locator(".wb-step-lr button", has_text="Race").click()
+    lab.until("print(len(bench.jobs), bench.job.status)", "2 finished")
+    assert lab.execute("print(len(bench.job.result().race))").splitlines()[-1] == "4"
+    expect(panel.locator(".wb-code")).to_contain_text("bench.find_lr(race=True)")
+    expect(panel.locator(".wb-finder .wb-key")).to_contain_text("raced")
+    raced = float(lab.execute("print(bench.job.result().suggestions['race'].lr)").splitlines()[-1])
+    use.click()
+    lab.until("print(bench.settings.lr)", lambda text: float(text) == pytest.approx(raced, rel=0.01))
+    lab.settle()
+    lab.screenshot("quickstart-lr-race", panel)
     assert lab.complaints == []
 
 

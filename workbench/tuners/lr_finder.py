@@ -85,11 +85,14 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
         end = _conclude(opt.optimizer, one_cycle, points, ended, request)
     if request.race and end.suggestion is not None and not inbox.has(Stop):
         schedule = "one_cycle" if one_cycle else session.settings.lr_schedule
-        raced = lr_race.race(
+        raced, decided = lr_race.race(
             session, opt, end.suggestion, request.race_updates, schedule, _multiplier(opt.optimizer), emit, inbox
         )
         ended = sweep.STOPPED if inbox.has(Stop) else end.ended
-        end = dataclasses.replace(end, ended=ended, suggestions=(raced, *end.suggestions), suggestion=raced.lr)
+        # What speaks against the sweep's rate does not speak against one that losses decided.
+        doubts = () if decided else end.doubts
+        notes = tuple(note for note in end.notes if not decided or note not in end.doubts)
+        end = CurveEnded(ended, (raced, *end.suggestions), raced.lr, notes, doubts, end.diverged)
     if session.several:
         end = dataclasses.replace(end, notes=(*end.notes, _whose(opt.index)))
     end = session.ranks.broadcast_object(end)

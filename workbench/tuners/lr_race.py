@@ -77,11 +77,11 @@ def race(
     set_lr: Callable[[float], None],
     emit: Emit,
     inbox: Inbox,
-) -> Suggestion:
+) -> tuple[Suggestion, bool]:
     """Race rates around `lr` with `updates` updates in all; the session is as before afterwards.
 
     Three rates, `SPACING` apart, then a fourth beyond the best one, or between the best two. A Stop ends the race, and
-    `lr` stays the suggestion.
+    `lr` stays the suggestion. Returns the suggestion, and whether losses decided it.
     """
     length = updates // CANDIDATES
     with scratch(session):
@@ -90,21 +90,22 @@ def race(
     in_epoch = session.data.updates_in(session.state.epoch)
     if not by_val and in_epoch is not None and in_epoch < HELD_OUT + length:
         why = f"no race: {length} updates are more than an epoch has besides the batches that judge, and no val_loss can judge: give val="
-        return Suggestion(NAME, lr, None, f"{why}. The sweep's rate")
+        return Suggestion(NAME, lr, None, f"{why}. The sweep's rate"), False
     factors = _shape(session.settings, schedule, length)
     trials: list[RaceTrial] = []
     rates = [lr, lr / SPACING, lr * SPACING]
     while rates:
         rate = rates.pop(0)
         if inbox and inbox.has(Stop):
-            return Suggestion(NAME, lr, None, "the race was stopped: the sweep's rate")
+            return Suggestion(NAME, lr, None, "the race was stopped: the sweep's rate"), False
         with scratch(session):
             loss = _stretch(session, opt, [rate * factor for factor in factors], set_lr, by_val=by_val)
         trials.append(RaceTrial(rate, length, loss))
         emit(trials[-1])
         if len(trials) == CANDIDATES - 1:
             rates.append(next_rate({t.lr: t.loss for t in trials}))
-    return conclusion(lr, trials, session.data.updates(), start if by_val else 0.0)
+    decided = sum(math.isfinite(t.loss) for t in trials) > 1
+    return conclusion(lr, trials, session.data.updates(), start if by_val else 0.0), decided
 
 
 def next_rate(losses: dict[float, float]) -> float:
