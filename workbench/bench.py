@@ -57,6 +57,7 @@ from workbench.techniques.cadence import refuse_no_interval
 from workbench.trackers.listener import tracker_listeners
 from workbench.tuners.batch_size import BatchSizeRequest, BatchSizes
 from workbench.tuners.lr_finder import LRCurve, LRRequest
+from workbench.tuners.speed_search import PrecisionRequest, SpeedRequest, SpeedSearch, WorkersRequest
 from workbench.values import shown
 
 T = TypeVar("T")
@@ -309,6 +310,40 @@ class Workbench:
         return self._submit(
             "find_batch_size", chosen, called, work, lambda job: BatchSizes.from_events(job.events)
         )
+
+    @lists_keywords(SettingsKwargs)
+    def find_num_workers(
+        self, *, max_val: int | None = None, seconds_per_trial: float = 2.0, **settings: Unpack[SettingsKwargs]
+    ) -> Job[SpeedSearch]:
+        """Try 0, 1, 2, 4, … loader workers with real updates, until training waits no longer or is not faster.
+
+        max_val: the most to try; None: one a core. The result's `best` is the fewest that are nearly as fast as any:
+        `bench.set(**found.best)` takes them. Nothing is changed.
+        """
+        given = _named(settings, self.find_num_workers)
+        request = WorkersRequest(max_val, seconds_per_trial)
+        return self._find_speed("find_num_workers", request, differing(request, WorkersRequest()), given)
+
+    @lists_keywords(SettingsKwargs)
+    def find_precision(
+        self, *, try_compile: bool = False, updates: int = 50, tolerance: float = 0.05, **settings: Unpack[SettingsKwargs]
+    ) -> Job[SpeedSearch]:
+        """Try float32, bf16 and float16 mixed precision with `updates` updates each: speed, and whether losses agree.
+
+        try_compile: the best of them with `torch.compile` as well, which takes a minute or more. tolerance: the share by which
+        the mean of the last ten losses may differ from float32's. The result's `best` is the fastest that agrees:
+        `bench.set(**found.best)` takes it. Nothing is changed.
+        """
+        given = _named(settings, self.find_precision)
+        request = PrecisionRequest(try_compile, updates, tolerance)
+        return self._find_speed("find_precision", request, differing(request, PrecisionRequest()), given)
+
+    def _find_speed(
+        self, kind: str, request: SpeedRequest, called: Mapping[str, Any], given: dict[str, Any]
+    ) -> Job[SpeedSearch]:
+        chosen = self._chosen(given)
+        work = jobs.FindSpeedWork(self._task, chosen, kind, request)
+        return self._submit(kind, chosen, {**called, **given}, work, lambda job: SpeedSearch.from_events(job.events))
 
     @lists_keywords(SettingsKwargs)
     def validate(self, **settings: Unpack[SettingsKwargs]) -> Job[dict[str, float]]:

@@ -308,6 +308,31 @@ class SearchEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeedTrial:
+    """Values of settings were tried: how fast updates are with them, or why they failed.
+
+    `uncertainty`: half the width of the speed's 95% interval, as a share of it. `waiting`: the share of the time in which
+    training waited for batches. `loss`: the mean of the last losses.
+    """
+
+    values: dict[str, Any]
+    updates_per_second: float | None
+    uncertainty: float | None = None
+    waiting: float | None = None
+    loss: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedSearchEnded:
+    """The search for faster settings is over: the values to take, and why."""
+
+    best: dict[str, Any]
+    reason: str
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """Something a person should read."""
 
@@ -343,7 +368,7 @@ class RunEnded:
 
 Event = (
     RunStarted | StepsDone | Validated | Logged | Saved | Resumed | Changed | StatusChanged | CurvePoint | RaceTrial | CurveEnded
-    | TrialStarted | Trial | SearchEnded | Message | Observed | RunEnded
+    | TrialStarted | Trial | SearchEnded | SpeedTrial | SpeedSearchEnded | Message | Observed | RunEnded
 )  # fmt: skip
 Emit = Callable[[Event], None]
 
@@ -351,7 +376,7 @@ _TYPES: dict[str, type] = {
     t.__name__: t
     for t in (
         RunStarted, StepsDone, Validated, Logged, Saved, Resumed, Changed, StatusChanged, CurvePoint, RaceTrial, CurveEnded,
-        TrialStarted, Trial, SearchEnded, Message, Observed, RunEnded,
+        TrialStarted, Trial, SearchEnded, SpeedTrial, SpeedSearchEnded, Message, Observed, RunEnded,
     )
 }  # fmt: skip
 

@@ -36,6 +36,7 @@ from workbench.task.protocol import Task
 from workbench.techniques import limits
 from workbench.tuners import lr_finder, sweep
 from workbench.tuners.lr_finder import LRRequest
+from workbench.tuners.speed_search import SpeedRequest
 from workbench.tuners.stages import data_of_stage
 
 
@@ -146,6 +147,23 @@ class FindLRAssignment(Assignment):
             emit(self._started(session, self._request.updates, None, vars(self._request)))
             end = lr_finder.run(session, self._request, emit, inbox)
         return Done("stopped" if end.ended == sweep.STOPPED else "finished")
+
+
+class FindSpeedAssignment(Assignment):
+    """A search for faster settings; afterwards the model is as before."""
+
+    def __init__(self, id: str, task: Task, settings: Settings, kind: str, request: SpeedRequest) -> None:
+        super().__init__(id, task, settings)
+        self.kind = kind  # type: ignore[misc]
+        self._request = request
+
+    def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
+        with open_session(self.task, self.settings) as session:
+            inbox = session.ranks.listen(inbox)
+            emit(self._started(session, None, None, vars(self._request)))
+        end = self._request.run(self.task, self.settings, emit, inbox)
+        emit(end)
+        return Done("stopped" if end.ended == "stopped" else "finished")
 
 
 class EvaluateAssignment(Assignment):

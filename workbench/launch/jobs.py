@@ -22,6 +22,7 @@ from workbench.launch.assignments import (
     Done,
     EvaluateAssignment,
     FindLRAssignment,
+    FindSpeedAssignment,
     FitAssignment,
     PredictAssignment,
 )
@@ -46,6 +47,7 @@ from workbench.tuners import batch_size
 from workbench.tuners.batch_size import BatchSizeRequest
 from workbench.tuners.effective_batch import effective_batch
 from workbench.tuners.lr_finder import LRRequest
+from workbench.tuners.speed_search import SpeedRequest
 from workbench.tuners.stages import data_of_stage
 
 
@@ -171,6 +173,18 @@ class FindLRWork(BenchWork):
                 yield
             finally:
                 before.put(self._task)
+
+
+class FindSpeedWork(BenchWork):
+    """Search for faster settings; the model is only read."""
+
+    def __init__(self, task: Task, settings: Settings, kind: str, request: SpeedRequest) -> None:
+        super().__init__(task, settings)
+        self._kind, self._request = kind, request
+
+    def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
+        searching = FindSpeedAssignment(self._place.id, self._task, self.settings, self._kind, self._request)
+        return self._run_assignment(searching, emit, inbox, self._read_ahead("fit", self._task.train)).status
 
 
 class EvaluateWork(BenchWork):

@@ -23,6 +23,7 @@ from workbench.events import (
     Resumed,
     RunStarted,
     SearchEnded,
+    SpeedTrial,
     StepsDone,
     Trial,
     Validated,
@@ -30,7 +31,11 @@ from workbench.events import (
 from workbench.runs.printable import printable
 from workbench.runs.record.event_log import RecordGone, since
 
-_NAMES = {"find_lr": "find LR", "find_batch_size": "find batch size"}
+_NAMES = {
+    "find_lr": "find LR", "find_batch_size": "find batch size", "find_num_workers": "find workers", "find_precision": "find precision",
+}  # fmt: skip
+_TRIALS = ("find_batch_size", "find_num_workers", "find_precision")
+"""The jobs whose progress is counted in trials."""
 
 
 class _Bar(tqdm):  # type: ignore[type-arg]
@@ -93,7 +98,7 @@ class Progress:
             self._bar = _Bar(
                 total=event.updates,
                 desc=_NAMES.get(self._kind, printable(self._kind)),
-                unit=" trials" if self._kind == "find_batch_size" else " updates",
+                unit=" trials" if self._kind in _TRIALS else " updates",
                 file=sys.stdout,
                 dynamic_ncols=True,
                 leave=True,
@@ -114,7 +119,7 @@ class Progress:
         elif isinstance(event, Resumed):
             self._bar.n = self._bar.initial = event.step
             self._bar.seconds = self._seconds
-        elif isinstance(event, CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded):
+        elif isinstance(event, CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial):
             self._note_search(event, self._bar)
         elif isinstance(event, Changed) and not event.values.keys().isdisjoint(("batch_size", "accumulate_grad_batches")):
             self._bar.total = None  # an epoch has another number of updates from here on
@@ -128,7 +133,7 @@ class Progress:
     def _note_values(self, values: Mapping[str, float]) -> None:
         self._facts.update({printable(name): f"{value:.4g}" for name, value in values.items()})
 
-    def _note_search(self, event: CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded, bar: tqdm[Any]) -> None:
+    def _note_search(self, event: CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial, bar: tqdm[Any]) -> None:
         """A search is the job itself, or runs inside a fit, whose bar it does not move."""
         own = self._kind in _NAMES
         if isinstance(event, CurvePoint):
@@ -139,6 +144,10 @@ class Progress:
         elif isinstance(event, RaceTrial):
             bar.n += event.updates if own else 0
             self._facts["raced" if own else "racing lr"] = f"{event.lr:.2e} held-out loss {event.loss:.4g}"
+        elif isinstance(event, SpeedTrial):
+            bar.n += 1
+            speed = f"{event.updates_per_second:,.0f} updates/s" if event.updates_per_second else "failed"
+            self._facts["tried"] = f"{', '.join(str(value) for value in event.values.values())}: {speed}"
         elif isinstance(event, Trial):
             bar.n += own
             speed = f"{event.samples_per_second:,.0f}/s" if event.samples_per_second else "does not fit"

@@ -6,8 +6,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from workbench.events import Changed, CurveEnded, CurvePoint, Event, Resumed, Saved, SearchEnded, Trial
-from workbench.plots import batch_size, lr_curve
+from workbench.events import (
+    Changed,
+    CurveEnded,
+    CurvePoint,
+    Event,
+    RaceTrial,
+    Resumed,
+    Saved,
+    SearchEnded,
+    SpeedSearchEnded,
+    SpeedTrial,
+    Trial,
+)  # fmt: skip
+from workbench.plots import batch_size, lr_curve, speed
 from workbench.plots.changes import Changes
 from workbench.plots.chart import Chart
 from workbench.plots.run import Best
@@ -51,10 +63,15 @@ def search_charts(events: Sequence[Event]) -> list[Chart]:
                 end.suggestions if end else (),
                 end.suggestion if end else None,
                 end.notes if end else (),
+                [e for e in events if isinstance(e, RaceTrial)],
             )
         ]
     trials = [e for e in events if isinstance(e, Trial)]
     if trials:
         over = next((e for e in events if isinstance(e, SearchEnded)), None)
         return batch_size.batch_size(trials, over.best if over else None, over.largest if over else None)
+    tried = [e for e in events if isinstance(e, SpeedTrial)]
+    if tried:
+        ended = next((e for e in events if isinstance(e, SpeedSearchEnded)), None)
+        return [speed.speed(tried, ended.best if ended else {})]
     return []

@@ -86,6 +86,8 @@ _JOBS = {
     "fit": "Training",
     "find_lr": "Learning-rate finder",
     "find_batch_size": "Batch-size finder",
+    "find_num_workers": "Search for loader workers",
+    "find_precision": "Search for a precision",
     "validate": "Validation",
     "test": "Test",
     "predict": "Prediction",

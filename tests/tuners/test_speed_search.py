@@ -1,0 +1,135 @@
+"""The searches for loader workers and for a precision: what they recommend, and that they leave nothing behind."""
+
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.data import Dataset
+
+import workbench as wb
+from tests.engine.problems import adam, bench, labelled, noisy_net, plain_net, same_weights, twin_of, weights
+from workbench.events import SpeedSearchEnded, SpeedTrial
+from workbench.settings import SettingsError
+from workbench.tuners.speed_search import SpeedSearch, best_precision, best_workers, spread
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def workers(speeds):
+    return [SpeedTrial({"num_workers": n}, speed, waiting=waits) for n, (speed, waits) in speeds.items()]
+
+
+def precisions(found):
+    return [SpeedTrial({"precision": name}, speed, loss=loss) for name, (speed, loss) in found.items()]
+
+
+class Slow(Dataset):
+    """Samples that take a while to read."""
+
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, index):
+        time.sleep(0.003)
+        generator = torch.Generator().manual_seed(index)
+        return torch.randn(6, generator=generator), torch.randint(3, (), generator=generator)
+
+
+def test_the_fewest_workers_that_are_nearly_as_fast_are_recommended():
+    best, reason = best_workers(workers({0: (10.0, 0.6), 1: (20.0, 0.4), 2: (39.0, 0.02), 4: (40.0, 0.01)}))
+    assert best == {"num_workers": 2}
+    assert reason == "2: 3.9x as fast as 0; training waits 2% of the time, with 0 60%."
+    best, reason = best_workers(workers({0: (40.0, 0.01), 1: (39.0, 0.01), 2: (41.0, 0.01)}))
+    assert best == {"num_workers": 0}
+    assert "more workers are not faster" in reason
+
+
+def test_the_fastest_precision_whose_losses_agree_is_recommended():
+    found = {"32-true": (10.0, 1.0), "bf16-mixed": (20.0, 1.02), "16-mixed": (30.0, 1.2)}
+    best, reason = best_precision(precisions(found), 0.05)
+    assert best == {"precision": "bf16-mixed"}
+    assert "2x as fast" in reason
+    assert "'16-mixed' differ by more than 5%" in reason
+    assert best_precision(precisions(found), 0.5)[0] == {"precision": "16-mixed"}
+    assert best_precision(precisions({"32-true": (10.0, 1.0), "bf16-mixed": (10.2, 1.0)}), 0.05)[0] == {"precision": "32-true"}
+    assert best_precision(precisions({"32-true": (10.0, 1.0), "bf16-mixed": (20.0, float("nan"))}), 0.05)[0] == {"precision": "32-true"}
+
+
+def test_spread_is_that_of_the_mean():
+    assert spread([1.0] * 9) is None
+    assert spread([1.0] * 100) == 0.0
+    assert spread([1.0, 2.0] * 50) == 0.0
+    assert spread([1.0] * 50 + [2.0] * 50) > 0.2
+
+
+def test_workers_that_load_beside_the_training_are_found(tmp_path):
+    b = wb.Workbench(plain_net(), train=Slow(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", batch_size=8)
+    found = b.find_num_workers(max_val=4, seconds_per_trial=0.5).result()
+    assert found.trials[0].values == {"num_workers": 0}
+    assert found.trials[0].waiting > 0.5
+    assert found.best["num_workers"] > 0
+    assert b.settings.num_workers == 0  # nothing that is found is applied by itself
+    b.set(**found.best)
+    assert b.settings.num_workers == found.best["num_workers"]
+    assert f"best num_workers={found.best['num_workers']}" in repr(found)
+    assert found.plot() is not None
+    record = wb.attach(b.jobs[0].id, root=tmp_path).result()
+    assert record.best == found.best
+    assert [t.values for t in record.trials] == [t.values for t in found.trials]
+
+
+def test_a_search_ends_where_training_does_not_wait(tmp_path):
+    def loss(output, y):
+        time.sleep(0.03)
+        return F.cross_entropy(output, y)
+
+    found = bench(plain_net(), labelled(), tmp_path, loss=loss).find_num_workers(max_val=4, seconds_per_trial=0.2).result()
+    assert [t.values for t in found.trials] == [{"num_workers": 0}]
+    assert found.best == {"num_workers": 0}
+    assert "waits for" in found.ended
+
+
+def test_nothing_is_left_of_a_search(tmp_path):
+    model, data = noisy_net(), labelled()
+    twin = twin_of(model)
+    plain = bench(twin, data, tmp_path / "plain", adam).fit(max_epochs=2).result()
+    b = bench(model, data, tmp_path / "searched", adam)
+    before, random = weights(model), torch.get_rng_state()
+    found = b.find_precision(updates=20).result()
+    assert same_weights(before, weights(model))
+    assert torch.equal(random, torch.get_rng_state())
+    assert [t.values["precision"] for t in found.trials] == ["32-true", "bf16-mixed", "16-mixed"]
+    assert "needs a GPU" in found.trials[2].error
+    assert found.trials[1].loss == pytest.approx(found.trials[0].loss, rel=0.2)
+    assert b.fit(max_epochs=2).result().history["loss"].tolist() == plain.history["loss"].tolist()
+
+
+def test_what_fails_in_the_first_trial_is_the_error(tmp_path):
+    calls = []
+
+    def loss(output, y):
+        calls.append(len(y))
+        if len(calls) > 10:
+            raise LookupError("of the user")
+        return F.cross_entropy(output, y)
+
+    assert isinstance(bench(plain_net(), labelled(), tmp_path, loss=loss).find_precision().exception(), LookupError)
+
+
+def test_as_far_as_it_got():
+    trials = workers({0: (10.0, 0.5)})
+    assert SpeedSearch.from_events(trials).ended == "not ended"
+    assert SpeedSearch.from_events([*trials, SpeedSearchEnded({"num_workers": 0}, "why", "all")]).best == {"num_workers": 0}
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("find_num_workers", {"max_val": 0}), ("find_num_workers", {"max_val": 2.0}), ("find_num_workers", {"seconds_per_trial": 0}),
+        ("find_precision", {"updates": 3}), ("find_precision", {"tolerance": 0.0}), ("find_precision", {"tolerance": "5%"}),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_named(method, given, tmp_path):
+    with pytest.raises(SettingsError, match=f"{next(iter(given))}="):
+        getattr(bench(plain_net(), labelled(), tmp_path), method)(**given)

@@ -1,0 +1,291 @@
+"""Tries values of settings that make a run faster or slower: loader workers, precision, `torch.compile`.
+
+Each trial opens the run with the values, takes real updates on the training data, and leaves no trace. Values that change
+the numbers (precision) count only where the losses agree with those of float32.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from workbench.commands import Inbox, Stop
+from workbench.engine import rng
+from workbench.engine.session import Session
+from workbench.engine.setup import open_session
+from workbench.engine.snapshot import scratch
+from workbench.engine.step import train_step
+from workbench.events import Emit, SpeedSearchEnded, SpeedTrial
+from workbench.instruments.memory import is_out_of_memory
+from workbench.plots.chart import Chart
+from workbench.plots.speed import speed
+from workbench.runs.printable import printable
+from workbench.settings import Settings, SettingsError
+from workbench.task.protocol import Task
+from workbench.tuners.trial import at_size, free_memory
+from workbench.tuners.trial_batches import cycled_windows
+from workbench.values import shown
+
+FASTER = 0.05
+"""Values are faster where they take at least this share less time."""
+KEEPS_UP = 0.02
+"""Loaders keep up where training waits for less than this share of the time."""
+_FEWEST, _MOST = 10, 2000
+"""Updates that a trial is timed over, at least and at most."""
+_BLOCKS = 10
+"""Parts of a trial whose times are compared, to tell how well its speed is known."""
+
+
+@dataclass(frozen=True)
+class SpeedSearch:
+    """What was found. `best`: the settings to take, as `bench.set(**found.best)` does; `reason` says why.
+
+    `trials` are in the order they were made, in updates/s (of all ranks together). `ended` says how the search ended.
+    """
+
+    best: Mapping[str, Any]
+    reason: str
+    trials: tuple[SpeedTrial, ...]
+    ended: str
+
+    @classmethod
+    def from_events(cls, events: Iterable[Any]) -> SpeedSearch:
+        """From a run's events or its record, as far as the search got."""
+        found = list(events)
+        trials = tuple(e for e in found if isinstance(e, SpeedTrial))
+        end = next((e for e in reversed(found) if isinstance(e, SpeedSearchEnded)), SpeedSearchEnded({}, "", "not ended"))
+        return cls(end.best, end.reason, trials, end.ended)
+
+    def figure(self) -> Any:
+        """Updates/s of each trial, and the share of waiting, as a plotly figure."""
+        from workbench.plots import plotly
+
+        return plotly.figure(self._chart())
+
+    def plot(self, ax: Any = None) -> Any:
+        """The same with matplotlib: a figure of its own, or drawn into `ax`, which is returned."""
+        from workbench.plots import matplotlib
+
+        return matplotlib.figure(self._chart()) if ax is None else matplotlib.draw(self._chart(), ax)
+
+    def _chart(self) -> Chart:
+        return speed(self.trials, self.best)
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"{name}={value!r}" for name, value in self.best.items()) or "none"
+        rows = [self._row(t) for t in self.trials]
+        columns = f"  {'settings':<34}  {'updates/s':>10}  {'':>5}  {'waits':>6}  {'loss':>9}"
+        return "\n".join(map(printable, [f"SpeedSearch: best {best} ({self.ended})", *filter(None, [self.reason and f"  {self.reason}"]), columns, *rows]))
+
+    def _row(self, t: SpeedTrial) -> str:
+        name = name_of(t.values)
+        if t.updates_per_second is None:
+            return f"  {name:<34}  failed: {(t.error or '').strip().partition(chr(10))[0][:100]}"
+        within = "" if t.uncertainty is None else f"±{t.uncertainty:.0%}"
+        waits = "" if t.waiting is None else f"{t.waiting:.0%}"
+        loss = "" if t.loss is None else f"{t.loss:.4g}"
+        return f"  {name:<34}  {t.updates_per_second:>10,.1f}  {within:>5}  {waits:>6}  {loss:>9}{'  best' if t.values == dict(self.best) else ''}"
+
+
+def name_of(values: Mapping[str, Any]) -> str:
+    """The values as they are written in code."""
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())
+
+
+@dataclass(frozen=True)
+class WorkersRequest:
+    """How to search the number of loader workers. max_val: None: the cores of this process, per rank."""
+
+    max_val: int | None = None
+    seconds_per_trial: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.max_val is not None and (isinstance(self.max_val, bool) or not isinstance(self.max_val, int) or self.max_val < 1):
+            raise SettingsError(f"max_val={shown(self.max_val)}: give the most workers to try, at least 1, or None for one a core.")
+        _check_seconds(self.seconds_per_trial)
+
+    def run(self, task: Task, settings: Settings, emit: Emit, inbox: Inbox) -> SpeedSearchEnded:
+        """Raise the number of workers until training waits no longer, or is no longer faster."""
+        trials: list[SpeedTrial] = []
+        end = ""
+        for number in _numbers(settings, self.max_val):
+            if inbox.has(Stop):
+                return SpeedSearchEnded({}, "", "stopped")
+            trials.append(attempt(task, settings, {"num_workers": number}, emit, seconds=self.seconds_per_trial, required=number == 0))
+            end = _enough_workers(trials)
+            if end:
+                break
+        best, reason = best_workers(trials)
+        return SpeedSearchEnded(best, reason, end or "all numbers tried")
+
+
+@dataclass(frozen=True)
+class PrecisionRequest:
+    """How to search precision and `torch.compile`. try_compile: whether that is tried too, with the best precision.
+
+    updates: of each trial; tolerance: the share by which the mean of its last losses may differ from float32's.
+    """
+
+    try_compile: bool = False
+    updates: int = 50
+    tolerance: float = 0.05
+
+    def __post_init__(self) -> None:
+        if isinstance(self.updates, bool) or not isinstance(self.updates, int) or self.updates < _FEWEST:
+            raise SettingsError(f"updates={shown(self.updates)}: at least {_FEWEST} updates are needed; 50 is usual.")
+        if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float) or not 0 < self.tolerance < 1:
+            raise SettingsError(f"tolerance={shown(self.tolerance)}: give a share above 0 and below 1, such as 0.05.")
+
+    def run(self, task: Task, settings: Settings, emit: Emit, inbox: Inbox) -> SpeedSearchEnded:
+        """Try each precision, then the best one compiled."""
+        trials: list[SpeedTrial] = []
+        for values in ({"precision": "32-true"}, {"precision": "bf16-mixed"}, {"precision": "16-mixed"}):
+            if inbox.has(Stop):
+                return SpeedSearchEnded({}, "", "stopped")
+            trials.append(attempt(task, settings, values, emit, updates=self.updates, required=not trials))
+        best, reason = best_precision(trials, self.tolerance)
+        if self.try_compile and not inbox.has(Stop):
+            trials.append(attempt(task, settings, {**best, "compile": True}, emit, updates=self.updates))
+            best, reason = best_precision(trials, self.tolerance)
+        return SpeedSearchEnded(best, reason, "stopped" if inbox.has(Stop) else "all tried")
+
+
+SpeedRequest = WorkersRequest | PrecisionRequest
+
+
+def _check_seconds(seconds: float) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= 600:
+        raise SettingsError(f"seconds_per_trial={shown(seconds)}: give seconds above 0; 2 is usual.")
+
+
+def _numbers(settings: Settings, most: int | None) -> Iterator[int]:
+    """0, 1, 2, 4, … up to the most that may be tried, which is tried itself."""
+    devices = settings.devices if isinstance(settings.devices, int) else 1
+    most = most or max(1, _cores() // max(1, devices))
+    yield 0
+    number = 1
+    while number < most:
+        yield number
+        number *= 2
+    yield most
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _enough_workers(trials: Sequence[SpeedTrial]) -> str:
+    """Why no more workers need be tried; "": they may help."""
+    last = trials[-1]
+    if last.updates_per_second is None:
+        return f"{name_of(last.values)} failed"
+    if last.waiting is not None and last.waiting < KEEPS_UP:
+        return f"training waits for {last.waiting:.1%} of the time with {name_of(last.values)}"
+    speeds = [t.updates_per_second or 0.0 for t in trials]
+    if len(speeds) > 2 and max(speeds[-2:]) < (1 + FASTER) * max(speeds[:-2]):
+        return "more workers are not faster"
+    return ""
+
+
+def best_workers(trials: Sequence[SpeedTrial]) -> tuple[dict[str, Any], str]:
+    """The fewest workers that are nearly as fast as any number, and why."""
+    speeds = {t.values["num_workers"]: t for t in trials if t.updates_per_second is not None}
+    highest = max(t.updates_per_second or 0.0 for t in speeds.values())
+    best = min(number for number, t in speeds.items() if (t.updates_per_second or 0.0) >= (1 - FASTER) * highest)
+    chosen, alone = speeds[best], speeds[min(speeds)]
+    waits = f"training waits {chosen.waiting or 0:.0%} of the time"
+    if best == min(speeds):
+        return dict(chosen.values), f"{best}: {waits}, and more workers are not faster."
+    times = (chosen.updates_per_second or 0.0) / (alone.updates_per_second or math.inf)
+    return dict(chosen.values), f"{best}: {times:.2g}x as fast as {min(speeds)}; {waits}, with {min(speeds)} {alone.waiting or 0:.0%}."
+
+
+def best_precision(trials: Sequence[SpeedTrial], tolerance: float) -> tuple[dict[str, Any], str]:
+    """The fastest values whose losses agree with those of the first trial, and why."""
+    base = trials[0]
+    agreeing = [t for t in trials if t.updates_per_second is not None and _agrees(t, base, tolerance)]
+    best = max(agreeing, key=lambda t: t.updates_per_second or 0.0)
+    times = (best.updates_per_second or 0.0) / (base.updates_per_second or math.inf)
+    if times < 1 + FASTER:
+        best = base
+    out = [name_of(t.values) for t in trials if t.updates_per_second is not None and t not in agreeing]
+    apart = f" The losses of {' and '.join(out)} differ by more than {tolerance:.0%}." if out else ""
+    if best is base:
+        return dict(base.values), f"{name_of(base.values)}: nothing else is clearly faster with the same losses.{apart}"
+    return dict(best.values), f"{name_of(best.values)}: {times:.2g}x as fast as {name_of(base.values)}, with losses that agree.{apart}"
+
+
+def _agrees(trial: SpeedTrial, base: SpeedTrial, tolerance: float) -> bool:
+    if trial is base or trial.loss is None or base.loss is None:
+        return trial is base
+    return math.isfinite(trial.loss) and abs(trial.loss - base.loss) <= tolerance * abs(base.loss)
+
+
+def attempt(
+    task: Task, settings: Settings, values: Mapping[str, Any], emit: Emit, *, seconds: float = 0.0, updates: int = 0,
+    required: bool = False,
+) -> SpeedTrial:  # fmt: skip
+    """Try these values, and emit the trial. One that fails is a failed trial, unless it is `required`."""
+    try:
+        chosen = at_size(settings.replace(**values), settings.batch_size)
+        with open_session(task, chosen) as session, scratch(session):
+            trial = measured(session, chosen, values, seconds, updates)
+    except Exception as error:
+        if required and not is_out_of_memory(error):
+            raise
+        trial = SpeedTrial(dict(values), None, error=f"{type(error).__name__}: {error}"[:2000])
+    finally:
+        free_memory()
+    emit(trial)
+    return trial
+
+
+def measured(session: Session, settings: Settings, values: Mapping[str, Any], seconds: float, updates: int) -> SpeedTrial:
+    """Take updates for about so many seconds, or so many of them, after some that get everything ready."""
+    ready = 3 + 2 * settings.num_workers  # workers have read two batches each before the first is asked for
+    waits, times, losses = list[float](), list[float](), list[torch.Tensor]()
+    windows = cycled_windows(session.task, settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
+    session.train_mode()
+    with closing(windows) as feed:
+
+        def take(count: int) -> float:
+            """Take so many updates; returns the seconds that they take, on the device too."""
+            start = perf_counter()
+            for _ in range(count):
+                rng.yield_lock()
+                began = perf_counter()
+                window = next(feed)
+                read = perf_counter()
+                loss = train_step(session, window)
+                if loss is not None:
+                    losses.append(loss)
+                waits.append(read - began)
+                times.append(perf_counter() - began)
+            if losses:
+                losses[-1].item()
+            return perf_counter() - start
+
+        take(1)
+        typical = take(ready) / ready
+        count = int(session.ranks.broadcast_object(updates or min(_MOST, max(_FEWEST, int(seconds / max(1e-6, typical))))))
+        total = take(count)
+    last = torch.stack(losses[-10:]).double().mean().item() if losses else None
+    found = SpeedTrial(dict(values), count / total, spread(times[-count:]), min(1.0, sum(waits[-count:]) / total), last)
+    return session.ranks.broadcast_object(found)
+
+
+def spread(times: Sequence[float]) -> float | None:
+    """Half the width of the 95% interval of the mean time, as a share of it: from the means of ten parts."""
+    size = len(times) // _BLOCKS
+    if not size:
+        return None
+    means = [statistics.fmean(times[i * size : (i + 1) * size]) for i in range(_BLOCKS)]
+    return 2.26 * statistics.stdev(means) / math.sqrt(_BLOCKS) / statistics.fmean(means)
