@@ -57,6 +57,7 @@ from workbench.techniques.cadence import refuse_no_interval
 from workbench.trackers.listener import tracker_listeners
 from workbench.tuners.batch_size import BatchSizeRequest, BatchSizes
 from workbench.tuners.lr_finder import LRCurve, LRRequest
+from workbench.tuners.plan import Plan
 from workbench.tuners.speed_search import PrecisionRequest, SpeedRequest, SpeedSearch, WorkersRequest
 from workbench.values import shown
 
@@ -337,6 +338,28 @@ class Workbench:
         given = _named(settings, self.find_precision)
         request = PrecisionRequest(try_compile, updates, tolerance)
         return self._find_speed("find_precision", request, differing(request, PrecisionRequest()), given)
+
+    @lists_keywords(SettingsKwargs)
+    def tune(
+        self, *, searches: Sequence[str] = ("num_workers", "batch_size", "lr"), apply: bool = False, **settings: Unpack[SettingsKwargs]
+    ) -> Job[Plan]:
+        """Find loader workers, then a batch size, then a learning rate (with a race), as one job.
+
+        Each search runs with what the ones before it found. searches: those to run, in their order. apply: set what was
+        found when the job ends; otherwise `bench.set(**plan.settings)` does.
+        """
+        given = _named(settings, self.tune)
+        known = ("num_workers", "batch_size", "lr")
+        asked = (searches,) if isinstance(searches, str) else tuple(searches)
+        if not asked or any(name not in known for name in asked):
+            raise SettingsError(f"searches={shown(searches)}: give one or more of {', '.join(map(repr, known))}.")
+        if not isinstance(apply, bool):
+            raise SettingsError(f"apply={shown(apply)}: give True or False.")
+        chosen = self._chosen(given)
+        done = (lambda found: self.set(**found)) if apply else None
+        work = jobs.TuneWork(self._task, chosen, self._start, self.root, [f"find_{name}" for name in known if name in asked], done)
+        called = {**({"searches": asked} if asked != known else {}), **({"apply": True} if apply else {}), **given}
+        return self._submit("tune", chosen, called, work, lambda job: Plan.from_events(job.events))
 
     def _find_speed(
         self, kind: str, request: SpeedRequest, called: Mapping[str, Any], given: dict[str, Any]

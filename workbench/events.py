@@ -333,6 +333,15 @@ class SpeedSearchEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class TuneStep:
+    """A search of a `tune` job is over: the settings that it recommends (none: they stay), and why."""
+
+    search: str
+    values: dict[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """Something a person should read."""
 
@@ -368,7 +377,8 @@ class RunEnded:
 
 Event = (
     RunStarted | StepsDone | Validated | Logged | Saved | Resumed | Changed | StatusChanged | CurvePoint | RaceTrial | CurveEnded
-    | TrialStarted | Trial | SearchEnded | SpeedTrial | SpeedSearchEnded | Message | Observed | RunEnded
+    | TrialStarted | Trial | SearchEnded | SpeedTrial | SpeedSearchEnded | TuneStep
+    | Message | Observed | RunEnded
 )  # fmt: skip
 Emit = Callable[[Event], None]
 
@@ -376,7 +386,8 @@ _TYPES: dict[str, type] = {
     t.__name__: t
     for t in (
         RunStarted, StepsDone, Validated, Logged, Saved, Resumed, Changed, StatusChanged, CurvePoint, RaceTrial, CurveEnded,
-        TrialStarted, Trial, SearchEnded, SpeedTrial, SpeedSearchEnded, Message, Observed, RunEnded,
+        TrialStarted, Trial, SearchEnded, SpeedTrial, SpeedSearchEnded, TuneStep,
+        Message, Observed, RunEnded,
     )
 }  # fmt: skip
 

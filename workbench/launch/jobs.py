@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from workbench.commands import Mailbox
+from workbench.commands import Mailbox, Stop
 from workbench.engine.checkpoint.files import peek, save_weights
 from workbench.engine.checkpoint.weights_copy import WeightsCopy
 from workbench.engine.optim import total_steps
 from workbench.engine.setup import open_session
-from workbench.events import Message, RunStarted, Status
+from workbench.events import (
+    CurveEnded,
+    Event,
+    Message,
+    RunStarted,
+    SearchEnded,
+    SpeedSearchEnded,
+    Status,
+    TuneStep,
+)
 from workbench.instruments.memory import available_memory, total_memory
 from workbench.launch import select_launcher
 from workbench.launch.assignments import (
@@ -27,7 +36,7 @@ from workbench.launch.assignments import (
     PredictAssignment,
 )
 from workbench.launch.first_events import FirstEvents, FirstMessages
-from workbench.launch.job import JobSink
+from workbench.launch.job import Detached, JobSink
 from workbench.launch.job_folder import JobFolder, name_next_to_go
 from workbench.launch.search import scheduled_searches
 from workbench.launch.search.distributed_search import RankSearch, trials_of_ranks
@@ -41,13 +50,14 @@ from workbench.runs.inherited import take_over
 from workbench.settings import Settings
 from workbench.task.data.preload import preload
 from workbench.task.data.spec import DataSpec
+from workbench.task.errors import TaskError
 from workbench.task.protocol import Phase, Task
 from workbench.trackers.listener import TrackerListener
 from workbench.tuners import batch_size
 from workbench.tuners.batch_size import BatchSizeRequest
 from workbench.tuners.effective_batch import effective_batch
 from workbench.tuners.lr_finder import LRRequest
-from workbench.tuners.speed_search import SpeedRequest
+from workbench.tuners.speed_search import SpeedRequest, WorkersRequest
 from workbench.tuners.stages import data_of_stage
 
 
@@ -185,6 +195,97 @@ class FindSpeedWork(BenchWork):
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         searching = FindSpeedAssignment(self._place.id, self._task, self.settings, self._kind, self._request)
         return self._run_assignment(searching, emit, inbox, self._read_ahead("fit", self._task.train)).status
+
+
+class TuneWork(BenchWork):
+    """Search for workers, a batch size and a learning rate, each with what was found before; the model is only read."""
+
+    def __init__(
+        self, task: Task, settings: Settings, start: InitialWeights, root: Path, searches: Sequence[str],
+        apply: Callable[[Mapping[str, Any]], object] | None,
+    ) -> None:  # fmt: skip
+        """apply: gets the settings at the end; None: nothing is applied."""
+        super().__init__(task, settings)
+        if select_launcher.select_launcher(settings).strategy == "launch":
+            raise TaskError("tune() cannot run in launched processes: call find_num_workers, find_batch_size and find_lr one by one.")
+        self._start, self._root, self._searches, self._apply = start, root, searches, apply
+
+    def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
+        settings, found = self.settings, dict[str, Any]()
+        sink = _OneStart(emit)
+        for name in self._searches:
+            if inbox.has(Stop):
+                return "stopped"
+            sink.events = []
+            try:
+                work = self._work(name, settings.replace(**found))
+                work.bind(self._place if not sink.started else self._place._replace(messages=()))
+                if work(sink, inbox) == "stopped":
+                    return "stopped"
+                step = _step(name, sink.events)
+            except TaskError as error:  # the data has batches of its own, or can be read only once
+                step = TuneStep(name, {}, str(error))
+            found |= step.values
+            emit(step)
+        if self._apply is not None:
+            self._apply(found)
+        return "finished"
+
+    def _work(self, name: str, settings: Settings) -> BenchWork:
+        if name == "find_num_workers":
+            return FindSpeedWork(self._task, settings, name, WorkersRequest())
+        if name == "find_batch_size":
+            return FindBatchSizeWork(self._task, settings, BatchSizeRequest())
+        wanted = StartSpec.of("fresh")
+        return FindLRWork(self._task, settings, self._start, wanted, self._root, LRRequest(race=not self._task.manual))
+
+
+def _step(name: str, events: Sequence[Event]) -> TuneStep:
+    """What the search of these events recommends."""
+    for event in reversed(events):
+        match event:
+            case SpeedSearchEnded():
+                return TuneStep(name, dict(event.best), event.reason)
+            case SearchEnded() if event.best is not None:
+                return TuneStep(name, {"batch_size": event.best}, event.reason)
+            case CurveEnded() if event.suggestion is not None:
+                why = next((s.why for s in event.suggestions if s.lr == event.suggestion), event.ended)
+                return TuneStep(name, {"lr": float(f"{event.suggestion:.3g}")}, why)
+            case CurveEnded():
+                return TuneStep(name, {}, " ".join(event.doubts) or event.ended)
+            case SearchEnded():
+                return TuneStep(name, {}, event.ended)
+            case _:
+                pass
+    return TuneStep(name, {}, "it found nothing")
+
+
+class _OneStart:
+    """An event sink for several searches in one job: the first start is the job's, and `events` are the present search's."""
+
+    def __init__(self, sink: JobSink) -> None:
+        self.sink, self.started = sink, False
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event, /) -> None:
+        self.events.append(event)
+        if not isinstance(event, RunStarted):
+            self.sink(event)
+        elif not self.started:
+            self.started = True
+            self.sink(replace(event, kind="tune", updates=None, epochs=None, request={}))
+
+    def settle(self, seconds: float = 3.0) -> None:
+        self.sink.settle(seconds)
+
+    def printed(self, line: str) -> None:
+        self.sink.printed(line)
+
+    def away(self) -> AbstractContextManager[Detached]:
+        return self.sink.away()
+
+    def recorded(self, event: Event, line: int) -> None:
+        self.sink.recorded(event, line)
 
 
 class EvaluateWork(BenchWork):

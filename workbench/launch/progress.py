@@ -34,7 +34,7 @@ from workbench.runs.record.event_log import RecordGone, since
 _NAMES = {
     "find_lr": "find LR", "find_batch_size": "find batch size", "find_num_workers": "find workers", "find_precision": "find precision",
 }  # fmt: skip
-_TRIALS = ("find_batch_size", "find_num_workers", "find_precision")
+_TRIALS = ("find_batch_size", "find_num_workers", "find_precision", "tune")
 """The jobs whose progress is counted in trials."""
 
 
@@ -149,7 +149,7 @@ class Progress:
             speed = f"{event.updates_per_second:,.0f} updates/s" if event.updates_per_second else "failed"
             self._facts["tried"] = f"{', '.join(str(value) for value in event.values.values())}: {speed}"
         elif isinstance(event, Trial):
-            bar.n += own
+            bar.n += self._kind in _TRIALS
             speed = f"{event.samples_per_second:,.0f}/s" if event.samples_per_second else "does not fit"
             self._facts["size" if own else "trying size"] = f"{event.size} {speed}"
         elif not own:

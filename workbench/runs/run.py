@@ -55,7 +55,7 @@ class Run:
 
     Attributes:
         id: its name among the runs of its folder: "0012-fit".
-        kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "validate", "test" or "predict".
+        kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "tune", "validate", "test" or "predict".
         status: "queued", "running", "paused", "finished", "stopped" or "failed".
         step: the number of updates taken.
         seconds: how long it ran, without pauses.

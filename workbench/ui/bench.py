@@ -42,6 +42,9 @@ class Bench(Protocol):
     def find_batch_size(self, *, keep_effective: bool = ...) -> Any:
         """Start a search for a batch size."""
 
+    def tune(self) -> Any:
+        """Start a search for workers, a batch size and a learning rate."""
+
     def fit(self, start: str = ..., **settings: Unpack[SettingsKwargs]) -> Any:
         """Start a fit."""
 

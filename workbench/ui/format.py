@@ -88,6 +88,7 @@ _JOBS = {
     "find_batch_size": "Batch-size finder",
     "find_num_workers": "Search for loader workers",
     "find_precision": "Search for a precision",
+    "tune": "Tuning",
     "validate": "Validation",
     "test": "Test",
     "predict": "Prediction",

@@ -81,7 +81,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.export_form = ExportForm(bench, lambda: self.run, self.canvas.put, self.notice)
         self.run = RunButtons(Actions(
             self._fit, self._continue, self._pause, self._stop, self._apply, self._validate, self._checkpoint,
-            self.export_form.show, self.export_form.write,
+            self.export_form.show, self.export_form.write, self._tune,
         ))  # fmt: skip
         self.form = Form(bench.settings, self._edit)
         self._refusals: set[str] = set()
@@ -176,6 +176,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _fit(self) -> None:
         self.notice.attempt("Fit", self._bench.fit)
+
+    def _tune(self) -> None:
+        self.notice.attempt("Tune", self._bench.tune)
 
     def _continue(self) -> None:
         with self._lock:  # the second of two clicks finds a fit that waits

@@ -25,6 +25,7 @@ from workbench.runs.store import check_id
 from workbench.settings import Settings
 from workbench.tuners.batch_size import BatchSizes
 from workbench.tuners.lr_finder import LRCurve
+from workbench.tuners.plan import Plan
 from workbench.tuners.speed_search import SpeedSearch
 
 _PATIENCE = 30.0
@@ -150,6 +151,8 @@ def _finish(kind: str, folder: Path) -> Callable[[Job[Any]], Any]:
         return lambda job: BatchSizes.from_events(job.events)
     if kind in ("find_num_workers", "find_precision"):
         return lambda job: SpeedSearch.from_events(job.events)
+    if kind == "tune":
+        return lambda job: Plan.from_events(job.events)
     if kind in ("validate", "test"):
         return lambda job: next((dict(e.metrics) for e in reversed(job.events) if isinstance(e, Validated)), {})
     return lambda job: Run.open(folder)

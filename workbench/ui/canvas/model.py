@@ -151,8 +151,8 @@ class CanvasModel:
             self._sizes.start(event)
 
     def _search(self, event: CurvePoint | RaceTrial | CurveEnded | TrialStarted | Trial | SearchEnded) -> None:
-        """Draw a search; inside a fit, the progress line stays with the fit."""
-        within = self._run if self._progress.kind == "fit" else None
+        """Draw a search; inside a fit or a tuning, the progress line stays with that."""
+        within = self._run if self._progress.kind in ("fit", "tune") else None
         match event:
             case CurvePoint():
                 if within is not None and event.index == 0:

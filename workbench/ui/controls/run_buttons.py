@@ -25,10 +25,11 @@ class Actions:
     preview: Callable[[bool], None]
     """Show the script, or close it."""
     export: Callable[[str], None]
+    tune: Callable[[], None]
 
 
 class RunButtons(widgets.VBox):  # type: ignore[misc]
-    """▶ Fit with these, ❚❚ Pause, ■ Stop, ▶ Continue, Apply to the run, All settings, Export…, ⋯"""
+    """▶ Fit with these, ❚❚ Pause, ■ Stop, ▶ Continue, Apply to the run, Tune, All settings, Export…, ⋯"""
 
     def __init__(self, actions: Actions) -> None:
         self.fit = button("▶ Fit with these", "Train with the settings above", actions.fit, "primary")
@@ -40,6 +41,9 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
             actions.continue_,
         )  # fmt: skip
         self.apply = button("Apply to the run", "", actions.apply).add_class("wb-apply")
+        self.tune = button(
+            "Tune", "Find loader workers, a batch size and a learning rate, one after another; nothing is applied", actions.tune
+        )
         self.settings = _toggle("All settings", "Every other setting", icon="sliders")
         self.export = _toggle("Export…", "See and write a script that repeats the last fit")
         self.more = _toggle("⋯", "More that can be done while a fit runs")
@@ -50,7 +54,7 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         self._actions = actions
         exporting, now = widgets.HBox([self.path, self.write]), widgets.HBox([self.validate, self.checkpoint])
         gap = widgets.Box().add_class("wb-gap")
-        buttons = [self.fit, self.pause, self.stop, self.continue_, self.apply, gap, self.settings, self.export, self.more]
+        buttons = [self.fit, self.pause, self.stop, self.continue_, self.apply, gap, self.tune, self.settings, self.export, self.more]
         super().__init__([widgets.Box(buttons).add_class("wb-run"), now, exporting])
         for toggle, box in ((self.export, exporting), (self.more, now)):
             toggle.observe(lambda change, box=box: shown(box, change["new"]), "value")
