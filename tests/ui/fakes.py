@@ -23,6 +23,7 @@ from workbench.events import (
     CurveEnded,
     CurvePoint,
     Event,
+    RaceTrial,
     RunEnded,
     RunStarted,
     SearchEnded,
@@ -33,6 +34,7 @@ from workbench.events import (
     Suggestion,
     Trial,
     TrialStarted,
+    TuneStep,
     Validated,
     pack,
 )
@@ -129,6 +131,9 @@ class FakeBench:
     def find_batch_size(self, **said: Any) -> FakeJob:
         return self._start("find_batch_size", lambda job: sizes(job, **said), **said)
 
+    def tune(self, **said: Any) -> FakeJob:
+        return self._start("tune", tuning, **said)
+
     def fit(self, start: str = "fresh", **settings: Any) -> FakeJob:
         said = {**({} if start == "fresh" else {"start": start}), **settings}
         return self._start("fit", lambda job: training(job, self._epochs, self._updates), **said)
@@ -222,7 +227,18 @@ def training(job: FakeJob, epochs: int, updates: int) -> Iterator[Event]:
     yield RunEnded("stopped" if job.stopped else "finished", step, step / 7.6, metrics={"val_loss": 0.437})
 
 
-def sweep(job: FakeJob, optimizer: int = 0, shift: float = 1.0) -> Iterator[Event]:
+def tuning(job: FakeJob) -> Iterator[Event]:
+    """A batch-size search and a raced sweep in one job."""
+    yield RunStarted(job.id, "tune", job.settings.model_dump(), "cuda:0")
+    inner = (RunStarted, RunEnded)
+    yield from (event for event in sizes(job) if not isinstance(event, inner))
+    yield TuneStep("find_batch_size", {"batch_size": 256}, "why")
+    yield from (event for event in sweep(job, race=True) if not isinstance(event, inner))
+    yield TuneStep("find_lr", {"lr": 4.7e-3}, "why")
+    yield RunEnded("finished", 0, 20.0)
+
+
+def sweep(job: FakeJob, optimizer: int = 0, shift: float = 1.0, race: bool = False) -> Iterator[Event]:
     """shift: the curve lies at rates that are so many times as high."""
     groups = ((("backbone", 1.0), ("head", 10.0)), (("", 0.5),))
     yield RunStarted(
@@ -243,6 +259,8 @@ def sweep(job: FakeJob, optimizer: int = 0, shift: float = 1.0) -> Iterator[Even
     found = [(name, lr * shift) for name, lr in rules]
     suggestions = tuple(Suggestion(name, lr, int(np.argmin(abs(lrs - lr))), "why it says so") for name, lr in found)
     notes = ("24x below divergence", "Worth trying: 2.3e-3 to 9.4e-3", "The loss fell by only 9%: the curve says little.")
+    for lr, loss in ((4.7e-3, 0.5), (1.9e-3, 0.9), (1.2e-2, float("inf")), (3e-3, 0.6)) if race else ():
+        yield RaceTrial(lr * shift, 75, loss)
     yield CurveEnded("the loss ran away at 2.1", suggestions, 4.7e-3 * shift, notes, notes[2:], 2.1 * shift)
     yield RunEnded("stopped" if job.stopped else "finished", 93, 11.0)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.ui.canvas.test_widget import Screen, started
-from tests.ui.fakes import FakeBench, FakeJob, flush, sizes, sweep
+from tests.ui.fakes import FakeBench, FakeJob, flush, sizes, sweep, tuning
 from tests.ui.test_panel import said, until, visible
 from workbench.events import Event, RunEnded, RunStarted, SearchEnded, SettingsSet, Trial, TrialStarted
 from workbench.settings import Settings
@@ -45,6 +45,46 @@ def test_the_last_two_curves_lie_behind_and_a_late_view_sees_them() -> None:
     late = screen.mirrors[1]
     assert late.state == before
     np.testing.assert_array_equal(late.rows("earlier"), earlier)
+
+
+def test_the_race_is_drawn_beside_its_curve_alone() -> None:
+    screen = Screen()
+    raced = sweep(FakeJob("0001-find_lr", "find_lr", Settings.make(), lambda job: iter(())), race=True)
+    screen.draw(*raced)
+    screen.settle()
+    state = screen.mirrors[0].state
+    assert state["raced"] == [
+        {"lr": 4.7e-3, "loss": 0.5}, {"lr": 1.9e-3, "loss": 0.9}, {"lr": 1.2e-2, "loss": None}, {"lr": 3e-3, "loss": 0.6},
+    ]  # fmt: skip
+    screen.draw(*swept(2))
+    screen.settle()
+    assert screen.mirrors[0].state["raced"] == []
+
+
+def test_a_tuning_draws_its_searches_and_adds_up_what_they_found() -> None:
+    screen = Screen()
+    screen.draw(*tuning(FakeJob("0001-tune", "tune", Settings.make(), lambda job: iter(()))))
+    screen.settle()
+    state = screen.mirrors[0].state
+    assert state["trials"]
+    assert len(screen.mirrors[0].rows("curve")) > 50
+    assert len(state["raced"]) == 4
+    assert state["progress"]["doing"] == "Tuning"
+    assert state["progress"]["words"][0] == "2 searches"
+    assert state["progress"]["ended"] == "batch_size=256 · lr=0.0047"
+
+
+def test_race_and_tune_are_buttons_whose_code_is_shown() -> None:
+    bench = FakeBench()
+    panel, lines = Panel(bench), said(bench)
+    panel.header.race.click()
+    until(lambda: visible(panel.header.use_lr))
+    panel.run.tune.click()
+    until(lambda: visible(panel.header.use_batch_size))
+    assert bench.settings.batch_size == 32
+    panel.header.use_batch_size.click()
+    assert bench.settings.batch_size == 256
+    assert lines == ["bench.find_lr(race=True)", "bench.tune()", "bench.set(batch_size=256)"]
 
 
 def test_a_sweep_without_points_takes_no_place_among_them_and_all_stay_small() -> None:

@@ -28,6 +28,7 @@ from workbench.events import (
     StepsDone,
     Trial,
     TrialStarted,
+    TuneStep,
     Validated,
 )  # fmt: skip
 from workbench.plots.names import shorten
@@ -104,6 +105,8 @@ class CanvasModel:
                 self._progress.resumed(event)
             case CurvePoint() | RaceTrial() | CurveEnded() | TrialStarted() | Trial() | SearchEnded():
                 self._search(event)
+            case TuneStep():
+                self._progress.tuned(event)
             case StatusChanged():
                 self._progress.status(event.status)
             case RunEnded():

@@ -16,6 +16,7 @@ from workbench.events import (
     SearchEnded,
     Status,
     StepsDone,
+    TuneStep,
 )
 from workbench.ui import format
 from workbench.ui.canvas.messages import Outbox
@@ -91,6 +92,12 @@ class Progress:
         self._done, self._values = done, values
         self._put()
 
+    def tuned(self, event: TuneStep) -> None:
+        """A search of a tuning is over: count it, and add what it found."""
+        found = ", ".join(f"{name}={value}" for name, value in event.values.items()) or f"{event.search} found nothing"
+        self._done, self._ended = self._done + 1, " · ".join(filter(None, [self._ended, found]))
+        self._put()
+
     def values(self, values: list[list[str]]) -> None:
         self._values = values
         self._put()
@@ -148,7 +155,7 @@ class Progress:
         if self._run is None:
             return ["waiting for its turn"] if self._status == "queued" else ["it had not begun"]
         live = self._status in ("running", "paused")
-        parts = [f"{self._done}/{total}" if total is not None else f"{self._done}"]
+        parts = [f"{self._done}/{total}" if total is not None else f"{self._done}{' searches' if self.kind == 'tune' else ''}"]
         rate = self._rate() if live else self._rate_of_all()
         if self._seconds > 0 and live and rate and total is not None:
             parts.append(f"{format.clock(self._seconds)} < {format.clock((total - self._done) / rate)}")
