@@ -125,7 +125,7 @@ def test_short_epochs_need_validation_data_to_judge(tmp_path):
     found = bench(plain_net(), labelled(80), tmp_path).find_lr(race=True).result()
     assert found.race == ()
     assert found.suggestion == found.suggestions["landmarks"].lr
-    assert "give val=" in found.suggestions["race"].why
+    assert "no val_loss to judge by (give val=)" in found.suggestions["race"].why
     raced = bench(plain_net(), labelled(80), tmp_path, val=labelled(40, seed=2)).find_lr(race=True).result()
     assert len(raced.race) == 4
 

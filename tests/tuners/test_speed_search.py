@@ -56,6 +56,14 @@ def test_the_fastest_precision_whose_losses_agree_is_recommended():
     assert best_precision(precisions({"32-true": (10.0, 1.0), "bf16-mixed": (20.0, float("nan"))}), 0.05)[0] == {"precision": "32-true"}
 
 
+def test_what_may_be_noise_is_not_faster():
+    def tried(uncertainty):
+        return [SpeedTrial({"precision": name}, speed, uncertainty, loss=1.0) for name, speed in (("32-true", 10.0), ("bf16-mixed", 13.0))]
+
+    assert best_precision(tried(0.02), 0.05)[0] == {"precision": "bf16-mixed"}
+    assert best_precision(tried(0.2), 0.05)[0] == {"precision": "32-true"}
+
+
 def test_spread_is_that_of_the_mean():
     assert spread([1.0] * 9) is None
     assert spread([1.0] * 100) == 0.0
@@ -88,6 +96,20 @@ def test_a_search_ends_where_training_does_not_wait(tmp_path):
     assert [t.values for t in found.trials] == [{"num_workers": 0}]
     assert found.best == {"num_workers": 0}
     assert "waits for" in found.ended
+
+
+def test_a_run_that_diverges_has_a_speed_but_no_precision(tmp_path):
+    calls = []
+
+    def loss(output, y):
+        calls.append(len(y))
+        return F.cross_entropy(output, y) * (1.0 if len(calls) < 60 else float("nan"))
+
+    found = bench(plain_net(), labelled(), tmp_path, loss=loss).find_num_workers(max_val=1, seconds_per_trial=1.0).result()
+    assert found.trials[0].updates_per_second > 0
+    assert found.best == {"num_workers": 0}
+    b = bench(plain_net(), labelled(), tmp_path, loss=lambda output, y: output.pow(4).sum(), lr=1e3)
+    assert "not finite" in str(b.find_precision().exception())
 
 
 def test_nothing_is_left_of_a_search(tmp_path):

@@ -24,6 +24,7 @@ from workbench.events import (
     Status,
     TuneStep,
 )
+from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.memory import available_memory, total_memory
 from workbench.instruments.noise_scale import NoiseScale
 from workbench.launch import select_launcher
@@ -224,7 +225,7 @@ class TuneWork(BenchWork):
                 if work(sink, inbox) == "stopped":
                     return "stopped"
                 step = _step(name, sink.events)
-            except TaskError as error:  # the data has batches of its own, or can be read only once
+            except (TaskError, NonFiniteError) as error:  # such as data that can be read only once
                 step = TuneStep(name, {}, str(error))
             found |= step.values
             emit(step)

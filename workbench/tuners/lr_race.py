@@ -89,7 +89,7 @@ def race(
     by_val = math.isfinite(start)
     in_epoch = session.data.updates_in(session.state.epoch)
     if not by_val and in_epoch is not None and in_epoch < HELD_OUT + length:
-        why = f"no race: {length} updates are more than an epoch has besides the batches that judge, and no val_loss can judge: give val="
+        why = f"no race: an epoch has fewer than {HELD_OUT + length} updates, and there is no val_loss to judge by (give val=)"
         return Suggestion(NAME, lr, None, f"{why}. The sweep's rate"), False
     factors = _shape(session.settings, schedule, length)
     trials: list[RaceTrial] = []

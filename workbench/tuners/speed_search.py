@@ -24,6 +24,7 @@ from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
 from workbench.engine.step import train_step
 from workbench.events import Emit, SpeedSearchEnded, SpeedTrial
+from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.memory import is_out_of_memory
 from workbench.plots.chart import Chart
 from workbench.plots.speed import speed
@@ -150,10 +151,10 @@ class PrecisionRequest:
         for values in ({"precision": "32-true"}, {"precision": "bf16-mixed"}, {"precision": "16-mixed"}):
             if inbox.has(Stop):
                 return SpeedSearchEnded({}, "", "stopped")
-            trials.append(attempt(task, settings, values, emit, updates=self.updates, required=not trials))
+            trials.append(attempt(task, settings, values, emit, seconds=1.0, updates=self.updates, required=not trials))
         best, reason = best_precision(trials, self.tolerance)
         if self.try_compile and not inbox.has(Stop):
-            trials.append(attempt(task, settings, {**best, "compile": True}, emit, updates=self.updates))
+            trials.append(attempt(task, settings, {**best, "compile": True}, emit, seconds=1.0, updates=self.updates))
             best, reason = best_precision(trials, self.tolerance)
         return SpeedSearchEnded(best, reason, "stopped" if inbox.has(Stop) else "all tried")
 
@@ -214,7 +215,7 @@ def best_precision(trials: Sequence[SpeedTrial], tolerance: float) -> tuple[dict
     agreeing = [t for t in trials if t.updates_per_second is not None and _agrees(t, base, tolerance)]
     best = max(agreeing, key=lambda t: t.updates_per_second or 0.0)
     times = (best.updates_per_second or 0.0) / (base.updates_per_second or math.inf)
-    if times < 1 + FASTER:
+    if times < (1 + FASTER) * (1 + (base.uncertainty or 0.0)) * (1 + (best.uncertainty or 0.0)):
         best = base
     out = [name_of(t.values) for t in trials if t.updates_per_second is not None and t not in agreeing]
     apart = f" The losses of {' and '.join(out)} differ by more than {tolerance:.0%}." if out else ""
@@ -249,7 +250,9 @@ def attempt(
 
 
 def measured(session: Session, settings: Settings, values: Mapping[str, Any], seconds: float, updates: int) -> SpeedTrial:
-    """Take updates for about so many seconds, or so many of them, after some that get everything ready."""
+    """Take updates for about so many seconds, but at least `updates`, after some that get everything ready. The trial's loss
+    is the mean of the last ten of the first `updates`; 0: of all.
+    """
     ready = 3 + 2 * settings.num_workers  # workers have read two batches each before the first is asked for
     waits, times, losses = list[float](), list[float](), list[torch.Tensor]()
     windows = cycled_windows(session.task, settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
@@ -275,9 +278,17 @@ def measured(session: Session, settings: Settings, values: Mapping[str, Any], se
 
         take(1)
         typical = take(ready) / ready
-        count = int(session.ranks.broadcast_object(updates or min(_MOST, max(_FEWEST, int(seconds / max(1e-6, typical))))))
-        total = take(count)
-    last = torch.stack(losses[-10:]).double().mean().item() if losses else None
+        count = min(_MOST, max(_FEWEST, int(seconds / max(1e-6, typical))))
+        count = int(session.ranks.broadcast_object(max(updates, count)))
+        before = len(times)
+        try:
+            total = take(count)
+        except NonFiniteError:
+            count, total = len(times) - before, sum(times[before:])
+            if updates or count < _FEWEST:  # else the speed is known by now
+                raise
+    compared = losses[: updates or None][-10:]
+    last = torch.stack(compared).double().mean().item() if compared else None
     found = SpeedTrial(dict(values), count / total, spread(times[-count:]), min(1.0, sum(waits[-count:]) / total), last)
     return session.ranks.broadcast_object(found)
 
