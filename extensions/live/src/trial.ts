@@ -24,7 +24,7 @@ export function trying(now: Sized): HTMLElement {
 /** use: takes this size; null where that cannot be done. */
 export function measured(trial: Trial, scales: Scales, roles: string[], used: boolean, use: (() => void) | null): HTMLElement {
   const line = begun(trial, used ? "wb-used" : "", "✓", "fits");
-  line.append(bar("rate", trial.rate, scales.rate, trial.rate_words && `${trial.rate_words}/s`, null));
+  line.append(bar("rate", trial.rate, scales.rate, trial.rate_words && `${trial.rate_words}/s`, null, trial.rate_within));
   line.append(bar("peak", trial.peak, scales.peak, trial.peak_words, scales.limit));
   const take = el("span", "wb-take", "", { role: "cell" });
   if (use) {
@@ -66,7 +66,15 @@ function begun(trial: Sized, kind: string, sign: string, state: string): HTMLEle
   return line;
 }
 
-function bar(kind: "rate" | "peak", value: number | null, most: number, words: string, limit: number | null): HTMLElement {
+/** within: how well the value is known, as a share of it; a line from its one end to the other. */
+function bar(
+  kind: "rate" | "peak",
+  value: number | null,
+  most: number,
+  words: string,
+  limit: number | null,
+  within: number | null = null,
+): HTMLElement {
   const holder = el("div", `wb-bar wb-bar-${kind}`, "", { role: "cell" });
   const fill = el("i");
   fill.style.width = `${value !== null && most > 0 ? Math.max(1, (100 * value) / most) : 0}%`;
@@ -76,6 +84,12 @@ function bar(kind: "rate" | "peak", value: number | null, most: number, words: s
     const end = el("b", "wb-limit");
     end.style.left = `${(100 * limit) / most}%`;
     track.append(end);
+  }
+  if (within !== null && value !== null && most > 0) {
+    const error = el("b", "wb-within", "", { title: `known within ${Math.round(100 * within)}%` });
+    error.style.left = `${Math.max(0, (100 * value * (1 - within)) / most)}%`;
+    error.style.right = `${Math.max(0, 100 - (100 * value * (1 + within)) / most)}%`;
+    track.append(error);
   }
   holder.append(track, el("span", "", words));
   return holder;

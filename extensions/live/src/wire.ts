@@ -53,6 +53,8 @@ export interface Trial extends Sized {
   state: "fits" | "memory" | "error";
   rate: number | null;
   rate_words: string;
+  /** Half the width of the speed's 95% interval, as a share of it. */
+  rate_within: number | null;
   peak: number | null;
   peak_words: string;
   error: string | null;

@@ -62,6 +62,7 @@ class BatchSizeSearch:
             "state": "fits" if event.ok else "memory",
             "rate": event.samples_per_second,
             "rate_words": "" if event.samples_per_second is None else format.count(event.samples_per_second),
+            "rate_within": event.uncertainty,
             "peak": event.peak_bytes,
             "peak_words": "" if event.peak_bytes is None else format.size(event.peak_bytes),
             "error": None if event.error is None else _whose(event),
@@ -92,7 +93,7 @@ class BatchSizeSearch:
         if tried is not None and event.error is not None:
             lines = event.error.strip().splitlines() or ["no reason was given"]
             self._put(tried.size, {
-                "size": tried.size, "batches": tried.accumulate_grad_batches, "state": "error", "rate": None, "rate_words": "",
+                "size": tried.size, "batches": tried.accumulate_grad_batches, "state": "error", "rate": None, "rate_words": "", "rate_within": None,
                 "peak": None, "peak_words": "", "error": "\n".join([lines[-1], *lines[:-1]]),
             })  # fmt: skip
 
