@@ -297,8 +297,6 @@ class SearchEnded:
 
     `accumulate_grad_batches`: how many batches of the recommended size make the effective batch, where it was kept.
     `fastest`: the smallest size nearly as fast as the fastest. `reason`: why the recommended size is recommended.
-    `noise_scale`: the gradient noise scale in samples at the weights of the search; `noise_uncertainty`: half the width of its
-    95% interval, as a share of it.
     """
 
     best: int | None
@@ -307,8 +305,6 @@ class SearchEnded:
     accumulate_grad_batches: int | None = None
     fastest: int | None = None
     reason: str = ""
-    noise_scale: float | None = None
-    noise_uncertainty: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from tests.engine.problems import (
     weights,
 )
 from workbench.events import RunEnded, RunStarted, SearchEnded, Trial, TrialStarted
-from workbench.instruments.noise_scale import NoiseScaleEstimator
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
 from workbench.share.package import PackageError
@@ -220,30 +219,6 @@ def test_measuring_leaves_no_trace(tmp_path, one_thread):
     first = b.fit().result()
     b.find_batch_size(max_trials=2).result()
     assert np.array_equal(b.fit().result().history["loss"], first.history["loss"])
-
-
-def test_the_noise_scale_is_that_of_the_models_gradients(tmp_path, one_thread):
-    data, model = labelled(400), plain_net()
-    estimator = NoiseScaleEstimator(16)
-    for x, y in torch.utils.data.DataLoader(data, 16):
-        model.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        estimator.add([p.grad for p in model.parameters()])
-    model.zero_grad()
-    b = bench(model, data, tmp_path, adam)
-    found = b.find_batch_size(init_val=64, max_val=64).result()
-    assert found.noise_scale == pytest.approx(estimator.estimate().samples, rel=0.3)  # the order of the samples is another
-    assert 0 < found.noise_uncertainty < 1
-    assert f"noise scale is about {found.noise_scale:,.0f} samples" in repr(found)
-    assert BatchSizes.from_events(Run.open(b.jobs[0].folder.path).events).noise_scale == found.noise_scale
-
-
-def test_without_updates_or_with_too_few_samples_there_is_no_noise_scale(tmp_path, one_thread):
-    b = bench(plain_net(), labelled(40), tmp_path, val=labelled(40, seed=2))
-    assert b.find_batch_size(method="validate", max_val=8).result().noise_scale is None
-    few = bench(plain_net(), labelled(6), tmp_path, batch_size=2).find_batch_size(max_val=4).result()
-    assert few.best is not None
-    assert few.noise_scale is None
 
 
 def test_bad_requests_are_refused_at_once(tmp_path):

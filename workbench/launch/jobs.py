@@ -26,7 +26,6 @@ from workbench.events import (
 )
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.memory import available_memory, total_memory
-from workbench.instruments.noise_scale import NoiseScale
 from workbench.launch import select_launcher
 from workbench.launch.assignments import (
     Assignment,
@@ -42,7 +41,7 @@ from workbench.launch.job import Detached, JobSink
 from workbench.launch.job_folder import JobFolder, name_next_to_go
 from workbench.launch.search import scheduled_searches
 from workbench.launch.search.distributed_search import RankSearch, trials_of_ranks
-from workbench.launch.search.trial_process import TrialOf, trials, unknown
+from workbench.launch.search.trial_process import TrialOf, trials
 from workbench.launch.start.initial_weights import InitialWeights
 from workbench.launch.start.resume import ResumeHistory
 from workbench.launch.start.start_spec import StartResolver, StartSpec
@@ -338,8 +337,8 @@ class FindBatchSizeWork(BenchWork):
         if found.strategy == "thread":
             with open_session(self._task, self.settings) as session:
                 self._tell_start(emit, session.device_name, session.names, memory=total_memory(session.device))
-            with trials(self._task, self.settings, self._request, inbox) as tried:
-                return self._search(emit, inbox, tried.trial, noise=tried.noise)
+            with trials(self._task, self.settings, self._request, inbox) as trial:
+                return self._search(emit, inbox, trial)
         names = tuple(name for name, p in self._task.trained_parameters().items() if p.requires_grad)
         self._tell_start(emit, f"{ranks} x {found.accelerator}", names, ranks)
         trial = trials_of_ranks(self._place.id, self._task, self.settings, self._request, emit, inbox, ranks)
@@ -353,8 +352,6 @@ class FindBatchSizeWork(BenchWork):
         started = RunStarted(self._place.id, "find_batch_size", settings, device, names, ranks=ranks, memory=memory, request=asked)
         FirstEvents(emit, FirstMessages([*self._place.messages, *self._early]))(started)
 
-    def _search(
-        self, emit: JobSink, inbox: Mailbox, trial: TrialOf, ranks: int = 1, noise: Callable[[], NoiseScale | None] = unknown
-    ) -> Status:
-        found = batch_size.run(self._task, self.settings, self._request, emit, inbox, trial, ranks, noise)
+    def _search(self, emit: JobSink, inbox: Mailbox, trial: TrialOf, ranks: int = 1) -> Status:
+        found = batch_size.run(self._task, self.settings, self._request, emit, inbox, trial, ranks)
         return "stopped" if found.ended == "stopped" else "finished"

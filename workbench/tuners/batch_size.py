@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from workbench.commands import Inbox, Stop
 from workbench.events import Emit, Trial, TrialStarted
-from workbench.instruments.noise_scale import NoiseScale
 from workbench.settings import Settings, SettingsError
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
@@ -79,9 +78,8 @@ def run(
     inbox: Inbox,
     trial: Callable[[int], Trial],
     ranks: int = 1,
-    noise: Callable[[], NoiseScale | None] | None = None,
 ) -> BatchSizes:
-    """Search with `trial`, which this many ranks make together, and emit each outcome; `noise` measures the noise scale.
+    """Search with `trial`, which this many ranks make together, and emit each outcome.
 
     A Stop ends it, and stays in the inbox.
     """
@@ -107,10 +105,6 @@ def run(
         epoch=_epoch(settings, request, cap),
         stop=lambda: inbox.has(Stop),
     )
-    if noise is not None and request.method == "fit" and found.best is not None and not inbox.has(Stop):
-        scale = noise()
-        if scale is not None:
-            found = dataclasses.replace(found, noise_scale=scale.samples, noise_uncertainty=scale.uncertainty)
     emit(ended_event(found))
     return found
 

@@ -44,8 +44,7 @@ class BatchSizes:
     `largest` is the biggest that passed; `fastest` the smallest with at least 90% of the best samples/s; `best` is
     `fastest`, or the largest below it that makes `min_updates_per_epoch` updates, and `reason` says which. After
     "binsearch" neither is above the size that `headroom` left, since at the very limit a run may fail later on. All
-    are None where the search was stopped before any size passed. `noise_scale`: the gradient noise scale in samples at the
-    model's present weights, known within `noise_uncertainty` (a share of it); None: it is not known. `trials` are in the order they were made.
+    are None where the search was stopped before any size passed. `trials` are in the order they were made.
     `accumulate_grad_batches`: with `keep_effective=True`, how many batches of `best` make the effective batch.
     """
 
@@ -56,8 +55,6 @@ class BatchSizes:
     accumulate_grad_batches: int | None = None
     fastest: int | None = None
     reason: str = ""
-    noise_scale: float | None = None
-    noise_uncertainty: float | None = None
 
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> BatchSizes:
@@ -74,9 +71,8 @@ class BatchSizes:
         if last is None:
             last = SearchEnded(None, None, "not ended")
         return cls(
-            last.best, last.largest, tuple(trials), last.ended, last.accumulate_grad_batches, last.fastest, last.reason,
-            last.noise_scale, last.noise_uncertainty,
-        )  # fmt: skip
+            last.best, last.largest, tuple(trials), last.ended, last.accumulate_grad_batches, last.fastest, last.reason
+        )
 
     def lr(self, lr: float, from_size: int, rule: str = "linear") -> float:
         """`lr`, which was right for batches of `from_size`, rescaled for batches of `best`. Never applied by itself.
@@ -113,8 +109,7 @@ class BatchSizes:
         head = f"BatchSizes: best {best}, largest {_or_none(self.largest)}{each} ({self.ended})"
         rows = [self._row(t) for t in sorted(self.trials, key=lambda t: t.size)]
         columns = f"  {'size':>8}  {'outcome':<8}  {'samples/s':>10}  {'':>5}  {'peak':>10}"
-        said = [f"  {line}" for line in (self.reason, noise_sentence(self.noise_scale, self.noise_uncertainty)) if line]
-        return "\n".join(map(printable, [head, *said, columns, *rows]))
+        return "\n".join(map(printable, [head, *filter(None, [self.reason and f"  {self.reason}"]), columns, *rows]))
 
     def _row(self, t: Trial) -> str:
         rate = "-" if t.samples_per_second is None else f"{t.samples_per_second:,.0f}"
@@ -181,18 +176,7 @@ def search(
 
 def ended_event(found: BatchSizes) -> SearchEnded:
     """The event that closes a search."""
-    return SearchEnded(
-        found.best, found.largest, found.ended, found.accumulate_grad_batches, found.fastest, found.reason, found.noise_scale,
-        found.noise_uncertainty,
-    )  # fmt: skip
-
-
-def noise_sentence(samples: float | None, uncertainty: float | None) -> str:
-    """The noise scale for a person; "": it is not known."""
-    if samples is None:
-        return ""
-    within = "" if uncertainty is None else f" (±{uncertainty:.0%})"
-    return f"The gradient noise scale is about {samples:,.0f} samples{within} at the present weights: far larger batches save few updates. It grows as the loss falls."
+    return SearchEnded(found.best, found.largest, found.ended, found.accumulate_grad_batches, found.fastest, found.reason)
 
 
 class _SizeSearch:

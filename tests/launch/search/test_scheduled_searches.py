@@ -26,7 +26,6 @@ from workbench.events import (
 )
 from workbench.launch.progress import Progress
 from workbench.launch.search import scheduled_searches
-from workbench.launch.search.trial_process import Trials
 from workbench.launch.thread import JobRunner
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
@@ -193,7 +192,7 @@ def _quick_trials(best):
 
     @contextlib.contextmanager
     def trials(task, settings, request, inbox, session=None):
-        yield Trials(lambda size: Trial(size, True, 0.1, 1000.0 if size >= best else 1.0, 10), lambda: None)
+        yield lambda size: Trial(size, True, 0.1, 1000.0 if size >= best else 1.0, 10)
 
     return trials
 

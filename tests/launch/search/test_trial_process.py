@@ -1,6 +1,5 @@
 """What a batch-size trial runs in, and what the launcher makes of how it ended."""
 
-import contextlib
 import os
 
 import pytest
@@ -16,10 +15,8 @@ from workbench.tuners.trial import measure_here
 MB = 2**20
 
 
-@contextlib.contextmanager
 def on(b, request=None, inbox=None):
-    with trials(b._task, b.settings, request or BatchSizeRequest(), inbox or Mailbox()) as found:
-        yield found.trial
+    return trials(b._task, b.settings, request or BatchSizeRequest(), inbox or Mailbox())
 
 
 def test_a_trial_is_another_process_with_our_weights(tmp_path):

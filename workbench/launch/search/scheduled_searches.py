@@ -65,8 +65,8 @@ def _stopped_in_batch_size(session: Session, emit: Emit, inbox: Inbox) -> bool:
     request = BatchSizeRequest()
     best = None
     try:
-        with trials(task, settings, request, inbox, session) as tried:
-            best = batch_size.run(task, settings, request, emit, inbox, tried.trial, session.ranks.world).best
+        with trials(task, settings, request, inbox, session) as trial:
+            best = batch_size.run(task, settings, request, emit, inbox, trial, session.ranks.world).best
     except ModelDoesNotFit as error:
         _warn(session, emit, f"no batch size was found at epoch {session.state.epoch}, and it stays. {error}")
     if inbox.has(Stop):

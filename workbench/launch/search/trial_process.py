@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 
@@ -16,39 +15,27 @@ from workbench.commands import Inbox, Stop
 from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.session import Session
 from workbench.events import Trial
-from workbench.instruments.noise_scale import NoiseScale
 from workbench.launch.process.run_in_child import available_memory, run_in_child
 from workbench.settings import Settings
 from workbench.share.package import pack
 from workbench.task.protocol import Task
 from workbench.tuners.batch_size import BatchSizeRequest, TrialStopped
 from workbench.tuners.distributed_trial import measure_on_ranks
-from workbench.tuners.noise_trial import measure_noise
 from workbench.tuners.trial import measure, measure_here, measure_within
 
 TrialOf = Callable[[int], Trial]
 
 
-class Trials(NamedTuple):
-    """What a search calls: `trial(size)`, and `noise()`, the gradient noise scale (None: it is not known).
-
-    Within a fit the noise scale is not measured.
-    """
-
-    trial: TrialOf
-    noise: Callable[[], NoiseScale | None]
-
-
 @contextlib.contextmanager
 def trials(
     task: Task, settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session | None = None
-) -> Iterator[Trials]:
-    """The trials of this task; the model and data are sent to the children once.
+) -> Iterator[TrialOf]:
+    """A `trial(size)` for this task; the model and data are sent to the children once.
 
     session: of a fit that continues afterwards. On a device, its memory is what a trial has.
     """
     if session is not None and session.ranks.several:
-        yield Trials(in_all(settings, request, inbox, session), unknown)
+        yield in_all(settings, request, inbox, session)
         return
     device = session.device if session is not None else Runtime(settings).device
     if device.type != "cpu":
@@ -78,21 +65,12 @@ def trials(
             assert isinstance(measured, Trial)
             return replace(measured, limit_bytes=limit)
 
-        def noise() -> NoiseScale | None:
-            limit = request.max_memory or available_memory()
-            call = run_in_child(_noise, parcel, memory_limit=limit, stop=lambda: inbox.has(Stop), threads=threads)
-            return call.result if call.kind == "result" else None
-
-        yield Trials(trial, noise)
-
-
-def unknown() -> None:
-    """The noise scale where it is not measured: on several ranks."""
+        yield trial
 
 
 def _in_place(
     task: Task, settings: Settings, request: BatchSizeRequest, session: Session | None
-) -> Trials:
+) -> TrialOf:
     steps, method = request.steps_per_trial, request.method
 
     def trial(size: int) -> Trial:
@@ -101,7 +79,7 @@ def _in_place(
             return measure_within(session, at_size, size, steps)
         return measure_here(task, at_size, size, steps, method)
 
-    return Trials(trial, lambda: measure_noise(task, settings, _samples(task)) if session is None else None)
+    return trial
 
 
 def in_all(settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session) -> TrialOf:
@@ -120,15 +98,6 @@ def in_all(settings: Settings, request: BatchSizeRequest, inbox: Inbox, session:
         )
 
     return trial
-
-
-def _noise(given: tuple[Task, Settings]) -> NoiseScale | None:
-    task, settings = given
-    return measure_noise(task, settings, _samples(task))
-
-
-def _samples(task: Task) -> int | None:
-    return None if task.train is None else task.train.samples
 
 
 def _measure(given: tuple[Task, Settings], request: BatchSizeRequest, size: int, epoch: int) -> Trial:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.events import RunEnded, RunStarted, SearchEnded, Trial, TrialStarted
-from workbench.tuners.batch_size_search import noise_sentence
 from workbench.ui import format
 from workbench.ui.canvas.messages import Outbox, cut
 
@@ -74,9 +73,7 @@ class BatchSizeSearch:
         together = "" if self._ranks == 1 else f" · {self._ranks} ranks together: samples/s of all, the peak of the fullest"
         self._outbox.put("search", {
             "best": event.best, "fastest": event.fastest, "largest": event.largest,
-            "ended": " ".join(filter(None, [
-                event.reason, noise_sentence(event.noise_scale, event.noise_uncertainty), _sentence(event.ended[:200] + together)
-            ])),
+            "ended": " ".join(filter(None, [event.reason, _sentence(event.ended[:200] + together)])),
         })  # fmt: skip
 
     def left(self) -> None:
