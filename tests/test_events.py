@@ -70,7 +70,10 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
     "Trial": st.builds(
         ev.Trial, COUNT, st.booleans(), MAYBE, MAYBE, st.one_of(st.none(), COUNT), st.one_of(st.none(), TEXT)
     ),
-    "SearchEnded": st.builds(ev.SearchEnded, st.one_of(st.none(), COUNT), st.one_of(st.none(), COUNT), TEXT),
+    "SearchEnded": st.builds(
+        ev.SearchEnded, st.one_of(st.none(), COUNT), st.one_of(st.none(), COUNT), TEXT,
+        noise_scale=MAYBE, noise_uncertainty=MAYBE, noise_reason=TEXT,
+    ),
     "Message": st.builds(ev.Message, TEXT, st.sampled_from(["info", "warning", "error"]), COUNT),
     "Observed": st.builds(ev.Observed, COUNT, COUNT, st.sampled_from(["evaluation_mode", "same_order"]), NAMES),
     "RunEnded": st.builds(ev.RunEnded, STATUS, COUNT, FLOAT, st.one_of(st.none(), TEXT), METRICS),
