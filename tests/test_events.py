@@ -71,7 +71,8 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
         ev.Trial, COUNT, st.booleans(), MAYBE, MAYBE, st.one_of(st.none(), COUNT), st.one_of(st.none(), TEXT)
     ),
     "SearchEnded": st.builds(
-        ev.SearchEnded, st.one_of(st.none(), COUNT), st.one_of(st.none(), COUNT), TEXT, noise_scale=MAYBE, noise_uncertainty=MAYBE
+        ev.SearchEnded, st.one_of(st.none(), COUNT), st.one_of(st.none(), COUNT), TEXT,
+        noise_scale=MAYBE, noise_uncertainty=MAYBE, noise_reason=TEXT,
     ),
     "RaceTrial": st.builds(ev.RaceTrial, FLOAT, COUNT, FLOAT),
     "SpeedTrial": st.builds(ev.SpeedTrial, SETTINGS, MAYBE, MAYBE, MAYBE, MAYBE, st.one_of(st.none(), TEXT)),

@@ -297,6 +297,8 @@ class SearchEnded:
 
     `accumulate_grad_batches`: how many batches of the recommended size make the effective batch, where it was kept.
     `fastest`: the smallest size nearly as fast as the fastest. `reason`: why the recommended size is recommended.
+    `noise_scale`: the gradient noise scale in samples at the weights that the model had, None where it is not known;
+    `noise_reason` says what it means, or why it is not known ("": nothing measured it).
     """
 
     best: int | None
@@ -305,6 +307,10 @@ class SearchEnded:
     accumulate_grad_batches: int | None = None
     fastest: int | None = None
     reason: str = ""
+    noise_scale: float | None = None
+    noise_uncertainty: float | None = None
+    """The noise scale is known within this share of itself (95%)."""
+    noise_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from workbench.engine.data.sample_count import note_count
 from workbench.engine.distributed.padding import run_padding
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
-from workbench.engine.window import Result, WindowLoss, batch_in, read
+from workbench.engine.window import Result, WindowLoss, batch_in, batch_weights, read
 from workbench.techniques.accumulation import samples_at
 from workbench.techniques.tbptt import Piece, detached
 
@@ -191,6 +191,30 @@ def losses(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Ten
     found = [forward.run(number) for number in range(len(window))]
     forward.leave()
     return torch.stack([one.loss for one in found if one is not None]).sum()
+
+
+def batch_gradient(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor | float | None:
+    """Compute the gradient of a single batch, without an update; returns the batch's weight. None: it was left out.
+
+    In one process only: no other rank takes part.
+    """
+    session.state.begin_update()
+    weight = batch_weights(session.task, window)[0]
+    forward = WindowForward(session, opt, window)
+    if weight is None or not forward.start(0):
+        return None
+    found = forward.run(0)
+    if found is not None:
+        drop_gradients(session, opt)
+        session.hooks.backward(session.precision.scale(found.loss))
+        session.hooks.after_backward()
+        session.precision.unscale(opt.optimizer)
+        session.precision.update()
+    forward.end(0, found, final=False, anew=False)
+    finish_window(session, window)
+    if found is None:
+        return None
+    return weight if found.weight is None else found.weight
 
 
 def finish_window(session: Session, window: Sequence[Any]) -> None:

@@ -41,7 +41,7 @@ from workbench.launch.job import Detached, JobSink
 from workbench.launch.job_folder import JobFolder, name_next_to_go
 from workbench.launch.search import scheduled_searches
 from workbench.launch.search.distributed_search import RankSearch, trials_of_ranks
-from workbench.launch.search.trial_process import TrialOf, trials
+from workbench.launch.search.trial_process import trials
 from workbench.launch.start.initial_weights import InitialWeights
 from workbench.launch.start.resume import ResumeHistory
 from workbench.launch.start.start_spec import StartResolver, StartSpec
@@ -55,7 +55,7 @@ from workbench.task.errors import TaskError
 from workbench.task.protocol import Phase, Task
 from workbench.trackers.listener import TrackerListener
 from workbench.tuners import batch_size
-from workbench.tuners.batch_size import BatchSizeRequest
+from workbench.tuners.batch_size import BatchSizeRequest, Trials
 from workbench.tuners.effective_batch import effective_batch
 from workbench.tuners.lr_finder import LRRequest
 from workbench.tuners.speed_search import SpeedRequest, WorkersRequest
@@ -352,6 +352,6 @@ class FindBatchSizeWork(BenchWork):
         started = RunStarted(self._place.id, "find_batch_size", settings, device, names, ranks=ranks, memory=memory, request=asked)
         FirstEvents(emit, FirstMessages([*self._place.messages, *self._early]))(started)
 
-    def _search(self, emit: JobSink, inbox: Mailbox, trial: TrialOf, ranks: int = 1) -> Status:
+    def _search(self, emit: JobSink, inbox: Mailbox, trial: Trials, ranks: int = 1) -> Status:
         found = batch_size.run(self._task, self.settings, self._request, emit, inbox, trial, ranks)
         return "stopped" if found.ended == "stopped" else "finished"

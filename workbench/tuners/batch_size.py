@@ -1,25 +1,27 @@
 """Searches the batch size: real updates at each size, and only sizes that were tried and passed are returned.
 
 `batch_size_search` has the arithmetic of the search, `trial` what one trial does (`distributed_trial`: on several
-ranks). The launcher supplies `trial`: on CPU it runs in a child process with a memory limit, on a device in place, on
-several ranks in theirs.
+ranks). The launcher supplies the trials: on CPU it runs in a child process with a memory limit, on a device in place, on
+several ranks in theirs. After the trials it measures the gradient noise scale (`noise_trial`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from workbench.commands import Inbox, Stop
 from workbench.events import Emit, Trial, TrialStarted
+from workbench.instruments.noise_scale import NoiseScale
 from workbench.settings import Settings, SettingsError
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
-from workbench.tuners.batch_size_choice import Epoch
+from workbench.tuners.batch_size_choice import Epoch, fastest_of
 from workbench.tuners.batch_size_search import BatchSizes as BatchSizes
 from workbench.tuners.batch_size_search import TrialStopped as TrialStopped
 from workbench.tuners.batch_size_search import check, ended_event, search
 from workbench.tuners.effective_batch import accumulation, effective_batch
+from workbench.tuners.noise_trial import MOST, ON_RANKS, size_for_noise
 from workbench.tuners.stages import METHODS, data_of_stage
 
 
@@ -70,16 +72,29 @@ class BatchSizeRequest:
         return accumulation(effective_batch(settings), size) if self.keep_effective else None
 
 
+@dataclasses.dataclass(frozen=True)
+class Trials:
+    """What the launcher supplies. trial: tries a size. noise: measures the gradient noise scale from up to so many batches
+    of a size; None: it cannot be measured there.
+    """
+
+    trial: Callable[[int], Trial]
+    noise: Callable[[int, int], NoiseScale] | None = None
+
+    def __call__(self, size: int) -> Trial:
+        return self.trial(size)
+
+
 def run(
     task: Task,
     settings: Settings,
     request: BatchSizeRequest,
     emit: Emit,
     inbox: Inbox,
-    trial: Callable[[int], Trial],
+    trials: Trials,
     ranks: int = 1,
 ) -> BatchSizes:
-    """Search with `trial`, which this many ranks make together, and emit each outcome.
+    """Search with `trials`, which this many ranks make together, and emit each outcome.
 
     A Stop ends it, and stays in the inbox.
     """
@@ -87,11 +102,18 @@ def run(
     def told(size: int) -> Trial:
         many = request.batches_at(settings, size)
         emit(TrialStarted(size, many))
-        outcome = dataclasses.replace(trial(size), accumulate_grad_batches=many)
+        outcome = dataclasses.replace(trials(size), accumulate_grad_batches=many)
         emit(outcome)
         return outcome
 
     cap = cap_of(task, request.method, ranks)
+
+    def noise(passed: Sequence[Trial]) -> NoiseScale:
+        if trials.noise is None:
+            return NoiseScale(None, None, ON_RANKS)
+        size = size_for_noise([t.size for t in passed], fastest_of(passed), cap)
+        return trials.noise(size, MOST if cap is None else min(MOST, cap // size))  # no sample twice
+
     found = search(
         told,
         mode=request.mode,
@@ -103,6 +125,7 @@ def run(
         effective=effective_batch(settings, ranks) if request.keep_effective else None,
         ranks=ranks,
         epoch=_epoch(settings, request, cap),
+        noise=noise if request.method == "fit" else None,
         stop=lambda: inbox.has(Stop),
     )
     emit(ended_event(found))

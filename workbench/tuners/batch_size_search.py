@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from workbench.events import SearchEnded, Trial
+from workbench.instruments.noise_scale import NoiseScale, rounded
 from workbench.plots.batch_size import batch_size
 from workbench.plots.chart import Chart
 from workbench.runs.printable import printable
@@ -37,13 +38,20 @@ class TrialStopped(Exception):
     """A trial was cut short because its search was stopped: it says nothing about its size."""
 
 
+NoiseOf = Callable[[Sequence[Trial]], NoiseScale]
+"""Measures the gradient noise scale, given the trials that passed."""
+
+
 @dataclass(frozen=True)
 class BatchSizes:
     """What a batch-size search found. Sizes are samples in a batch per device; all were tried and passed.
 
     `largest` is the biggest that passed; `fastest` the smallest with at least 90% of the best samples/s; `best` is
-    `fastest`, or the largest below it that makes `min_updates_per_epoch` updates, and `reason` says which. After
-    "binsearch" neither is above the size that `headroom` left, since at the very limit a run may fail later on. All
+    `fastest`, or a smaller one where the noise scale or `min_updates_per_epoch` speaks for it, and `reason` says which.
+    `noise_scale`: the gradient noise scale in samples of an update, known within `noise_uncertainty` of itself (95%), at
+    the weights that the model has now; larger batches save few updates. It is small at the beginning of a training and
+    grows while the loss falls: a search from trained weights says more about the rest. None: not known, and
+    `noise_reason` says why. After "binsearch" neither is above the size that `headroom` left, since at the very limit a run may fail later on. All
     are None where the search was stopped before any size passed. `trials` are in the order they were made.
     `accumulate_grad_batches`: with `keep_effective=True`, how many batches of `best` make the effective batch.
     """
@@ -55,6 +63,9 @@ class BatchSizes:
     accumulate_grad_batches: int | None = None
     fastest: int | None = None
     reason: str = ""
+    noise_scale: float | None = None
+    noise_uncertainty: float | None = None
+    noise_reason: str = ""
 
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> BatchSizes:
@@ -71,8 +82,9 @@ class BatchSizes:
         if last is None:
             last = SearchEnded(None, None, "not ended")
         return cls(
-            last.best, last.largest, tuple(trials), last.ended, last.accumulate_grad_batches, last.fastest, last.reason
-        )
+            last.best, last.largest, tuple(trials), last.ended, last.accumulate_grad_batches, last.fastest, last.reason,
+            last.noise_scale, last.noise_uncertainty, last.noise_reason,
+        )  # fmt: skip
 
     def lr(self, lr: float, from_size: int, rule: str = "linear") -> float:
         """`lr`, which was right for batches of `from_size`, rescaled for batches of `best`. Never applied by itself.
@@ -109,7 +121,16 @@ class BatchSizes:
         head = f"BatchSizes: best {best}, largest {_or_none(self.largest)}{each} ({self.ended})"
         rows = [self._row(t) for t in sorted(self.trials, key=lambda t: t.size)]
         columns = f"  {'size':>8}  {'outcome':<8}  {'samples/s':>10}  {'':>5}  {'peak':>10}"
-        return "\n".join(map(printable, [head, *filter(None, [self.reason and f"  {self.reason}"]), columns, *rows]))
+        reasons = [self._limits(), self.reason, self.noise_reason and f"Noise scale: {self.noise_reason}"]
+        return "\n".join(map(printable, [head, *(f"  {reason}" for reason in reasons if reason), columns, *rows]))
+
+    def _limits(self) -> str:
+        """The three numbers that bound a batch size, in a line; nothing where no noise scale was measured."""
+        if self.largest is None or not self.noise_reason:
+            return ""
+        noise = "noise scale not known" if self.noise_scale is None else f"noise says about {rounded(self.noise_scale)} now"
+        fastest = [] if self.fastest is None else [f"fastest from {self.fastest:,}"]
+        return " · ".join([f"fits up to {self.largest:,}", *fastest, noise])
 
     def _row(self, t: Trial) -> str:
         rate = "-" if t.samples_per_second is None else f"{t.samples_per_second:,.0f}"
@@ -134,6 +155,7 @@ def search(
     effective: int | None = None,
     ranks: int = 1,
     epoch: Epoch | None = None,
+    noise: NoiseOf | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> BatchSizes:
     """Try sizes until the limit is known; sizes in samples per device.
@@ -144,7 +166,8 @@ def search(
     the smaller size passes; the maximum is known within 1%, and exactly without headroom. epoch: the updates that a recommended size should make. No size is above `max_val` (the user's) or
     `cap` (the data set's length per rank); the lower of them is tried itself, and a start above it begins there. Where
     the start fails it is halved down to 1, and where 1 fails too, `ModelDoesNotFit` is raised. No size is tried twice.
-    `stop()` is called before each trial.
+    `stop()` is called before each trial. `noise(trials)`: measures the gradient noise scale once the trials are made, by
+    those of which one may be recommended; None: it is not measured.
     `effective`: an effective batch to keep, of all `ranks` together. No size is above a rank's part of it, those that
     divide that are preferred, as tries and as `best`, and the result says how many batches of `best` make it. Without a
     failure memory is not the limit, so no headroom is taken.
@@ -166,17 +189,29 @@ def search(
         if ceiling is None and hunt.largest is not None:
             ceiling = _less(hunt.largest, headroom)
     # Where the effective batch is kept, an epoch has as many updates with any size.
-    choice, many = choose(hunt.safe(ceiling, part), epoch if effective is None else None), None
+    safe, many, scale = hunt.safe(ceiling, part), None, NoiseScale(None, None, "")
+    if noise is not None and safe and hunt.why != "stopped" and not stop():
+        try:
+            scale = noise(safe)
+        except TrialStopped:
+            hunt.why = "stopped"
+    choice = choose(safe, epoch, scale.value) if effective is None else choose(safe)
     ended, best = hunt.why or ended, choice.best
     if effective is not None and best is not None:
         many = accumulation(effective, ranks * best)
         ended = "; ".join(filter(None, [ended, short_of(effective, best, ranks)]))
-    return BatchSizes(best, hunt.largest, tuple(hunt.trials), ended, many, choice.fastest, choice.reason)
+    return BatchSizes(
+        best, hunt.largest, tuple(hunt.trials), ended, many, choice.fastest, choice.reason,
+        scale.value, scale.uncertainty, scale.reason,
+    )  # fmt: skip
 
 
 def ended_event(found: BatchSizes) -> SearchEnded:
     """The event that closes a search."""
-    return SearchEnded(found.best, found.largest, found.ended, found.accumulate_grad_batches, found.fastest, found.reason)
+    return SearchEnded(
+        found.best, found.largest, found.ended, found.accumulate_grad_batches, found.fastest, found.reason,
+        found.noise_scale, found.noise_uncertainty, found.noise_reason,
+    )  # fmt: skip
 
 
 class _SizeSearch:

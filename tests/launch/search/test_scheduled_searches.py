@@ -32,6 +32,7 @@ from workbench.settings import SettingsError
 from workbench.share.package import PackageError
 from workbench.task.errors import TaskError
 from workbench.tuners import trial
+from workbench.tuners.batch_size import Trials
 from workbench.tuners.lr_finder import LRCurve
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -192,7 +193,7 @@ def _quick_trials(best):
 
     @contextlib.contextmanager
     def trials(task, settings, request, inbox, session=None):
-        yield lambda size: Trial(size, True, 0.1, 1000.0 if size >= best else 1.0, 10)
+        yield Trials(lambda size: Trial(size, True, 0.1, 1000.0 if size >= best else 1.0, 10))
 
     return trials
 

@@ -15,11 +15,11 @@ from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import select_launcher
 from workbench.launch.assignments import Assignment, Done
 from workbench.launch.job import EventSink, NullSink
-from workbench.launch.search.trial_process import TrialOf, in_all
+from workbench.launch.search.trial_process import in_all
 from workbench.settings import Settings
 from workbench.task.protocol import Task
 from workbench.tuners import batch_size
-from workbench.tuners.batch_size import BatchSizeRequest
+from workbench.tuners.batch_size import BatchSizeRequest, Trials
 from workbench.tuners.batch_size_search import NotEnoughData, TrialStopped
 from workbench.tuners.distributed_trial import measure_on_ranks
 from workbench.tuners.trial import at_size, make_average
@@ -76,8 +76,8 @@ class RankSearch(Assignment):
 
 def trials_of_ranks(
     id: str, task: Task, settings: Settings, request: BatchSizeRequest, emit: EventSink, inbox: Mailbox, ranks: int
-) -> TrialOf:
-    """A `trial(size)` on these settings' ranks; a rank that dies for want of memory makes it a failed one."""
+) -> Trials:
+    """Trials on these settings' ranks; a rank that dies for want of memory makes it a failed one."""
 
     def trial(size: int) -> Trial:
         trying = RankTrial(id, task, settings, request, size)
@@ -94,7 +94,7 @@ def trials_of_ranks(
         assert isinstance(done.value, Trial)
         return done.value
 
-    return trial
+    return Trials(trial)
 
 
 class _Lines(NullSink):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -15,22 +16,22 @@ from workbench.commands import Inbox, Stop
 from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.session import Session
 from workbench.events import Trial
-from workbench.launch.process.run_in_child import available_memory, run_in_child
+from workbench.instruments.noise_scale import NoiseScale
+from workbench.launch.process.run_in_child import Outcome, available_memory, run_in_child
 from workbench.settings import Settings
 from workbench.share.package import pack
 from workbench.task.protocol import Task
-from workbench.tuners.batch_size import BatchSizeRequest, TrialStopped
+from workbench.tuners.batch_size import BatchSizeRequest, Trials, TrialStopped
 from workbench.tuners.distributed_trial import measure_on_ranks
+from workbench.tuners.noise_trial import OUT_OF_MEMORY, measure_noise, noise_within
 from workbench.tuners.trial import measure, measure_here, measure_within
-
-TrialOf = Callable[[int], Trial]
 
 
 @contextlib.contextmanager
 def trials(
     task: Task, settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session | None = None
-) -> Iterator[TrialOf]:
-    """A `trial(size)` for this task; the model and data are sent to the children once.
+) -> Iterator[Trials]:
+    """The trials of a search of this task; the model and data are sent to the children once.
 
     session: of a fit that continues afterwards. On a device, its memory is what a trial has.
     """
@@ -39,25 +40,22 @@ def trials(
         return
     device = session.device if session is not None else Runtime(settings).device
     if device.type != "cpu":
-        yield _in_place(task, settings, request, session)
+        yield _in_place(task, settings, request, inbox, session)
         return
     threads, epoch = torch.get_num_threads(), session.state.epoch if session is not None else 0
     with pack((task, settings), names={"task": task}, lists=True) as parcel:
 
-        def trial(size: int) -> Trial:
+        def in_child(function: Callable[..., Any], *args: Any) -> tuple[Outcome, int]:
             limit = request.max_memory or available_memory()
             outcome = run_in_child(
-                _measure,
-                parcel,
-                request,
-                size,
-                epoch,
-                memory_limit=limit,
-                stop=lambda: inbox.has(Stop),
-                threads=threads,
+                function, parcel, *args, memory_limit=limit, stop=lambda: inbox.has(Stop), threads=threads
             )
             if outcome.kind == "stopped":
                 raise TrialStopped
+            return outcome, limit
+
+        def trial(size: int) -> Trial:
+            outcome, limit = in_child(_measure, request, size, epoch)
             if outcome.out_of_memory:
                 said = str(outcome.error or outcome.died)
                 return Trial(size, False, peak_bytes=outcome.peak_bytes, error=said, limit_bytes=limit)
@@ -65,12 +63,20 @@ def trials(
             assert isinstance(measured, Trial)
             return replace(measured, limit_bytes=limit)
 
-        yield trial
+        def noise(size: int, most: int) -> NoiseScale:
+            outcome, _ = in_child(_measure_noise, size, most, epoch)
+            if outcome.out_of_memory:
+                return NoiseScale(None, None, OUT_OF_MEMORY)
+            measured = outcome.get()
+            assert isinstance(measured, NoiseScale)
+            return measured
+
+        yield Trials(trial, noise)
 
 
 def _in_place(
-    task: Task, settings: Settings, request: BatchSizeRequest, session: Session | None
-) -> TrialOf:
+    task: Task, settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session | None
+) -> Trials:
     steps, method = request.steps_per_trial, request.method
 
     def trial(size: int) -> Trial:
@@ -79,11 +85,19 @@ def _in_place(
             return measure_within(session, at_size, size, steps)
         return measure_here(task, at_size, size, steps, method)
 
-    return trial
+    def noise(size: int, most: int) -> NoiseScale:
+        def stop() -> bool:
+            return inbox.has(Stop)
+
+        if session is not None:
+            return noise_within(session, settings, size, most, session.state.epoch, stop)
+        return measure_noise(task, settings, size, most, stop=stop)
+
+    return Trials(trial, noise)
 
 
-def in_all(settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session) -> TrialOf:
-    """A `trial(size)` that all ranks of this session call, and run in it."""
+def in_all(settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session) -> Trials:
+    """Trials that all ranks of this session run in it together."""
 
     def trial(size: int) -> Trial:
         return measure_on_ranks(
@@ -97,10 +111,14 @@ def in_all(settings: Settings, request: BatchSizeRequest, inbox: Inbox, session:
             stop=lambda: inbox.has(Stop),
         )
 
-    return trial
+    return Trials(trial)
 
 
 def _measure(given: tuple[Task, Settings], request: BatchSizeRequest, size: int, epoch: int) -> Trial:
     task, settings = given
     settings = request.settings_at(settings, size)
     return measure(task, settings, size, request.steps_per_trial, request.method, epoch)
+
+
+def _measure_noise(given: tuple[Task, Settings], size: int, most: int, epoch: int) -> NoiseScale:
+    return measure_noise(*given, size, most, epoch)

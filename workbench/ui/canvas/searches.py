@@ -71,9 +71,10 @@ class BatchSizeSearch:
         self.over = True
         self._try(None)
         together = "" if self._ranks == 1 else f" · {self._ranks} ranks together: samples/s of all, the peak of the fullest"
+        noise = f"Noise scale: {event.noise_reason}" if event.noise_reason else ""
         self._outbox.put("search", {
             "best": event.best, "fastest": event.fastest, "largest": event.largest,
-            "ended": " ".join(filter(None, [event.reason, _sentence(event.ended[:200] + together)])),
+            "ended": " ".join(filter(None, [event.reason, noise, _sentence(event.ended[:200] + together)])),
         })  # fmt: skip
 
     def left(self) -> None:
