@@ -292,10 +292,9 @@ class Workbench:
         """Try batch sizes with real updates until one does not fit, or all data is one batch.
 
         mode: "power" doubles; "binsearch" goes to the exact maximum, by the memory of the sizes tried, and takes
-        `headroom` off. The result's `noise_scale` is the gradient noise scale at the model's present weights, measured
-        after the trials on one device; `best` is the size with which a training takes least time by it and by the
-        speeds, and leaves at least `min_updates_per_epoch`. max_memory: bytes that a trial on CPU may take (None: what
-        is free). Not applied: `bench.set(batch_size=…)` does it.
+        `headroom` off. min_updates_per_epoch: `best` is the fastest size that leaves that many. max_memory: bytes that a
+        trial on CPU may take (None: what is free). The result's `noise_scale` is the gradient noise scale at the model's
+        present weights, measured after the trials on one device. Not applied: `bench.set(batch_size=…)` does it.
         On several devices all try a size together: sizes are per device, so is max_memory, samples/s are of all.
         method: "validate", "test" or "predict" try batches of that stage instead of updates.
         keep_effective: an update holds batch_size x accumulate_grad_batches samples as now, whatever the batch

@@ -38,30 +38,6 @@ def test_long_data_change_nothing():
     assert choose(SPEEDS, Epoch(samples=100_000, batches=1, least=20)) == choose(SPEEDS)
 
 
-def test_batches_far_beyond_the_noise_scale_save_few_updates():
-    """A device that is busy from 64 on: each sample takes as long, so the time is that of the samples."""
-    busy = [Trial(size, True, max(size, 64) / 1000, 1000 * min(1, size / 64)) for size in (16, 32, 64, 128, 256)]
-    slow = [Trial(size, True, (size + 200) / 1000, 1000 * size / (size + 200)) for size in (16, 64, 256, 1024, 4096)]
-    assert choose(busy, noise_scale=1e9) == choose(busy) == Choice(64, 64, "64: the smallest size with 90% of the highest speed.")
-    assert choose(slow).best == 4096
-    small = choose(slow, noise_scale=90.0)
-    assert (small.best, small.fastest) == (64, 4096)  # 1 + 90/64 updates of 0.264 s; 1 + 90/256 of 0.456 s
-    assert "noise scale, about 90 now" in small.reason
-    assert choose(slow, Epoch(samples=1280, batches=1, least=40), 90.0).best == 16
-
-
-def test_with_a_large_noise_scale_speed_decides():
-    assert choose(SPEEDS, noise_scale=1e12) == choose(SPEEDS)
-
-
-def test_accumulated_batches_are_nearer_to_the_noise_scale():
-    """The same speeds, but ten batches an update: the samples of an update count."""
-    one = [Trial(size, True, (size + 200) / 1000, 1000 * size / (size + 200)) for size in (16, 64, 256)]
-    ten = [Trial(size, True, 10 * (size + 200) / 1000, 1000 * size / (size + 200)) for size in (16, 64, 256)]
-    assert choose(one, noise_scale=500.0).best == 256
-    assert choose(ten, noise_scale=500.0).best == 64
-
-
 @pytest.mark.parametrize("speed", [None, float("nan")])
 def test_without_speeds_it_is_the_largest(speed):
     assert choose([Trial(8, True, None, speed), Trial(4, True, None, speed)]).best == 8

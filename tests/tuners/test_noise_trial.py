@@ -139,11 +139,11 @@ def test_no_sample_counts_twice(tmp_path):
 
 
 def test_the_size_that_it_is_measured_with():
-    assert size_for_noise([2, 4, 8, 16, 32], 16, None) == 16
-    assert size_for_noise([2, 4, 8, 16, 32], 32, 64 * 8) == 8
-    assert size_for_noise([32, 64], 64, 100) == 32  # the data has too few batches of any
-    assert size_for_noise([8, 16, 32], 4, None) == 8
-    assert size_for_noise([8, 16, 32], None, None) == 32
+    assert size_for_noise([2, 4, 8, 16, 32, 64, 128], None) == 64
+    assert size_for_noise([2, 4, 8, 16, 32], 64 * 8 + 5) == 8
+    assert size_for_noise([2, 4, 8, 16, 32], 64 * 1000) == 32
+    assert size_for_noise([16, 32], 40) == 16
+
 
 
 def test_a_stop_ends_it(tmp_path):

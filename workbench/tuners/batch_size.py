@@ -16,7 +16,7 @@ from workbench.instruments.noise_scale import NoiseScale
 from workbench.settings import Settings, SettingsError
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
-from workbench.tuners.batch_size_choice import Epoch, fastest_of
+from workbench.tuners.batch_size_choice import Epoch
 from workbench.tuners.batch_size_search import BatchSizes as BatchSizes
 from workbench.tuners.batch_size_search import TrialStopped as TrialStopped
 from workbench.tuners.batch_size_search import check, ended_event, search
@@ -111,7 +111,7 @@ def run(
     def noise(passed: Sequence[Trial]) -> NoiseScale:
         if trials.noise is None:
             return NoiseScale(None, None, ON_RANKS)
-        size = size_for_noise([t.size for t in passed], fastest_of(passed), cap)
+        size = size_for_noise([t.size for t in passed], cap)
         return trials.noise(size, MOST if cap is None else min(MOST, cap // size))  # no sample twice
 
     found = search(

@@ -1,8 +1,7 @@
 """Recommends one of the batch sizes that passed, and says why in a sentence.
 
 The fastest size is rarely the one that trains best: an epoch of few updates learns little. So the recommendation is the
-smallest size that is nearly as fast as the fastest, but no size that leaves too few updates in an epoch. Where the gradient
-noise scale is known, so is the number of updates that a size needs, and the time of a whole training takes the place of speed.
+smallest size that is nearly as fast as the fastest, but no size that leaves too few updates in an epoch.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workbench.events import Trial
-from workbench.instruments.noise_scale import rounded
 
 AS_FAST = 0.9
 """A size is nearly as fast as the fastest with this share of its samples/s."""
@@ -40,22 +38,15 @@ class Epoch:
         return math.ceil(math.ceil(self.samples / size) / self.batches)
 
 
-def choose(passed: Sequence[Trial], epoch: Epoch | None = None, noise_scale: float | None = None) -> Choice:
-    """Choose from the trials that passed; epoch: None where its length is unknown or the updates stay as many anyway.
-
-    noise_scale: in samples of an update; None where it is not known, or says nothing about the size of a batch.
-    """
+def choose(passed: Sequence[Trial], epoch: Epoch | None = None) -> Choice:
+    """Choose from the trials that passed; epoch: None where its length is unknown or the updates stay as many anyway."""
     if not passed:
         return Choice(None, None, "")
-    fastest = fastest_of(passed)
+    fastest = _fastest(passed)
     if fastest is None:
         best, reason = max(t.size for t in passed), "the largest; no speed was measured"
     else:
         best, reason = fastest, f"the smallest size with {AS_FAST:.0%} of the highest speed"
-        soonest = None if noise_scale is None else _soonest(passed, noise_scale)
-        if noise_scale is not None and soonest is not None and soonest < fastest:
-            about = f"batches beyond the noise scale, about {rounded(noise_scale)} now, save few updates"
-            best, reason = soonest, f"the smallest size with which a training takes nearly the least time, since {about}"
     if epoch is None or epoch.updates(best) >= epoch.least:
         return Choice(best, fastest, f"{best}: {reason}.")
     fits = [t.size for t in passed if epoch.updates(t.size) >= epoch.least]
@@ -68,20 +59,7 @@ def choose(passed: Sequence[Trial], epoch: Epoch | None = None, noise_scale: flo
     )
 
 
-def _soonest(passed: Sequence[Trial], noise_scale: float) -> int | None:
-    """The smallest size that trains in nearly the least time; None where no speed is known. It is not above the fastest.
-
-    With batches of B samples a training takes 1 + noise_scale / B times the fewest updates (McCandlish et al., 2018).
-    """
-    times = {
-        t.size: t.seconds * (1 + noise_scale / (t.seconds * t.samples_per_second))
-        for t in passed
-        if t.seconds and t.samples_per_second and math.isfinite(t.seconds * t.samples_per_second)
-    }
-    return min((size for size, time in times.items() if AS_FAST * time <= min(times.values())), default=None)
-
-
-def fastest_of(passed: Sequence[Trial]) -> int | None:
+def _fastest(passed: Sequence[Trial]) -> int | None:
     """The smallest size nearly as fast as the fastest; None where no speed is known."""
     speeds = {t.size: t.samples_per_second for t in passed if t.samples_per_second is not None}
     speeds = {size: speed for size, speed in speeds.items() if math.isfinite(speed)}

@@ -47,7 +47,7 @@ class BatchSizes:
     """What a batch-size search found. Sizes are samples in a batch per device; all were tried and passed.
 
     `largest` is the biggest that passed; `fastest` the smallest with at least 90% of the best samples/s; `best` is
-    `fastest`, or a smaller one where the noise scale or `min_updates_per_epoch` speaks for it, and `reason` says which.
+    `fastest`, or the largest below it that makes `min_updates_per_epoch` updates, and `reason` says which.
     `noise_scale`: the gradient noise scale in samples of an update, known within `noise_uncertainty` of itself (95%), at
     the weights that the model has now; larger batches save few updates. It is small at the beginning of a training and
     grows while the loss falls: a search from trained weights says more about the rest. None: not known, and
@@ -195,7 +195,7 @@ def search(
             scale = noise(safe)
         except TrialStopped:
             hunt.why = "stopped"
-    choice = choose(safe, epoch, scale.value) if effective is None else choose(safe)
+    choice = choose(safe, epoch if effective is None else None)
     ended, best = hunt.why or ended, choice.best
     if effective is not None and best is not None:
         many = accumulation(effective, ranks * best)

@@ -36,11 +36,10 @@ _CERTAIN = 0.1
 """It ends once the noise scale is known within this share of itself."""
 
 
-def size_for_noise(passed: list[int], fastest: int | None, samples: int | None) -> int:
-    """The batch size to measure with: the largest not above the fastest of which the data has enough batches."""
-    sizes = [size for size in passed if samples is None or samples // size >= MANY]
-    sizes = [size for size in sizes if fastest is None or size <= fastest] or sizes[:1]
-    return max(sizes, default=min(passed))
+def size_for_noise(passed: list[int], samples: int | None) -> int:
+    """The batch size to measure with: the largest of which the data has enough batches; of unknown data at most `MANY`."""
+    most = MANY if samples is None else samples // MANY
+    return max((size for size in passed if size <= most), default=min(passed))
 
 
 def measure_noise(
