@@ -50,6 +50,7 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
         groups=st.lists(st.lists(st.tuples(TEXT, FLOAT), max_size=2).map(tuple), max_size=2).map(tuple),
     ),
     "StepsDone": steps_done(),
+    "TimeSpent": st.builds(ev.TimeSpent, COUNT, FLOAT, METRICS),
     "Validated": st.builds(ev.Validated, COUNT, COUNT, METRICS, NAMES),
     "Logged": st.builds(ev.Logged, COUNT, COUNT, METRICS, NAMES),
     "Saved": st.builds(ev.Saved, COUNT, COUNT, TEXT, st.booleans(), st.one_of(st.none(), TEXT), MAYBE),

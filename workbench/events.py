@@ -142,6 +142,21 @@ class StepsDone:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeSpent:
+    """Where `seconds` of training went, up to update `step`: seconds by part, which add up to all of them.
+
+    Parts: "data" (waiting for batches), "transfer" (to the device), "forward", "backward", "sync" (waiting for other
+    ranks), "optimizer", "hooks" (of a LightningModule and its callbacks), "validation", "checkpoints", "logging",
+    "searches" (at the start of an epoch), and "workbench" (norms, checks and counting). "other": updates on a device
+    whose time cannot be taken.
+    """
+
+    step: int
+    seconds: float
+    parts: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Validated:
     """One validation, after update `step` (the number of updates taken so far).
 
@@ -382,7 +397,7 @@ class RunEnded:
 
 
 Event = (
-    RunStarted | StepsDone | Validated | Logged | Saved | Resumed | Changed | StatusChanged | CurvePoint | RaceTrial | CurveEnded
+    RunStarted | StepsDone | TimeSpent | Validated | Logged | Saved | Resumed | Changed | StatusChanged | CurvePoint | RaceTrial | CurveEnded
     | TrialStarted | Trial | SearchEnded | SpeedTrial | SpeedSearchEnded | TuneStep
     | Message | Observed | RunEnded
 )  # fmt: skip
@@ -391,7 +406,7 @@ Emit = Callable[[Event], None]
 _TYPES: dict[str, type] = {
     t.__name__: t
     for t in (
-        RunStarted, StepsDone, Validated, Logged, Saved, Resumed, Changed, StatusChanged, CurvePoint, RaceTrial, CurveEnded,
+        RunStarted, StepsDone, TimeSpent, Validated, Logged, Saved, Resumed, Changed, StatusChanged, CurvePoint, RaceTrial, CurveEnded,
         TrialStarted, Trial, SearchEnded, SpeedTrial, SpeedSearchEnded, TuneStep,
         Message, Observed, RunEnded,
     )

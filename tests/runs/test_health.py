@@ -17,6 +17,7 @@ from workbench.events import (
     RunEnded,
     RunStarted,
     StepsDone,
+    TimeSpent,
     Validated,
     pack,
 )
@@ -107,12 +108,25 @@ def test_waiting_for_data() -> None:
     def run(share: float, until: float, **settings: Any) -> list[str]:
         return said(started(**settings), *(steps([1.0], i, seconds=until * i, waited=share * until * i) for i in (0, 1, 2)))
 
-    assert run(0.41, 10.0)[0].startswith("training waits for its data 41% of the time; num_workers=4")
-    assert "more than num_workers=2" in run(0.41, 10.0, num_workers=2)[0]
+    assert run(0.41, 10.0)[0].startswith("training waits for its data 41% of the time; find_num_workers() tries")
+    assert "tries more than num_workers=2" in run(0.41, 10.0, num_workers=2)[0]
     assert run(0.1, 10.0) == []
     assert run(0.9, 3.0) == []  # loader processes that start
     late = [steps([1.0], 0, seconds=0.0), steps([1.0], 1, seconds=50.0, waited=40.0), Resumed(2, "a", "00000002")]
     assert said(started(), *late, steps([1.0], 2, seconds=1.0), steps([1.0], 3, seconds=40.0, waited=1.0)) == []
+
+
+def test_time_that_goes_into_something_else_than_updates() -> None:
+    def run(**parts: float) -> list[str]:
+        spent = [TimeSpent(step, 6.0, parts) for step in (10, 20)]
+        return said(started(), *spent)
+
+    assert run(validation=4.0, forward=2.0)[0].startswith("validation takes 67% of the time; check_val_every_n_epoch")
+    assert run(hooks=2.0, forward=4.0)[0].startswith("hooks and callbacks take 33% of the time")
+    assert run(validation=2.0, forward=4.0) == run(forward=6.0) == []
+    assert said(started(), TimeSpent(10, 6.0, {"validation": 6.0})) == [], "six seconds tell nothing yet"
+    assert said(started(), TimeSpent(10, 60.0, {"validation": 60.0}), Resumed(10, "a", "00000010")) == []
+    assert said(started(), TimeSpent(10, float("nan"), {"validation": float("nan")})) == []
 
 
 def test_clipping_that_cuts_all_or_nothing() -> None:

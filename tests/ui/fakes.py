@@ -28,6 +28,8 @@ from workbench.events import (
     RunStarted,
     SearchEnded,
     SettingsSet,
+    SpeedSearchEnded,
+    SpeedTrial,
     Status,
     StatusChanged,
     StepsDone,
@@ -131,6 +133,12 @@ class FakeBench:
     def find_batch_size(self, **said: Any) -> FakeJob:
         return self._start("find_batch_size", lambda job: sizes(job, **said), **said)
 
+    def find_num_workers(self) -> FakeJob:
+        return self._start("find_num_workers", speeds)
+
+    def find_precision(self) -> FakeJob:
+        return self._start("find_precision", lambda job: speeds(job, "precision", ("32-true", "bf16-mixed")))
+
     def tune(self, **said: Any) -> FakeJob:
         return self._start("tune", tuning, **said)
 
@@ -225,6 +233,15 @@ def training(job: FakeJob, epochs: int, updates: int) -> Iterator[Event]:
         if step % updates == 0 or step == total // 2:
             yield Validated(step, (step - 1) // updates, {"val_loss": 0.42 + 1.7 * math.exp(-4.6 * step / total)})
     yield RunEnded("stopped" if job.stopped else "finished", step, step / 7.6, metrics={"val_loss": 0.437})
+
+
+def speeds(job: FakeJob, name: str = "num_workers", values: tuple[Any, ...] = (0, 2)) -> Iterator[Event]:
+    """A search in which the last value is the fastest."""
+    yield RunStarted(job.id, job.kind, job.settings.model_dump(), "cuda:0")
+    for number, value in enumerate(values):
+        yield SpeedTrial({name: value}, 100.0 * (1 + number), waiting=0.1)
+    yield SpeedSearchEnded({name: values[-1]}, "twice as fast", "all tried")
+    yield RunEnded("finished", 0, 4.0)
 
 
 def tuning(job: FakeJob) -> Iterator[Event]:

@@ -30,7 +30,7 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
     The work ends before it stops if there is nothing to learn from. anew: this update has gone through the window
     before, so the task has had the end of each batch already.
     """
-    parallel, hooks = session.parallel, session.hooks
+    parallel, hooks, mark = session.parallel, session.hooks, session.timer.mark
     plan = parallel.plan(window)
     window_loss = WindowLoss(plan, parallel.unit, whole=not parallel.several)
     forward = WindowForward(session, opt, window)
@@ -55,8 +55,11 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
             if first and hooks.within:
                 drop_gradients(session, opt)
             hooks.backward(session.precision.scale(part))
+            mark("backward")
             if last:  # the hooks after the last backward see the gradients of all ranks
                 loss = parallel.finish_reduce(opt, window_loss, back=True)
+                if parallel.several:
+                    mark("sync")
             hooks.after_backward()
         forward.end(number, found, final=number == final, anew=anew)
         if last and found is not None:
@@ -104,13 +107,16 @@ class WindowForward:
             return True
         if state.cut_short:
             return False
-        item = self._window[number]
+        item, mark = self._window[number], session.timer.mark
+        mark("workbench")
         batch = session.to_device(batch_in(item))
+        mark("transfer")
         session.task.drawn = samples_at(self._window, number)
         begins = not isinstance(item, Piece) or item.first
         if begins and not session.hooks.batch_started(batch, self._indices[number]):
             state.cut_short = True
             return False
+        mark("hooks")
         session.add_new_parameters()
         state.ready[number] = batch
         return True
@@ -126,14 +132,18 @@ class WindowForward:
             if batch is None:
                 return None
             if session.moves:  # only one batch of a window is on the device at a time
+                session.timer.mark("workbench")
                 batch = session.to_device(batch)
+                session.timer.mark("transfer")
         extra: Mapping[str, Any] = self._opt.extra
         if session.tbptt is not None:
             self._hiddens = None if item.first else self._hiddens  # also where the step leaves the first piece out
             extra = {**extra, "hiddens": self._hiddens}
         session.task.drawn = samples_at(self._window, number)
+        session.timer.mark("workbench")
         with session.precision.autocast():
             found = read(session.parallel.training_step(batch, self._indices[number], last=last, **extra))
+        session.timer.mark("forward")
         if found is not None and session.tbptt is not None:
             self._hiddens = detached(found.hiddens)
         return found

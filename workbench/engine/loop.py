@@ -13,7 +13,7 @@ from workbench.commands import Inbox
 from workbench.engine import rng
 from workbench.engine.control import CheckpointRequests, UserRequests, apply_commands
 from workbench.engine.data.sample_count import note_length
-from workbench.engine.metrics.flush import emit_notes, flush, flush_after_error
+from workbench.engine.metrics.flush import emit_notes, emit_time, flush, flush_after_error
 from workbench.engine.metrics.observations import Observations
 from workbench.engine.nonfinite import refuse_unguarded
 from workbench.engine.optim import weight_averaging
@@ -114,15 +114,17 @@ class _Fit:
         session, state = self.session, self.session.state
         session.train_mode()
         state.fitting = True
+        session.timer.begin()
         if not state.resumed:  # drop what the dry run logged; a checkpoint brings what its epoch has logged
             session.hooks.forget()
         elif session.hooks.stop_requested and minimums_met(session.settings, state.step, state.epoch):
             session.hooks.clear_stop()
         with self._without_new_draws():
             session.hooks.fit_started()
-        self.stopped = apply_commands(session, self.emit, self.inbox, self.requests) or (
-            not state.resumed and self.validation.sanity(self.emit, self.inbox)
-        )
+        self.stopped = apply_commands(session, self.emit, self.inbox, self.requests)
+        if not self.stopped and not state.resumed:
+            with session.timer.timed("validation"):
+                self.stopped = self.validation.sanity(self.emit, self.inbox)
 
     def _without_new_draws(self) -> contextlib.AbstractContextManager[None]:
         """Inside, draws of random numbers do not count if the fit is resumed: it has drawn them already."""
@@ -136,9 +138,11 @@ class _Fit:
         with self._without_new_draws():
             session.hooks.train_started()
         while not self.stopped and not self.validation.ended and (state.mid_epoch or not self.over(state.epoch)):
-            if state.epoch in at_epoch and not state.mid_epoch and at_epoch[state.epoch](session, self.emit, self.inbox):
-                self.stopped = True
-                break
+            if state.epoch in at_epoch and not state.mid_epoch:
+                with session.timer.timed("searches"):
+                    self.stopped = at_epoch[state.epoch](session, self.emit, self.inbox)
+                if self.stopped:
+                    break
             self._begin_epoch()
             yield state.epoch
         state.stage = ""
@@ -177,7 +181,8 @@ class _Fit:
                     validation.count_updates(begun=state.batch_idx > 0)
             due = validation.due(state.step - state.epoch_step)
             if checkpoints.due():
-                checkpoints.save()
+                with session.timer.timed("checkpoints"):
+                    checkpoints.save()
             if due:
                 checkpoints.mark()
             window = next(batches, None)
@@ -186,11 +191,13 @@ class _Fit:
                 break
             if due:
                 # Another window exists, so the update before it was not the epoch's last, which has a validation of its own.
-                if validation.midway(self.emit, inbox):
-                    self.stopped = True
+                with session.timer.timed("validation"):
+                    self.stopped = validation.midway(self.emit, inbox)
+                if self.stopped:
                     return
                 self._refuse_missing()
-                checkpoints.save_best()
+                with session.timer.timed("checkpoints"):
+                    checkpoints.save_best()
             if (due or state.step == state.epoch_step) and self.over(state.epoch):
                 break
             yield window
@@ -215,6 +222,7 @@ class _Fit:
             emit_notes(session, self.emit)
         if session.meter.due():
             flush(session, self.emit)
+        session.timer.end()
 
     def _note_place(self, error: Exception, window: Sequence[Any]) -> None:
         session, state = self.session, self.session.state
@@ -236,8 +244,9 @@ class _Fit:
                 weight_averaging.end_epoch(session)
                 session.step_epoch_schedules()
                 state.checking = True
-            if self.validation.at_end_of_epoch(self.over(state.epoch + 1), self.emit, self.inbox):
-                self.stopped = True
+            with session.timer.timed("validation"):
+                self.stopped = self.validation.at_end_of_epoch(self.over(state.epoch + 1), self.emit, self.inbox)
+            if self.stopped:
                 return
         session.hooks.epoch_ended()
         logged = floats(session.hooks.epoch_logged())
@@ -249,7 +258,8 @@ class _Fit:
         state.epoch += 1
         state.batch_idx, state.mid_epoch, state.checking = 0, False, False
         self._refuse_missing()
-        self.checkpoints.after_epoch()
+        with session.timer.timed("checkpoints"):
+            self.checkpoints.after_epoch()
 
     def finish(self) -> None:
         """Give the model its final weights."""
@@ -265,7 +275,7 @@ class _Fit:
     def _windows(self, batches: Iterator[Any], size: int, sure: int) -> Iterator[Sequence[Any]]:
         """The rest of an epoch's batches in windows of `size`. All ranks are known to have the first `sure` of them."""
         session = self.session
-        found = session.meter.waiting(windows(batches, size, session.data.samples))
+        found = session.meter.waiting(windows(batches, size, session.data.samples), session.timer)
         return session.parallel.rounds(found, sure)
 
     def _cut_short(self) -> bool:
@@ -314,6 +324,7 @@ def _why_none(session: Session) -> str:
 def _conclude(session: Session, run: _Fit, emit: Emit) -> None:
     """Emit the messages at the end of a fit."""
     emit_notes(session, emit)  # on a device: what the last flush has shown
+    emit_time(session, emit)
     validation = run.validation
     if validation.ended is None and (run.stop_requested or session.hooks.stop_requested):
         emit(Message("the run ended early: the module set trainer.should_stop.", "info", session.state.step))

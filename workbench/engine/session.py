@@ -17,6 +17,7 @@ from workbench.engine.distributed.placement import check_shardable, distributed,
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
 from workbench.engine.distributed.single import Single
 from workbench.engine.metrics.meter import Meter
+from workbench.engine.metrics.step_timer import StepTimer
 from workbench.engine.metrics.update_ratio import UpdateRatios
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.optim.optimizers import average_of, optimizers_of
@@ -90,6 +91,7 @@ class Session:
         self.meter = Meter(
             len(self.names), self.device, settings.log_every_n_steps, settings.track_grad_norm, len(self.optimizers), double
         )
+        self.timer = StepTimer(self.device, lambda: self.meter.seconds)
         self.ratios: UpdateRatios | None = None
         """Measures how far updates move the weights; None: not measured."""
         self.track_ratios(settings.track_update_ratio)
@@ -99,7 +101,7 @@ class Session:
             self.ranks.clock = lambda: self.meter.seconds
             if trains:
                 self.parallel = distributed(
-                    task, self.data, self.weights, self.ranks, runtime, self.state, self.notes, alternating=self.several
+                    task, self.data, self.weights, self.ranks, runtime, self.state, self.notes, self.timer, alternating=self.several
                 )
         if self.weights.shard_message:
             self.notes.append(Message(self.weights.shard_message, "info"))

@@ -54,6 +54,7 @@ def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
         state.step_logs.update(logged)
     if loss is not None and records:
         _record(session, lrs, loss, logged)
+    session.timer.mark("workbench")
     return loss
 
 
@@ -124,6 +125,7 @@ def _step_optimizer(session: Session, opt: OptimizerHandle, window: Sequence[Any
 
 def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor) -> bool:
     """Measure, check and clip the gradients, and step; False: the step was skipped."""
+    mark = session.timer.mark
     session.precision.unscale(opt.optimizer)
     session.hooks.before_step(opt.index)
     try:
@@ -132,6 +134,7 @@ def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any],
         session.state.skipped = True
         opt.zero_grad()
         return False
+    mark("workbench")
     if nonfinite.guards(session, opt):
         with nonfinite.guarded(session, opt, loss, total):
             opt.optimizer.step(**opt.step_options)
@@ -141,6 +144,7 @@ def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any],
     session.state.skipped |= not taken
     if not session.hooks.within or session.task.manual:  # else hooks can look at them until the next backward
         opt.zero_grad()
+    mark("optimizer")
     return taken
 
 
@@ -155,6 +159,7 @@ def _step_with_closure(
 
     def closure() -> Tensor:
         nonlocal first
+        session.timer.mark("optimizer")
         loss = evaluate()
         if loss is None:
             raise _NothingThere
@@ -177,6 +182,7 @@ def _step_with_closure(
     finally:
         if not session.hooks.within:
             opt.zero_grad()
+    session.timer.mark("optimizer")
     return first, True
 
 
@@ -255,8 +261,10 @@ def _end_batch(session: Session) -> None:
     if not state.searching and state.batch_idx == session.data.batches and not state.pieces:
         session.step_epoch_schedules()
     ending, state.batch_end_args = state.batch_end_args, None
+    session.timer.mark("workbench")
     if ending is not None:
         session.hooks.batch_ended(*ending)
+    session.timer.mark("hooks")
     if not session.parallel.whole:
         # Hooks may move weights (a teacher's), and ranks without a batch have not called them.
         session.ranks.broadcast([t for module in session.task.modules for t in (*module.parameters(), *module.buffers())])

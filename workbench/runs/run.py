@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -24,9 +24,11 @@ from workbench.events import (
     RunStarted,
     Status,
     StepsDone,
+    TimeSpent,
     Validated,
     to_line,
 )
+from workbench.plots import time_spent
 from workbench.plots.chart import Chart
 from workbench.plots.run import RunData
 from workbench.runs import chart_data, read, setting_text
@@ -186,6 +188,13 @@ class Run:
         """
         return self._data.suggested_clip()
 
+    @property
+    def time_spent(self) -> dict[str, float]:
+        """Where the time of a fit went: seconds by part, the largest first ("data" is waiting for batches; see
+        `events.TimeSpent`). Empty where that was not measured.
+        """
+        return time_spent.total(e.parts for e in self.outline if isinstance(e, TimeSpent))
+
     @cached_property
     def health(self) -> tuple[Finding, ...]:
         """What went wrong, what slowed it down, and what to do about it, the worst first; empty where all is well."""
@@ -200,7 +209,7 @@ class Run:
     def plot(self, what: str | Axes | None = None, ax: Axes | None = None) -> Figure | Axes:
         """The run as a matplotlib figure: all of it, or only `what`.
 
-        what: "loss", "lr", "grad_norm", "clip", "update_ratio", or the name of a metric or of a value that the model
+        what: "loss", "lr", "grad_norm", "clip", "update_ratio", "time", or the name of a metric or of a value that the model
         logged. With `ax`, only the first chart (of all: the loss) is drawn there, and `ax` is returned.
         """
         from workbench.plots import matplotlib
@@ -214,20 +223,22 @@ class Run:
         """What `figure` and `plot` draw, as data: loss and gradient norms, or the search that the run was.
 
         `what`: "loss", "lr" (the schedule), "grad_norm", "clip" (norms before and after, and the share clipped),
-        "update_ratio" (how far updates moved each layer, with `track_update_ratio=True`), or the name of a validation metric or of a value that the model logged ("train_acc").
+        "update_ratio" (how far updates moved each layer, with `track_update_ratio=True`), "time" (where it went), or the name of a validation metric or of a value that the model logged ("train_acc").
         """
         searched = [] if self.kind == "fit" else chart_data.search_charts(self.outline)  # a fit may search on its way
         data = self._data
         if what is None:
             return searched or data.whole()
-        plots = {} if searched else {
+        plots: dict[str, Callable[[], list[Chart]]] = {} if searched else {
             "loss": data.loss, "lr": data.lr, "grad_norm": data.grad_norm, "clip": data.clipping, "update_ratio": data.update_ratio,
+            "time": lambda: [time_spent.time_spent(self.time_spent)] if self.time_spent else [],
         }  # fmt: skip
         charts = plots[what]() if what in plots else data.named(what)
         if not charts:
             known = ", ".join(map(repr, [*(name for name, make in plots.items() if make()), *data.names()]))
             known = known or "one, which plot() draws"
             why = "; no gradient norms were recorded (track_grad_norm)" if what in plots else ""
+            why = "; the time of its parts was not measured" if what == "time" else why
             why = "; no update ratios were measured (track_update_ratio=True)" if what == "update_ratio" else why
             raise ValueError(f"run {self.id} has no plot {what!r}{why}. It has: {known}")
         return charts

@@ -42,6 +42,12 @@ class Bench(Protocol):
     def find_batch_size(self, *, keep_effective: bool = ...) -> Any:
         """Start a search for a batch size."""
 
+    def find_num_workers(self) -> Any:
+        """Start a search for a number of loader workers."""
+
+    def find_precision(self) -> Any:
+        """Start a search for a precision."""
+
     def tune(self) -> Any:
         """Start a search for workers, a batch size and a learning rate."""
 

@@ -83,7 +83,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self._fit, self._continue, self._pause, self._stop, self._apply, self._validate, self._checkpoint,
             self.export_form.show, self.export_form.write, self._tune,
         ))  # fmt: skip
-        self.form = Form(bench.settings, self._edit)
+        self.form = Form(bench.settings, self._edit, self._finders.of_settings, self._use)
         self._refusals: set[str] = set()
         """Settings whose typed values were refused and whose notices are shown."""
         self.canvas.draw(SettingsSet(bench.settings.model_dump()))
@@ -274,7 +274,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _react(self, event: BenchEvent) -> None:
         """Update the controls for an event."""
-        self._finders.on_event(event, self.header)
+        self._finders.on_event(event, self.header, self.form)
         match event:
             case RunStarted():
                 self._started(event)

@@ -1,8 +1,9 @@
-// What the run says of itself, in words and nothing else: calm while all is well.
+// What goes wrong in a run, what slows it down, and where its time goes.
 
 import { Card } from "./card";
 import { el, say } from "./dom";
 import type { Store } from "./store";
+import { TimeShares } from "./timeshares";
 import type { Finding } from "./wire";
 
 const WORDS = { error: "✕ wrong", warning: "! look", info: "i note" } as const;
@@ -11,15 +12,18 @@ export class Health {
   readonly card = new Card("Health", "During a fit this says what goes wrong or slows it down, and what to do.", "health");
   private readonly list = el("ul", "wb-findings", "", { "aria-live": "polite", "aria-relevant": "additions" });
   private readonly well = el("li", "wb-well", "Nothing to report.");
+  private readonly time: TimeShares;
   private lines = new Map<string, Line>();
 
   constructor(private readonly store: Store) {
-    this.card.body.append(this.list);
+    this.time = new TimeShares(store);
+    this.card.body.append(this.list, this.time.root);
   }
 
   draw(): void {
     const { health } = this.store.state;
     this.card.empty = health == null;
+    this.time.draw();
     const told = health ?? [];
     if (health?.length === 0) this.list.append(this.well);
     else this.well.remove();

@@ -55,7 +55,7 @@ export function show(store: Store, host: HTMLElement): () => void {
     { topics: ["runs"], draw: () => runs.draw() },
     { topics: ["compared"], draw: () => (compare.draw(), runs.compared()), plot: true },
     { topics: ["opened", "runs"], draw: () => (opened.draw(), runs.opened()) },
-    { topics: ["health"], draw: () => health.draw() },
+    { topics: ["health", "time"], draw: () => health.draw() },
     { topics: ["fit", "heat", "map", "picks", "broken", "ratios"], draw: () => heat.draw(), plot: true },
     // At the end a map says how far it goes, and what waited for rows, as the keyboard is on it, waits no longer.
     ...[loss, heat, norm].map((part): Drawer => ({ topics: ["progress"], draw: () => { if (!going(store)) part.draw(); }, plot: true })),

@@ -113,6 +113,8 @@ export interface State {
   opened?: { run: string } | null;
   rates?: string[];
   health?: Finding[] | null;
+  /** The share of the time by part, the largest first. */
+  time?: { title: string; shares: [string, number][] } | null;
   map?: { shown: "norm" | "ratio"; view: number; rows: Row[]; path: Row[]; merged: number };
   picks?: Pick[];
   /** Where a loss or a gradient was first not finite; `place`: the layer, where one is known. */

@@ -9,9 +9,18 @@ import numpy as np
 import pytest
 
 from tests.ui.canvas.test_widget import Screen, started
-from tests.ui.fakes import FakeBench, FakeJob, flush, sizes, sweep, tuning
+from tests.ui.fakes import FakeBench, FakeJob, flush, sizes, speeds, sweep, tuning
 from tests.ui.test_panel import said, until, visible
-from workbench.events import Event, RunEnded, RunStarted, SearchEnded, SettingsSet, Trial, TrialStarted
+from workbench.events import (
+    Event,
+    RunEnded,
+    RunStarted,
+    SearchEnded,
+    SettingsSet,
+    TimeSpent,
+    Trial,
+    TrialStarted,
+)
 from workbench.settings import Settings
 from workbench.ui.canvas.messages import LIMIT
 from workbench.ui.canvas.sweeps import EARLIER_POINTS, POINTS
@@ -85,6 +94,49 @@ def test_race_and_tune_are_buttons_whose_code_is_shown() -> None:
     panel.header.use_batch_size.click()
     assert bench.settings.batch_size == 256
     assert lines == ["bench.find_lr(race=True)", "bench.tune()", "bench.set(batch_size=256)"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_workers", 2), ("precision", "bf16-mixed")])
+def test_workers_and_precision_have_a_find_button_in_the_form(name: str, value: Any) -> None:
+    bench = FakeBench()
+    panel, lines = Panel(bench), said(bench)
+    assert not visible(panel.form.found[name])
+    panel.form.find[name].click()
+    until(lambda: visible(panel.form.found[name]))
+    assert getattr(bench.settings, name) != value, "nothing is applied without a click"
+    panel.form.found[name].click()
+    assert getattr(bench.settings, name) == value
+    assert panel.form.controls[name].read() == value
+    until(lambda: panel.form.found[name].description == f"{name}={value} in use")
+    assert lines[-1] == f"bench.set({name}={value!r})"
+
+
+def test_the_trials_of_workers_are_on_the_progress_line() -> None:
+    screen = Screen()
+    screen.draw(*speeds(FakeJob("0001-find_num_workers", "find_num_workers", Settings.make(), lambda job: iter(()))))
+    screen.settle()
+    progress = screen.mirrors[0].state["progress"]
+    assert progress["values"] == [["num_workers=0", "100 updates/s"], ["num_workers=2", "200 updates/s"]]
+    assert progress["ended"] == "num_workers=2"
+    assert progress["done"] == 2
+
+
+def test_the_shares_of_the_time_are_shown() -> None:
+    """Of the last seconds while it runs, of all at its end; what a stranger's record says about it is taken with care."""
+    screen = Screen()
+    spent = [TimeSpent(step, 1.0, {"forward": 0.25, "data": 0.75}) for step in range(15)]
+    screen.draw(started(), *spent, TimeSpent(20, 10.0, {"forward": 10.0}))
+    screen.settle()
+    live = screen.mirrors[0].state["time"]
+    assert live["shares"] == [["forward", pytest.approx(12.25 / 19, abs=1e-4)], ["data", pytest.approx(6.75 / 19, abs=1e-4)]]
+    screen.draw(TimeSpent(21, 1.0, {"x" * 1000: float("nan"), "data": -1.0}), RunEnded("finished", 20, 25.0))
+    screen.settle()
+    over = screen.mirrors[0].state["time"]
+    assert over["shares"] == [["forward", pytest.approx(13.75 / 25)], ["data", pytest.approx(11.25 / 25)]]
+    assert over["title"] != live["title"]
+    screen.draw(started())
+    screen.settle()
+    assert screen.mirrors[0].state["time"] is None
 
 
 def test_a_sweep_without_points_takes_no_place_among_them_and_all_stay_small() -> None:

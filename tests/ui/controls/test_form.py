@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ipywidgets as widgets
@@ -54,6 +55,10 @@ def test_the_control_fits_the_type_and_speaks_the_settings_values(name: str, kin
     assert getattr(Settings.make(**{name: control.read()}), name) == value
 
 
+def form_of(edited: Callable[[str, Any], None]) -> Form:
+    return Form(Settings.make(), edited, {}, lambda changes: None)
+
+
 def test_bounds_come_from_the_field() -> None:
     box = setting_control.make("batch_size", 32).widget
     assert box.min == 1
@@ -73,14 +78,14 @@ def test_the_form_has_all_but_the_headers_four_in_their_groups() -> None:
     assert sorted([*names, *HEADER]) == sorted(Settings.model_fields)
     for group, members in grouped().items():
         assert all(metadata_of(name).group == group for name in members)
-    form = Form(Settings.make(), lambda name, value: None)
+    form = form_of(lambda name, value: None)
     assert form.accordion.selected_index is None, "collapsed"
     assert len(form.accordion.children) == len(form.accordion.titles) == len(grouped())
 
 
 def test_an_edit_is_told_and_showing_settings_is_not() -> None:
     told: list[tuple[str, Any]] = []
-    form = Form(Settings.make(), lambda name, value: told.append((name, value)))
+    form = form_of(lambda name, value: told.append((name, value)))
     form.show(Settings.make(num_workers=4, shuffle=False, weight_decay=0.1, pin_memory=False))
     assert told == []
     assert form.controls["num_workers"].read() == 4
@@ -197,7 +202,7 @@ def test_what_cannot_be_read_is_refused_by_name(name: str, typed: str) -> None:
 
 def test_a_count_of_one_and_the_whole_are_told_apart_all_the_way() -> None:
     told: list[tuple[str, Any]] = []
-    form = Form(Settings.make(), lambda name, value: told.append((name, value)))
+    form = form_of(lambda name, value: told.append((name, value)))
     box = form.controls["limit_train_batches"].widget
     assert box.value == ""
     assert box.placeholder == "all (1.0)"
@@ -210,7 +215,7 @@ def test_a_count_of_one_and_the_whole_are_told_apart_all_the_way() -> None:
 
 
 def test_the_new_groups_are_there_in_order() -> None:
-    titles = Form(Settings.make(), lambda name, value: None).accordion.titles
+    titles = form_of(lambda name, value: None).accordion.titles
     assert titles[4:8] == ("Early stopping", "Averaging", "Sequences", "Scheduled searches")
 
 

@@ -23,6 +23,7 @@ from workbench.engine.distributed.process_group import MultiProcessGroup, StepSy
 from workbench.engine.distributed.single import Single
 from workbench.engine.distributed.task_module import TaskModule
 from workbench.engine.distributed.whole_weights import WholeWeights
+from workbench.engine.metrics.step_timer import StepTimer
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.state import TrainState
@@ -41,12 +42,12 @@ class DDP(Single):
 
     def __init__(
         self, task: Task, data: Loaders, weights: WholeWeights, ranks: MultiProcessGroup, runtime: Runtime, state: TrainState,
-        notes: list[Message], *, alternating: bool,
+        notes: list[Message], timer: StepTimer, *, alternating: bool,
     ) -> None:  # fmt: skip
         """notes: where messages for the user are put. alternating: several optimizers take turns."""
         super().__init__(task, weights, runtime.device.type == "cpu")
         self._data, self._ranks, self._runtime = data, ranks, runtime
-        self._state, self._notes, self._alternating = state, notes, alternating
+        self._state, self._notes, self._timer, self._alternating = state, notes, timer, alternating
         self._sync = StepSync(0.0, 0, 0, 0)
         double = any(p.dtype is torch.float64 for p in task.model.parameters())
         self._kind = torch.float64 if double else torch.float32
@@ -104,6 +105,7 @@ class DDP(Single):
                 self._sync = self._sync._replace(size=size)
             else:
                 sync = self._sync_step(window, size)
+                self._timer.mark("sync")
                 if not sync.present:
                     self._refuse_other_orders()
                     return

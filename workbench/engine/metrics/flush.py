@@ -21,13 +21,23 @@ def flush(session: Session, emit: Emit, wait: bool = False) -> None:
     """
     session.meter.on_bar = session.hooks.on_bar
     events = session.meter.flush(session.state.epoch, wait)
-    for event in events:
-        emit(event)
-        session.meter.epoch_loss.add(event)
+    with session.timer.timed("logging"):
+        for event in events:
+            emit(event)
+            session.meter.epoch_loss.add(event)
     for event in events:
         _check_arrived(session, event)
+    if session.timer.due():
+        emit_time(session, emit)
     if not session.on_cpu and events:
         session.replay.recent = [m for m in session.replay.recent if m.step > int(events[-1].steps[-1])]
+
+
+def emit_time(session: Session, emit: Emit) -> None:
+    """Emit where the time went since this was last emitted."""
+    spent = session.timer.take(session.state.step)
+    if spent is not None:
+        emit(spent)
 
 
 def emit_notes(session: Session, emit: Emit) -> None:

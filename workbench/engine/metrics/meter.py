@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from workbench.engine.metrics.epoch_loss import EpochLoss
+from workbench.engine.metrics.step_timer import StepTimer
 from workbench.events import Numbers, StepsDone, pack
 from workbench.instruments.memory import memory_in_use
 
@@ -105,14 +106,19 @@ class Meter:
         """Do not count a pause."""
         self._paused += seconds
 
-    def waiting(self, windows: Iterator[T]) -> Iterator[T]:
+    def waiting(self, windows: Iterator[T], timer: StepTimer) -> Iterator[T]:
         """The same items; the time that each takes to arrive counts as waiting."""
+        first = True
         while True:
             began = perf_counter()
+            timer.wait(began)
             window = next(windows, None)
-            self.waited += perf_counter() - began
+            waited = perf_counter() - began
+            self.waited += waited
+            timer.arrived(waited, idle=first)
             if window is None:
                 return
+            first = False
             yield window
 
     def begin_ratios(self) -> None:

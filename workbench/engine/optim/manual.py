@@ -64,7 +64,9 @@ class ManualOptimizers:
     def backward(self, loss: Tensor, **options: Any) -> None:
         part = loss if self._share == 1.0 else loss * self._share
         scaled = self._session.precision.scale(part)
+        self._session.timer.mark("forward")
         self._session.hooks.backward(scaled, **options)
+        self._session.timer.mark("backward")
         self._session.hooks.after_backward()
         part = part.detach()
         self.loss = part if self.loss is None else self.loss + part
@@ -72,6 +74,7 @@ class ManualOptimizers:
 
     def step(self, optimizer: int = 0, **options: Any) -> None:
         opt = self._session.optimizers[optimizer]
+        self._session.timer.mark("forward")
         self._add_kept(opt)
         if not self._last or self._take_step is None:
             # Set aside, so that gradients which another network's backward leaves in these parameters do not count.
@@ -152,13 +155,16 @@ def update(
     try:
         for number, share in enumerate(session.parallel.shares(weights) if batches else ()):
             handle.at(share, number == len(batches) - 1)
+            session.timer.mark("workbench")
             batch = session.to_device(batches[number]) if session.moves else batches[number]
+            session.timer.mark("transfer")
             index = session.state.batch_idx + number
             if session.hooks.within and not _started(session, batch, index, samples_at(window, there[number])):
                 break
             session.task.drawn = samples_at(window, there[number])
             with session.precision.autocast():
                 result = session.task.training_step(batch, index)
+            session.timer.mark("forward")
             if session.hooks.within:
                 session.state.batch_end_args = (result, batch, index)
             loss = result.get("loss") if isinstance(result, Mapping) else result

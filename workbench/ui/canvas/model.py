@@ -24,14 +24,18 @@ from workbench.events import (
     SearchEnded,
     SettingsSet,
     Shown,
+    SpeedSearchEnded,
+    SpeedTrial,
     StatusChanged,
     StepsDone,
+    TimeSpent,
     Trial,
     TrialStarted,
     TuneStep,
     Validated,
 )  # fmt: skip
 from workbench.plots.names import shorten
+from workbench.runs import setting_text
 from workbench.ui import format
 from workbench.ui.canvas.channels import Buckets, Channel, Samples
 from workbench.ui.canvas.findings import Findings
@@ -43,8 +47,11 @@ from workbench.ui.canvas.progress import Progress
 from workbench.ui.canvas.runs.past_curves import PastCurves
 from workbench.ui.canvas.searches import BatchSizeSearch
 from workbench.ui.canvas.sweeps import EARLIER, EARLIER_POINTS, POINTS, LRSweeps
+from workbench.ui.canvas.time_shares import TimeShares
 from workbench.ui.canvas.training import LINE_BUCKETS, Training
 
+SPEEDS = 4
+"""The most trials of a search for workers or a precision on the progress line: the last ones."""
 MEASURED = 12
 """The most metrics of a validation or a test on the progress line."""
 
@@ -68,9 +75,12 @@ class CanvasModel:
         self._progress = Progress(self.outbox)
         self._rates = Rates(self.outbox, rates)
         self._findings = Findings(self.outbox)
+        self._time = TimeShares(self.outbox)
         self._run: RunStarted | None = None
         self._measured: Mapping[str, float] = {}
         """The metrics of a validation or a test, which has no card of its own."""
+        self._speeds: list[list[str]] = []
+        """The trials of a search for workers or a precision, in words."""
 
     def draw(self, event: BenchEvent) -> None:
         fits = event.kind == "fit" if isinstance(event, RunStarted) else self._progress.kind == "fit"
@@ -105,6 +115,14 @@ class CanvasModel:
                 self._progress.resumed(event)
             case CurvePoint() | RaceTrial() | CurveEnded() | TrialStarted() | Trial() | SearchEnded():
                 self._search(event)
+            case SpeedTrial():
+                self._speeds.append([_in_words(event.values), _speed(event)])
+                del self._speeds[:-SPEEDS]
+                if self._progress.kind != "tune":
+                    self._progress.search(self._progress.done + 1, self._values())
+            case SpeedSearchEnded():
+                if self._progress.kind != "tune":
+                    self._progress.found(event)
             case TuneStep():
                 self._progress.tuned(event)
             case StatusChanged():
@@ -118,14 +136,15 @@ class CanvasModel:
             case SettingsSet():
                 self._sizes.chosen(event.settings)
                 self._gradients.settings(event.settings)
-            case Message() | Shown() | Compared() | Deleted():
+            case TimeSpent() | Message() | Shown() | Compared() | Deleted():
                 pass  # the panel's own: its notices, and the past
         if fits and not isinstance(event, Called | SettingsSet | Shown | Compared | Deleted):
             self._findings.on_event(event)
+            self._time.on_event(event)
 
     def clear(self) -> None:
         """Begin again, for another run's events."""
-        self._run, self._measured = None, {}
+        self._run, self._measured, self._speeds = None, {}, []
         self._training.clear()
         self._gradients.clear()
         self._rates.start()
@@ -133,6 +152,7 @@ class CanvasModel:
         self._sizes.clear()
         self._progress.clear()
         self._findings.clear()
+        self._time.clear()
 
     def settle(self) -> None:
         """Before a message: compute what is sent once for all events that came."""
@@ -143,7 +163,7 @@ class CanvasModel:
         return self._gradients.look(message)
 
     def _start(self, event: RunStarted) -> None:
-        self._run, self._measured = event, {}
+        self._run, self._measured, self._speeds = event, {}, []
         self._progress.start(event)
         if event.kind == "fit":
             self._training.start(event)
@@ -182,8 +202,19 @@ class CanvasModel:
         """The last values, at the end of the progress line."""
         if self._progress.kind == "find_lr":
             return [["lr", format.rate(self.sweep.lr)], ["loss", format.number(self.sweep.loss)]]
+        if self._speeds and self._progress.kind != "fit":
+            return self._speeds
         if self._progress.kind != "fit":
             return [[shorten(name, 40), format.number(value)] for name, value in islice(self._measured.items(), MEASURED)]
         told = {"loss": self._training.loss, "val": self._training.val, "averaged": self._training.averaged}
         known = [[name, format.number(value)] for name, value in told.items() if value is not None]
         return known + [[shorten(name, 40), format.number(value)] for name, value in self._training.on_bar.items()]
+
+
+def _in_words(values: Mapping[str, Any]) -> str:
+    """The settings of a trial, as they are written in code."""
+    return shorten(", ".join(f"{name}={setting_text.recorded(name, value)}" for name, value in values.items()), 60)
+
+
+def _speed(trial: SpeedTrial) -> str:
+    return "failed" if not trial.updates_per_second else f"{format.pace(trial.updates_per_second)} updates/s"

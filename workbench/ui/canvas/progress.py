@@ -14,6 +14,7 @@ from workbench.events import (
     RunStarted,
     Saved,
     SearchEnded,
+    SpeedSearchEnded,
     Status,
     StepsDone,
     TuneStep,
@@ -43,6 +44,11 @@ class Progress:
         self._recent: deque[tuple[float, int]] = deque(maxlen=30)
         self._values: list[list[str]] = []
         self._ended = ""
+
+    @property
+    def done(self) -> int:
+        """Updates taken, or trials made."""
+        return self._done
 
     @property
     def kind(self) -> str:
@@ -113,10 +119,12 @@ class Progress:
         self._say(f"{format.job(self.kind)}: {status}.")
         self._put()
 
-    def found(self, event: CurveEnded | SearchEnded) -> None:
+    def found(self, event: CurveEnded | SearchEnded | SpeedSearchEnded) -> None:
         if isinstance(event, CurveEnded):
             known = event.suggestion is not None
             self._ended = f"suggestion {format.rate(event.suggestion)}" if known else "no rate can be trusted here"
+        elif isinstance(event, SpeedSearchEnded):
+            self._ended = ", ".join(f"{name}={value}" for name, value in event.best.items()) or event.ended
         else:
             known = event.best is not None
             self._ended = f"best {event.best}, largest {event.largest}" if known else "no size fits"

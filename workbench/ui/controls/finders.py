@@ -1,4 +1,4 @@
-"""Runs the two Find buttons of the panel, and offers what they found."""
+"""Runs the searches of the panel's Find buttons, and offers what they found."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.events import BenchEvent, CurveEnded, RunStarted, SearchEnded
+from workbench.events import BenchEvent, CurveEnded, RunStarted, SearchEnded, SpeedSearchEnded
 from workbench.ui import format
 from workbench.ui.bench import Bench
+from workbench.ui.controls.form import Form
 from workbench.ui.controls.header import Header
 
 
@@ -49,6 +50,17 @@ class Finders:
         asked = {"keep_effective": True} if keep else {}
         self._ask("Find batch size", lambda: self._bench.find_batch_size(**asked))
 
+    @property
+    def of_settings(self) -> dict[str, tuple[str, Callable[[], None]]]:
+        """The searches in the form of all settings: by setting, what it does, and the call."""
+        return {
+            "num_workers": ("Try numbers of loader workers for speed", lambda: self._ask("Find workers", self._bench.find_num_workers)),
+            "precision": (
+                "Try precisions for speed, and whether their losses agree with float32's",
+                lambda: self._ask("Find precision", self._bench.find_precision),
+            ),
+        }
+
     def look_at(self, header: Header, optimizer: int) -> None:
         """Offer the result for this optimizer."""
         rate = self._rates.get(optimizer)
@@ -57,8 +69,8 @@ class Finders:
         else:
             header.use_lr.offer({"lr": rate.setting}, rate.text, rate.why, self._bench.settings)
 
-    def on_event(self, event: BenchEvent, header: Header) -> None:
-        """Update the header's offers for an event of a search."""
+    def on_event(self, event: BenchEvent, header: Header, form: Form) -> None:
+        """Update the offers for an event of a search."""
         match event:
             case RunStarted():
                 self._started = event
@@ -70,6 +82,11 @@ class Finders:
                 self.look_at(header, self._optimizer)
             case SearchEnded():
                 self._offer_size(event, header)
+            case SpeedSearchEnded():
+                name = next((name for name in form.found if name in event.best), None)
+                if name is not None:
+                    text = ", ".join(f"{key}={value}" for key, value in event.best.items())
+                    form.found[name].offer(dict(event.best), text, event.reason, self._bench.settings)
             case _:
                 pass
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 import ipywidgets as widgets
@@ -11,6 +11,7 @@ import ipywidgets as widgets
 from workbench.runs.setting_text import same
 from workbench.settings import Group, Settings, metadata_of
 from workbench.ui.controls import setting_control
+from workbench.ui.controls.header import Found
 from workbench.ui.controls.setting_control import Control
 
 HEADER = ("batch_size", "lr", "gradient_clip_val", "max_epochs")
@@ -31,8 +32,15 @@ def grouped() -> dict[Group, list[str]]:
 class Form(widgets.VBox):  # type: ignore[misc]
     """The accordion. `edited(name, value)` is called when the user changes one; `show` never calls it."""
 
-    def __init__(self, settings: Settings, edited: Edited) -> None:
-        self._edited = edited
+    def __init__(
+        self, settings: Settings, edited: Edited, searches: Mapping[str, tuple[str, Callable[[], None]]], use: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """searches: by setting, what its Find button does, in words, and the call. use: applies what was found."""
+        self._edited, self._searches, self._use = edited, searches, use
+        self.find: dict[str, widgets.Button] = {}
+        """The Find buttons of the settings that have a search."""
+        self.found: dict[str, Found] = {}
+        """The buttons that use what these found."""
         self._here = threading.local()
         """`showing` is set in the thread that updates the controls: its changes are not the user's."""
         self.controls: dict[str, Control] = {}
@@ -56,6 +64,8 @@ class Form(widgets.VBox):  # type: ignore[misc]
                     control.write(value)
                 if kept != (name in self.refused):
                     self._mark(control, kept)
+            for offer in self.found.values():
+                offer.settle(settings)
         finally:
             self._here.showing = False
 
@@ -64,8 +74,18 @@ class Form(widgets.VBox):  # type: ignore[misc]
             control = setting_control.make(name, getattr(settings, name))
             control.widget.observe(lambda change, control=control: self._changed(control, change["new"]), "value")
             self.controls[name] = control
-        box = widgets.VBox([self.controls[name].widget for name in names])
-        return box.add_class("wb-form-grid")
+        return widgets.VBox([self._row(name) for name in names]).add_class("wb-form-grid")
+
+    def _row(self, name: str) -> widgets.Widget:
+        """The setting's control, with the search for its value where there is one."""
+        control = self.controls[name].widget
+        if name not in self._searches:
+            return control
+        tooltip, search = self._searches[name]
+        self.find[name] = widgets.Button(description="Find", tooltip=tooltip, layout=widgets.Layout(width="auto"))
+        self.find[name].on_click(lambda _: search())
+        self.found[name] = Found(self._use)
+        return widgets.HBox([control, self.find[name], self.found[name]]).add_class("wb-form-found")
 
     def _changed(self, control: Control, said: Any) -> None:
         """The user changed a control; by now another thread may have shown the old settings over it."""

@@ -1,0 +1,142 @@
+"""Where the time of a fit goes: the parts add up, and each takes the time that was spent in it."""
+
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.data import Dataset
+
+import workbench as wb
+from tests.engine.problems import bench, labelled, plain_net
+from tests.ranks import on_ranks
+from workbench.engine.metrics import step_timer
+from workbench.engine.metrics.step_timer import StepTimer
+from workbench.events import TimeSpent
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SLEEP = 0.05
+
+
+class Slow(Dataset):
+    """Samples that take a while to read."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        time.sleep(SLEEP / 4)
+        return torch.randn(6), index % 3
+
+
+class SlowBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        time.sleep(SLEEP)
+        return grad
+
+
+class SlowSGD(torch.optim.SGD):
+    def step(self, closure=None):
+        time.sleep(SLEEP)
+        return super().step(closure)
+
+
+def spent(run):
+    return [e for e in run.events if isinstance(e, TimeSpent)]
+
+
+def test_each_part_has_its_time_and_all_add_up(tmp_path):
+    def slow_loss(output, y):
+        if torch.is_grad_enabled():
+            time.sleep(SLEEP)
+        else:
+            time.sleep(2 * SLEEP)
+        return F.cross_entropy(SlowBackward.apply(output), y)
+
+    b = bench(plain_net(), Slow(), tmp_path, loss=slow_loss, val=labelled(8), optimizer=lambda p, lr: SlowSGD(p, lr=lr))
+    run = b.fit(max_epochs=2, batch_size=4, num_sanity_val_steps=0).result()  # 4 updates, 2 validations of 2 batches
+    parts = run.time_spent
+    assert sum(parts.values()) == pytest.approx(sum(e.seconds for e in spent(run)), rel=1e-6)
+    assert sum(parts.values()) <= run.seconds
+    for part, least in {"data": 4, "forward": 4, "backward": 4, "optimizer": 4, "validation": 8}.items():
+        assert parts[part] >= 0.9 * least * SLEEP, part
+    assert next(iter(parts)) == "validation"
+    assert list(parts.values()) == sorted(parts.values(), reverse=True)
+    (chart,) = run.charts("time")
+    assert chart.x.ticks == tuple(parts)
+    assert wb.Run.open(run.folder).time_spent == parts
+
+
+def test_manual_optimization_and_lbfgs_have_the_same_parts(tmp_path):
+    def slow_loss(output, y):
+        time.sleep(SLEEP)
+        return F.cross_entropy(SlowBackward.apply(output), y)
+
+    lbfgs = bench(plain_net(), labelled(8), tmp_path, loss=slow_loss, optimizer=lambda p, lr: torch.optim.LBFGS(p, lr=lr, max_iter=2))
+    parts = lbfgs.fit(max_epochs=1, batch_size=8).result().time_spent
+    assert {"forward", "backward"} == {part for part in parts if parts[part] > 0.9 * SLEEP}
+
+
+def test_ranks_tell_how_long_one_waits_for_the_others(tmp_path):
+    def work():
+        from tests.engine.problems import labelled, plain_net
+        from tests.engine.resuming import Fit, settings_of, supervised
+
+        run = Fit(supervised(plain_net(), val=labelled(20, seed=2)), settings_of(), None)
+        return [e.parts for e in run.events if isinstance(e, TimeSpent)]
+
+    parts = on_ranks(2, work)[0]
+    assert parts
+    assert parts[-1]["sync"] > 0
+
+
+def test_what_lies_within_another_part_counts_once(monkeypatch):
+    """Logging within a validation; an update that a validation interrupts; time in no part is shared out."""
+    now = [0.0]
+    monkeypatch.setattr(step_timer, "perf_counter", lambda: now[0])
+
+    def later(seconds):
+        now[0] += seconds
+
+    timer = StepTimer(torch.device("cpu"), lambda: now[0])
+    timer.begin()
+    timer.wait(now[0])
+    later(1)
+    timer.arrived(1.0, idle=True)
+    with timer.timed("validation"):
+        later(4)
+        with timer.timed("logging"):
+            later(2)
+    later(3)
+    timer.mark("forward")
+    later(9)
+    timer.mark("backward")
+    timer.end()
+    later(12)  # between two updates
+    assert timer.due()
+    event = timer.take(7)
+    assert event == TimeSpent(7, 31.0, {"data": 1.0, "validation": 4.0, "logging": 2.0, "workbench": 0.0, "forward": 6.0, "backward": 18.0})
+    assert not timer.due()
+    assert timer.take(7) is None
+
+
+def test_an_update_that_is_not_timed_has_no_marks(monkeypatch):
+    """One in ten milliseconds is timed in parts."""
+    now = [100.0]
+    monkeypatch.setattr(step_timer, "perf_counter", lambda: now[0])
+    timer = StepTimer(torch.device("cpu"), lambda: now[0])
+    timer.begin()
+    for part in ("forward", "backward"):  # the second update comes too soon
+        timer.wait(now[0])
+        timer.arrived(0.0, idle=True)
+        now[0] += 0.004
+        timer.mark(part)
+        timer.end()
+    event = timer.take(2)
+    assert set(event.parts) == {"forward"}
+    assert event.parts["forward"] == pytest.approx(0.008)

@@ -1,0 +1,149 @@
+"""Measures where the time of a fit goes: data, forward, backward, optimizer, validation and the rest.
+
+Validation, checkpoints and logging are timed whenever they happen, and on a CPU so is the waiting for data. The parts
+of an update are timed for a sample of the updates: `mark` names the part that has just ended. On a GPU a mark is an
+event in the stream, which is read later, so that nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from workbench.events import TimeSpent
+
+EVERY = {"cpu": 0.01, "cuda": 0.05}
+"""Seconds between two updates that are timed in parts, by device. On other devices a part cannot be timed."""
+LONGEST = 30.0
+"""Seconds between two events at most; at first it is one, and then a hundredth of the run's length."""
+
+Time = Any
+"""A moment: seconds on CPU, an event of the stream on a device."""
+
+
+class StepTimer:
+    """Sums up seconds by part since the last event."""
+
+    def __init__(self, device: torch.device, clock: Callable[[], float]) -> None:
+        """clock: the run's length in seconds so far, without pauses."""
+        self._clock = clock
+        self._on_cpu = device.type == "cpu"
+        self._every = EVERY.get(device.type, float("inf"))
+        self._next = 0.0
+        """When the next update is timed in parts."""
+        self._marks: list[tuple[str, Time]] | None = None
+        """The ends of the parts of this update so far; None: it is not timed in parts."""
+        self._pending: deque[list[tuple[str, Time]]] = deque()
+        """The updates whose times have not been read."""
+        self._free: list[torch.cuda.Event] = []
+        self._sampled: dict[str, float] = {}
+        self._whole: dict[str, float] = {}
+        """Seconds of the parts that are timed whenever they happen."""
+        self._within = 0.0
+        """Of the part that `timed` times now: the seconds that belong to parts within it."""
+        self._updates = 0
+        """How often batches have arrived."""
+        self._seconds: float | None = None
+        """The run's length at the last event; None: nothing has begun."""
+
+    def begin(self) -> None:
+        """Begin to count."""
+        self._seconds = self._clock()
+
+    def wait(self, now: float) -> None:
+        """Training begins to wait for the batches of an update."""
+        self._marks = None
+        if now >= self._next and self._every < float("inf"):
+            self._next = now + self._every
+            self._marks = [("", self._now())]
+
+    def arrived(self, waited: float, *, idle: bool) -> None:
+        """The batches of an update have arrived after so many seconds. idle: the device had nothing to do meanwhile."""
+        self._updates += 1
+        if not self._on_cpu and not idle:
+            self.mark("data")
+            return
+        self._add("data", waited)
+        self._restart()
+
+    def mark(self, part: str) -> None:
+        """The time of this update since the last mark belongs to `part`."""
+        if self._marks is not None:
+            self._marks.append((part, self._now()))
+
+    def end(self) -> None:
+        """The update is over."""
+        if self._marks is not None:
+            self._pending.append(self._marks)
+            self._marks = None
+
+    @contextlib.contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Inside, all time belongs to `part`, also within an update that is timed."""
+        self.mark("workbench")
+        marks, self._marks = self._marks, None
+        began, outer, self._within = self._clock(), self._within, 0.0
+        try:
+            yield
+        finally:
+            passed = self._clock() - began
+            self._add(part, passed - self._within)
+            self._within = outer + passed
+            self._marks = marks
+            self._restart()
+
+    def due(self) -> bool:
+        """Whether it is time for an event."""
+        seconds = self._clock()
+        return self._seconds is not None and seconds - self._seconds >= min(max(1.0, seconds / 100), LONGEST)
+
+    def take(self, step: int) -> TimeSpent | None:
+        """The seconds since the last event by part; None: no update has begun."""
+        if self._seconds is None or not self._updates:
+            return None
+        self._read()
+        seconds = self._clock()
+        passed = seconds - self._seconds
+        parts = {part: spent for part, spent in self._whole.items() if spent > 0.0}
+        rest, sampled = passed - sum(parts.values()), sum(self._sampled.values())
+        for part, spent in self._sampled.items():
+            if sampled > 0.0 and rest > 0.0:
+                parts[part] = parts.get(part, 0.0) + rest * spent / sampled
+        if not sampled and rest > 0.0:
+            parts["other"] = rest
+        self._seconds, self._whole, self._sampled = seconds, {}, {}
+        return TimeSpent(step, passed, parts) if passed > 0.0 else None
+
+    def _add(self, part: str, seconds: float) -> None:
+        self._whole[part] = self._whole.get(part, 0.0) + seconds
+
+    def _restart(self) -> None:
+        """Leave out the time since the last mark."""
+        self.mark("")
+
+    def _now(self) -> Time:
+        if self._on_cpu:
+            return perf_counter()
+        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def _read(self) -> None:
+        """Sum up the updates whose marks the device has passed."""
+        while self._pending:
+            marks = self._pending[0]
+            if not self._on_cpu and not marks[-1][1].query():
+                return
+            self._pending.popleft()
+            for (_, began), (part, ended) in itertools.pairwise(marks):
+                if part:
+                    seconds = ended - began if self._on_cpu else began.elapsed_time(ended) / 1000
+                    self._sampled[part] = self._sampled.get(part, 0.0) + seconds
+            if not self._on_cpu:
+                self._free += [event for _, event in marks]

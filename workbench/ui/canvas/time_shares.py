@@ -1,0 +1,55 @@
+"""Shows where the time of a fit goes: the share of each part, of the last seconds while it runs, of all at its end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from workbench.events import Event, Resumed, RunEnded, RunStarted, TimeSpent
+from workbench.plots.time_spent import total
+from workbench.ui.canvas.messages import Outbox, cut
+
+RECENT = 10
+"""Events whose sum is shown while a fit runs."""
+MOST = 12
+"""Parts that are shown at most."""
+NAME = 40
+"""Bytes of a part's name."""
+
+
+class TimeShares:
+    """Sums up a fit's `TimeSpent` events."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._reset()
+
+    def _reset(self) -> None:
+        self._recent: deque[dict[str, float]] = deque(maxlen=RECENT)
+        self._all: dict[str, float] = {}
+
+    def clear(self) -> None:
+        """Begin without a fit."""
+        self._reset()
+        self._outbox.put("time", None)
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            self.clear()
+        elif isinstance(event, TimeSpent):
+            self._recent.append(event.parts)
+            self._all = total([self._all, event.parts])
+            self._put("Time of the last seconds", total(self._recent))
+        elif isinstance(event, Resumed):
+            self._recent.clear()  # of the run that this one continues
+        elif isinstance(event, RunEnded) and self._all:
+            self._put("Time of the whole run", self._all)
+
+    def _put(self, title: str, parts: dict[str, float]) -> None:
+        whole = sum(parts.values())
+        self._outbox.put("time", {"title": title, "shares": [*_shares(parts.items(), whole)]} if whole else None)
+
+
+def _shares(parts: Iterable[tuple[str, float]], whole: float) -> Iterable[list[str | float]]:
+    for name, seconds in [*parts][:MOST]:
+        yield [cut(name, NAME), round(seconds / whole, 4)]
