@@ -78,6 +78,9 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
     "RaceTrial": st.builds(ev.RaceTrial, FLOAT, COUNT, FLOAT),
     "SpeedTrial": st.builds(ev.SpeedTrial, SETTINGS, MAYBE, MAYBE, MAYBE, MAYBE, st.one_of(st.none(), TEXT)),
     "SpeedSearchEnded": st.builds(ev.SpeedSearchEnded, SETTINGS, TEXT, TEXT),
+    "ClipSearchEnded": st.builds(
+        ev.ClipSearchEnded, SETTINGS, MAYBE, st.lists(st.lists(FLOAT, max_size=3).map(tuple), max_size=2).map(tuple), TEXT, TEXT
+    ),
     "TuneStep": st.builds(ev.TuneStep, TEXT, SETTINGS, TEXT),
     "Message": st.builds(ev.Message, TEXT, st.sampled_from(["info", "warning", "error"]), COUNT),
     "Observed": st.builds(ev.Observed, COUNT, COUNT, st.sampled_from(["evaluation_mode", "same_order"]), NAMES),

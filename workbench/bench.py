@@ -22,7 +22,7 @@ from torch import Tensor
 from workbench.engine import rng
 from workbench.engine.dry_run import dry_run as trial
 from workbench.engine.validation.monitors import refuse_unreported
-from workbench.events import Called, Compared, Deleted, SettingsSet, Shown, StatusChanged
+from workbench.events import Called, Compared, Deleted, Event, SettingsSet, Shown, StatusChanged
 from workbench.export.source.capture import CallSite
 from workbench.launch import jobs, select_launcher
 from workbench.launch.code_line import Name, differing, line
@@ -56,12 +56,15 @@ from workbench.task.summary import ModelSummary
 from workbench.techniques.cadence import refuse_no_interval
 from workbench.trackers.listener import tracker_listeners
 from workbench.tuners.batch_size import BatchSizeRequest, BatchSizes
+from workbench.tuners.clip_search import ClipRequest, ClipSearch
 from workbench.tuners.lr_finder import LRCurve, LRRequest
-from workbench.tuners.plan import Plan
-from workbench.tuners.speed_search import PrecisionRequest, SpeedRequest, SpeedSearch, WorkersRequest
+from workbench.tuners.plan import Plan, SettingsRequest
+from workbench.tuners.speed_search import PrecisionRequest, SpeedSearch, WorkersRequest
 from workbench.values import shown
 
 T = TypeVar("T")
+TUNED = ("num_workers", "batch_size", "lr", "clip_val")
+"""The searches of `tune()`, in their order."""
 
 
 class Workbench:
@@ -324,7 +327,7 @@ class Workbench:
         """
         given = _named(settings, self.find_num_workers)
         request = WorkersRequest(max_val, seconds_per_trial)
-        return self._find_speed("find_num_workers", request, differing(request, WorkersRequest()), given)
+        return self._find_settings("find_num_workers", request, differing(request, WorkersRequest()), given, SpeedSearch.from_events)
 
     @lists_keywords(SettingsKwargs)
     def find_precision(
@@ -338,36 +341,47 @@ class Workbench:
         """
         given = _named(settings, self.find_precision)
         request = PrecisionRequest(try_compile, updates, tolerance)
-        return self._find_speed("find_precision", request, differing(request, PrecisionRequest()), given)
+        return self._find_settings("find_precision", request, differing(request, PrecisionRequest()), given, SpeedSearch.from_events)
+
+    @lists_keywords(SettingsKwargs)
+    def find_clip_val(self, *, updates: int = 200, **settings: Unpack[SettingsKwargs]) -> Job[ClipSearch]:
+        """Take `updates` updates without clipping, and read a clip value from their gradient norms; nothing is changed.
+
+        The result's `best` is empty where no norm stands out; `suggestion` is the value that a tenth of the norms
+        exceed, and `share_at(1.0)` the share that any other would cut. After a fit, `run.clip_suggestion` and
+        `run.plot("clip")` say the same of the whole run.
+        """
+        given = _named(settings, self.find_clip_val)
+        request = ClipRequest(updates)
+        return self._find_settings("find_clip_val", request, differing(request, ClipRequest()), given, ClipSearch.from_events)
 
     @lists_keywords(SettingsKwargs)
     def tune(
-        self, *, searches: Sequence[str] = ("num_workers", "batch_size", "lr"), apply: bool = False, **settings: Unpack[SettingsKwargs]
+        self, *, searches: Sequence[str] = TUNED, apply: bool = False, **settings: Unpack[SettingsKwargs]
     ) -> Job[Plan]:
-        """Find loader workers, then a batch size, then a learning rate (with a race), as one job.
+        """Find loader workers, then a batch size, a learning rate (with a race) and a clip value, as one job.
 
         Each search runs with what the ones before it found. searches: those to run, in their order. apply: set what was
         found when the job ends; otherwise `bench.set(**plan.settings)` does.
         """
         given = _named(settings, self.tune)
-        known = ("num_workers", "batch_size", "lr")
         asked = (searches,) if isinstance(searches, str) else tuple(searches)
-        if not asked or any(name not in known for name in asked):
-            raise SettingsError(f"searches={shown(searches)}: give one or more of {', '.join(map(repr, known))}.")
+        if not asked or any(name not in TUNED for name in asked):
+            raise SettingsError(f"searches={shown(searches)}: give one or more of {', '.join(map(repr, TUNED))}.")
         if not isinstance(apply, bool):
             raise SettingsError(f"apply={shown(apply)}: give True or False.")
         chosen = self._chosen(given)
         done = (lambda found: self.set(**found)) if apply else None
-        work = jobs.TuneWork(self._task, chosen, self._start, self.root, [f"find_{name}" for name in known if name in asked], done)
-        called = {**({"searches": asked} if asked != known else {}), **({"apply": True} if apply else {}), **given}
+        work = jobs.TuneWork(self._task, chosen, self._start, self.root, [f"find_{name}" for name in TUNED if name in asked], done)
+        called = {**({"searches": asked} if asked != TUNED else {}), **({"apply": True} if apply else {}), **given}
         return self._submit("tune", chosen, called, work, lambda job: Plan.from_events(job.events))
 
-    def _find_speed(
-        self, kind: str, request: SpeedRequest, called: Mapping[str, Any], given: dict[str, Any]
-    ) -> Job[SpeedSearch]:
+    def _find_settings(
+        self, kind: str, request: SettingsRequest, called: Mapping[str, Any], given: dict[str, Any], read: Callable[[Sequence[Event]], T]
+    ) -> Job[T]:
         chosen = self._chosen(given)
-        work = jobs.FindSpeedWork(self._task, chosen, kind, request)
-        return self._submit(kind, chosen, {**called, **given}, work, lambda job: SpeedSearch.from_events(job.events))
+        work = jobs.FindSettingsWork(self._task, chosen, kind, request)
+        return self._submit(kind, chosen, {**called, **given}, work, lambda job: read(job.events))
 
     @lists_keywords(SettingsKwargs)
     def validate(self, **settings: Unpack[SettingsKwargs]) -> Job[dict[str, float]]:

@@ -354,6 +354,20 @@ class SpeedSearchEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ClipSearchEnded:
+    """The search for a clip value is over. `best`: the settings it recommends; empty: no clipping is needed.
+
+    `suggestion`: the value that a tenth of the norms exceed. `norms`: of each optimizer those of its updates.
+    """
+
+    best: dict[str, Any]
+    suggestion: float | None
+    norms: tuple[tuple[float, ...], ...]
+    reason: str
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
 class TuneStep:
     """A search of a `tune` job is over: the settings that it recommends (none: they stay), and why."""
 
@@ -398,7 +412,7 @@ class RunEnded:
 
 Event = (
     RunStarted | StepsDone | TimeSpent | Validated | Logged | Saved | Resumed | Changed | StatusChanged | CurvePoint | RaceTrial | CurveEnded
-    | TrialStarted | Trial | SearchEnded | SpeedTrial | SpeedSearchEnded | TuneStep
+    | TrialStarted | Trial | SearchEnded | SpeedTrial | SpeedSearchEnded | ClipSearchEnded | TuneStep
     | Message | Observed | RunEnded
 )  # fmt: skip
 Emit = Callable[[Event], None]
@@ -407,7 +421,7 @@ _TYPES: dict[str, type] = {
     t.__name__: t
     for t in (
         RunStarted, StepsDone, TimeSpent, Validated, Logged, Saved, Resumed, Changed, StatusChanged, CurvePoint, RaceTrial, CurveEnded,
-        TrialStarted, Trial, SearchEnded, SpeedTrial, SpeedSearchEnded, TuneStep,
+        TrialStarted, Trial, SearchEnded, SpeedTrial, SpeedSearchEnded, ClipSearchEnded, TuneStep,
         Message, Observed, RunEnded,
     )
 }  # fmt: skip

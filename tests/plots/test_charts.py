@@ -326,7 +326,7 @@ def test_optimizers_that_take_turns_have_whole_lines_of_their_own() -> None:
     assert chart.series[3].y == pytest.approx(3.0)
     (rates,) = told.lr()
     assert [(s.name, s.y[0]) for s in rates.series] == [("optimizer 0", 0.1), ("optimizer 1", 0.2)]
-    first, second, share = told.clipping()
+    first, second, share, _ = told.clipping()
     assert (first.notes[0][:2], second.notes[0][:4]) == ("0%", "100%")
     assert [s.name for s in share.series] == ["optimizer 0", "optimizer 1"]
     assert share.series[1].y.tolist() == [100.0] * 4

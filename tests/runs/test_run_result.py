@@ -381,7 +381,7 @@ def test_a_part_of_the_picture_may_be_asked_for() -> None:
     run = Run.from_events(of_two())
     assert [c.title for c in run.charts("lr")] == ["Learning rate"]
     assert [c.title for c in run.charts("loss")] == ["Loss"]
-    assert [c.title for c in run.charts("clip")][-1] == "Share of updates clipped"
+    assert [c.title for c in run.charts("clip")][-2:] == ["Share of updates clipped", "Share of updates that a clip value would cut"]
     assert run.figure("lr").layout.yaxis.type == "log"
     assert isinstance(run.plot("clip"), Figure)
     ax = Figure().subplots()

@@ -11,7 +11,7 @@ from workbench.settings import SettingsError
 from workbench.tuners.plan import Plan
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SEARCHES = ["find_num_workers", "find_batch_size", "find_lr"]
+SEARCHES = ["find_num_workers", "find_batch_size", "find_lr", "find_clip_val"]
 
 
 def test_one_job_finds_all(tmp_path):
@@ -22,7 +22,8 @@ def test_one_job_finds_all(tmp_path):
     job = b.tune()
     plan = job.result()
     assert [step.search for step in plan.steps] == SEARCHES
-    assert set(plan.settings) == {"num_workers", "batch_size", "lr"}
+    assert {"num_workers", "batch_size", "lr"} <= set(plan.settings) <= {"num_workers", "batch_size", "lr", "gradient_clip_val"}
+    assert plan.clip.best == {k: v for k, v in plan.settings.items() if k == "gradient_clip_val"}
     assert all(step.reason for step in plan.steps)
     assert sum(isinstance(event, RunStarted) for event in job.events) == 1
     assert job.events[0].kind == "tune"

@@ -19,6 +19,7 @@ from workbench.events import (
     BenchEvent,
     Called,
     Changed,
+    ClipSearchEnded,
     Compared,
     CurveEnded,
     CurvePoint,
@@ -139,6 +140,9 @@ class FakeBench:
     def find_precision(self) -> FakeJob:
         return self._start("find_precision", lambda job: speeds(job, "precision", ("32-true", "bf16-mixed")))
 
+    def find_clip_val(self) -> FakeJob:
+        return self._start("find_clip_val", clips)
+
     def tune(self, **said: Any) -> FakeJob:
         return self._start("tune", tuning, **said)
 
@@ -241,6 +245,13 @@ def speeds(job: FakeJob, name: str = "num_workers", values: tuple[Any, ...] = (0
     for number, value in enumerate(values):
         yield SpeedTrial({name: value}, 100.0 * (1 + number), waiting=0.1)
     yield SpeedSearchEnded({name: values[-1]}, "twice as fast", "all tried")
+    yield RunEnded("finished", 0, 4.0)
+
+
+def clips(job: FakeJob) -> Iterator[Event]:
+    """A search that finds a clip value."""
+    yield RunStarted(job.id, "find_clip_val", job.settings.model_dump(), "cuda:0")
+    yield ClipSearchEnded({"gradient_clip_val": 0.5}, 0.5, ((0.1, 0.2, 3.0),), "some norms are up to 15 times those around them", "all taken")
     yield RunEnded("finished", 0, 4.0)
 
 

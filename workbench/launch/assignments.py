@@ -36,7 +36,7 @@ from workbench.task.protocol import Task
 from workbench.techniques import limits
 from workbench.tuners import lr_finder, sweep
 from workbench.tuners.lr_finder import LRRequest
-from workbench.tuners.speed_search import SpeedRequest
+from workbench.tuners.plan import SettingsRequest
 from workbench.tuners.stages import data_of_stage
 
 
@@ -149,10 +149,10 @@ class FindLRAssignment(Assignment):
         return Done("stopped" if end.ended == sweep.STOPPED else "finished")
 
 
-class FindSpeedAssignment(Assignment):
-    """A search for faster settings; afterwards the model is as before."""
+class FindSettingsAssignment(Assignment):
+    """A search for workers, a precision or a clip value; afterwards the model is as before."""
 
-    def __init__(self, id: str, task: Task, settings: Settings, kind: str, request: SpeedRequest) -> None:
+    def __init__(self, id: str, task: Task, settings: Settings, kind: str, request: SettingsRequest) -> None:
         super().__init__(id, task, settings)
         self.kind = kind  # type: ignore[misc]
         self._request = request

@@ -93,7 +93,8 @@ class Job(Generic[T]):
 
     Attributes:
         id: the name of its record: "0012-fit".
-        kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "tune", "validate", "test" or "predict".
+        kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "tune",
+            "validate", "test" or "predict".
         folder: the folder of its record; None: it has none here.
         events: everything that it has reported so far, in order.
     """

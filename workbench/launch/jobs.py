@@ -15,6 +15,7 @@ from workbench.engine.checkpoint.weights_copy import WeightsCopy
 from workbench.engine.optim import total_steps
 from workbench.engine.setup import open_session
 from workbench.events import (
+    ClipSearchEnded,
     CurveEnded,
     Event,
     Message,
@@ -32,7 +33,7 @@ from workbench.launch.assignments import (
     Done,
     EvaluateAssignment,
     FindLRAssignment,
-    FindSpeedAssignment,
+    FindSettingsAssignment,
     FitAssignment,
     PredictAssignment,
 )
@@ -56,9 +57,11 @@ from workbench.task.protocol import Phase, Task
 from workbench.trackers.listener import TrackerListener
 from workbench.tuners import batch_size
 from workbench.tuners.batch_size import BatchSizeRequest, Trials
+from workbench.tuners.clip_search import ClipRequest
 from workbench.tuners.effective_batch import effective_batch
 from workbench.tuners.lr_finder import LRRequest
-from workbench.tuners.speed_search import SpeedRequest, WorkersRequest
+from workbench.tuners.plan import SettingsRequest
+from workbench.tuners.speed_search import WorkersRequest
 from workbench.tuners.stages import data_of_stage
 
 
@@ -186,20 +189,20 @@ class FindLRWork(BenchWork):
                 before.put(self._task)
 
 
-class FindSpeedWork(BenchWork):
-    """Search for faster settings; the model is only read."""
+class FindSettingsWork(BenchWork):
+    """Search for workers, a precision or a clip value; the model is only read."""
 
-    def __init__(self, task: Task, settings: Settings, kind: str, request: SpeedRequest) -> None:
+    def __init__(self, task: Task, settings: Settings, kind: str, request: SettingsRequest) -> None:
         super().__init__(task, settings)
         self._kind, self._request = kind, request
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
-        searching = FindSpeedAssignment(self._place.id, self._task, self.settings, self._kind, self._request)
+        searching = FindSettingsAssignment(self._place.id, self._task, self.settings, self._kind, self._request)
         return self._run_assignment(searching, emit, inbox, self._read_ahead("fit", self._task.train)).status
 
 
 class TuneWork(BenchWork):
-    """Search for workers, a batch size and a learning rate, each with what was found before; the model is only read."""
+    """Search for workers, a batch size, a learning rate and a clip value, each with what was found before."""
 
     def __init__(
         self, task: Task, settings: Settings, start: InitialWeights, root: Path, searches: Sequence[str],
@@ -208,7 +211,7 @@ class TuneWork(BenchWork):
         """apply: gets the settings at the end; None: nothing is applied."""
         super().__init__(task, settings)
         if select_launcher.select_launcher(settings).strategy == "launch":
-            raise TaskError("tune() cannot run in launched processes: call find_num_workers, find_batch_size and find_lr one by one.")
+            raise TaskError("tune() cannot run in launched processes: call find_num_workers, find_batch_size, find_lr and find_clip_val one by one.")
         self._start, self._root, self._searches, self._apply = start, root, searches, apply
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
@@ -234,9 +237,11 @@ class TuneWork(BenchWork):
 
     def _work(self, name: str, settings: Settings) -> BenchWork:
         if name == "find_num_workers":
-            return FindSpeedWork(self._task, settings, name, WorkersRequest())
+            return FindSettingsWork(self._task, settings, name, WorkersRequest())
         if name == "find_batch_size":
             return FindBatchSizeWork(self._task, settings, BatchSizeRequest())
+        if name == "find_clip_val":
+            return FindSettingsWork(self._task, settings, name, ClipRequest())
         wanted = StartSpec.of("fresh")
         return FindLRWork(self._task, settings, self._start, wanted, self._root, LRRequest(race=not self._task.manual))
 
@@ -245,7 +250,7 @@ def _step(name: str, events: Sequence[Event]) -> TuneStep:
     """What the search of these events recommends."""
     for event in reversed(events):
         match event:
-            case SpeedSearchEnded():
+            case SpeedSearchEnded() | ClipSearchEnded():
                 return TuneStep(name, dict(event.best), event.reason)
             case SearchEnded() if event.best is not None:
                 return TuneStep(name, {"batch_size": event.best}, event.reason)

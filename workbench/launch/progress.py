@@ -33,6 +33,7 @@ from workbench.runs.record.event_log import RecordGone, since
 
 _NAMES = {
     "find_lr": "find LR", "find_batch_size": "find batch size", "find_num_workers": "find workers", "find_precision": "find precision",
+    "find_clip_val": "find clip value",
 }  # fmt: skip
 _TRIALS = ("find_batch_size", "find_num_workers", "find_precision", "tune")
 """The jobs whose progress is counted in trials."""

@@ -6,13 +6,13 @@ the gradient, that sets the length of every step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from workbench.plots.changes import Changes, change_marks
-from workbench.plots.chart import Array, Axis, Chart, Series
+from workbench.plots.chart import Array, Axis, Chart, Mark, Series
 from workbench.plots.ranges import span, wide
 
 WINDOW = 200
@@ -126,6 +126,31 @@ def suggest_clip(*norms: Array) -> float | None:
         if len(known) >= ENOUGH:
             found.append(float(np.percentile(known, _PERCENTILE)))
     return float(f"{max(found):.2g}") if found and max(found) > 0 else None
+
+
+def clip_share(norms: Sequence[Array], clip_val: float) -> float:
+    """The share of updates that a clip value would cut, by their norms before clipping (shape (rows,) for each optimizer)."""
+    known = np.concatenate([np.asarray(one, np.float64) for one in norms] or [np.empty(0)])
+    known = known[np.isfinite(known)]
+    return float((known > clip_val * (1 + _ROUNDING)).mean()) if len(known) else 0.0
+
+
+def cut_by_value(norms: Sequence[Array], suggestion: float | None = None) -> Chart:
+    """The share of updates that each clip value would cut: of the first, the middle and the last third of the updates.
+
+    How to read it: lines that lie apart mean that norms change while it trains, so no single value cuts the same share
+    all the time.
+    """
+    series: list[Series] = []
+    for tone, (name, part) in enumerate((("first third", 0), ("middle third", 1), ("last third", 2))):
+        thirds = [np.array_split(np.asarray(one, np.float64), 3)[part] for one in norms]
+        known = np.sort(np.concatenate([one[np.isfinite(one) & (one > 0)] for one in thirds] or [np.empty(0)]))
+        if len(known):
+            series.append(Series(name, known, 100 * (1 - np.arange(1, len(known) + 1) / len(known)), "line", tone))
+    marks = () if suggestion is None else (Mark(suggestion, f"{suggestion:g}", None, emphasis=True, why="a tenth of the last norms exceed it"),)
+    return Chart(
+        "Share of updates that a clip value would cut", Axis("clip value", log=True), Axis("clipped", "%", range=(-4, 104)), tuple(series), marks
+    )
 
 
 def moving_share(cut: Array, window: int = WINDOW) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from workbench.plots.changes import Changes, only
 from workbench.plots.chart import Array, Chart, Mark
-from workbench.plots.clipping import Clipped, clipping, suggest_clip
+from workbench.plots.clipping import Clipped, clip_share, clipping, cut_by_value, suggest_clip
 from workbench.plots.grad_norm import grad_norm
 from workbench.plots.logged import Points, logged
 from workbench.plots.loss import loss
@@ -99,12 +99,21 @@ class RunData:
         apart = by_optimizer(self.history, "grad_norm")
         return suggest_clip(*(apart.values() or [self.history.get("grad_norm", np.empty(0))]))
 
+    def clip_share_at(self, clip_val: float) -> float | None:
+        """The share of updates that a clip value would have cut; None where the norms are not those that are clipped."""
+        norms = [part.before for part in self.clipped_by_optimizer().values()]
+        known = self.clips_norm and any(np.isfinite(one).any() for one in norms)
+        return clip_share(norms, clip_val) if known else None
+
     def clipping(self) -> list[Chart]:
         parts = self.clipped_by_optimizer()
         if not any(np.isfinite(part.before).any() for part in parts.values()):
             return []
         limit = self.limit if self.clips_norm else None
-        return clipping(self.history["step"], parts, limit, only(self.changes, "gradient_clip_val"))
+        charts = clipping(self.history["step"], parts, limit, only(self.changes, "gradient_clip_val"))
+        if self.clips_norm:
+            charts.append(cut_by_value([part.before for part in parts.values()], self.suggested_clip()))
+        return charts
 
     def clipped(self, suffix: str = "") -> Clipped:
         """The norms before and after clipping, of all optimizers together or (with ".0" …) of one."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from workbench.events import (
     Changed,
+    ClipSearchEnded,
     CurveEnded,
     CurvePoint,
     Event,
@@ -19,7 +20,7 @@ from workbench.events import (
     SpeedTrial,
     Trial,
 )  # fmt: skip
-from workbench.plots import batch_size, lr_curve, speed
+from workbench.plots import batch_size, clipping, lr_curve, speed
 from workbench.plots.changes import Changes
 from workbench.plots.chart import Chart
 from workbench.plots.run import Best
@@ -70,6 +71,9 @@ def search_charts(events: Sequence[Event]) -> list[Chart]:
     if trials:
         over = next((e for e in events if isinstance(e, SearchEnded)), None)
         return batch_size.batch_size(trials, over.best if over else None, over.largest if over else None)
+    clip = next((e for e in reversed(events) if isinstance(e, ClipSearchEnded)), None)
+    if clip is not None:
+        return [clipping.cut_by_value([np.asarray(one, np.float64) for one in clip.norms], clip.suggestion)]
     tried = [e for e in events if isinstance(e, SpeedTrial)]
     if tried:
         ended = next((e for e in events if isinstance(e, SpeedSearchEnded)), None)

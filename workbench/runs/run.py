@@ -57,7 +57,8 @@ class Run:
 
     Attributes:
         id: its name among the runs of its folder: "0012-fit".
-        kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "tune", "validate", "test" or "predict".
+        kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "tune",
+            "validate", "test" or "predict".
         status: "queued", "running", "paused", "finished", "stopped" or "failed".
         step: the number of updates taken.
         seconds: how long it ran, without pauses.
@@ -178,6 +179,13 @@ class Run:
     def clip_shares(self) -> tuple[float | None, ...]:
         """The same for each optimizer, by its own updates and its own norm."""
         return tuple(part.share for part in self._data.clipped_by_optimizer().values())
+
+    def clip_share_at(self, clip_val: float) -> float | None:
+        """The share of the recorded updates that this clip value would have cut, from 0 to 1; None: that is not known.
+
+        It reads the norms that were measured: with clipping on, the run would have gone another way.
+        """
+        return self._data.clip_share_at(clip_val)
 
     @property
     def clip_suggestion(self) -> float | None:

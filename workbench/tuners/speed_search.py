@@ -159,7 +159,6 @@ class PrecisionRequest:
         return SpeedSearchEnded(best, reason, "stopped" if inbox.has(Stop) else "all tried")
 
 
-SpeedRequest = WorkersRequest | PrecisionRequest
 
 
 def _check_seconds(seconds: float) -> None:

@@ -48,8 +48,11 @@ class Bench(Protocol):
     def find_precision(self) -> Any:
         """Start a search for a precision."""
 
+    def find_clip_val(self) -> Any:
+        """Start a search for a clip value."""
+
     def tune(self) -> Any:
-        """Start a search for workers, a batch size and a learning rate."""
+        """Start a search for workers, a batch size, a learning rate and a clip value."""
 
     def fit(self, start: str = ..., **settings: Unpack[SettingsKwargs]) -> Any:
         """Start a fit."""

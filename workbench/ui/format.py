@@ -87,6 +87,7 @@ _JOBS = {
     "find_lr": "Learning-rate finder",
     "find_batch_size": "Batch-size finder",
     "find_num_workers": "Search for loader workers",
+    "find_clip_val": "Search for a clip value",
     "find_precision": "Search for a precision",
     "tune": "Tuning",
     "validate": "Validation",

@@ -75,7 +75,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         """The events of `_replayed` that may come after `_CAUGHT_UP`: the last few of the jobs that were running."""
         self.notice = Notice()
         self._finders = Finders(bench, self.notice.attempt)
-        finding = Finding(self._finders.find_batch_size, self._finders.find_lr, self._look_at, self._use)
+        finding = Finding(
+            self._finders.find_batch_size, self._finders.find_lr, self._finders.find_clip_val, self._look_at, self._use
+        )  # fmt: skip
         self.header = Header(bench.settings, self._edit, finding, bench.summary.optimizers)
         self.canvas = LiveView(marker=bench.settings.lr, clip=bench.settings.gradient_clip_val or 0.0)
         self.export_form = ExportForm(bench, lambda: self.run, self.canvas.put, self.notice)

@@ -111,6 +111,17 @@ def test_workers_and_precision_have_a_find_button_in_the_form(name: str, value: 
     assert lines[-1] == f"bench.set({name}={value!r})"
 
 
+def test_the_clip_value_has_a_find_button_too() -> None:
+    bench = FakeBench()
+    panel, lines = Panel(bench), said(bench)
+    panel.header.find_clip.click()
+    until(lambda: visible(panel.header.use_clip))
+    assert bench.settings.gradient_clip_val is None
+    panel.header.use_clip.click()
+    assert bench.settings.gradient_clip_val == 0.5
+    assert lines == ["bench.find_clip_val()", "bench.set(gradient_clip_val=0.5)"]
+
+
 def test_the_trials_of_workers_are_on_the_progress_line() -> None:
     screen = Screen()
     screen.draw(*speeds(FakeJob("0001-find_num_workers", "find_num_workers", Settings.make(), lambda job: iter(()))))

@@ -24,6 +24,7 @@ from workbench.runs.run import Run
 from workbench.runs.store import check_id
 from workbench.settings import Settings
 from workbench.tuners.batch_size import BatchSizes
+from workbench.tuners.clip_search import ClipSearch
 from workbench.tuners.lr_finder import LRCurve
 from workbench.tuners.plan import Plan
 from workbench.tuners.speed_search import SpeedSearch
@@ -151,6 +152,8 @@ def _finish(kind: str, folder: Path) -> Callable[[Job[Any]], Any]:
         return lambda job: BatchSizes.from_events(job.events)
     if kind in ("find_num_workers", "find_precision"):
         return lambda job: SpeedSearch.from_events(job.events)
+    if kind == "find_clip_val":
+        return lambda job: ClipSearch.from_events(job.events)
     if kind == "tune":
         return lambda job: Plan.from_events(job.events)
     if kind in ("validate", "test"):

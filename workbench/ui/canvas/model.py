@@ -10,6 +10,7 @@ from workbench.events import (
     BenchEvent,
     Called,
     Changed,
+    ClipSearchEnded,
     Compared,
     CurveEnded,
     CurvePoint,
@@ -120,7 +121,7 @@ class CanvasModel:
                 del self._speeds[:-SPEEDS]
                 if self._progress.kind != "tune":
                     self._progress.search(self._progress.done + 1, self._values())
-            case SpeedSearchEnded():
+            case SpeedSearchEnded() | ClipSearchEnded():
                 if self._progress.kind != "tune":
                     self._progress.found(event)
             case TuneStep():

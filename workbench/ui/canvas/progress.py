@@ -8,6 +8,7 @@ from typing import Any
 
 from workbench.events import (
     Changed,
+    ClipSearchEnded,
     CurveEnded,
     Resumed,
     RunEnded,
@@ -119,12 +120,12 @@ class Progress:
         self._say(f"{format.job(self.kind)}: {status}.")
         self._put()
 
-    def found(self, event: CurveEnded | SearchEnded | SpeedSearchEnded) -> None:
+    def found(self, event: CurveEnded | SearchEnded | SpeedSearchEnded | ClipSearchEnded) -> None:
         if isinstance(event, CurveEnded):
             known = event.suggestion is not None
             self._ended = f"suggestion {format.rate(event.suggestion)}" if known else "no rate can be trusted here"
-        elif isinstance(event, SpeedSearchEnded):
-            self._ended = ", ".join(f"{name}={value}" for name, value in event.best.items()) or event.ended
+        elif isinstance(event, SpeedSearchEnded | ClipSearchEnded):
+            self._ended = ", ".join(f"{name}={value}" for name, value in event.best.items()) or event.reason or event.ended
         else:
             known = event.best is not None
             self._ended = f"best {event.best}, largest {event.largest}" if known else "no size fits"

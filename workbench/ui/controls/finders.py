@@ -6,7 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.events import BenchEvent, CurveEnded, RunStarted, SearchEnded, SpeedSearchEnded
+from workbench.events import (
+    BenchEvent,
+    ClipSearchEnded,
+    CurveEnded,
+    RunStarted,
+    SearchEnded,
+    SpeedSearchEnded,
+)
 from workbench.ui import format
 from workbench.ui.bench import Bench
 from workbench.ui.controls.form import Form
@@ -50,6 +57,9 @@ class Finders:
         asked = {"keep_effective": True} if keep else {}
         self._ask("Find batch size", lambda: self._bench.find_batch_size(**asked))
 
+    def find_clip_val(self) -> None:
+        self._ask("Find clip value", self._bench.find_clip_val)
+
     @property
     def of_settings(self) -> dict[str, tuple[str, Callable[[], None]]]:
         """The searches in the form of all settings: by setting, what it does, and the call."""
@@ -82,6 +92,9 @@ class Finders:
                 self.look_at(header, self._optimizer)
             case SearchEnded():
                 self._offer_size(event, header)
+            case ClipSearchEnded():
+                value = event.best.get("gradient_clip_val")
+                header.use_clip.offer(dict(event.best), format.rate(value) if value else "", event.reason, self._bench.settings)
             case SpeedSearchEnded():
                 name = next((name for name in form.found if name in event.best), None)
                 if name is not None:

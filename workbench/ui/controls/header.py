@@ -56,6 +56,8 @@ class Finding:
     """Search; True: keep the number of samples in an update."""
     lr: Callable[[int, bool], None]
     """Sweep this optimizer; True: and race."""
+    clip_val: Callable[[], None]
+    """Measure gradient norms, and suggest a clip value."""
     look_at: Callable[[int], None]
     """Show this optimizer's curves."""
     use: Callable[[dict[str, Any]], None]
@@ -79,7 +81,7 @@ class Header(widgets.Box):  # type: ignore[misc]
             value=10 ** on_slider(settings.lr), base=10, min=LOWEST, max=HIGHEST, step=STEP, readout_format=".1e", continuous_update=False,
             layout=widgets.Layout(flex="1 1 70px", width="auto", min_width="70px"), tooltip=setting_control.tooltip("lr"),
         )  # fmt: skip
-        self.use_batch_size, self.use_lr = Found(finding.use), Found(finding.use)
+        self.use_batch_size, self.use_lr, self.use_clip = Found(finding.use), Found(finding.use), Found(finding.use)
         self.keep = widgets.Checkbox(indent=False, layout=widgets.Layout(width="auto")).add_class("wb-keep")
         self.optimizer = widgets.Dropdown(
             options=[(str(i), i) for i in range(optimizers)], description="of optimizer", layout=widgets.Layout(width="auto"),
@@ -92,12 +94,13 @@ class Header(widgets.Box):  # type: ignore[misc]
             "Race", "Sweep, then train four rates around the suggestion for a while: validation batches judge",
             lambda: finding.lr(self.optimizer.value, True),
         )  # fmt: skip
+        self.find_clip = _button("Find", "Measure the gradient norms of 200 updates, and suggest a clip value", finding.clip_val)
         self._size_step = _step("①", "Batch size", [self.batch_size.widget, self.find_batch_size, self.keep, self.use_batch_size])
         rate = [self.slider, self.lr.widget, self.find_lr, self.race, self.optimizer, self.use_lr]
         super().__init__([
             self._size_step,
             _step("②", "Learning rate", rate).add_class("wb-step-lr"),
-            _step("③", "Clip", [self.clip.widget], "0: off"),
+            _step("③", "Clip", [self.clip.widget, self.find_clip, self.use_clip], "0: off"),
             _step("④", "Epochs", [self.epochs.widget]),
         ])  # fmt: skip
         self.add_class("wb-four")
@@ -121,6 +124,7 @@ class Header(widgets.Box):  # type: ignore[misc]
             self.epochs.widget.placeholder = "–" if settings.epochs is None else str(settings.epochs)
             self.use_lr.settle(settings)
             self.use_batch_size.settle(settings)
+            self.use_clip.settle(settings)
             self._show_kept(settings)
             self._size_step.children[0].value = _name("①", "Batch size", _each(settings))
         finally:

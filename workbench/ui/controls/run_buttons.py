@@ -42,7 +42,7 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         )  # fmt: skip
         self.apply = button("Apply to the run", "", actions.apply).add_class("wb-apply")
         self.tune = button(
-            "Tune", "Find loader workers, a batch size and a learning rate, one after another; nothing is applied", actions.tune
+            "Tune", "Find loader workers, a batch size, a learning rate and a clip value, one after another; nothing is applied", actions.tune
         )
         self.settings = _toggle("All settings", "Every other setting", icon="sliders")
         self.export = _toggle("Export…", "See and write a script that repeats the last fit")

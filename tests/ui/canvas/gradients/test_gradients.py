@@ -195,6 +195,22 @@ def test_what_measures_ratios_is_said() -> None:
     assert state(screen)["ratios"] == {"on": True, "words": "The next fit measures update ratios."}
 
 
+def test_the_caption_says_what_a_chosen_clip_value_would_have_cut() -> None:
+    """Of the first and of the last updates of this run, whose norms fall; nothing for the value that it has."""
+    screen = Screen()
+    high, low = [8.0] * 100 + [4.0] * 100, [1.0] * 199 + [9.0]
+    screen.draw(
+        started(), StepsDone(0, 1, 200, 0, 1.0, {"loss": pack([1.0] * 200), "lr": pack([0.1] * 200), "grad_norm": pack(high)}),
+        StepsDone(200, 1, 200, 0, 2.0, {"loss": pack([1.0] * 200), "lr": pack([0.1] * 200), "grad_norm": pack(low)}),
+    )  # fmt: skip
+    screen.draw(SettingsSet(Settings.make(gradient_clip_val=5.0).model_dump()))
+    screen.settle()
+    assert str(state(screen)["norm"]["caption"]).endswith("5 would cut 50% of the first 200 updates, 0.5% of the last 200")
+    screen.draw(SettingsSet(Settings.make().model_dump()))
+    screen.settle()
+    assert "would cut" not in str(state(screen)["norm"]["caption"])
+
+
 def test_the_caption_can_be_read_and_says_all_at_rest() -> None:
     screen, ones = Screen(), np.ones((1, 1))
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Changed, Floats, RunStarted, StepsDone
-from workbench.plots.clipping import WINDOW, suggest_clip, was_cut
+from workbench.plots.clipping import WINDOW, clip_share, suggest_clip, was_cut
 from workbench.plots.smooth import Smoother
 from workbench.ui import format
 from workbench.ui.canvas.gradients.layers import Layers
@@ -47,6 +47,8 @@ class Gradients:
         """The view of the heat map whose rows were sent."""
         self._wanted = False
         """Whether the next fit is to measure update ratios."""
+        self._chosen: float | None = None
+        """The clip value that is set for the next fit."""
         self._clear({}, ())
 
     def _clear(self, settings: dict[str, Any], names: tuple[str, ...]) -> None:
@@ -54,6 +56,8 @@ class Gradients:
         self._smooth = Smoother()
         self._recent: dict[str, NDArray[np.float64]] = {}
         """The last norms before clipping: of all, and of each optimizer where there are several."""
+        self._first: NDArray[np.float64] = np.empty(0)
+        """The first norms of all."""
         self._cut: NDArray[np.float64] = np.empty(0)
         self._clips: list[list[Any]] = [[0, settings.get("gradient_clip_val")]]
         self._by_norm = settings.get("gradient_clip_algorithm", "norm") == "norm"
@@ -95,6 +99,9 @@ class Gradients:
     def settings(self, settings: dict[str, Any]) -> None:
         """The settings of the next fit."""
         self._wanted = bool(settings.get("track_update_ratio", False))
+        chosen = settings.get("gradient_clip_val")
+        if chosen != self._chosen:
+            self._chosen, self._captioned = chosen, -EVERY  # who drags the clip line wants to know now
         self._untold = True
 
     def steps(self, event: StepsDone, loss: NDArray[np.float64]) -> Norms:
@@ -181,6 +188,8 @@ class Gradients:
         there = np.isfinite(norm)
         self._cut = np.concatenate([self._cut, clipped[there]])[-WINDOW:]
         self._recent["grad_norm"] = _last(self._recent.get("grad_norm"), norm[there])
+        if len(self._first) < WINDOW:
+            self._first = np.concatenate([self._first, norm[there]])[:WINDOW]
         for name in event.columns:
             if name.startswith("grad_norm.") and name.removeprefix("grad_norm.").isdigit():
                 self._recent[name] = _last(self._recent.get(name), column(event, name))
@@ -239,10 +248,18 @@ class Gradients:
         p50, p95 = np.percentile(norms, [50, 95])
         spread = f"p50 {format.number(float(p50))} · p95 {format.number(float(p95))}"
         if not self._clips[-1][1]:
-            return f"no clipping · {spread}"
+            return f"no clipping · {spread}{self._would_cut(norms)}"
         if not self._same:
             return f"the clip value limits {'the 2-norm' if self._by_norm else 'each entry'} and is not drawn among these norms · {spread}"
-        return f"clipped {format.percent(float(self._cut.mean()))} of the last {len(self._cut)} · {spread}"
+        return f"clipped {format.percent(float(self._cut.mean()))} of the last {len(self._cut)} · {spread}{self._would_cut(norms)}"
+
+    def _would_cut(self, norms: NDArray[np.float64]) -> str:
+        """What the value that is set for the next fit would have cut of this one; "" where it is this one's, or off."""
+        value = self._chosen
+        if not value or value == self._clips[-1][1] or not self._by_norm or not self._same or len(self._recent) > 1:
+            return ""
+        then, now = (format.percent(clip_share([part], value)) for part in (self._first, norms))
+        return f" · {format.number(value)} would cut {then} of the first {len(self._first)} updates, {now} of the last {len(norms)}"
 
 
 def column(event: StepsDone, name: str) -> NDArray[np.float64]:

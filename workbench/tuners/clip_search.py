@@ -1,0 +1,164 @@
+"""Finds a clip value: takes real updates without clipping, and reads their gradient norms.
+
+How to read it: a clip value that a tenth of the norms exceed catches spikes and leaves the usual update alone. Where no
+norm stands out, clipping would change little, and none is recommended. The norms of a whole run say more, since they
+usually fall while it trains: `run.clip_suggestion` and `run.plot("clip")` read those.
+Source: Pascanu, Mikolov & Bengio (2013), "On the difficulty of training recurrent neural networks", section 3.2.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.commands import Inbox, Stop
+from workbench.engine import rng
+from workbench.engine.session import Session
+from workbench.engine.setup import open_session
+from workbench.engine.snapshot import scratch
+from workbench.engine.step import train_step
+from workbench.events import ClipSearchEnded, Emit, StepsDone
+from workbench.instruments.finite import NonFiniteError
+from workbench.plots.chart import Chart
+from workbench.plots.clipping import ENOUGH, clip_share, cut_by_value, suggest_clip
+from workbench.runs.printable import printable
+from workbench.settings import Settings, SettingsError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
+from workbench.tuners.trial_batches import cycled_windows
+from workbench.values import shown
+
+STANDS_OUT = 3.0
+"""A norm stands out that is so many times the median of those around it."""
+_AROUND = 21
+_FLUSH = 100
+"""Updates between two readings of the meter, which has room for a few hundred."""
+
+Norms = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ClipSearch:
+    """What was found. `best`: the settings to take, as `bench.set(**found.best)` does; empty: none is needed.
+
+    `suggestion`: the value that a tenth of the norms exceed, also where none is needed. `norms`: of each optimizer the
+    2-norms of its gradients before clipping, one for each update. `reason` says why.
+    """
+
+    best: Mapping[str, Any]
+    suggestion: float | None
+    norms: tuple[Norms, ...]
+    reason: str
+    ended: str
+
+    @classmethod
+    def from_events(cls, events: Iterable[Any]) -> ClipSearch:
+        """From a run's events or its record, as far as the search got."""
+        ends = [e for e in events if isinstance(e, ClipSearchEnded)]
+        end = ends[-1] if ends else ClipSearchEnded({}, None, (), "", "not ended")
+        return cls(end.best, end.suggestion, tuple(np.asarray(one, np.float64) for one in end.norms), end.reason, end.ended)
+
+    def share_at(self, clip_val: float) -> float:
+        """The share of the updates that this clip value would have cut, from 0 to 1."""
+        return clip_share(self.norms, clip_val)
+
+    def figure(self) -> Any:
+        """The share of updates that each clip value would cut, as a plotly figure."""
+        from workbench.plots import plotly
+
+        return plotly.figure(self._chart())
+
+    def plot(self, ax: Any = None) -> Any:
+        """The same with matplotlib: a figure of its own, or drawn into `ax`, which is returned."""
+        from workbench.plots import matplotlib
+
+        return matplotlib.figure(self._chart()) if ax is None else matplotlib.draw(self._chart(), ax)
+
+    def _chart(self) -> Chart:
+        return cut_by_value(self.norms, self.suggestion)
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"{name}={value!r}" for name, value in self.best.items()) or "unchanged"
+        return printable(f"ClipSearch: {best} ({self.ended})\n  {self.reason}")
+
+
+@dataclass(frozen=True)
+class ClipRequest:
+    """How to search a clip value: from the norms of so many updates."""
+
+    updates: int = 200
+
+    def __post_init__(self) -> None:
+        if isinstance(self.updates, bool) or not isinstance(self.updates, int) or self.updates < ENOUGH:
+            raise SettingsError(f"updates={shown(self.updates)}: give a whole number of at least {ENOUGH}; 200 is usual.")
+
+    def run(self, task: Task, settings: Settings, emit: Emit, inbox: Inbox) -> ClipSearchEnded:
+        """Take the updates, and read a clip value from their norms; the task is as it was before."""
+        if settings.gradient_clip_algorithm != "norm":
+            raise TaskError(
+                f"find_clip_val measures norms, and gradient_clip_algorithm={settings.gradient_clip_algorithm!r} limits each entry: "
+                'set "norm", or choose the value yourself.'
+            )
+        chosen = settings.replace(gradient_clip_val=None, track_grad_norm=2.0, log_every_n_steps=1, weight_averaging=None)
+        with open_session(task, chosen) as session, scratch(session):
+            norms, ended = _measure(session, self.updates, inbox)
+        return conclusion(norms, ended)
+
+
+def conclusion(norms: tuple[tuple[float, ...], ...], ended: str) -> ClipSearchEnded:
+    """The clip value for these norms, of each optimizer one for each update."""
+    found = [np.asarray(one, np.float64) for one in norms]
+    value = suggest_clip(*found)
+    if ended == "stopped" or value is None:
+        reason = "" if ended == "stopped" else f"fewer than {ENOUGH} updates have a finite gradient norm"
+        return ClipSearchEnded({}, value, norms, reason, ended)
+    highest = max(stands_out(one) for one in found)
+    share = f"{value:g} would cut {clip_share(found, value):.0%} of {max(map(len, found))} updates"
+    if highest < STANDS_OUT:
+        reason = f"no norm stands out (the largest is {highest:.1f} times those around it), so clipping would change little; {share}"
+        return ClipSearchEnded({}, value, norms, reason, ended)
+    reason = f"some norms are up to {highest:.0f} times those around them; {share}"
+    return ClipSearchEnded({"gradient_clip_val": value}, value, norms, reason, ended)
+
+
+def stands_out(norms: Norms) -> float:
+    """The largest ratio of a norm to the median of those around it; 0 for none."""
+    known = norms[np.isfinite(norms) & (norms > 0)]
+    if not len(known):
+        return 0.0
+    half = _AROUND // 2
+    around = np.array([np.median(known[max(0, i - half) : i + half + 1]) for i in range(len(known))])
+    return float((known / around).max())
+
+
+def _measure(session: Session, updates: int, inbox: Inbox) -> tuple[tuple[tuple[float, ...], ...], str]:
+    """The norms of so many updates at the run's own rates, by optimizer, and how it ended."""
+    windows = cycled_windows(session.task, session.data.settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
+    session.train_mode()
+    session.state.searching = False  # schedules step as in the run, and the meter records
+    flushes: list[StepsDone] = []
+    ended = "all updates taken"
+    with closing(windows) as feed:
+        try:
+            for number, window in enumerate(itertools.islice(feed, updates), 1):
+                if inbox and inbox.has(Stop):
+                    ended = "stopped"
+                    break
+                rng.yield_lock()
+                train_step(session, window)
+                if number % _FLUSH == 0:
+                    flushes += session.meter.flush(session.state.epoch, wait=True)
+        except NonFiniteError as error:
+            if session.state.step < ENOUGH:
+                raise
+            ended = f"training diverged: {error}"
+    flushes += session.meter.flush(session.state.epoch, wait=True)
+    names = [f"grad_norm.{opt.index}" for opt in session.optimizers] if session.several else ["grad_norm"]
+    norms = tuple(tuple(float(norm) for flush in flushes for norm in flush.array(name) if np.isfinite(norm)) for name in names)
+    return norms, session.ranks.broadcast_object(ended)
