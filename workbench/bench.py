@@ -253,6 +253,7 @@ class Workbench:
         mode: str = "exponential",
         early_stop_threshold: float | None = 4.0,
         optimizer: int = 0,
+        group: int | None = None,
         race: bool = False,
         race_updates: int = 300,
         start: str = "fresh",
@@ -264,11 +265,12 @@ class Workbench:
         its best; None: never. The suggestion is not applied: `bench.set(lr=curve.suggestion)` does that. start: the
         weights it sweeps from, as for `fit`; "continue": the model's present ones. optimizer: of several, the one
         (counted from 0) whose rate is swept and whose loss is read; the others step at their own rates. The setting
-        `lr` is the first one's and moves all of them. race: four rates around the suggestion train for `race_updates`
+        `lr` is the first one's and moves all of them. group: of its parameter groups, the one (counted from 0) whose rate
+        is swept, with the others at theirs: a head on a pretrained body, say. race: four rates around the suggestion train for `race_updates`
         updates in all, and held-out batches judge: for a better suggestion.
         """
         given = _named(settings, self.find_lr)
-        request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer, race, race_updates)
+        request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer, group, race, race_updates)
         chosen, wanted = self._chosen(given), StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
         work = jobs.FindLRWork(self._task, chosen, self._start, wanted, self.root, request)

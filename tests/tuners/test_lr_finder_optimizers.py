@@ -123,6 +123,39 @@ def test_the_others_keep_their_rate_and_all_come_back(tmp_path):
     np.testing.assert_allclose([second for _, second in rates], np.geomspace(1e-5, 0.1, 5))
 
 
+def test_one_group_is_swept_and_the_others_stay(tmp_path):
+    """The losses are those of a plain loop that raises one group's rate; the model is as before, and the notes say whose it is."""
+    net, data = plain_net(), labelled()
+    twin = copy.deepcopy(net)
+
+    def groups(params, lr):
+        first, *others = params
+        return torch.optim.SGD([{"params": [first], "lr": 0.01, "name": "body"}, {"params": others, "lr": 0.1}])
+
+    b = bench(net, data, tmp_path, groups, lr=0.01)
+    before = weights(net)
+    curve = b.find_lr(group=1, num_training=12, max_lr=0.5, early_stop_threshold=None).result()
+    assert same_weights(before, weights(net))
+    optimizer, losses = groups([*twin.parameters()], 0.01), []
+    for lr, (x, y) in zip(curve.lrs, cycled(data), strict=False):
+        optimizer.param_groups[1]["lr"] = float(lr)
+        loss = F.cross_entropy(twin(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    np.testing.assert_allclose(curve.losses, losses, rtol=1e-5)
+    assert any("parameter group 1 alone" in note for note in curve.notes)
+    raced = b.find_lr(group=0, num_training=30, race=True, race_updates=200).result()
+    assert any("parameter group 0 (body) alone" in note for note in raced.notes)
+    assert same_weights(before, weights(net))
+    with pytest.raises(TaskError, match=r"find_lr\(group=2\): there are 2 parameter groups, 0 to 1"):
+        b.find_lr(group=2).result()
+    for wrong in (-1, True, 1.0, "head"):
+        with pytest.raises(SettingsError, match=f"group={wrong!r}: the number of a parameter group"):
+            b.find_lr(group=wrong)
+
+
 def test_an_optimizer_that_is_not_there(tmp_path):
     b = wb.Workbench(Pair(), train=labelled(), root=tmp_path, accelerator="cpu", batch_size=8)
     with pytest.raises(TaskError, match=r"find_lr\(optimizer=2\): there are 2 optimizers, 0 to 1"):

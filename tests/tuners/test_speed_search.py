@@ -87,6 +87,23 @@ def test_workers_that_load_beside_the_training_are_found(tmp_path):
     assert [t.values for t in record.trials] == [t.values for t in found.trials]
 
 
+def test_loader_processes_that_are_kept_are_tried_where_they_are_off(monkeypatch, tmp_path):
+    tried = []
+
+    def attempt(task, settings, values, emit, **rest):
+        tried.append(dict(values))
+        speed = 100.0 * (1 + values["num_workers"]) * (2 if values.get("persistent_workers") else 1)
+        trial = SpeedTrial(dict(values), speed, 0.01, waiting=0.5)
+        emit(trial)
+        return trial
+
+    monkeypatch.setattr("workbench.tuners.speed_search.attempt", attempt)
+    found = bench(plain_net(), labelled(), tmp_path, persistent_workers=False).find_num_workers(max_val=2).result()
+    assert tried == [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
+    assert found.best == tried[-1]
+    assert "persistent_workers=True makes it 2x as fast again" in found.reason
+
+
 def test_a_search_ends_where_training_does_not_wait(tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.tuners.speed_search.KEEPS_UP", 0.5)  # a busy machine may stop any process for a moment
 

@@ -49,6 +49,8 @@ class LRRequest:
     early_stop_threshold: float | None = 4.0
     optimizer: int = 0
     """Of several optimizers, the one whose rate is swept; the others stay at theirs."""
+    group: int | None = None
+    """Of its parameter groups, the one whose rate is swept; the others stay at theirs. None: all, in proportion."""
     race: bool = False
     """Whether rates around the suggestion train for a while, for a better one (`lr_race`)."""
     race_updates: int = 300
@@ -59,6 +61,8 @@ class LRRequest:
             raise SettingsError(
                 f"optimizer={shown(self.optimizer)}: the number of an optimizer is needed, counted from 0."
             )
+        if self.group is not None and (isinstance(self.group, bool) or not isinstance(self.group, int) or self.group < 0):
+            raise SettingsError(f"group={shown(self.group)}: the number of a parameter group is needed, counted from 0; None sweeps all.")
         sweep.rates(self.min_lr, self.max_lr, self.num_training, self.mode)
         sweep.StopRule(self.early_stop_threshold)
         lr_race.check(self.race_updates)
@@ -86,13 +90,15 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     if request.race and end.suggestion is not None and not inbox.has(Stop):
         schedule = "one_cycle" if one_cycle else session.settings.lr_schedule
         raced, decided = lr_race.race(
-            session, opt, end.suggestion, request.race_updates, schedule, _multiplier(opt.optimizer), emit, inbox
+            session, opt, end.suggestion, request.race_updates, schedule, _multiplier(opt.optimizer, request.group), emit, inbox
         )
         ended = sweep.STOPPED if inbox.has(Stop) else end.ended
         # What speaks against the sweep's rate does not speak against one that losses decided.
         doubts = () if decided else end.doubts
         notes = tuple(note for note in end.notes if not decided or note not in end.doubts)
         end = CurveEnded(ended, (raced, *end.suggestions), raced.lr, notes, doubts, end.diverged)
+    if request.group is not None:
+        end = dataclasses.replace(end, notes=(*end.notes, _of_group(opt.optimizer, request.group)))
     if session.several:
         end = dataclasses.replace(end, notes=(*end.notes, _whose(opt.index)))
     end = session.ranks.broadcast_object(end)
@@ -105,7 +111,12 @@ def _chosen(session: Session, request: LRRequest) -> OptimizerHandle:
     if request.optimizer >= count:
         there = "is one optimizer, 0" if count == 1 else f"are {count} optimizers, 0 to {count - 1}"
         raise TaskError(f"find_lr(optimizer={request.optimizer}): there {there}.")
-    return session.optimizers[request.optimizer]
+    opt = session.optimizers[request.optimizer]
+    groups = len(opt.optimizer.param_groups)
+    if request.group is not None and request.group >= groups:
+        there = "is one parameter group, 0" if groups == 1 else f"are {groups} parameter groups, 0 to {groups - 1}"
+        raise TaskError(f"find_lr(group={request.group}): there {there}.")
+    return opt
 
 
 def _sweep(
@@ -125,7 +136,7 @@ def _points(
     inbox: Inbox,
 ) -> tuple[list[CurvePoint], str]:
     smoother, rule = sweep.Smoother(), sweep.StopRule(request.early_stop_threshold)
-    set_lr = _multiplier(opt.optimizer)
+    set_lr = _multiplier(opt.optimizer, request.group)
     session.train_mode()
     points: list[CurvePoint] = []
     for index, lr in enumerate(
@@ -162,8 +173,11 @@ def _loss_of_update(
         return error.loss, "gradient not finite"
 
 
-def _multiplier(optimizer: Optimizer) -> Callable[[float], None]:
-    """Sets the rate of the first group that is not at 0; the others keep their ratio to it, and those at 0 stay there."""
+def _multiplier(optimizer: Optimizer, only: int | None = None) -> Callable[[float], None]:
+    """Sets the rate of the first group that is not at 0; the others keep their ratio to it, and those at 0 stay there.
+
+    only: sets the rate of this group alone, and the others stay at theirs.
+    """
     # A schedule's warm-up may have all of them at 0 now.
     base = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
     first = base[leading_group(base)]
@@ -172,7 +186,11 @@ def _multiplier(optimizer: Optimizer) -> Callable[[float], None]:
         for group, own in zip(optimizer.param_groups, base, strict=True):
             group["lr"] = lr if own == first else lr * (own / first)
 
-    return set_lr
+    def set_one(lr: float) -> None:
+        for number, (group, own) in enumerate(zip(optimizer.param_groups, base, strict=True)):
+            group["lr"] = lr if number == only else own
+
+    return set_lr if only is None else set_one
 
 
 def _conclude(
@@ -212,6 +230,16 @@ def _undo_momentum(optimizer: Optimizer) -> None:
         for name in ("momentum", "betas"):
             if name in group and name in optimizer.defaults:
                 group[name] = optimizer.defaults[name]
+
+
+def _of_group(optimizer: Optimizer, number: int) -> str:
+    """What the rates of the curve are, where one group was swept."""
+    name = optimizer.param_groups[number].get("name")
+    called = f" ({name!s:.60})" if name else ""
+    return (
+        f"These are the rates of parameter group {number}{called} alone, the others stayed at theirs: give it this rate where the "
+        "optimizer is made. The setting lr moves all groups in proportion."
+    )
 
 
 def _whose(index: int) -> str:

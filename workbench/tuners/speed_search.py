@@ -114,7 +114,9 @@ class WorkersRequest:
         _check_seconds(self.seconds_per_trial)
 
     def run(self, task: Task, settings: Settings, emit: Emit, inbox: Inbox) -> SpeedSearchEnded:
-        """Raise the number of workers until training waits no longer, or is no longer faster."""
+        """Raise the number of workers until training waits no longer, or is no longer faster; then try what else the
+        loader is told.
+        """
         trials: list[SpeedTrial] = []
         end = ""
         for number in _numbers(settings, self.max_val):
@@ -125,6 +127,14 @@ class WorkersRequest:
             if end:
                 break
         best, reason = best_workers(trials)
+        for values in _variations(settings, best["num_workers"]):
+            if inbox.has(Stop):
+                return SpeedSearchEnded({}, "", "stopped")
+            before = next(t for t in trials if t.values == best)
+            trials.append(attempt(task, settings, {**best, **values}, emit, seconds=self.seconds_per_trial))
+            if _clearly_faster(trials[-1], before):
+                times = (trials[-1].updates_per_second or 0.0) / (before.updates_per_second or math.inf)
+                best, reason = dict(trials[-1].values), f"{reason} {name_of(values)} makes it {times:.2g}x as fast again."
         return SpeedSearchEnded(best, reason, end or "all numbers tried")
 
 
@@ -178,6 +188,20 @@ def _numbers(settings: Settings, most: int | None) -> Iterator[int]:
     yield most
 
 
+def _variations(settings: Settings, workers: int) -> Iterator[dict[str, Any]]:
+    """What else may be faster with so many workers, where it is not set already."""
+    if workers and not settings.persistent_workers:
+        yield {"persistent_workers": True}
+    if settings.pin_memory is False and settings.accelerator != "cpu" and torch.cuda.is_available():
+        yield {"pin_memory": True}
+
+
+def _clearly_faster(trial: SpeedTrial, base: SpeedTrial) -> bool:
+    """Whether a trial is faster by more than what may be noise."""
+    times = (trial.updates_per_second or 0.0) / (base.updates_per_second or math.inf)
+    return times >= (1 + FASTER) * (1 + (base.uncertainty or 0.0)) * (1 + (trial.uncertainty or 0.0))
+
+
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -214,7 +238,7 @@ def best_precision(trials: Sequence[SpeedTrial], tolerance: float) -> tuple[dict
     agreeing = [t for t in trials if t.updates_per_second is not None and _agrees(t, base, tolerance)]
     best = max(agreeing, key=lambda t: t.updates_per_second or 0.0)
     times = (best.updates_per_second or 0.0) / (base.updates_per_second or math.inf)
-    if times < (1 + FASTER) * (1 + (base.uncertainty or 0.0)) * (1 + (best.uncertainty or 0.0)):
+    if not _clearly_faster(best, base):
         best = base
     out = [name_of(t.values) for t in trials if t.updates_per_second is not None and t not in agreeing]
     apart = f" The losses of {' and '.join(out)} differ by more than {tolerance:.0%}." if out else ""

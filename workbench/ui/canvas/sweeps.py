@@ -121,7 +121,12 @@ class LRSweeps:
 
 def _swept(event: RunStarted, optimizer: int, count: int) -> dict[str, Any]:
     """The description of a curve. `groups`: each group's rate as a multiple of the setting lr."""
-    groups = event.groups[optimizer][:GROUPS] if optimizer < len(event.groups) else ()
+    groups = event.groups[optimizer] if optimizer < len(event.groups) else ()
+    alone = event.request.get("group")
+    groups = groups[:GROUPS] if alone is None else groups[int(alone) : int(alone) + 1]
+    whose_rates = whose(optimizer, len(event.groups), groups[0][1] if groups else 1.0)
+    if alone is not None:
+        whose_rates = f"{whose_rates} Parameter group {int(alone)} alone: the others stayed at their rates.".strip()
     name = event.run.removesuffix("-find_lr")
     return {
         "run": cut(name if count == 1 else f"{name}, sweep {count}", 80),
@@ -129,7 +134,7 @@ def _swept(event: RunStarted, optimizer: int, count: int) -> dict[str, Any]:
         "low": event.request.get("min_lr"),
         "high": event.request.get("max_lr"),
         "groups": [{"name": cut(group, 80), "ratio": ratio} for group, ratio in groups],
-        "whose": whose(optimizer, len(event.groups), groups[0][1] if groups else 1.0),
+        "whose": whose_rates,
     }
 
 

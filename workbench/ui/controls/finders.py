@@ -109,7 +109,8 @@ class Finders:
         return 0 if self._started is None else int(self._started.request.get("optimizer", 0))
 
     def _rate(self, event: CurveEnded) -> Rate | None:
-        if event.suggestion is None:
+        alone = self._started is not None and self._started.request.get("group") is not None
+        if event.suggestion is None or alone:  # the setting would move the rates of all groups
             return None
         why = " · ".join(event.doubts) or next((s.why for s in event.suggestions if s.lr == event.suggestion), event.ended)
         groups = () if self._started is None else self._started.groups[self._optimizer : self._optimizer + 1]
