@@ -292,6 +292,7 @@ class Workbench:
         method: str = "fit",
         keep_effective: bool = False,
         min_updates_per_epoch: int = 20,
+        longest: Callable[[Any], Any] | None = None,
         **settings: Unpack[SettingsKwargs],
     ) -> Job[BatchSizes]:
         """Try batch sizes with real updates until one does not fit, or all data is one batch.
@@ -305,15 +306,19 @@ class Workbench:
         keep_effective: an update holds batch_size x accumulate_grad_batches samples as now, whatever the batch
         size: the result's `accumulate_grad_batches` is how many batches of `best` make it. Otherwise the rate that
         was right may not be: `BatchSizes.lr` rescales one.
+        longest: the length of a sample, such as `lambda sample: len(sample[0])`, where samples differ: trials take the
+        longest ones, so that a size which passes never runs out of memory later. A sampler with `lengths` needs none.
         """
         given = _named(settings, self.find_batch_size)
         request = BatchSizeRequest(
             mode, init_val, steps_per_trial, max_trials, max_val, headroom, max_memory, method, keep_effective,
-            min_updates_per_epoch,
-        )
+            min_updates_per_epoch, longest is not None,
+        )  # fmt: skip
+        if longest is not None and not callable(longest):
+            raise SettingsError(f"longest={shown(longest)}: give a function of one sample that returns its length.")
         chosen = self._chosen(given) if method == "fit" else self._settings.replace(**given)
-        work = jobs.FindBatchSizeWork(self._task, chosen, request)
-        called = {**differing(request, BatchSizeRequest()), **given}
+        work = jobs.FindBatchSizeWork(self._task, chosen, request, longest)
+        called = {**differing(request, BatchSizeRequest()), **({} if longest is None else {"longest": Name("longest")}), **given}
         return self._submit(
             "find_batch_size", chosen, called, work, lambda job: BatchSizes.from_events(job.events)
         )

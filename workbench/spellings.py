@@ -195,6 +195,6 @@ OF_METHODS: Mapping[str, tuple[str, ...]] = {
     "find_lr": ("min_lr", "max_lr", "num_training", "early_stop_threshold", "group", "race", "race_updates"),
     "find_num_workers": ("seconds_per_trial",),
     "find_precision": ("try_compile", "tolerance"),
-    "find_batch_size": ("init_val", "steps_per_trial", "max_trials", "max_val", "headroom", "max_memory", "keep_effective", "min_updates_per_epoch"),
+    "find_batch_size": ("init_val", "steps_per_trial", "max_trials", "max_val", "headroom", "max_memory", "keep_effective", "min_updates_per_epoch", "longest"),
 }
 """Arguments that one method of the bench alone has."""

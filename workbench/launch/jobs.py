@@ -59,6 +59,7 @@ from workbench.tuners import batch_size
 from workbench.tuners.batch_size import BatchSizeRequest, Trials
 from workbench.tuners.clip_search import ClipRequest
 from workbench.tuners.effective_batch import effective_batch
+from workbench.tuners.longest_first import longest_first
 from workbench.tuners.lr_finder import LRRequest
 from workbench.tuners.plan import SettingsRequest
 from workbench.tuners.speed_search import WorkersRequest
@@ -325,8 +326,12 @@ class PredictWork(BenchWork):
 class FindBatchSizeWork(BenchWork):
     """Try batch sizes; the model is only read."""
 
-    def __init__(self, task: Task, settings: Settings, request: BatchSizeRequest) -> None:
+    def __init__(
+        self, task: Task, settings: Settings, request: BatchSizeRequest, longest: Callable[[Any], Any] | None = None
+    ) -> None:
+        """longest: the length of a sample; trials take the longest ones."""
         super().__init__(task, settings)
+        self._longest = longest
         if request.keep_effective:
             effective_batch(settings)  # refuses what it cannot keep
         self._request = request
@@ -335,6 +340,9 @@ class FindBatchSizeWork(BenchWork):
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         found, ranks = select_launcher.select_launcher(self.settings), select_launcher.ranks(self.settings)
         batch_size.cap_of(self._task, self._request.method, ranks)
+        in_order = longest_first(self._task, self._request.method, self._longest)
+        if in_order is not self._task:
+            self._task, self._request = in_order, replace(self._request, longest=True)
         self._early = self._read_ahead("fit", data_of_stage(self._task, self._request.method), self._task.val)
         if found.strategy == "launch":
             searching = RankSearch(self._place.id, self._task, self.settings, self._request)

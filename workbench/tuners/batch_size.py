@@ -24,6 +24,8 @@ from workbench.tuners.effective_batch import accumulation, effective_batch
 from workbench.tuners.noise_trial import MOST, ON_RANKS, size_for_noise
 from workbench.tuners.stages import METHODS, data_of_stage
 
+LONGEST = "not measured: the trials took the longest samples, whose gradients say little about the others"
+
 
 @dataclasses.dataclass(frozen=True)
 class BatchSizeRequest:
@@ -42,6 +44,8 @@ class BatchSizeRequest:
     """Whether the batches of an update hold as many samples as the settings say, whatever their size."""
     min_updates_per_epoch: int = 20
     """No size is recommended that leaves fewer updates in an epoch, if a smaller one does not."""
+    longest: bool = False
+    """Whether trials take the longest samples (longest_first.py)."""
 
     def __post_init__(self) -> None:
         check(self.mode, self.init_val, self.max_trials, self.max_val, None, self.headroom)
@@ -109,6 +113,8 @@ def run(
     cap = cap_of(task, request.method, ranks)
 
     def noise(passed: Sequence[Trial]) -> NoiseScale:
+        if request.longest:
+            return NoiseScale(None, None, LONGEST)
         if trials.noise is None:
             return NoiseScale(None, None, ON_RANKS)
         size = size_for_noise([t.size for t in passed], cap)

@@ -1,0 +1,88 @@
+"""Orders a stage's samples from the longest to the shortest, so that a batch-size search meets the worst case first.
+
+Sentences, graphs and point clouds differ in length, and a batch takes the memory of its longest samples. A size that
+passed with usual batches may run out of memory in the middle of an epoch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch.utils.data import IterableDataset
+
+from workbench.engine import rng
+from workbench.task.data.spec import DataSpec
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
+from workbench.tuners.stages import data_of_stage
+from workbench.values import shown
+
+Length = Callable[[Any], Any]
+
+
+def longest_first(task: Task, method: str, length: Length | None) -> Task:
+    """A task whose data for `method` come longest first: by `length` of a sample, or by the `lengths` of their sampler.
+
+    Without either it is the task itself. Raises TaskError where `length` is given and the data has no samples to sort.
+    """
+    spec = data_of_stage(task, method)
+    order = _order(spec, length)
+    if order is None:
+        return task
+    sorted_task = copy.copy(task)
+    specs = [name for name in ("train", "val", "test", "predict") if getattr(task, name) is spec]
+    for name in specs:
+        setattr(sorted_task, name, _in_order(spec, order))
+    if method == "fit" and task.val is not None and length is not None and _why_not(task.val) is None:
+        by_length = _order(task.val, length)
+        assert by_length is not None
+        sorted_task.val = _in_order(task.val, by_length)  # each trial of a fit validates one batch too
+    return sorted_task
+
+
+def _in_order(spec: DataSpec, order: list[int]) -> DataSpec:
+    """The spec with its samples in this order."""
+    defaults = {**spec.parts.defaults, "shuffle": False}
+    made = DataSpec(spec.name, replace(spec.parts, sampler=order, defaults=defaults))
+    made.share = spec.share
+    return made
+
+
+def _order(spec: DataSpec, length: Length | None) -> list[int] | None:
+    """The numbers of the samples, longest first; None where nothing tells their lengths."""
+    if length is None:
+        known = getattr(spec.parts.sampler, "lengths", None)  # such as that of transformers' LengthGroupedSampler
+        if not isinstance(known, list | tuple) or len(known) != spec.samples:
+            return None
+        lengths = [_number(one, spec.name, number) for number, one in enumerate(known)]
+    else:
+        why = _why_not(spec)
+        if why is not None:
+            raise TaskError(f"longest=: {spec.name} {why}: give a Dataset with a length, or leave longest out.")
+        dataset: Any = spec.parts.dataset
+        with rng.preserved():
+            lengths = [_number(length(dataset[i]), spec.name, i) for i in range(spec.samples or 0)]
+    order: list[int] = np.argsort(-np.asarray(lengths, np.float64), kind="stable").tolist()
+    return order
+
+
+def _why_not(spec: DataSpec) -> str | None:
+    """Why the samples cannot be sorted; None: they can."""
+    parts = spec.parts
+    if isinstance(parts.dataset, IterableDataset) or spec.samples is None:
+        return "has no samples that can be read by their number"
+    return None if parts.own_batches is None else f"is not sorted, since {parts.own_batches}"
+
+
+def _number(value: Any, name: str, sample: int) -> float:
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = float("nan")
+    if not np.isfinite(found):
+        raise TaskError(f"longest= returned {shown(value)} for sample {sample} of {name}: it must return the sample's length, a number.")
+    return found
