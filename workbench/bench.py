@@ -44,6 +44,7 @@ from workbench.launch.start.start_spec import AskedFit, StartResolver, StartSpec
 from workbench.launch.thread import ThreadLauncher, alone
 from workbench.runs.compare import Comparison, check_count, compare
 from workbench.runs.delete import delete
+from workbench.runs.evidence import evidence as found_by
 from workbench.runs.run import Run, Runs
 from workbench.settings import Settings, SettingsError, lists_keywords, metadata_of
 from workbench.settings_kwargs import SettingsKwargs
@@ -453,28 +454,30 @@ class Workbench:
         self._start.load(weights_of(folder or run_folder(self.root, id), which))
         self._listeners.tell(Called(line("load", {}, id, which)))
 
-    def export(self, path: str | Path, run: Run | str | None = None) -> Path:
+    def export(self, path: str | Path, run: Run | str | None = None, *, evidence: bool = False) -> Path:
         """Write a script that repeats a run (None: the last finished fit), with its starting weights beside it.
 
         torch and accelerate are all it needs beyond what your own code imports. `ExportError` names what cannot
-        be resolved; nothing broken is written.
+        be resolved; nothing broken is written. evidence: the comment at its top says which searches found its settings,
+        and why.
         """
         from workbench.export.script import export
 
         self._check_idle()
         chosen = run_to_export(run, self.root, self.jobs)
-        self._listeners.tell(Called(line("export", {} if run is None else {"run": chosen.id}, str(path))))
+        said = {**({} if run is None else {"run": chosen.id}), **({"evidence": True} if evidence else {})}
+        self._listeners.tell(Called(line("export", said, str(path))))
         with self._idle():
-            return export(Path(path), chosen, self._site, self._task)
+            return export(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else ())
 
-    def script(self, run: Run | str | None = None, path: str | Path = "train.py") -> str:
+    def script(self, run: Run | str | None = None, path: str | Path = "train.py", *, evidence: bool = False) -> str:
         """The text that `export` would write into `path`; nothing is written. It errs as `export` does."""
         from workbench.export.script import script
 
         self._check_idle()
         chosen = run_to_export(run, self.root, self.jobs)
         with self._idle():
-            return script(Path(path), chosen, self._site, self._task)
+            return script(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else ())
 
     @overload
     def compare(self) -> None: ...

@@ -69,7 +69,7 @@ def test_the_longest_come_first_and_nothing_else_changes(tmp_path):
         found = batches(task, method)
         assert found[0] == (8, LONG, 4)
         assert [shape[1] for shape in found] == sorted((shape[1] for shape in found), reverse=True)
-        assert len(found) == 26
+        assert len(found) == 25
     assert batches(b._task, "fit") == before
     assert longest_first(b._task, "fit", None) is b._task
 

@@ -5,7 +5,7 @@ carry.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,9 @@ from workbench.techniques import limits
 from workbench.techniques.averaging import has_batch_norm
 
 
-def script_spec_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | None) -> ScriptSpec:
+def script_spec_of(
+    path: Path, run: Run, site: CallSite, task: Task, weights: str | None, evidence: Sequence[str] = ()
+) -> ScriptSpec:
     """Everything that the script at `path` depends on, checked."""
     header = read_header(run.folder) if run.folder is not None and run.folder.is_dir() else {}
     _check_run(run, header, task)
@@ -88,6 +90,7 @@ def script_spec_of(path: Path, run: Run, site: CallSite, task: Task, weights: st
             prepare=tuple(prepared(sources)),
             undone=tuple(undone(sources)),
             own=own,
+            evidence=tuple(evidence),
             **_of_task(session, sliced, settings, planned, ranks),
         )
     refuse(recipe)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,8 +30,10 @@ from workbench.task.protocol import Task
 _OURS = re.compile(r"^Written by Tuning Workbench \S+\.$", re.MULTILINE)
 
 
-def export(path: Path, run: Run, site: CallSite, task: Task) -> Path:
+def export(path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str] = ()) -> Path:
     """Write `path` and, where the run has a record, its starting weights beside it; returns `path`.
+
+    evidence: sentences on where its settings come from, for the comment at its top.
 
     Raises `ExportError`, and writes nothing, where something cannot be carried, or where a file that is not ours
     would be lost.
@@ -39,7 +41,7 @@ def export(path: Path, run: Run, site: CallSite, task: Task) -> Path:
     with _told(path):
         start, weights = _weights(path, run)
         _check_free(path, weights, site)
-    text = script(path, run, site, task)
+    text = script(path, run, site, task, evidence)
     files: dict[Path, Callable[[Path], object]] = {}
     if start is not None and weights is not None:
         files[weights] = lambda aside: shutil.copyfile(start, aside)
@@ -50,11 +52,11 @@ def export(path: Path, run: Run, site: CallSite, task: Task) -> Path:
     return path
 
 
-def script(path: Path, run: Run, site: CallSite, task: Task) -> str:
+def script(path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str] = ()) -> str:
     """What `export` would write into `path`; nothing is written. `ExportError` as there."""
     with _told(path):
         _, weights = _weights(path, run)
-    recipe = script_spec_of(path, run, site, task, None if weights is None else weights.name)
+    recipe = script_spec_of(path, run, site, task, None if weights is None else weights.name, evidence)
     text = text_of(recipe)
     try:
         compile(text, str(path), "exec", dont_inherit=True)

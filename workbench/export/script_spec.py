@@ -75,6 +75,8 @@ class ScriptSpec:
     metrics: Metrics
     hooks: Hooks | None
     own: Own
+    evidence: tuple[str, ...]
+    """Sentences on where its settings come from."""
     step: Step
     optimizers: tuple[Optimizer, ...]
     partial: bool

@@ -142,7 +142,7 @@ def _head(r: ScriptSpec) -> str:
         start = f"The weights that the run began with are read from {_plain(r.weights)}, if that is there."
     needed = ["torch", "accelerate", *sorted(r.sliced.modules - {"torch", "accelerate"})]
     needs = textwrap.fill(f"Needs: {', '.join(needed)}.", 98, subsequent_indent="    ", break_long_words=False)
-    notes = "".join(f"\n\n{textwrap.fill(_plain(note), 98)}\n" for note in [*r.sliced.notes, *_preloaded(r)])
+    notes = "".join(f"\n\n{textwrap.fill(_plain(note), 98)}\n" for note in [*r.sliced.notes, *_preloaded(r), *_evidence(r)])
     return dedent('''\
         """Train {} as the run {} did.{}
 
@@ -160,6 +160,11 @@ def _preloaded(r: ScriptSpec) -> list[str]:
     if not r.settings.preload:
         return []
     return ["The run read each sample once (preload): if samples draw random numbers, here they draw new ones each time."]
+
+
+def _evidence(r: ScriptSpec) -> list[str]:
+    """Where its settings come from, a paragraph each."""
+    return ["Where its settings come from:", *r.evidence] if r.evidence else []
 
 
 def _plain(text: str) -> str:

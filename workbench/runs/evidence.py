@@ -1,0 +1,73 @@
+"""Collects where the settings of a run come from: the searches before it that recommended a value it has."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from workbench.events import ClipSearchEnded, CurveEnded, Event, SearchEnded, SpeedSearchEnded, Trial
+from workbench.runs import read, setting_text
+from workbench.runs.run import Run
+
+_NEAR = 0.01
+"""A number that was typed, or taken by a click, has fewer digits than the one found."""
+_LONGEST = 600
+"""Characters of a reason."""
+
+
+def evidence(run: Run, root: Path) -> list[str]:
+    """A sentence for each setting of the run that a search under `root` recommended before it, the latest one."""
+    settings, found = run.settings.model_dump(), dict[str, str]()
+    for summary in read.list_runs(root):
+        if summary.id == run.id:
+            break
+        if summary.kind.startswith("find_") or summary.kind == "tune":
+            with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile
+                for name, value, why in _recommended(Run._listed(summary)):
+                    if _equal(settings.get(name), value):
+                        found[name] = f"{name}={setting_text.recorded(name, value)} ({summary.id}): {why}"
+    return [text[:_LONGEST] for text in found.values()]
+
+
+def _recommended(run: Run) -> Iterator[tuple[str, Any, str]]:
+    """The settings that a search recommends, each with its reason."""
+    passed = 0
+    for event in run.outline:
+        passed += isinstance(event, Trial) and event.ok
+        for name, value in _values(event).items():
+            yield name, value, _why(event, passed)
+
+
+def _values(event: Event) -> Mapping[str, Any]:
+    match event:
+        case CurveEnded() if event.suggestion is not None:
+            return {"lr": event.suggestion}
+        case SearchEnded() if event.best is not None:
+            many = event.accumulate_grad_batches
+            return {"batch_size": event.best} | ({} if many is None else {"accumulate_grad_batches": many})
+        case SpeedSearchEnded() | ClipSearchEnded():
+            return event.best
+        case _:
+            return {}
+
+
+def _why(event: Event, passed: int) -> str:
+    match event:
+        case CurveEnded():
+            reason = next((s.why for s in event.suggestions if s.lr == event.suggestion), event.ended)
+            return "; ".join([reason, *event.doubts])
+        case SearchEnded():
+            noise = "" if event.noise_scale is None else f"; gradient noise scale about {event.noise_scale:.3g} samples"
+            return f"{event.reason or event.ended}; largest that fits {event.largest}, {passed} sizes passed{noise}"
+        case SpeedSearchEnded() | ClipSearchEnded():
+            return event.reason
+        case _:
+            return ""
+
+
+def _equal(value: Any, found: Any) -> bool:
+    numbers = isinstance(value, int | float) and isinstance(found, int | float)
+    return math.isclose(value, found, rel_tol=_NEAR) if numbers else bool(value == found)
