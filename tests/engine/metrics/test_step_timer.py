@@ -140,3 +140,54 @@ def test_an_update_that_is_not_timed_has_no_marks(monkeypatch):
     event = timer.take(2)
     assert set(event.parts) == {"forward"}
     assert event.parts["forward"] == pytest.approx(0.008)
+
+
+class FakeEvent:
+    """An event of a stream that runs `behind` seconds behind the host."""
+
+    now, reached = 0.0, float("inf")
+    made = 0
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+        FakeEvent.made += 1
+
+    def record(self):
+        self.at = FakeEvent.now
+
+    def query(self):
+        return self.at <= FakeEvent.reached
+
+    def elapsed_time(self, later):
+        return 1000 * (later.at - self.at)
+
+
+def test_on_a_device_marks_are_events_that_are_read_when_it_has_passed_them(monkeypatch):
+    """Waiting for data counts where the device waits; what it has not done yet waits for the next event."""
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    clock = [0.0]
+    timer = StepTimer(torch.device("cuda"), lambda: clock[0])
+    timer.begin()
+
+    def update(wait, forward, first=False):
+        timer.wait(FakeEvent.now)
+        FakeEvent.now += wait
+        timer.arrived(wait, idle=first)
+        FakeEvent.now += forward
+        timer.mark("forward")
+        timer.end()
+        clock[0] = FakeEvent.now
+
+    update(2.0, 1.0, first=True)
+    update(1.0, 3.0)
+    event = timer.take(2)
+    assert event.parts == pytest.approx({"data": 2.0 + 5 * 1 / 5, "forward": 5 * 4 / 5})
+    made = FakeEvent.made
+    FakeEvent.reached = FakeEvent.now
+    update(0.0, 5.0)
+    assert timer.take(3) is None, "the device has not come to the end of it"
+    FakeEvent.reached = float("inf")
+    update(0.0, 4.0)
+    event = timer.take(4)
+    assert event.parts["forward"] == pytest.approx(event.seconds) == pytest.approx(9.0)
+    assert FakeEvent.made <= made + 3, "events are used again"

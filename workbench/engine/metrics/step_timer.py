@@ -104,10 +104,12 @@ class StepTimer:
         return self._seconds is not None and seconds - self._seconds >= min(max(1.0, seconds / 100), LONGEST)
 
     def take(self, step: int) -> TimeSpent | None:
-        """The seconds since the last event by part; None: no update has begun."""
+        """The seconds since the last event by part; None: no update has been timed."""
         if self._seconds is None or not self._updates:
             return None
         self._read()
+        if self._pending and not self._sampled:
+            return None  # the device has not come so far
         seconds = self._clock()
         passed = seconds - self._seconds
         parts = {part: spent for part, spent in self._whole.items() if spent > 0.0}
