@@ -112,6 +112,7 @@ BAD: dict[str, list[Any]] = {
     "find_batch_size_at": [-1, [-1], ["x"], [True], 2.5, None],
     "track_grad_norm": [0, -2, "two", math.nan],
     "track_update_ratio": ["maybe", None, 2],
+    "track_noise_scale": ["maybe", None, 2],
     "log_every_n_steps": [0, 0.5],
     "layer_history_mb": [0, 0.5],
     "on_nonfinite": ["ignore", None],

@@ -228,6 +228,10 @@ class Settings(BaseModel):
         False, "Measure how far an update moves each layer, relative to its weights; costs a copy of the weights now and then.",
         "monitoring", live=True,
     )  # fmt: skip
+    track_noise_scale: bool = _setting(
+        False, "Measure the gradient noise scale in each update of several batches (accumulate_grad_batches), in one process: the batch size "
+        "beyond which more samples in an update buy little.", "monitoring",
+    )  # fmt: skip
     layer_history_mb: int | None = _setting(
         256, "Disk that a run's norms and update ratios by layer may take; beyond it those of older updates are thinned out. None: all "
         "are kept.", "monitoring", "MB", ge=1,

@@ -59,6 +59,7 @@ class SettingsKwargs(TypedDict, total=False):
     find_batch_size_at: int | Sequence[int] | set[int] | frozenset[int]
     track_grad_norm: Literal["inf"] | float | None
     track_update_ratio: bool
+    track_noise_scale: bool
     layer_history_mb: int | None
     log_every_n_steps: int | None
     on_nonfinite: Literal["stop", "skip"]

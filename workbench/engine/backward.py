@@ -34,6 +34,9 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
     plan = parallel.plan(window)
     window_loss = WindowLoss(plan, parallel.unit, whole=not parallel.several)
     forward = WindowForward(session, opt, window)
+    noise = session.noise_scale
+    if noise is not None:
+        noise.begin()
     final = plan.there[-1] if plan.there else None
     stopped = ready = False
     loss: Tensor | None = None
@@ -56,6 +59,8 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
                 drop_gradients(session, opt)
             hooks.backward(session.precision.scale(part))
             mark("backward")
+            if first and noise is not None and len(plan.there) > 1 and found.weight is None:
+                noise.first(opt.gradients(), plan.shares[place], plan.weights[place:])
             if last:  # the hooks after the last backward see the gradients of all ranks
                 loss = parallel.finish_reduce(opt, window_loss, back=True)
                 if parallel.several:

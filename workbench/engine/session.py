@@ -17,6 +17,7 @@ from workbench.engine.distributed.placement import check_shardable, distributed,
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
 from workbench.engine.distributed.single import Single
 from workbench.engine.metrics.meter import Meter
+from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.metrics.step_timer import StepTimer
 from workbench.engine.metrics.update_ratio import UpdateRatios
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
@@ -95,6 +96,8 @@ class Session:
         self.ratios: UpdateRatios | None = None
         """Measures how far updates move the weights; None: not measured."""
         self.track_ratios(settings.track_update_ratio)
+        self.noise_scale: RunningNoiseScale | None = None
+        """Measures the gradient noise scale; None: not measured."""
         self.parallel = Single(self.task, self.weights, self.on_cpu)
         """This process's part in an update."""
         if isinstance(self.ranks, MultiProcessGroup):
@@ -103,11 +106,27 @@ class Session:
                 self.parallel = distributed(
                     task, self.data, self.weights, self.ranks, runtime, self.state, self.notes, self.timer, alternating=self.several
                 )
+        if settings.track_noise_scale and trains:
+            why = self._why_no_noise_scale()
+            self.noise_scale = RunningNoiseScale() if why is None else None
+            if why is not None:
+                self.notes.append(Message(f"track_noise_scale: the gradient noise scale is not measured, since {why}.", "warning"))
         if self.weights.shard_message:
             self.notes.append(Message(self.weights.shard_message, "info"))
         doubt = self.optimizer_modes.doubt(task.model)
         if doubt is not None:
             self.notes.append(Message(doubt, "warning"))
+
+    def _why_no_noise_scale(self) -> str | None:
+        """Why the gradient noise scale cannot be measured; None: it can."""
+        many = self.settings.accumulate_grad_batches
+        if (many if isinstance(many, int) else max(many.values())) < 2:
+            return "each update has one batch: set accumulate_grad_batches to 2 or more; find_batch_size() measures it without"
+        if self.ranks.several:
+            return "several ranks share an update"
+        if self.task.manual or self.several or self.tbptt is not None:
+            return "that needs one optimizer, automatic optimization and whole batches"
+        return "float16 scales the gradients" if self.precision.scaler is not None else None
 
     def track_ratios(self, wanted: bool) -> None:
         """Measure update ratios from the next update on, or stop. Rank 0 measures, since all ranks have the same

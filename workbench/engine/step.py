@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from workbench.engine import backward, nonfinite
+from workbench.engine.metrics.noise_scale import NAME, RunningNoiseScale
 from workbench.engine.optim import manual
 from workbench.engine.optim.optimizer_handle import OptimizerHandle, kept_rates, load_state
 from workbench.engine.session import Session
@@ -217,6 +218,8 @@ def _measure_and_clip(
     total = _measure(session, opt, gradients) if measures else None
     if session.on_cpu:
         nonfinite.check(session, opt, window, loss, gradients, total)
+    if session.noise_scale is not None and records and gradients:
+        _note_noise_scale(session, session.noise_scale, opt, gradients, total)
     algorithm, clip_val = session.settings.gradient_clip_algorithm, state.clip_val
     clipped: Tensor | None = None
     if session.hooks.clips:
@@ -234,6 +237,16 @@ def _measure_and_clip(
         clipped = session.total_norm(opt, gradients, 2.0) if clipped is None else clipped
         session.meter.clipped[session.column(opt)][session.meter.row].copy_(clipped)
     return total
+
+
+def _note_noise_scale(
+    session: Session, noise: RunningNoiseScale, opt: OptimizerHandle, gradients: Sequence[Tensor], total: Tensor | None
+) -> None:
+    """Write the gradient noise scale after this update's gradient into the meter's row."""
+    known = total is not None and session.meter.norm_order == 2.0
+    found = noise.whole(total if total is not None and known else session.total_norm(opt, gradients, 2.0))
+    if found is not None:
+        session.meter.note({NAME: found})
 
 
 def _step_schedules(session: Session, taken: Sequence[OptimizerHandle]) -> None:
