@@ -164,7 +164,7 @@ def preview(lab: Lab, panel: Locator) -> None:
 
 def findings(lab: Lab, panel: Locator) -> None:
     """A screen reader says lines that are added: a worse finding is a new line above the others, which stay where they are."""
-    lines = panel.locator(".wb-health li")
+    lines = panel.locator(".wb-findings > li")
     lab.execute("from workbench.ui.panel import Panel; canvas = Panel.of(bench).canvas; note = dict(level='warning', text='12 of 30 are slow', remedy='')")
     lab.execute("canvas.put('health', [note])")
     expect(lines).to_contain_text(["12 of 30 are slow"])
