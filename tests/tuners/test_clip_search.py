@@ -1,5 +1,7 @@
 """The search for a clip value: the norms are those of the run, and only what stands out gets a value."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -104,3 +106,17 @@ def test_bad_input_is_named(tmp_path):
     assert "gradient_clip_algorithm='value'" in str(error)
     with pytest.raises(NonFiniteError):
         bench(plain_net(), labelled(), tmp_path, loss=lambda output, y: output.sum() * float("nan"), dry_run=False).find_clip_val().result()
+
+
+def test_ranks_have_the_norms_of_one_process_and_stop_together(tmp_path):
+    data = labelled(200)
+    alone = bench(plain_net(), data, tmp_path / "alone", adam, batch_size=8).find_clip_val(updates=25).result()
+    b = bench(plain_net(), data, tmp_path / "two", adam, batch_size=4, devices=2, accelerator="cpu")
+    together = b.find_clip_val(updates=25).result()
+    np.testing.assert_allclose(together.norms[0], alone.norms[0], rtol=1e-4)
+    job = b.find_clip_val(updates=10**6)
+    while not job.events and not job.done():
+        time.sleep(0.01)
+    job.stop()  # in the middle of it
+    assert job.wait(60)
+    assert (job.status, job.result().best) == ("stopped", {})

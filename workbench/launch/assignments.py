@@ -159,9 +159,10 @@ class FindSettingsAssignment(Assignment):
 
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         with open_session(self.task, self.settings) as session:
-            inbox = session.ranks.listen(inbox)
+            ranks = session.ranks
             emit(self._started(session, None, None, vars(self._request)))
-        end = self._request.run(self.task, self.settings, emit, inbox)
+        # The search opens sessions of its own, so ranks agree here whether a Stop has come to rank 0.
+        end = self._request.run(self.task, self.settings, emit, lambda: ranks.any(inbox.has(Stop)))
         emit(end)
         return Done("stopped" if end.ended == "stopped" else "finished")
 

@@ -9,7 +9,7 @@ Source: Pascanu, Mikolov & Bengio (2013), "On the difficulty of training recurre
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.commands import Inbox, Stop
 from workbench.engine import rng
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
@@ -85,7 +84,7 @@ class ClipSearch:
 
     def __repr__(self) -> str:
         best = ", ".join(f"{name}={value!r}" for name, value in self.best.items()) or "unchanged"
-        return printable(f"ClipSearch: {best} ({self.ended})\n  {self.reason}")
+        return "\n".join(map(printable, [f"ClipSearch: {best} ({self.ended})", f"  {self.reason}"]))
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,8 @@ class ClipRequest:
         if isinstance(self.updates, bool) or not isinstance(self.updates, int) or self.updates < ENOUGH:
             raise SettingsError(f"updates={shown(self.updates)}: give a whole number of at least {ENOUGH}; 200 is usual.")
 
-    def run(self, task: Task, settings: Settings, emit: Emit, inbox: Inbox) -> ClipSearchEnded:
-        """Take the updates, and read a clip value from their norms; the task is as it was before."""
+    def run(self, task: Task, settings: Settings, emit: Emit, stopped: Callable[[], bool]) -> ClipSearchEnded:
+        """Take the updates until `stopped()`, and read a clip value from their norms; the task is as it was before."""
         if settings.gradient_clip_algorithm != "norm":
             raise TaskError(
                 f"find_clip_val measures norms, and gradient_clip_algorithm={settings.gradient_clip_algorithm!r} limits each entry: "
@@ -107,7 +106,7 @@ class ClipRequest:
             )
         chosen = settings.replace(gradient_clip_val=None, track_grad_norm=2.0, log_every_n_steps=1, weight_averaging=None)
         with open_session(task, chosen) as session, scratch(session):
-            norms, ended = _measure(session, self.updates, inbox)
+            norms, ended = _measure(session, self.updates, stopped)
         return conclusion(norms, ended)
 
 
@@ -137,7 +136,7 @@ def stands_out(norms: Norms) -> float:
     return float((known / around).max())
 
 
-def _measure(session: Session, updates: int, inbox: Inbox) -> tuple[tuple[tuple[float, ...], ...], str]:
+def _measure(session: Session, updates: int, stopped: Callable[[], bool]) -> tuple[tuple[tuple[float, ...], ...], str]:
     """The norms of so many updates at the run's own rates, by optimizer, and how it ended."""
     windows = cycled_windows(session.task, session.data.settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
     session.train_mode()
@@ -147,7 +146,7 @@ def _measure(session: Session, updates: int, inbox: Inbox) -> tuple[tuple[tuple[
     with closing(windows) as feed:
         try:
             for number, window in enumerate(itertools.islice(feed, updates), 1):
-                if inbox and inbox.has(Stop):
+                if stopped():
                     ended = "stopped"
                     break
                 rng.yield_lock()

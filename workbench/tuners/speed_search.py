@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from time import perf_counter
@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from workbench.commands import Inbox, Stop
 from workbench.engine import rng
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
@@ -113,14 +112,14 @@ class WorkersRequest:
             raise SettingsError(f"max_val={shown(self.max_val)}: give the most workers to try, at least 1, or None for one a core.")
         _check_seconds(self.seconds_per_trial)
 
-    def run(self, task: Task, settings: Settings, emit: Emit, inbox: Inbox) -> SpeedSearchEnded:
+    def run(self, task: Task, settings: Settings, emit: Emit, stopped: Callable[[], bool]) -> SpeedSearchEnded:
         """Raise the number of workers until training waits no longer, or is no longer faster; then try what else the
         loader is told.
         """
         trials: list[SpeedTrial] = []
         end = ""
         for number in _numbers(settings, self.max_val):
-            if inbox.has(Stop):
+            if stopped():
                 return SpeedSearchEnded({}, "", "stopped")
             trials.append(attempt(task, settings, {"num_workers": number}, emit, seconds=self.seconds_per_trial, required=number == 0))
             end = _enough_workers(trials)
@@ -128,7 +127,7 @@ class WorkersRequest:
                 break
         best, reason = best_workers(trials)
         for values in _variations(settings, best["num_workers"]):
-            if inbox.has(Stop):
+            if stopped():
                 return SpeedSearchEnded({}, "", "stopped")
             before = next(t for t in trials if t.values == best)
             trials.append(attempt(task, settings, {**best, **values}, emit, seconds=self.seconds_per_trial))
@@ -155,18 +154,19 @@ class PrecisionRequest:
         if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float) or not 0 < self.tolerance < 1:
             raise SettingsError(f"tolerance={shown(self.tolerance)}: give a share above 0 and below 1, such as 0.05.")
 
-    def run(self, task: Task, settings: Settings, emit: Emit, inbox: Inbox) -> SpeedSearchEnded:
+    def run(self, task: Task, settings: Settings, emit: Emit, stopped: Callable[[], bool]) -> SpeedSearchEnded:
         """Try each precision, then the best one compiled."""
         trials: list[SpeedTrial] = []
         for values in ({"precision": "32-true"}, {"precision": "bf16-mixed"}, {"precision": "16-mixed"}):
-            if inbox.has(Stop):
+            if stopped():
                 return SpeedSearchEnded({}, "", "stopped")
             trials.append(attempt(task, settings, values, emit, seconds=1.0, updates=self.updates, required=not trials))
         best, reason = best_precision(trials, self.tolerance)
-        if self.try_compile and not inbox.has(Stop):
+        ended = stopped()
+        if self.try_compile and not ended:
             trials.append(attempt(task, settings, {**best, "compile": True}, emit, seconds=1.0, updates=self.updates))
             best, reason = best_precision(trials, self.tolerance)
-        return SpeedSearchEnded(best, reason, "stopped" if inbox.has(Stop) else "all tried")
+        return SpeedSearchEnded(best, reason, "stopped" if ended else "all tried")
 
 
 
