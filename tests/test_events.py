@@ -83,7 +83,7 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
     ),
     "TuneStep": st.builds(ev.TuneStep, TEXT, SETTINGS, TEXT),
     "Message": st.builds(ev.Message, TEXT, st.sampled_from(["info", "warning", "error"]), COUNT),
-    "Observed": st.builds(ev.Observed, COUNT, COUNT, st.sampled_from(["evaluation_mode", "same_order"]), NAMES),
+    "Observed": st.builds(ev.Observed, COUNT, COUNT, st.sampled_from(["evaluation_mode", "same_order", "slow_calls"]), NAMES),
     "RunEnded": st.builds(ev.RunEnded, STATUS, COUNT, FLOAT, st.one_of(st.none(), TEXT), METRICS),
 }
 

@@ -391,11 +391,13 @@ class Observed:
 
     "evaluation_mode": these `parts` of the model ("" is all of it) were in evaluation mode during an update.
     "same_order": the samples of this epoch came in the order of the epoch before, although they are shuffled.
+    "slow_calls": these `parts` of the user's code read values or move tensors in each update; sentences with the share of
+    the time that was measured.
     """
 
     step: int
     epoch: int
-    what: Literal["evaluation_mode", "same_order"]
+    what: Literal["evaluation_mode", "same_order", "slow_calls"]
     parts: tuple[str, ...] = ()
 
 

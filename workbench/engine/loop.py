@@ -213,7 +213,8 @@ class _Fit:
         """Take one update, and emit what has been measured; an error gets a note with its place and batch."""
         session = self.session
         try:
-            train_step(session, window)
+            with self.observations.update():
+                train_step(session, window)
         except Exception as error:
             self._note_place(error, window)
             raise

@@ -1,7 +1,10 @@
-"""Observes what only the engine can see of a fit's health: modules in evaluation mode, a data order that repeats."""
+"""Observes what only the engine can see of a fit's health: modules in evaluation mode, a data order that repeats, calls in
+the user's code that make training wait.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from torch import nn
@@ -9,7 +12,12 @@ from torch import nn
 from workbench.engine.metrics.flush import emit_message
 from workbench.engine.session import Session
 from workbench.events import Emit, Observed
+from workbench.instruments.slow_calls import SlowCalls, has_compiled
 
+TIMED = range(20, 23)
+"""The updates of a fit in which calls of the user's code are timed: the first ones take longer than the others."""
+MOST = 5
+"""The most lines that are reported."""
 FEWEST = 8
 """With fewer samples two random orders may be the same by chance (8! is 40,320)."""
 
@@ -23,10 +31,21 @@ class Observations:
         self._training = True
         self._order: tuple[int, int] | None = None
         self._repeats = False
+        self._updates = 0
+        self._calls = None if session.weights.sharded else SlowCalls()
+
+    def update(self) -> contextlib.AbstractContextManager[object]:
+        """Surrounds an update: in a few of them the calls of the user's code are timed."""
+        self._updates += 1
+        if self._updates == TIMED.start and has_compiled():  # compiled code has no lines, and would be compiled again
+            self._calls = None
+        return _NOTHING if self._calls is None or self._updates not in TIMED else self._calls
 
     def after_update(self) -> None:
         """Look at all modules after the first update of an epoch, and when the whole model has changed its mode."""
         session, before = self._session, self._training
+        if self._updates == TIMED.stop - 1 and self._calls is not None and (slow := self._calls.found()):
+            emit_message(session, self._emit, Observed(session.state.step, session.state.epoch, "slow_calls", slow[:MOST]))
         self._training = session.task.model.training
         if session.state.step == session.state.epoch_step + 1 or self._training != before:
             modes = tuple(in_evaluation_mode(session.task.model))
@@ -78,3 +97,6 @@ def _depends_on_mode(module: nn.Module) -> bool:
         if isinstance(chance, float | int) and not isinstance(chance, bool) and chance > 0:
             return "drop" in type(module).__name__.lower() or isinstance(module, nn.RNNBase | nn.MultiheadAttention)
     return False
+
+
+_NOTHING: contextlib.AbstractContextManager[object] = contextlib.nullcontext()

@@ -18,7 +18,7 @@ from workbench.runs.health.loss import Overfitting, Standstill
 from workbench.runs.health.metrics import Constant
 from workbench.runs.health.norms import Clipping, Explosion
 from workbench.runs.health.numbers import Broken, LeftOut
-from workbench.runs.health.observed import EvaluationMode, SameOrder
+from workbench.runs.health.observed import EvaluationMode, SameOrder, SlowCalls
 from workbench.runs.health.pace import Memory, Overhead, Waiting
 
 ORDER: tuple[Level, ...] = ("error", "warning", "info")
@@ -36,7 +36,7 @@ class Health:
             fit = event.kind == "fit"
             self._rules = (
                 Broken(event), LeftOut(event), Divergence(event), Explosion(event), Rate(event), EvaluationMode(event),
-                SameOrder(event), Layers(event), Overfitting(event), Standstill(event), Constant(event), Memory(event),
+                SameOrder(event), SlowCalls(event), Layers(event), Overfitting(event), Standstill(event), Constant(event), Memory(event),
                 Waiting(event), Overhead(event), Clipping(event),
             ) if fit else ()  # fmt: skip
         for rule in self._rules:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from workbench.events import Event, Observed, RunStarted
-from workbench.runs.health.finding import Finding
+from workbench.runs.health.finding import Finding, Level
 
 
 class EvaluationMode:
@@ -50,3 +51,29 @@ class SameOrder:
     def findings(self) -> Iterator[Finding]:
         if self._found is not None:
             yield self._found
+
+
+class SlowCalls:
+    """Lines of the user's code that read values or move tensors in each update, with the time that was measured."""
+
+    WARNS = 0.1
+    """The share of an update from which it is a warning."""
+
+    def __init__(self, start: RunStarted) -> None:
+        self._found: tuple[Finding, ...] = ()
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, Observed) and event.what == "slow_calls":
+            self._found = tuple(self._finding(sentence, event.step) for sentence in event.parts)
+
+    def _finding(self, sentence: str, step: int) -> Finding:
+        moves = sentence.endswith((" to()", " cuda()"))
+        remedy = "make it on the device, with device=x.device, or once, as a buffer"
+        if not moves:
+            remedy = "keep it a tensor: self.log(…) and metrics= read values later, all at once"
+        share = re.search(r"takes (\d+)% of an update", sentence)
+        level: Level = "warning" if share is not None and int(share[1]) >= 100 * self.WARNS else "info"
+        return Finding(level, sentence, remedy, step)
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._found

@@ -1,0 +1,104 @@
+"""Calls in the user's code that make training wait: found by their line, with the time that was measured."""
+
+import time
+
+import pytest
+import torch
+import torch._dynamo
+import torch.nn.functional as F
+from torch import nn
+
+from tests.engine.problems import bench, labelled, noisy_net, plain_net
+from workbench.events import Observed
+from workbench.instruments.slow_calls import SlowCalls
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True)
+def no_compiled_code():
+    """Whatever other tests of this process have compiled."""
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+LARGE = torch.randn(200_000)
+
+
+def observed(run):
+    return [e for e in run.events if isinstance(e, Observed) and e.what == "slow_calls"]
+
+
+def reading_loss(output, y):
+    LARGE.tolist()  # what reads 200,000 values
+    return F.cross_entropy(output, y)
+
+
+def usual_loss(output, y):
+    loss = F.cross_entropy(output, y)
+    return loss if loss.item() > -1 else -loss  # which costs nothing on a CPU
+
+
+def test_a_line_that_reads_many_values_is_found_with_its_time(tmp_path):
+    run = bench(noisy_net(), labelled(400), tmp_path, loss=reading_loss).fit(max_epochs=1).result()
+    (event,) = observed(run)
+    (sentence,) = event.parts
+    assert sentence.startswith("`LARGE.tolist()  # what reads 200,000 values` (test_slow_calls.py:")
+    assert sentence.endswith("% of an update in tolist()")
+    finding = next(f for f in run.health if "tolist" in f.text)
+    assert (finding.level, finding.step) == ("warning", event.step)
+    assert "keep it a tensor" in finding.remedy
+
+
+def test_what_costs_nothing_is_not_reported_and_the_fit_is_the_same(tmp_path):
+    losses = []
+    for loss in (usual_loss, F.cross_entropy, reading_loss):
+        run = bench(noisy_net(), labelled(400), tmp_path / loss.__name__, loss=loss).fit(max_epochs=1).result()
+        losses.append(run.history["loss"].tolist())
+        assert bool(observed(run)) == (loss is reading_loss)
+    assert losses[0] == losses[1] == losses[2]
+
+
+def test_calls_of_libraries_do_not_count():
+    """An optimizer that reads its step, say."""
+    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=torch.tensor(0.1))
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            p.grad = torch.ones_like(p)
+    with (calls := SlowCalls()):
+        optimizer.step()
+    assert calls.found() == ()
+
+
+def test_a_tensor_that_is_moved_counts_where_it_goes_to_a_device():
+    class Slow(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            if func is torch.Tensor.to:
+                time.sleep(0.05)
+            return super().__torch_function__(func, types, args, kwargs)
+
+    x = torch.ones(3).as_subclass(Slow)
+    with (calls := SlowCalls()):
+        x.to(torch.float64)  # it stays where it is
+        x.to("meta")
+    (sentence,) = calls.found()
+    assert sentence.startswith('`x.to("meta")`')
+    assert sentence.endswith("in to()")
+    with (calls := SlowCalls()):
+        bool(torch.ones(()))
+        time.sleep(0.05)
+    assert calls.found() == ()
+
+
+def test_a_model_that_is_compiled_is_left_alone(tmp_path):
+    """Its code would be compiled once more; the user may have compiled it, and the workbench not know."""
+    model = torch.compile(plain_net(), backend="eager")
+    job = bench(model, labelled(400), tmp_path, loss=reading_loss, dry_run=False)
+    job.fit(max_steps=15).result()
+    compiled = torch._dynamo.utils.counters["frames"]["total"]
+    assert compiled > 0
+    assert not observed(job.fit(max_epochs=1).result())
+    assert torch._dynamo.utils.counters["frames"]["total"] == compiled
