@@ -1,6 +1,4 @@
-"""Translates names and values of other libraries, mainly of Lightning's Trainer: what they mean here, or why they
-mean nothing.
-"""
+"""Translates names and values of other libraries, mainly of Lightning's Trainer, or says why they mean nothing here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Computes the gradient of one accumulation window: forward and backward over its batches, weighted by their
-samples.
-"""
+"""Computes the gradient of one window of batches: forward and backward, each batch weighted by its samples."""
 
 from __future__ import annotations
 

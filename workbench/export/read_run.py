@@ -1,6 +1,4 @@
-"""Builds the ScriptSpec of a run from its record and its bench, and raises ExportError naming what no script can
-carry.
-"""
+"""Builds the ScriptSpec of a run from its record and its bench; raises ExportError for what no script can carry."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Lists what changed during the run: live changes, and where the run continues another one, whose record it
-contains.
-"""
+"""Lists what changed during the run: live changes, and where it continues another run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots clipping: the gradient norms before and after it, and the share of clipped updates.
+"""Plots clipping, and computes from gradient norms what a clip value cuts and which value to suggest.
 
 How to read it: a share near 0% means that the clip value only catches spikes; near 100% it is the clip value, and not
 the gradient, that sets the length of every step.

@@ -1,4 +1,4 @@
-"""Lists the checkpoints of a run's folder: all, the last, the best, and those that may be deleted.
+"""Names and lists the checkpoints of a run's folder: all, the last, the best, and those that may be deleted.
 
 `<run>/checkpoints/<name>/` holds `model.safetensors`, `state.pt` and `info.json`; engine/checkpoint/files.py writes
 them.

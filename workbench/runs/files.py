@@ -1,5 +1,6 @@
-"""Opens and writes files in a run's folder, where others may write too: links are not followed, and no file is half
-there.
+"""Opens and writes files in a run's folder, where others may write too.
+
+Links are not followed, and no file is half there.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Makes text from a record safe for a terminal: a record may come from anybody, and control characters are commands
-there.
+"""Makes text from a record safe for a terminal.
+
+A record may come from anybody, and control characters are commands to a terminal.
 """
 
 from __future__ import annotations

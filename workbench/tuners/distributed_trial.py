@@ -1,5 +1,4 @@
-"""Runs one trial of the batch-size search on several ranks: first each by itself, then, if all have passed,
-together.
+"""Runs one trial of the batch-size search on several ranks: first each by itself, then all together.
 
 In the first part no rank waits for another, so that a rank that runs out of memory leaves no other in the middle of an
 update: the worst of them decides for all. The second part measures the speed of real updates of all of them together.

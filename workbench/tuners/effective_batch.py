@@ -1,5 +1,6 @@
-"""Computes the effective batch, the samples of one update on all ranks: to keep it at another batch size, or to
-scale the rate with it.
+"""Computes the effective batch: the samples of one update on all ranks.
+
+It can be kept at another batch size, or the rate can be scaled with it.
 
 Sources for the rates: Goyal et al., "Accurate, Large Minibatch SGD" (2017) for the linear rule; Krizhevsky, "One weird
 trick for parallelizing convolutional neural networks" (2014) for the square root.

@@ -1,5 +1,6 @@
-"""Writes and reads weights and checkpoints: into a temporary folder first, then renamed, so that none is ever half
-there.
+"""Writes and reads weights and checkpoints.
+
+Each is written into a temporary folder that is then renamed, so that none is ever half there.
 
 Weights are safetensors. A checkpoint is a directory (runs/checkpoints.py) with the weights to use, all other state as
 plain containers and tensors (engine/checkpoint/serialization.py), and `info.json`.

@@ -1,5 +1,4 @@
-"""Turns state into containers and tensors that `torch.load(weights_only=True)` can read, which runs no code of the
-file.
+"""Turns state into containers and tensors that `torch.load(weights_only=True)` reads without running code.
 
 `to_plain` turns NumPy values and less common containers into marked dicts, and raises NotPlainError, with the place,
 for what has no such form; `from_plain` turns them back.

@@ -1,5 +1,6 @@
-"""Replaces FSDP's collectives while each rank tries a step by itself: tensors of the right size with no useful
-contents.
+"""Replaces FSDP's collectives while each rank tries a step by itself.
+
+They give tensors of the right size with no useful contents.
 
 They serve to measure the memory of a step. Source: torch.distributed.fsdp.FSDPModule.set_custom_all_gather.
 """

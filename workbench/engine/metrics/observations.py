@@ -1,5 +1,6 @@
-"""Observes what only the engine can see of a fit's health: modules in evaluation mode, a data order that repeats, calls in
-the user's code that make training wait.
+"""Observes what only the engine can see of a fit's health.
+
+These are modules in evaluation mode, a data order that repeats, and calls in the user's code that make training wait.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Manual optimization: the task calls backward and steps through a handle, the engine accumulates, measures and
-clips.
+"""Runs manual optimization: the task calls backward and step, the engine accumulates, measures and clips.
 
 The gradient of a window is summed over its batches by their shares. The steps that the task asks for are taken at the
 window's last batch, measured and clipped like any other.

@@ -1,5 +1,6 @@
-"""Collects what a script needs of the user's data, optimizers and hooks. All text in it is Python, in the names of
-`GIVEN`.
+"""Collects what a script needs of the user's data, optimizers and hooks.
+
+All text in it is Python, in the names of `GIVEN`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Finds what the user's training step does besides returning a loss: whether it reports a weight, whether it may
-return None.
-"""
+"""Finds whether the user's training step reports a weight, and whether it may return None."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helpers for the lines of a script."""
+"""Formats the lines of a script: calls that are wrapped, conditions, indentation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Finds where a module comes from: the standard library, an installed package, the workbench, or the user's own
-files.
+"""Finds where a module comes from: the standard library, a package, the workbench, or the user's own files.
 
 The user's own modules (and the workbench's) are written into the script; the others are imported by it.
 """

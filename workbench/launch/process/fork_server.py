@@ -1,4 +1,4 @@
-"""The fork server: `python -m workbench.launch.process.fork_server CONTROL PARENT TEMPORARY [MODULE …]`.
+"""Runs the fork server, from which ranks are forked: `python -m workbench.launch.process.fork_server CONTROL PARENT …`.
 
 A clean process with torch and accelerate imported that has never run an operation, never touches a device and has one
 thread: what it forks is a fresh interpreter that is ready at once. It is the children's parent, so it reaps them, kills

@@ -1,4 +1,4 @@
-"""Reports what the engine observed of the model and the data."""
+"""Reports modules in evaluation mode, a data order that repeats, and slow calls in the user's code."""
 
 from __future__ import annotations
 

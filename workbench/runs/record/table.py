@@ -1,4 +1,4 @@
-"""Joins a run's series into one table: updates, epochs and validations."""
+"""Joins a run's series into one table (updates, epochs, validations), and writes it as CSV."""
 
 from __future__ import annotations
 

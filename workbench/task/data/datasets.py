@@ -1,6 +1,4 @@
-"""Defines the data sets for arrays, ready batches, preloaded samples, and samples that draw random numbers in
-workers.
-"""
+"""Defines the data sets for arrays, ready batches, preloaded samples, and samples that draw random numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helpers for widgets."""
+"""Finds, shows and locks widgets, and runs slow work in a thread beside them."""
 
 from __future__ import annotations
 
