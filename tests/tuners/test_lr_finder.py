@@ -334,6 +334,16 @@ def test_finders_give_the_same_curve_whenever(tmp_path):
     assert np.array_equal(first.losses, b.find_lr(num_training=9).result().losses)
 
 
+@pytest.mark.parametrize("how", ["linear", "cosine", "the user's cosine"])
+def test_a_rate_that_falls_to_zero_may_be_higher(how, tmp_path):
+    own = {"scheduler": lambda optimizer, updates: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)}
+    given = own if how == "the user's cosine" else {"lr_schedule": how}
+    constant = bench(plain_net(), labelled(), tmp_path / "a", sgd).find_lr().result()
+    falling = bench(plain_net(), labelled(), tmp_path / "b", sgd, **given).find_lr().result()
+    assert np.array_equal(constant.losses, falling.losses)
+    assert falling.suggestion == pytest.approx(constant.suggestion * 1.33 / 0.75)
+
+
 def test_start_chooses_where_the_sweep_begins(tmp_path):
     model, b = make_bench("sgd-momentum", tmp_path)
     fresh = b.find_lr(num_training=5).result()

@@ -89,7 +89,8 @@ class TestKnownAnswers:
         m = LRS[5 + np.argmin(s[5:])] * math.sqrt(0.1) * 0.316
         middle = sorted([e, v, m])[1]
         assert landmarks(LRS, y, **SGD).lr == pytest.approx(0.75 * middle)
-        assert landmarks(LRS, y, **SGD, schedule="one_cycle").lr == pytest.approx(1.33 * middle)
+        for falling in ("one_cycle", "linear", "cosine"):
+            assert landmarks(LRS, y, **SGD, schedule=falling).lr == pytest.approx(1.33 * middle)
 
     def test_the_edge_is_above_four_times_the_start_and_not_at_it(self):
         y = np.linspace(1.0, 0.5, 100)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import OneCycleLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 
 from workbench.commands import Inbox, Stop
 from workbench.engine import rng
@@ -79,16 +79,15 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     A Stop ends it, and stays in the inbox; other commands wait there too. Several ranks sweep together, and end alike.
     """
     opt = _chosen(session, request)
-    one_cycle = _one_cycle(opt)
+    schedule = _schedule(session, opt)
     if request.race:
         lr_race.refuse(session)
     with scratch(session):
-        if one_cycle:
+        if schedule == "one_cycle":
             _undo_momentum(opt.optimizer)
         points, ended = _sweep(session, opt, request, emit, inbox)
-        end = _conclude(opt.optimizer, one_cycle, points, ended, request)
+        end = _conclude(opt.optimizer, schedule, points, ended, request)
     if request.race and end.suggestion is not None and not inbox.has(Stop):
-        schedule = "one_cycle" if one_cycle else session.settings.lr_schedule
         raced, decided = lr_race.race(
             session, opt, end.suggestion, request.race_updates, schedule, _multiplier(opt.optimizer, request.group), emit, inbox
         )
@@ -194,7 +193,7 @@ def _multiplier(optimizer: Optimizer, only: int | None = None) -> Callable[[floa
 
 
 def _conclude(
-    optimizer: Optimizer, one_cycle: bool, points: list[CurvePoint], ended: str, request: LRRequest
+    optimizer: Optimizer, schedule: str, points: list[CurvePoint], ended: str, request: LRRequest
 ) -> CurveEnded:
     lrs, losses = [p.lr for p in points], [p.loss for p in points]
     group = optimizer.param_groups[0]
@@ -202,7 +201,6 @@ def _conclude(
     adaptive = "betas" in group or isinstance(
         optimizer, (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Rprop)
     )
-    schedule = "one_cycle" if one_cycle else "constant"
     suggestions = suggest_all(
         lrs,
         losses,
@@ -220,8 +218,12 @@ def _conclude(
     )
 
 
-def _one_cycle(opt: OptimizerHandle) -> bool:
-    return any(isinstance(part, OneCycleLR) for s in opt.schedules for part in chain(s.scheduler))
+def _schedule(session: Session, opt: OptimizerHandle) -> str:
+    """The `lr_schedule` of the fit to come; a scheduler of the user's own counts as the one that it is like."""
+    kinds = {type(part) for schedule in opt.schedules for part in chain(schedule.scheduler)}
+    if OneCycleLR in kinds:
+        return "one_cycle"
+    return "cosine" if CosineAnnealingLR in kinds else session.settings.lr_schedule
 
 
 def _undo_momentum(optimizer: Optimizer) -> None:

@@ -41,8 +41,12 @@ HELD_OUT = 16
 SOFTNESS = 0.2
 """A rate whose loss is higher by about this share counts 1/e as much as the best one."""
 CLEARLY = 0.2
-"""A rate above the sweep's is suggested only where the loss at the sweep's is higher by about this share than the lowest:
+"""A rate above the first is suggested only where the loss at the first is higher by about this share than the lowest:
 too high a rate costs more than one that is too low.
+"""
+LOWER = 1.78
+"""For a schedule that begins at its highest rate the race begins below the sweep's rate by this factor: its stretches are
+too short to show what a rate that is too high costs there. A sweep's rate for a constant schedule is as much lower.
 """
 LEARNED = 0.02
 """The share of the loss at the start below which a loss says little."""
@@ -78,7 +82,7 @@ def race(
     emit: Emit,
     inbox: Inbox,
 ) -> tuple[Suggestion, bool]:
-    """Race rates around `lr` with `updates` updates in all; the session is as before afterwards.
+    """Race rates around `lr`, the sweep's, with `updates` updates in all; the session is as before afterwards.
 
     Three rates, `SPACING` apart, then a fourth beyond the best one, or between the best two. A Stop ends the race, and
     `lr` stays the suggestion. Returns the suggestion, and whether losses decided it.
@@ -93,7 +97,8 @@ def race(
         return Suggestion(NAME, lr, None, f"{why}. The sweep's rate"), False
     factors = _shape(session.settings, schedule, length)
     trials: list[RaceTrial] = []
-    rates = [lr, lr / SPACING, lr * SPACING]
+    middle = lr / LOWER if schedule in ("linear", "cosine") else lr
+    rates = [middle, middle / SPACING, middle * SPACING]
     while rates:
         rate = rates.pop(0)
         if inbox and inbox.has(Stop):
@@ -105,7 +110,7 @@ def race(
         if len(trials) == CANDIDATES - 1:
             rates.append(next_rate({t.lr: t.loss for t in trials}))
     decided = sum(math.isfinite(t.loss) for t in trials) > 1
-    return conclusion(lr, trials, session.data.updates(), start if by_val else 0.0), decided
+    return conclusion(middle, trials, session.data.updates(), start if by_val else 0.0), decided
 
 
 def next_rate(losses: dict[float, float]) -> float:
@@ -123,12 +128,12 @@ def next_rate(losses: dict[float, float]) -> float:
 def conclusion(lr: float, trials: Sequence[RaceTrial], planned: int | None = None, start: float = 0.0) -> Suggestion:
     """The mean of the rates in decades, weighted by how low their losses are, for a run of `planned` updates.
 
-    `lr`, which was the sweep's and is one of the rates, stays where nothing speaks clearly for another. start: the loss
+    `lr`, which is the first of the rates, stays where nothing speaks clearly for another. start: the loss
     before the race; losses that differ by a few hundredths of it are alike, since the task is nearly learned then.
     """
     losses = {t.lr: t.loss + LEARNED * start for t in trials if math.isfinite(t.loss) and t.loss > 0}
     if len(losses) < 2:
-        return Suggestion(NAME, lr, None, "fewer than two rates of the race have a loss to compare: the sweep's rate")
+        return Suggestion(NAME, lr, None, "fewer than two rates of the race have a loss to compare: the first of them")
     lowest, length = min(losses.values()), trials[0].updates
     weights = {rate: (lowest / loss) ** (1 / SOFTNESS) for rate, loss in losses.items()}
     centre = math.exp(sum(weight * math.log(rate) for rate, weight in weights.items()) / sum(weights.values()))
@@ -136,7 +141,7 @@ def conclusion(lr: float, trials: Sequence[RaceTrial], planned: int | None = Non
     told = ", ".join(f"{t.lr:.2g}: {t.loss:.3g}" for t in sorted(trials, key=lambda t: t.lr))
     why = f"held-out loss after {length} updates at each rate: {told}"
     if centre > lr and losses.get(lr, math.inf) < lowest * (1 + CLEARLY):
-        return Suggestion(NAME, lr, None, f"{why}. No higher rate is clearly better than the sweep's")
+        return Suggestion(NAME, lr, None, f"{why}. No rate above {lr:.2g} is clearly better")
     return Suggestion(NAME, centre, None, why)
 
 

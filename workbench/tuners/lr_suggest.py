@@ -145,8 +145,9 @@ def landmarks(
     - valley: 4 times the valley of the losses before the edge, smoothed by 0.9, without the first ten;
     - minimum: the rate of their lowest, without the first five, times sqrt(1 - beta) x 0.316.
 
-    The median times 0.75, or 1.33 for one-cycle (linear and cosine decay start at the full rate: 0.75 too).
-    Found on 17 tasks and checked once on 13 others, all swept 1e-5 to 10 in 100 updates (SEMANTICS.md). In a
+    The median times 0.75, or 1.33 where the rate falls to 0 (one-cycle, linear, cosine): what a high rate does
+    badly, the low ones at the end mend. Found on 17 tasks and checked once on 13 others, all swept 1e-5 to 10 in
+    100 updates (SEMANTICS.md); for cosine and linear on 13 tasks (`tests/benchmarks/lr_regret.py`). In a
     sweep of another length ten means a tenth of it, five a twentieth, and 0.9 becomes 0.9^(100 / length), so
     that each covers the same share of it; `num_training` tells the length of one that ended early, otherwise
     it is taken as 100, or the points there are if they are more. Where one of the first ten losses is below
@@ -269,7 +270,7 @@ _SPOKEN = {"one_cycle": "one-cycle", "constant": "constant", "linear": "linearly
 
 
 def _factor(schedule: str) -> float:
-    return 1.33 if schedule == "one_cycle" else 0.75
+    return 0.75 if schedule == "constant" else 1.33
 
 
 def _find(
