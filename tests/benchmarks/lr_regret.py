@@ -189,7 +189,7 @@ def suggested(finder: Finder, task: Task, seed: int, schedule: str) -> float | N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--schedules", nargs="*", default=SCHEDULES, choices=SCHEDULES)
+    parser.add_argument("--schedules", nargs="*", default=SCHEDULES, choices=(*SCHEDULES, "linear"))
     parser.add_argument("--tasks", nargs="*", help="those whose name holds one of these words")
     options = parser.parse_args()
     torch.set_num_threads(1)

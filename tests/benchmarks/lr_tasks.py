@@ -275,6 +275,8 @@ def share_of(schedule: str, update: int, total: int) -> float:
     """The learning rate of this update, as a share of the highest."""
     if schedule == "constant":
         return 1.0
+    if schedule == "linear":
+        return 1 - update / total
     if schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * update / total))
     rise = 0.3 * total

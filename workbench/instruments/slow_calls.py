@@ -95,5 +95,5 @@ def _where(file: str, line: int) -> str:
 
 
 def _call(name: str) -> str:
-    """The call as it is written: item(), or what `if tensor:` and float(tensor) call."""
+    """How a user writes the call: `item()`, `numpy()`, or `if tensor` for `__bool__`."""
     return {"__bool__": "`if tensor`", "__array__": "numpy()"}.get(name, f"{name.strip('_')}()")

@@ -219,11 +219,11 @@ def _conclude(
 
 
 def _schedule(session: Session, opt: OptimizerHandle) -> str:
-    """The `lr_schedule` of the fit to come; a scheduler of the user's own counts as the one that it is like."""
-    kinds = {type(part) for schedule in opt.schedules for part in chain(schedule.scheduler)}
-    if OneCycleLR in kinds:
+    """The `lr_schedule` of the fit to come. Of the user's own schedulers OneCycleLR and CosineAnnealingLR have theirs."""
+    parts = [part for schedule in opt.schedules for part in chain(schedule.scheduler)]
+    if any(isinstance(part, OneCycleLR) for part in parts):
         return "one_cycle"
-    return "cosine" if CosineAnnealingLR in kinds else session.settings.lr_schedule
+    return "cosine" if any(isinstance(part, CosineAnnealingLR) for part in parts) else session.settings.lr_schedule
 
 
 def _undo_momentum(optimizer: Optimizer) -> None:

@@ -147,7 +147,7 @@ def landmarks(
 
     The median times 0.75, or 1.33 where the rate falls to 0 (one-cycle, linear, cosine): what a high rate does
     badly, the low ones at the end mend. Found on 17 tasks and checked once on 13 others, all swept 1e-5 to 10 in
-    100 updates (SEMANTICS.md); for cosine and linear on 13 tasks (`tests/benchmarks/lr_regret.py`). In a
+    100 updates (SEMANTICS.md); for cosine and linear on the tasks of `tests/benchmarks/lr_regret.py`. In a
     sweep of another length ten means a tenth of it, five a twentieth, and 0.9 becomes 0.9^(100 / length), so
     that each covers the same share of it; `num_training` tells the length of one that ended early, otherwise
     it is taken as 100, or the points there are if they are more. Where one of the first ten losses is below

@@ -113,8 +113,8 @@ class WorkersRequest:
         _check_seconds(self.seconds_per_trial)
 
     def run(self, task: Task, settings: Settings, emit: Emit, stopped: Callable[[], bool]) -> SpeedSearchEnded:
-        """Raise the number of workers until training waits no longer, or is no longer faster; then try what else the
-        loader is told.
+        """Raise the number of workers until training waits no longer, or is no longer faster; then try the loader's
+        other options.
         """
         trials: list[SpeedTrial] = []
         end = ""
