@@ -9,10 +9,13 @@ PY := .venv/bin/python
 PIP := $(PY) -m pip --quiet --disable-pip-version-check --no-input install --progress-bar off -c constraints.txt
 VERSIONS := pyproject.toml constraints.txt hatch_build.py workbench/_version.py
 
+# Nothing is fetched; a link or an anchor that leads nowhere is an error.
+SITE = NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test check bench soak mutations ecosystem install live browser constraints clean
+.PHONY: help demo lab test check docs bench soak mutations ecosystem notebooks install live browser constraints clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -24,13 +27,18 @@ lab: install live ## the quickstart notebook in JupyterLab, on this machine alon
 	$(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 $$([ "$$(id -u)" != 0 ] || echo --allow-root) notebooks/quickstart.ipynb
 
 test: install live browser ## every test but the slow ones, a real browser included, in two processes
-	$(PY) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -m 'not slow' --durations=15 $(ARGS)
+	$(PY) -m pytest -n 2 --no-loadscope-reorder -m 'not slow' --durations=15 $(ARGS)
 
-check: install ## ruff, types, import rules, the front end's types
+check: install ## ruff, types, import rules, the front end's types, the documentation's links
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	.venv/bin/lint-imports --no-logo
 	$(PY) hatch_build.py check
+	$(SITE) --site-dir .venv/site
+
+docs: install ## the documentation as a site, in ./site
+	$(SITE)
+	@echo "Open site/index.html, or with its search: $(PY) -m http.server --bind 127.0.0.1 --directory site"
 
 bench: install live ## every benchmark in tests/benchmarks, one after another
 	@set -e; for file in tests/benchmarks/[a-z]*.py; do \
@@ -42,6 +50,9 @@ soak: install live browser ## all tests with their full counts, the slow ones to
 
 mutations: install live ## the suite against 40 small faults, each of which it must catch (long)
 	$(PY) -m tests.mutations $(ARGS)
+
+notebooks: install live ## the notebooks executed, and written with their outputs (ARGS="export gan" for single ones)
+	$(PY) -m tests.notebooks $(ARGS)
 
 ecosystem: .venv-ecosystem/.installed ## tests with transformers, peft, timm, PyG, bitsandbytes, …, by hand (7 GB in .venv-ecosystem)
 	WORKBENCH_ECOSYSTEM=1 .venv-ecosystem/bin/python -m pytest tests/ecosystem --timeout 300 $(ARGS)
@@ -62,7 +73,7 @@ constraints: ## writes what is in .venv now into constraints.txt
 
 clean: ## everything that make has made
 	rm -rf .venv .venv-ecosystem extensions/live/node_modules workbench/ui/static/live.js workbench/ui/static/live.css \
-	  workbench/ui/static/THIRD-PARTY-NOTICES.txt demo-output \
+	  workbench/ui/static/THIRD-PARTY-NOTICES.txt demo-output site \
 	  tests/artefacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 # The build's own needs come first, at the versions of constraints.txt, so that pip need not make a second

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -40,6 +42,14 @@ def _hidden_gpu() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_fsync() -> Iterator[None]:
+    """Nothing waits for the disk: a fit does so seven times, and no test cuts the power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda number: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_seed_of_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `L.seed_everything` left in the environment in another test would decide the `seed` of this one."""
@@ -58,12 +68,16 @@ def _shown_gpu(request: pytest.FixtureRequest, _hidden_gpu: pytest.MonkeyPatch) 
 
 
 def _hide_gpu(patch: pytest.MonkeyPatch) -> None:
-    if _cuda():
-        import torch
+    import torch
 
+    if _cuda():
         patch.setattr(torch.cuda, "is_available", lambda: False)
         patch.setattr(torch.cuda, "device_count", lambda: 0)
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        return
+    for device in (torch.cuda, torch.xpu, torch.mtia):
+        if not device.is_available():  # torch would write down the call stack of each seed that such a device never gets
+            patch.setattr(device, "manual_seed_all", lambda seed: None)
 
 
 @pytest.fixture
@@ -103,19 +117,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if _place(item) in ONCE_MORE:
                 item.add_marker(pytest.mark.flaky(reruns=1))
-    if config.pluginmanager.hasplugin("xdist"):
-        _share_out(items)
+    items.sort(key=lambda item: _place(item) not in APART)  # the longest of what one process must do alone begins at once
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _cuda():
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
 
 
-def _share_out(items: list[pytest.Item]) -> None:
-    """Two processes (`make test` has them): the tests of a file stay together, and those that must be alone begin at once."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("apart" if _place(item) in APART else str(item.path)))
-    items.sort(key=lambda item: _place(item) not in APART)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Several processes (`make test` has two): the tests of a file stay in one, which makes the fixtures of the file once.
+
+    No groups of xdist: pytest 9.2 ignores the names that xdist 3.8 gives to them, and each test goes where there is room.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = Path(nodeid.partition("::")[0])
+            return "apart" if file.parts[1] in APART else str(file)
+
+    return ByFile(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays: no garbage collection looks through it again, here or in a forked process."""
+    gc.collect()
+    gc.freeze()
 
 
 def _place(item: pytest.Item) -> str:

@@ -365,7 +365,7 @@ def test_set_replaces_and_tells(tmp_path):
         b.set(larning_rate=1)
     assert b.settings.lr == 0.003
     assert [type(e) for e in heard] == [Called, SettingsSet]
-    assert heard[0].code == "bench.set(lr=0.003)"
+    assert heard[0].code == "bench.set(lr=3e-3)"
     b.fit(max_epochs=1, start="fresh").result()
     b.find_lr(num_training=5).result()
     codes = [e.code for e in heard if isinstance(e, Called)]

@@ -31,8 +31,8 @@ def test_every_line_moves_the_views(tmp_path: Path) -> None:
     heard: list[Any] = []
     bench.subscribe(heard.append)
     both = bench.compare(one, "0002-fit")
-    assert both.settings == {"lr": ("0.001", "0.5")}
-    assert repr(both) == repr(bench.compare(bench.runs)) == repr(wb.compare([one, two]))
+    assert both.settings == {"lr": ("1e-3", "0.5")}
+    assert repr(both) == repr(bench.compare(*bench.runs)) == repr(wb.compare(one, two))
     assert bench.compare() is None
     bench.show(one)
     bench.show()
@@ -56,6 +56,8 @@ def test_every_line_moves_the_views(tmp_path: Path) -> None:
         bench.delete(7)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="1 run to compare"):
         bench.compare(two)
+    with pytest.raises(TypeError, match=r"compare\(\) got a RunList: .* bench.compare\(\*runs\)"):
+        bench.compare(bench.runs)  # type: ignore[call-overload]
     bench.find_lr(num_training=3).result()
     with pytest.raises(ValueError, match="run 0003-find_lr is a find_lr: only fits can be compared"):
         bench.compare(two, "0003-find_lr")
@@ -72,10 +74,11 @@ def test_the_list_of_runs_reads_the_ends_of_the_records_alone(tmp_path: Path, mo
         raise AssertionError("a record was read")
 
     monkeypatch.setattr(Recorded, "stream", whole)
-    first, second = repr(runs).splitlines()
-    assert "<Run 0001-fit: fit finished · 7 updates · loss " in first
+    head, first, second = repr(runs).splitlines()
+    assert head.split()[:5] == ["run", "status", "updates", "time", "loss"]
+    assert first.split()[:3] == ["0001-fit", "finished", "7"]
     assert f"val_loss {gone.metrics['val_loss']:.4g}" in first
-    assert "<Run 0002-fit: fit finished · 7 updates · time " in second
+    assert second.split()[:3] == ["0002-fit", "deleted", "7"]
 
 
 def test_runs_of_another_folder_are_compared_and_no_more(tmp_path: Path) -> None:
@@ -86,7 +89,7 @@ def test_runs_of_another_folder_are_compared_and_no_more(tmp_path: Path) -> None
     (tmp_path / "here" / "runs" / "0009-fit").symlink_to(tmp_path / "there" / "runs" / "0001-fit")
     heard: list[Any] = []
     here.subscribe(heard.append)
-    assert here.compare(one, other).settings == {"lr": ("0.001", "0.5")}
+    assert here.compare(one, other).settings == {"lr": ("1e-3", "0.5")}
     assert here.compare(one, dry).runs[1].id == dry.id
     for run in (other, "0009-fit"):
         for call in (here.show, here.delete):

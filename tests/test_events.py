@@ -81,9 +81,11 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
     "ClipSearchEnded": st.builds(
         ev.ClipSearchEnded, SETTINGS, MAYBE, st.lists(st.lists(FLOAT, max_size=3).map(tuple), max_size=2).map(tuple), TEXT, TEXT
     ),
+    "DecayTrial": st.builds(ev.DecayTrial, FLOAT, COUNT, FLOAT),
+    "DecaySearchEnded": st.builds(ev.DecaySearchEnded, SETTINGS, MAYBE, TEXT, TEXT),
     "TuneStep": st.builds(ev.TuneStep, TEXT, SETTINGS, TEXT),
     "Message": st.builds(ev.Message, TEXT, st.sampled_from(["info", "warning", "error"]), COUNT),
-    "Observed": st.builds(ev.Observed, COUNT, COUNT, st.sampled_from(["evaluation_mode", "same_order", "slow_calls"]), NAMES),
+    "Observed": st.builds(ev.Observed, COUNT, COUNT, st.sampled_from(["evaluation_mode", "same_order", "slow_calls", "loader_option"]), NAMES),
     "RunEnded": st.builds(ev.RunEnded, STATUS, COUNT, FLOAT, st.one_of(st.none(), TEXT), METRICS),
 }
 

@@ -28,7 +28,7 @@ from workbench.settings import Group, SettingsError, metadata_of
 from workbench.settings_kwargs import LiveKwargs, SettingsKwargs
 
 LIVE = [name for name in wb.Settings.model_fields if metadata_of(name).live]
-TAKE_SETTINGS = ("set", "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "tune", "validate", "test", "predict")
+TAKE_SETTINGS = ("set", "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "find_weight_decay", "tune", "validate", "test", "predict")
 
 
 @pytest.fixture

@@ -82,6 +82,7 @@ BAD: dict[str, list[Any]] = {
     "num_workers": [-1, 1.5],
     "pin_memory": ["maybe", 2],
     "persistent_workers": ["maybe", None],
+    "prefetch_factor": [0, -1, 1.5, "many"],
     "drop_last": ["maybe", None],
     "preload": ["maybe", None],
     "limit_train_batches": [-1, -0.5, 1.5, math.nan, True, "0.5"],
@@ -112,7 +113,7 @@ BAD: dict[str, list[Any]] = {
     "find_batch_size_at": [-1, [-1], ["x"], [True], 2.5, None],
     "track_grad_norm": [0, -2, "two", math.nan],
     "track_update_ratio": ["maybe", None, 2],
-    "track_noise_scale": ["maybe", None, 2],
+    "track_noise_scale": ["layers", None, 2],
     "log_every_n_steps": [0, 0.5],
     "layer_history_mb": [0, 0.5],
     "on_nonfinite": ["ignore", None],
@@ -256,6 +257,14 @@ def test_settings_survive_a_file_and_leave_the_callers_values_alone(values: dict
     assert repr([*again]) == repr([*settings]) == repr([*settings.replace()])
 
 
+def test_reading_ahead_needs_loader_processes() -> None:
+    assert Settings.make(num_workers=2, prefetch_factor=4).prefetch_factor == 4
+    with pytest.raises(SettingsError, match=r"prefetch_factor=4: .*num_workers is 0: give num_workers=2, or prefetch_factor=None"):
+        Settings.make(prefetch_factor=4)
+    with pytest.raises(SettingsError, match="prefetch_factor=4"):
+        Settings.make(num_workers=2, prefetch_factor=4).replace(num_workers=0)
+
+
 def test_the_repr_has_what_differs_from_the_defaults() -> None:
     assert repr(Settings()) == "Settings()"
     assert repr(Settings.make(batch_size=16, lr=0.1, max_epochs=None)) == "Settings(lr=0.1, batch_size=16)"
@@ -310,3 +319,18 @@ def test_true_is_no_number(name):
     with pytest.raises(SettingsError, match=f"^{name}=True: input should be a number"):
         Settings.make(**{name: True})
     assert Settings.make(fast_dev_run=True).fast_dev_run == 1  # as in Lightning
+
+
+def test_str_has_what_differs_by_group() -> None:
+    """IPython shows the same at the end of a cell, and the repr stays what one would type."""
+    settings = Settings.make(max_epochs=5, lr=0.1, seed=3, batch_size=64)
+    text = str(settings)
+    assert text.splitlines()[1:] == [
+        "  optimisation", "    lr = 0.1  (default 0.001)", "    batch_size = 64  (default 32)",
+        "  length", "    max_epochs = 5  (default None)",
+        "  devices", "    seed = 3  (default 0)",
+    ]  # fmt: skip
+    assert str(Settings()) == "All settings have their defaults."
+    from IPython.lib.pretty import pretty
+
+    assert pretty(settings) == text

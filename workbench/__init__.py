@@ -5,7 +5,9 @@ Importing starts nothing and takes no device; the names are handed out when they
 """
 
 import importlib as _importlib
+import os as _os
 import typing as _typing
+import warnings as _warnings
 
 from workbench._version import __version__ as __version__
 
@@ -23,8 +25,8 @@ if _typing.TYPE_CHECKING:
     from workbench.task.metrics.over_epoch import over_epoch as over_epoch
     from workbench.task.protocol import Schedule as Schedule
     from workbench.task.protocol import Task as Task
-    from workbench.tuners.batch_size import BatchSizes as BatchSizes
-    from workbench.tuners.lr_finder import LRCurve as LRCurve
+    from workbench.tuners.batch_size.batch_size_finder import BatchSizes as BatchSizes
+    from workbench.tuners.learning_rate.lr_finder import LRCurve as LRCurve
     from workbench.values import EarlyStopping as EarlyStopping
 
 _HOMES = {
@@ -42,13 +44,31 @@ _HOMES = {
     "TaskError": "workbench.task.errors",
     "EarlyStopping": "workbench.values",
     "batches": "workbench.task.data.datasets",
-    "BatchSizes": "workbench.tuners.batch_size",
-    "LRCurve": "workbench.tuners.lr_finder",
+    "BatchSizes": "workbench.tuners.batch_size.batch_size_finder",
+    "LRCurve": "workbench.tuners.learning_rate.lr_finder",
 }
 __all__ = [
     "BatchSizes", "Comparison", "EarlyStopping", "ExportError", "LRCurve", "Run", "Schedule", "Settings", "SettingsError",
     "Task", "TaskError", "Workbench", "__version__", "attach", "batches", "compare", "over_epoch",
 ]  # fmt: skip
+
+
+def _warn_of_namesake(folder: str) -> None:
+    """Warn if the distribution `workbench`, whose package has the name of this one, is installed into the same folder."""
+    try:
+        found = [name for name in _os.listdir(folder) if name.startswith("workbench-") and name.endswith(".dist-info")]
+    except OSError:  # it is no folder (a zip file), or cannot be listed
+        return
+    if found:
+        _warnings.warn(
+            f"two distributions are installed as the package `workbench` in {folder}: tuning-workbench and "
+            f"{found[0].removesuffix('.dist-info')}. They overwrite each other's files, so neither can be relied on. Run "
+            "`pip uninstall workbench tuning-workbench`, then install one of them, or use an environment for each.",
+            stacklevel=2,
+        )
+
+
+_warn_of_namesake(_os.path.dirname(_os.path.dirname(_os.path.abspath(__file__))))
 
 
 def __getattr__(name: str) -> _typing.Any:

@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from torch import Tensor
 from workbench.engine import rng
 from workbench.engine.dry_run import dry_run as trial
 from workbench.engine.validation.monitors import refuse_unreported
-from workbench.events import Called, Compared, Deleted, Event, SettingsSet, Shown, StatusChanged
+from workbench.events import Annotated, Called, Compared, Deleted, Event, SettingsSet, Shown, StatusChanged
 from workbench.export.source.capture import CallSite
 from workbench.launch import jobs, select_launcher
 from workbench.launch.code_line import Name, differing, line
@@ -42,10 +42,12 @@ from workbench.launch.pool import pool
 from workbench.launch.start.initial_weights import InitialWeights
 from workbench.launch.start.start_spec import AskedFit, StartResolver, StartSpec
 from workbench.launch.thread import ThreadLauncher, alone
-from workbench.runs.compare import Comparison, check_count, compare
-from workbench.runs.delete import delete
+from workbench.runs.compare import MOST, Comparison, check_count, check_no_list, compare
 from workbench.runs.evidence import evidence as found_by
-from workbench.runs.run import Run, Runs
+from workbench.runs.folder.annotations import annotate
+from workbench.runs.folder.delete import delete
+from workbench.runs.run import Run
+from workbench.runs.run_list import RunList
 from workbench.settings import Settings, SettingsError, lists_keywords, metadata_of
 from workbench.settings_kwargs import SettingsKwargs
 from workbench.task.errors import TaskError
@@ -56,9 +58,10 @@ from workbench.task.signature import fits
 from workbench.task.summary import ModelSummary
 from workbench.techniques.cadence import refuse_no_interval
 from workbench.trackers.listener import tracker_listeners
-from workbench.tuners.batch_size import BatchSizeRequest, BatchSizes
+from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, BatchSizes
 from workbench.tuners.clip_search import ClipRequest, ClipSearch
-from workbench.tuners.lr_finder import LRCurve, LRRequest
+from workbench.tuners.decay_search import WeightDecayRequest, WeightDecaySearch
+from workbench.tuners.learning_rate.lr_finder import LRCurve, LRRequest
 from workbench.tuners.plan import Plan, SettingsRequest
 from workbench.tuners.speed_search import PrecisionRequest, SpeedSearch, WorkersRequest
 from workbench.values import shown
@@ -73,7 +76,7 @@ class Workbench:
 
     Args:
         model: an nn.Module with `loss=` (or whose output has `.loss`), an object with `training_step` and
-            `configure_optimizers` (a LightningModule as it is), or a `wb.Task`.
+            `configure_optimizers` (a LightningModule, unchanged), or a `wb.Task`.
         train, val, test: a Dataset, a DataLoader, a tuple of arrays, tensors, frames or series (x, y) or (x1, x2, y), a dict
             of these, a list of samples, ready batches as `wb.batches(list)`, or an object with `train_dataloader()`. None: the model object's own.
         loss: a function of (output, target) that gives one number. Parameters of a loss module are trained with the model.
@@ -92,7 +95,7 @@ class Workbench:
         should_update: with `weight_averaging`, when to average: `should_update(step, epoch)`, instead of the
             settings' rule. `step` updates have been taken; it is asked after each (EMA), or each epoch (SWA).
         listeners: functions of one event, called off the hot path, in this process: of a run with strategy="launch" they
-            hear as long as it is followed here.
+            get events as long as this process follows it.
         trackers: where each fit becomes a run: "tensorboard", "wandb", "mlflow", …, several of them,
             {"mlflow": {its arguments}}, or objects of accelerate's `GeneralTracker`. A launched run takes those of a name
             along, and continues in them after this process has ended; objects receive events as listeners do.
@@ -102,7 +105,7 @@ class Workbench:
         settings: any field of `Settings`; `help(wb.Settings)` lists them.
 
     Attributes:
-        model: the model object, as it was given.
+        model: the model object that you gave.
         root: the folder for the record of all runs.
         summary: the numbers of parameters, their bytes and device, the number of optimizers.
         jobs: all jobs of this bench, oldest first.
@@ -274,7 +277,7 @@ class Workbench:
         request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer, group, race, race_updates)
         chosen, wanted = self._chosen(given), StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
-        work = jobs.FindLRWork(self._task, chosen, self._start, wanted, self.root, request)
+        work = jobs.FindLRWork(self._task, chosen, jobs.StartWeights(self._task, self._start, wanted, self.root), request)
         called = {**differing(request, LRRequest()), **({} if start == "fresh" else {"start": start}), **given}
         needs = set() if wanted.run is None else {wanted.run}
         return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events), needs)
@@ -364,6 +367,22 @@ class Workbench:
         return self._find_settings("find_clip_val", request, differing(request, ClipRequest()), given, ClipSearch.from_events)
 
     @lists_keywords(SettingsKwargs)
+    def find_weight_decay(self, *, updates: int = 800, start: str = "fresh", **settings: Unpack[SettingsKwargs]) -> Job[WeightDecaySearch]:
+        """Train with the present weight decay and three others, `updates` updates in all; held-out batches judge.
+
+        The result's `suggestion` is None, and `best` empty, where no value is clearly better than the present one; less decay
+        needs more evidence than more. A stretch stands for the whole run: its schedule is as short as the stretch, and its decay
+        larger by the root of run / stretch. Find the learning rate before: the best decay depends on it. `tune()` leaves this
+        search out, since it finds something only where a model overfits early. start: the weights that it trains from, as for
+        `find_lr`. Nothing is changed.
+        """
+        given = _named(settings, self.find_weight_decay)
+        request, wanted = WeightDecayRequest(updates), StartSpec.of(start)
+        wanted.weights(self.root)  # a start that does not exist raises an error now
+        called = {**differing(request, WeightDecayRequest()), **({} if start == "fresh" else {"start": start})}
+        return self._find_settings("find_weight_decay", request, called, given, WeightDecaySearch.from_events, wanted)
+
+    @lists_keywords(SettingsKwargs)
     def tune(
         self, *, searches: Sequence[str] = TUNED, apply: bool = False, **settings: Unpack[SettingsKwargs]
     ) -> Job[Plan]:
@@ -385,11 +404,15 @@ class Workbench:
         return self._submit("tune", chosen, called, work, lambda job: Plan.from_events(job.events))
 
     def _find_settings(
-        self, kind: str, request: SettingsRequest, called: Mapping[str, Any], given: dict[str, Any], read: Callable[[Sequence[Event]], T]
-    ) -> Job[T]:
+        self, kind: str, request: SettingsRequest, called: Mapping[str, Any], given: dict[str, Any], read: Callable[[Sequence[Event]], T],
+        wanted: StartSpec | None = None,
+    ) -> Job[T]:  # fmt: skip
+        """wanted: the weights that it starts from; None: the present ones."""
         chosen = self._chosen(given)
-        work = jobs.FindSettingsWork(self._task, chosen, kind, request)
-        return self._submit(kind, chosen, {**called, **given}, work, lambda job: read(job.events))
+        start = None if wanted is None else jobs.StartWeights(self._task, self._start, wanted, self.root)
+        work = jobs.FindSettingsWork(self._task, chosen, kind, request, start)
+        needs = set() if wanted is None or wanted.run is None else {wanted.run}
+        return self._submit(kind, chosen, {**called, **given}, work, lambda job: read(job.events), needs)
 
     @lists_keywords(SettingsKwargs)
     def validate(self, **settings: Unpack[SettingsKwargs]) -> Job[dict[str, float]]:
@@ -434,12 +457,16 @@ class Workbench:
         work = jobs.EvaluateWork(self._task, chosen, stage)
         return self._submit(kind, chosen, given, work, metrics_of)
 
-    # -- what is kept
+    # -- recorded runs
 
     @property
-    def runs(self) -> list[Run]:
-        """The fits recorded under `root`, oldest first. The end of each is read now, the rest when it is needed."""
-        return Runs.of(self.root)
+    def runs(self) -> RunList:
+        """The fits recorded under `root`, oldest first; it prints as a table.
+
+        `bench.runs[-1]` is the newest, `bench.runs[2:5]` three of them, `bench.runs["0012-fit"]` or `bench.runs["12"]` the one with this id.
+        The end of each record is read now, the rest when it is needed.
+        """
+        return RunList.of(self.root)
 
     def load(self, run: Run | str, which: str | int = "last") -> None:
         """Give the model the weights of a run; later fits start from them.
@@ -471,7 +498,7 @@ class Workbench:
             return export(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else ())
 
     def script(self, run: Run | str | None = None, path: str | Path = "train.py", *, evidence: bool = False) -> str:
-        """The text that `export` would write into `path`; nothing is written. It errs as `export` does."""
+        """The text that `export` would write into `path`; nothing is written. It raises the errors of `export`."""
         from workbench.export.script import script
 
         self._check_idle()
@@ -482,23 +509,23 @@ class Workbench:
     @overload
     def compare(self) -> None: ...
     @overload
-    def compare(self, first: Run | str | Sequence[Run | str], /, *others: Run | str) -> Comparison: ...
+    def compare(self, first: Run | str, /, *others: Run | str) -> Comparison: ...
     @overload
     def compare(self, *runs: Run | str) -> Comparison | None: ...
 
-    def compare(self, *runs: Any) -> Comparison | None:
-        """Two to five fits side by side: `bench.compare("0011-fit", "0012-fit").plot()`.
+    def compare(self, *runs: Run | str) -> Comparison | None:
+        """Fits side by side, two or more: `bench.compare("0011-fit", "0012-fit").plot()`.
 
-        The panel shows them, too, where all of them are recorded among this bench's runs; without any, it puts away what it shows.
+        Up to five that are recorded under this bench's root are shown in the panel as well. `bench.compare()` closes the comparison in the panel.
         """
         if not runs:
             self._listeners.tell(Called(line("compare", {})))
             self._listeners.tell(Compared(()))
             return None
-        given = list(runs[0]) if len(runs) == 1 and isinstance(runs[0], list | tuple) else list(runs)
-        check_count(len(given))
-        found = compare([brief_of(run, self.root) for run in given])
-        if all(is_own(run.path, self.root) for run in found.runs):
+        check_no_list(runs[0], "bench")
+        check_count(len(runs))
+        found = compare(*(brief_of(run, self.root) for run in runs))
+        if len(found.runs) <= MOST and all(is_own(run.path, self.root) for run in found.runs):
             ids = tuple(run.id for run in found.runs)
             self._listeners.tell(Called(line("compare", {}, *ids)))
             self._listeners.tell(Compared(ids))
@@ -527,6 +554,21 @@ class Workbench:
         self._listeners.tell(Called(line("delete", {"force": True} if force else {}, folder.name)))
         self._listeners.tell(Deleted(folder.name))
 
+    def annotate(
+        self, run: Run | str, *, name: str | None = None, notes: str | None = None, tags: Iterable[str] | None = None,
+        pinned: bool | None = None,
+    ) -> None:  # fmt: skip
+        """Give a run a name, notes, tags or a pin: `bench.annotate("0012-fit", name="baseline", tags=["sgd"], pinned=True)`.
+
+        They stay in its folder: `run.name`, `run.notes`, `run.tags`, `run.pinned`. None does not change one; "" and [] remove
+        it. `keep_runs` does not delete a pinned run.
+        """
+        folder = own(run, self.root)
+        given = {"name": name, "notes": notes, "tags": tags, "pinned": pinned}
+        annotate(folder, **given)  # type: ignore[arg-type]  # it checks what it is given
+        self._listeners.tell(Called(line("annotate", {key: value for key, value in given.items() if value is not None}, folder.name)))
+        self._listeners.tell(Annotated(folder.name))
+
     def close(self) -> None:
         """Stop running jobs, drop waiting ones, close the views. The record stays.
 
@@ -553,7 +595,7 @@ class Workbench:
         return self._listeners.add(listener)
 
     def on_close(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` once when the bench has closed; call what is returned to have it not called."""
+        """Call `callback` once when the bench has closed; call the result to cancel that."""
         self._closing.append(callback)
 
         def forget() -> None:
@@ -574,7 +616,7 @@ class Workbench:
     # -- inside
 
     def _refuse_unfit(self, settings: Settings) -> None:
-        """Refuse settings that no fit of this bench could have: a monitor that nothing reports, above all."""
+        """Raise an error for settings that no fit of this bench could have, above all a monitor that nothing reports."""
         try:
             refuse_no_interval(settings)
         except TaskError as error:
@@ -589,7 +631,7 @@ class Workbench:
 
     @contextlib.contextmanager
     def _idle(self) -> Iterator[None]:
-        """Inside, no job begins: a script needs a session on the model, to see what the run was of."""
+        """Inside, no job begins: export opens a session on the model to read it."""
         with alone():
             self._check_idle()
             yield
@@ -617,7 +659,8 @@ class Workbench:
         self._launcher.check_open()
         with self._lock:
             needed = {*needs, *(id for job, ids in self._needs.items() if not job.done() for id in ids)}
-        place = new_job_folder(self.root, kind, settings, self.summary, len(self.jobs), needed)
+        data = "" if self._task.train is None else self._task.train.label
+        place = new_job_folder(self.root, kind, settings, self.summary, data, len(self.jobs), needed)
         work.bind(place, self._trackers)
         job: Job[T] = Job(place.id, kind, place.folder, work, _in_the_callers_thread(finish), self._called)
         for past in self.jobs:
@@ -631,9 +674,17 @@ class Workbench:
         return job
 
     def _called(self, job: AnyJob, method: str, arguments: Mapping[str, Any]) -> Callable[[], None]:
-        """What is asked of one of its jobs is a line too; the job's name in it is that of now."""
+        """Report the line of code for a request to one of its jobs, under the job's present name."""
         name = "job" if self.job is job else f"jobs[{self.jobs.index(job)}]"
-        return partial(self._listeners.called, line(f"{name}.{method}", arguments))
+        told = partial(self._listeners.called, line(f"{name}.{method}", arguments))
+        return partial(self._drop, job, told) if method == "stop" else told
+
+    def _drop(self, job: AnyJob, told: Callable[[], None]) -> None:
+        """End a stopped job at once where it waits for another one to end."""
+        told()
+        if job.status == "queued":
+            self._launcher.drop(job)
+            self._listeners.tell(StatusChanged("stopped"))
 
 
 _OF_TRAINING = ("optimisation", "length", "validation", "early stopping", "averaging", "scheduled searches", "checkpoints")
@@ -680,7 +731,7 @@ def _refuse_of_training(kind: str, given: Mapping[str, Any]) -> None:
 
 
 def _lost(places: Sequence[str]) -> str:
-    """What to say of what the trial has moved."""
+    """The warning about objects that the dry run has changed."""
     named = ", ".join(places[:5]) + (f" and {len(places) - 5} more" if len(places) > 5 else "")
     return f"the dry run on two samples changed state that it cannot restore: {named}. wb.Workbench(…, dry_run=False) leaves it out."
 
@@ -697,7 +748,7 @@ def _first_settings(task: Task, given: dict[str, Any]) -> Settings:
 
 
 def _take_averaging(task: Task, avg_fn: Any, should_update: Any) -> None:
-    """The user's own ways of averaging, for the task to carry."""
+    """Give the task the user's own averaging functions."""
     for name, function, taken in (
         ("avg_fn", avg_fn, ("averaged", "current", "count")), ("should_update", should_update, ("step", "epoch"))
     ):  # fmt: skip
@@ -709,7 +760,10 @@ def _take_averaging(task: Task, avg_fn: Any, should_update: Any) -> None:
 
 
 def _in_the_callers_thread(finish: Callable[[Job[T]], T]) -> Callable[[Job[T]], T]:
-    """What is left to do when the result is read: while the main thread is here, no cell works on a tensor."""
+    """Finish the job when its result is read.
+
+    In the main thread tensors then give up memory that the buffer cache has too: no cell works on one meanwhile.
+    """
 
     def finished(job: Job[T]) -> T:
         if threading.current_thread() is threading.main_thread():

@@ -1,127 +1,453 @@
-"""The command `workbench`: the demo, and the list of recorded runs."""
+"""The command `workbench`: the demo, and recorded runs without a notebook.
+
+Each command imports what it needs when it runs, so that `--help` and completion are quick. Nothing here reads code or
+pickles from a run folder, and control characters of records are written out (`runs/printable.py`).
+"""
 
 from __future__ import annotations
 
-import argparse
 import json
+import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any
 
+import click
+from click.shell_completion import get_completion_class
+
+from workbench._version import __version__
 from workbench.runs.printable import printable
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the exit code."""
-    options = _parser().parse_args(arguments)
-    try:
-        code: int = options.run(options)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader has closed the pipe
-        return 0
-    except (OSError, ValueError, RuntimeError) as error:
-        print(printable(f"workbench: {error}", lines=True), file=sys.stderr)
-        return 2
-    return code
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("workbench", description="Tuning Workbench for PyTorch.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    demo = commands.add_parser("demo", help="find, fit, export and check on handwritten digits")
-    demo.add_argument("--output", type=Path, default=Path("demo-output"), help="default: %(default)s")
-    demo.set_defaults(run=_demo)
-    runs = commands.add_parser("runs", help="what was recorded").add_subparsers(required=True, metavar="COMMAND")
-    listing = runs.add_parser("list", help="all runs, oldest first")
-    listing.set_defaults(run=_list)
-    show = runs.add_parser("show", help="one run")
-    show.add_argument("id")
-    show.add_argument("--csv", action="store_true", help="its history as CSV")
-    show.set_defaults(run=_show)
-    delete = runs.add_parser("delete", help="delete one run for good")
-    delete.add_argument("id")
-    delete.add_argument("--force", action="store_true", help="also one shown as running?: only you can know that it has ended")
-    delete.set_defaults(run=_delete)
-    for command in (listing, show, delete):
-        command.add_argument("--root", type=Path, default=Path(".workbench"), help="default: %(default)s")
-    return parser
-
-
-def _demo(options: argparse.Namespace) -> int:
-    try:
-        from workbench.demo import demo
-    except ModuleNotFoundError as error:
-        if error.name != "sklearn":
-            raise
-        raise ValueError("the demo needs scikit-learn: pip install 'tuning-workbench[demo]'") from None
-    found = demo(options.output)
-    print(json.dumps(found))
-    return 0 if found["losses_equal"] else 1
-
-
-def _list(options: argparse.Namespace) -> int:
-    from workbench.runs.read import list_runs, shown_status
-    from workbench.runs.run import duration
-
-    unseen = False
-    for found in list_runs(options.root):
-        unseen |= found.unseen
-        status = shown_status(found.status, found.unseen)
-        metrics = "  ".join(f"{name} {value:.4g}" for name, value in found.metrics.items())
-        _say(f"{found.id:<24} {status:<9} {found.step:>8} updates  {duration(found.seconds):>8}  {metrics}")
-    if unseen:
-        _say(
-            "running?: the record has no end, and its process cannot be seen from here (another machine, container or boot). Such a run "
-            "is never deleted by itself. If you know that it has ended: workbench runs delete ID --force"
-        )
-    return 0
-
-
-def _delete(options: argparse.Namespace) -> int:
-    from workbench.runs.delete import delete
-
-    path = _folder(options)
-    delete(path, {}, force=options.force)
-    _say(f"{path.name} is deleted.")
-    return 0
-
-
-def _folder(options: argparse.Namespace) -> Path:
-    from workbench.runs.read import RUNS, list_runs
-    from workbench.runs.store import check_id
-
-    path: Path = options.root / RUNS / check_id(options.id)
-    if path.is_symlink() or not path.is_dir():
-        known = ", ".join(found.id for found in list_runs(options.root)) or "none"
-        raise FileNotFoundError(f"there is no run {options.id!r} in {options.root}; there are: {known}")
-    return path
-
-
-def _show(options: argparse.Namespace) -> int:
+if TYPE_CHECKING:
+    from workbench.runs.read import RunSummary
     from workbench.runs.run import Run
 
-    path = _folder(options)
-    run = Run.open(path)
-    if options.csv:
-        run.to_csv(_Printable(sys.stdout))  # type: ignore[arg-type]  # it writes, which is all that is asked
-        return 0
-    _say(str(run))
-    for name, value in run.settings.changed().items():
-        _say(f"  {name} = {value!r}")
-    for event in run.resumes:
-        values = "".join(f", {name}={value!r}" for name, value in event.values.items())
-        _say(f"  resumed at update {event.step} from {event.run}@{event.checkpoint}{values}")
-    for text in _checkpoints(path):
-        _say(f"  {text}")
-    if run.error:
-        _say(f"  {run.error}", lines=True)
-    return 0
+EXIT_CODES = """\b
+Exit codes:
+  0  done
+  1  not done; the message says why (no such run, an empty or wrong root, ...)
+  2  the command line is wrong
+"""
+PICTURES = (".png", ".svg", ".pdf")
+UNSEEN = (
+    "running?: the record has no end, and its process cannot be seen from here (another machine, container or boot). Such a run "
+    "is never deleted by itself. If you know that it has ended: workbench runs delete ID --force"
+)
 
 
-def _say(text: str, *, lines: bool = False) -> None:
-    """Print what may come from a record."""
-    print(printable(text, lines=lines))
+class _Commands(click.Group):
+    """A group whose commands report errors in one line, without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.Abort, click.exceptions.Exit, BrokenPipeError):
+            raise
+        except (OSError, ValueError, RuntimeError) as error:
+            raise click.ClickException(printable(str(error), lines=True)) from None
+
+
+@click.group(cls=_Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="workbench", message="%(prog)s %(version)s")
+def main() -> None:
+    """Tuning Workbench for PyTorch: run the demo, and look at recorded runs."""
+
+
+@main.command(short_help="Tune, train and export a model of handwritten digits.")
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("demo-output"), show_default=True, help="Where pictures and the script go.")
+def demo(output: Path) -> None:
+    """Find a batch size and a learning rate for handwritten digits, train, and export.
+
+    Afterwards the exported script runs, and its losses are compared with those of the run. It takes about a minute and
+    downloads nothing. The last line of the output is JSON. The exit code is 1 if the losses differ.
+    """
+    from workbench.demo import demo as run_demo
+
+    try:
+        found = run_demo(output)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "sklearn":
+            raise
+        raise ValueError("the demo needs scikit-learn: pip install 'tuning-workbench[demo]'") from None
+    click.echo(json.dumps(_finite(found)))
+    if not found["losses_equal"]:
+        raise click.exceptions.Exit(1)
+
+
+@main.command(short_help="Print the code for completion with Tab.", epilog="Example: eval \"$(workbench completion bash)\" in ~/.bashrc completes commands, options and run ids.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the code that makes a shell complete this command with Tab."""
+    kind = get_completion_class(shell)
+    assert kind is not None  # click has these three
+    click.echo(kind(main, {}, "workbench", "_WORKBENCH_COMPLETE").source())
+
+
+@main.group(cls=_Commands, epilog=EXIT_CODES)
+def runs() -> None:
+    """List, show, compare, export and delete recorded runs.
+
+    RUN is the id of a run (0012-fit) or its number (12).
+    """
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The ids that begin with what was typed, for a shell's Tab, which does not quote them."""
+    from workbench.runs.folder.ids import is_id
+    from workbench.runs.read import run_folders
+
+    root = ctx.params.get("root") or Path(".workbench")
+    try:
+        return sorted(folder.name for folder in run_folders(root) if folder.name.startswith(incomplete) and is_id(folder.name))
+    except OSError:
+        return []
+
+
+_root = click.option(
+    "--root", type=click.Path(path_type=Path), default=Path(".workbench"), show_default=True, help="The root of a bench: the folder that holds runs/.",
+)  # fmt: skip
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+_run = click.argument("run", shell_complete=_complete)
+
+
+@runs.command("list")
+@_root
+@_json
+def list_(root: Path, as_json: bool) -> None:
+    """List all runs, oldest first, each with its last metrics."""
+    from workbench.runs.folder.lookup import check_root
+    from workbench.runs.read import list_runs
+
+    check_root(root)
+    found = list_runs(root)
+    if not found:
+        raise FileNotFoundError(f"No runs are recorded in {root}.")
+    if as_json:
+        _print_json([_summary(run) for run in found])
+        return
+    _print_table(found)
+    if any(run.unseen for run in found):
+        click.echo(UNSEEN)
+
+
+@runs.command()
+@_run
+@_root
+@_json
+def show(run: str, root: Path, as_json: bool) -> None:
+    """Show one run: results, settings, checkpoints, problems."""
+    from workbench.runs.folder.lookup import find_run
+
+    record = _record(find_run(root, run))
+    if as_json:
+        _print_json(record)
+    else:
+        for line in _lines(record):
+            click.echo(printable(line))
+
+
+@runs.command()
+@click.argument("compared", metavar="RUN RUN...", nargs=-1, required=True, shell_complete=_complete)
+@_root
+@_json
+def compare(compared: Sequence[str], root: Path, as_json: bool) -> None:
+    """Compare fits: settings that differ, last and best values."""
+    from workbench.runs import compare as comparing
+    from workbench.runs.folder.lookup import find_run
+    from workbench.runs.run import Run
+
+    both = comparing.compare(*(Run.open(find_run(root, one)) for one in compared))
+    if not as_json:
+        click.echo(repr(both))
+        return
+    names = [*both.settings]
+    _print_json([
+        {"id": run.id, "status": run.status, "updates": run.step, "seconds": run.seconds,
+         "settings": {name: run.settings.get(name) for name in names}, "last": run.ending, "best": run.best}
+        for run in both.runs
+    ])  # fmt: skip
+
+
+@runs.command(short_help="Write the history, the results or the plots of a run into a file.")
+@_run
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@_root
+def export(run: str, file: Path | None, force: bool, root: Path) -> None:
+    """Write what the record of a run holds into FILE; without FILE, print the history as CSV.
+
+    \b
+    The ending of FILE says what is written:
+      .csv             the history: a row for each update
+      .json            settings, results and history
+      .png .svg .pdf   the plots as a picture
+      .html            the plots to zoom, in one file (5 MB)
+
+    A training script (.py) needs the code of your notebook, which no record holds: call bench.export("train.py", "0012-fit") there.
+    """
+    from workbench.runs.folder.lookup import find_run
+    from workbench.runs.run import Run
+
+    path = find_run(root, run)
+    opened = Run.open(path)
+    if file is None:
+        opened.to_csv(_Printable(sys.stdout))  # type: ignore[arg-type]  # it writes, which is all that is asked
+        return
+    _check_file(file, force, path.name)
+    _write(file, opened)
+    click.echo(f"{file} is written.")
+
+
+@runs.command()
+@click.argument("deleted", metavar="RUN...", nargs=-1, required=True, shell_complete=_complete)
+@click.option("--force", is_flag=True, help='Also a run shown as "running?", if you know that it has ended.')
+@_root
+@_json
+def delete(deleted: Sequence[str], force: bool, root: Path, as_json: bool) -> None:
+    """Delete runs for good, with their checkpoints and weights."""
+    from workbench.runs.folder.lookup import check_not_linked, find_run
+
+    check_not_linked(root)
+    paths = dict.fromkeys([find_run(root, one) for one in deleted])  # all are found before one is deleted
+    gone, errors = _delete(paths, force=force)
+    if as_json:
+        _print_json({"deleted": gone})
+    else:
+        for id in gone:
+            click.echo(printable(f"{id} is deleted."))
+    _raise(errors)
+
+
+@runs.command(short_help="Delete all but the newest runs; asks before it deletes.")
+@click.option("--keep", type=click.IntRange(min=0), required=True, help="How many runs of each kind stay: the newest.")
+@click.option("--kind", help="Delete runs of this kind alone: fit, find_lr, find_batch_size, ...")
+@click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@_root
+@_json
+def prune(keep: int, kind: str | None, dry_run: bool, yes: bool, root: Path, as_json: bool) -> None:
+    """Delete the oldest runs of each kind, with their checkpoints and weights.
+
+    Runs that are pinned or that may still run are neither deleted nor counted.
+    """
+    from workbench.runs.folder.annotations import read_annotations
+    from workbench.runs.folder.delete import oldest_beyond_keep
+    from workbench.runs.folder.lookup import check_not_linked, check_root
+    from workbench.runs.folder.prune import remove_leftovers
+    from workbench.runs.read import list_runs
+
+    check_root(root)
+    check_not_linked(root)
+    known = {run.kind for run in list_runs(root)}
+    if kind is not None and kind not in known:
+        raise ValueError(f"there are no runs of kind {kind!r}; there are: {', '.join(sorted(known)) or 'none'}.")
+    old = oldest_beyond_keep(root, keep, kind)
+    if not as_json and old:
+        _print_table(old)
+    gone, errors = [run.id for run in old], list[str]()
+    if old and not dry_run:
+        if not yes:
+            _confirm(len(old))
+        # Somebody may have pinned one, or deleted it, since they were listed.
+        gone, errors = _delete(run.path for run in old if run.path.is_dir() and not read_annotations(run.path).pinned)
+    if not dry_run:
+        remove_leftovers(root)
+    if as_json:
+        _print_json({"would_delete" if dry_run else "deleted": gone})
+    elif dry_run or not old:
+        click.echo(f"{_counted(len(old))} would be deleted." if old else "There is nothing to delete.")
+    else:
+        click.echo(f"{_counted(len(gone))} deleted.")
+    _raise(errors)
+
+
+def _confirm(count: int) -> None:
+    """Ask before deleting; any answer but yes is an error, and nothing is deleted."""
+    try:
+        agreed = click.confirm(f"Delete {_counted(count)} for good?", err=True)
+    except click.Abort:
+        click.echo(err=True)
+        agreed = False
+    if not agreed:
+        raise click.ClickException("nothing is deleted. --yes deletes without asking.")
+
+
+def _counted(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
+
+
+def _delete(paths: Iterable[Path], *, force: bool = False) -> tuple[list[str], list[str]]:
+    """Delete these runs; returns the deleted ids, and the error of each run that stays."""
+    from workbench.runs.folder.delete import delete as delete_run
+
+    gone, errors = [], []
+    for path in paths:
+        try:
+            delete_run(path, {}, force=force)
+        except (OSError, ValueError, RuntimeError) as error:
+            errors.append(printable(str(error), lines=True))
+        else:
+            gone.append(path.name)
+    return gone, errors
+
+
+def _raise(errors: list[str]) -> None:
+    """Raise what went wrong, after what was done has been printed."""
+    if errors:
+        raise click.ClickException("\n".join(errors))
+
+
+# -- what a record holds
+
+
+def _summary(run: RunSummary) -> dict[str, Any]:
+    """One run of the list, as data."""
+    from workbench.runs.folder.annotations import read_annotations
+    from workbench.runs.read import shown_status
+
+    added = read_annotations(run.path)
+    return {
+        "id": run.id, "kind": run.kind, "status": shown_status(run.status, run.unseen), "created": run.created, "updates": run.step,
+        "seconds": run.seconds, "metrics": run.metrics, "error": run.error, "name": added.name, "tags": [*added.tags], "pinned": added.pinned,
+    }  # fmt: skip
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """What the record of a run says of it, but for its history."""
+    from workbench.runs.brief import RunBrief
+    from workbench.runs.read import summary
+    from workbench.runs.run import Run
+
+    run = Run.open(path)  # first: its error says that this is no run folder
+    found = summary(path)
+    task = found.header.get("task")
+    return {
+        **_summary(found),
+        "epochs": run.epochs,
+        "metrics": run.metrics,
+        "best": RunBrief.read(path).best,
+        "notes": run.notes,
+        "model": task if isinstance(task, dict) else {},
+        "versions": found.header.get("versions") or {},
+        "settings": run.settings.model_dump(mode="json"),
+        "changed": [*run.settings.changed()],
+        "changes": [{"update": event.step, **event.values} for event in run.changes],
+        "resumed_from": [{"update": event.step, "run": event.run, "checkpoint": event.checkpoint, **event.values} for event in run.resumes],
+        "checkpoints": [*_checkpoints(path)],
+        "health": [str(finding) for finding in run.health],
+    }
+
+
+def _checkpoints(run: Path) -> Iterator[dict[str, Any]]:
+    """The checkpoints of a run, oldest first."""
+    from workbench.runs.checkpoints import find, list_checkpoints
+
+    checkpoints = list_checkpoints(run)
+    best = find(run, "best").name if any(one.value is not None for one in checkpoints) else None
+    for one in checkpoints:
+        yield {
+            "name": one.name, "update": one.step, "epoch": one.epoch, "monitor": one.monitor, "value": one.value, "best": one.name == best,
+            "resumable": one.resumable, "why_not": one.why,
+        }  # fmt: skip
+
+
+# -- as text
+
+
+def _lines(record: Mapping[str, Any]) -> Iterator[str]:
+    """A record for people."""
+    from workbench.runs.setting_text import recorded
+    from workbench.units import duration
+
+    model, best = record["model"], record["best"]
+    yield f"{record['id']}: {record['kind']} {record['status']}"
+    facts = [  # pairs, since a metric may have one of these names
+        ("name", record["name"]),
+        ("tags", ", ".join(record["tags"])),
+        ("pinned", "yes" * record["pinned"]),
+        ("notes", record["notes"]),
+        ("model", f"{model['model']}, {model.get('parameters')} parameters" if model.get("model") else ""),
+        ("updates", f"{record['updates']} in {record['epochs']} epoch{'s' * (record['epochs'] != 1)}"),
+        ("time", duration(record["seconds"])),
+    ]
+    for name, value in record["metrics"].items():
+        top = best.get(name)
+        facts.append((name, f"{value:.4g}" + ("" if top is None or top == value else f" (best {top:.4g})")))
+    width = max(len(name) for name, _ in facts)
+    for name, text in facts:
+        for at, line in enumerate(text.splitlines()):
+            yield f"  {name * (at == 0):<{width}}  {line}".rstrip()
+    yield from (f"  setting {name} = {recorded(name, record['settings'][name])}" for name in record["changed"])
+    for event in record["changes"]:
+        yield f"  changed at update {_values(event, 'update')}"
+    for event in record["resumed_from"]:
+        yield f"  resumed at update {event['update']} from {event['run']}@{_values(event, 'checkpoint', 'update', 'run')}"
+    for one in record["checkpoints"]:
+        value = "" if one["value"] is None else f"{one['monitor']} {one['value']:.4g}"
+        weights = "" if one["resumable"] else f"weights alone: {one['why_not']}"
+        yield "  ".join(filter(None, [f"  checkpoint {one['name']:<12}", f"epoch {one['epoch']}", value, "best" * one["best"], weights]))
+    yield from (f"  health: {finding}" for finding in record["health"])
+    yield from (f"  {line}" for line in (record["error"] or "").splitlines())
+
+
+def _values(event: Mapping[str, Any], first: str, *without: str) -> str:
+    """An event's first fact, and the settings that came with it."""
+    from workbench.runs.setting_text import recorded
+
+    return ", ".join([str(event[first]), *(f"{name}={recorded(name, value)}" for name, value in event.items() if name not in (first, *without))])
+
+
+def _print_table(found: Iterable[RunSummary]) -> None:
+    from workbench.runs.run_list import table
+    from workbench.runs.tables import text_table
+
+    click.echo(text_table(table(found)))
+
+
+def _print_json(value: Any) -> None:
+    click.echo(_as_json(value))
+
+
+def _as_json(value: Any) -> str:
+    """JSON in ASCII without control characters; a number that is not finite is null."""
+    return json.dumps(_finite(value), indent=1).replace("\x7f", "\\u007f")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# -- files
+
+
+def _check_file(file: Path, force: bool, id: str) -> None:
+    """Refuse an ending that is not known, and a file that exists."""
+    ending = file.suffix.lower()
+    if ending == ".py":
+        raise ValueError(
+            f"a script cannot be written from a record, which does not hold your code. In the notebook: bench.export({file.name!r}, {id!r})"
+        )
+    if ending not in (".csv", ".json", ".html", *PICTURES):
+        raise ValueError(f"{file} has an unknown ending: give .csv, .json, .html, {', '.join(PICTURES[:-1])} or {PICTURES[-1]}.")
+    if file.exists() and not force:
+        raise FileExistsError(f"{file} exists: give another name, or --force to replace it.")
+
+
+def _write(file: Path, run: Run) -> None:
+    if file.suffix.lower() == ".csv":
+        run.to_csv(file)
+    elif file.suffix.lower() == ".json":
+        assert run.folder is not None  # it was opened from there
+        columns = {"history": run.history, "validation": run.validation, "logged": run.logged}
+        series = {name: {key: array.tolist() for key, array in found.items()} for name, found in columns.items()}
+        file.write_text(_as_json({**_record(run.folder), **series}) + "\n", encoding="utf-8")
+    else:
+        run.figure().save(file)
 
 
 class _Printable:
@@ -134,19 +460,5 @@ class _Printable:
         return self._file.write(printable(text, lines=True))
 
 
-def _checkpoints(run: Path) -> Iterator[str]:
-    """The checkpoints of a run, a line each, oldest first."""
-    from workbench.runs.checkpoints import find, list_checkpoints
-
-    there = list_checkpoints(run)
-    best = find(run, "best").name if any(one.value is not None for one in there) else None
-    for one in there:
-        value = "" if one.value is None else f"{one.monitor} {one.value:.4g}"
-        best_of_all = "best" if one.name == best else ""
-        weights = "" if one.resumable else f"weights alone: {one.why}"
-        place = f"checkpoint {one.name:<12}  epoch {one.epoch}"
-        yield "  ".join(filter(None, [place, value, best_of_all, weights]))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main(prog_name="workbench")

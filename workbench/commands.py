@@ -62,14 +62,14 @@ def from_line(line: str) -> Command:
     kind = _TYPES[record.pop("type")]
     if kind is not Change:
         if record:
-            raise ValueError(f"a {kind.__name__} says nothing of {', '.join(map(str, record))}")
+            raise ValueError(f"a {kind.__name__} has no {', '.join(map(str, record))}")
         return kind()  # type: ignore[call-arg]
     values = record.get("values")
     if set(record) != {"values"} or not isinstance(values, dict) or not values:
         raise ValueError("a Change has values, by the names of settings")
     for name, value in values.items():
         if not isinstance(value, bool | int | float | None):
-            raise ValueError(f"{name}={value!r} is no number and no yes or no")
+            raise ValueError(f"{name}={value!r} is neither a number nor true or false")
     return Change(values)
 
 

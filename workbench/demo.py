@@ -46,7 +46,8 @@ def accuracy(output: Tensor, y: Tensor) -> Tensor:
 
 def digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Pictures and labels to train on (1437) and to validate on (360)."""
-    from sklearn.datasets import load_digits  # each trial of the batch-size search imports this module
+    # Not at the top: each trial of the batch-size search imports this module.
+    from sklearn.datasets import load_digits
 
     pictures, labels = load_digits(return_X_y=True)
     x = torch.tensor(pictures, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16

@@ -68,6 +68,8 @@ class RunStarted:
     """The arguments of a search besides the settings, by name."""
     groups: tuple[tuple[tuple[str, float], ...], ...] = ()
     """Of each optimizer the parameter groups: the name, "" where it has none, and the rate as a multiple of the setting lr."""
+    supervised: bool = False
+    """Whether one loss compares outputs with targets that do not change: then it does not grow while a model learns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class StepsDone:
     """The columns that hold float64 numbers, since such were measured; never those by layer."""
     layers_every: int = 1
     """The stride of the rows that have columns by layer: the others were thinned as they grew old (`thinned`)."""
+    samples: int | None = None
+    """How many samples the updates since the last flush were made of, on all ranks; None: unknown."""
 
     @property
     def layer_rows(self) -> NDArray[np.bool_]:
@@ -145,10 +149,10 @@ class StepsDone:
 class TimeSpent:
     """Where `seconds` of training went, up to update `step`: seconds by part, which add up to all of them.
 
-    Parts: "data" (waiting for batches), "transfer" (to the device), "forward", "backward", "sync" (waiting for other
-    ranks), "optimizer", "hooks" (of a LightningModule and its callbacks), "validation", "checkpoints", "logging",
-    "searches" (at the start of an epoch), and "workbench" (norms, checks and counting). "other": updates on a device
-    whose time cannot be taken.
+    Parts: "data" (waiting for batches), "first batch" (the same, for the first one of an epoch), "transfer" (to the device),
+    "forward", "backward", "sync" (waiting for other ranks), "optimizer", "hooks" (of a LightningModule and its callbacks),
+    "validation", "checkpoints", "logging", "searches" (at the start of an epoch), and "workbench" (norms, checks and
+    counting). "other": updates on a device whose time cannot be taken.
     """
 
     step: int
@@ -173,7 +177,7 @@ class Validated:
 
     @property
     def on_bar(self) -> dict[str, float]:
-        """What the progress line shows, by what the model said; the averaged weights' too."""
+        """The metrics that the progress line shows (`prog_bar=True`), those of averaged weights too."""
         return {name: value for name, value in self.metrics.items() if name.removesuffix("_averaged") in self.prog_bar}
 
 
@@ -188,7 +192,7 @@ class Logged:
 
     @property
     def on_bar(self) -> dict[str, float]:
-        """What the progress line shows, by what the model said."""
+        """The metrics that the progress line shows (`prog_bar=True`)."""
         return {name: value for name, value in self.metrics.items() if name in self.prog_bar}
 
 
@@ -218,7 +222,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A live change as it was applied: it holds from update `step` on."""
+    """A live change, with the values that were applied: they hold from update `step` on."""
 
     step: int
     values: dict[str, float | bool | None]
@@ -272,7 +276,7 @@ class CurveEnded:
     doubts: tuple[str, ...] = ()
     """Those of the notes that speak against the recommendation, or say why there is none."""
     diverged: float | None = None
-    """The first rate whose loss exploded or was not finite; None: no such rate was seen."""
+    """The first rate whose loss diverged or was not finite; None: no such rate was seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +308,8 @@ class Trial:
     """How much it could have taken, measured as the peak is; None: unknown."""
     uncertainty: float | None = None
     """The typical time is known within this share of itself (95%); None: too few updates were timed to tell."""
+    updates_per_epoch: int | None = None
+    """How many updates an epoch has with batches of this size; None: the data has no length, or no updates are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +374,28 @@ class ClipSearchEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class DecayTrial:
+    """A weight decay has trained for `updates` updates. `loss`: the mean of held-out batches; inf: it diverged."""
+
+    weight_decay: float
+    updates: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecaySearchEnded:
+    """The search for a weight decay is over. `best`: the settings it recommends; empty: the present value stays.
+
+    `suggestion`: the weight decay itself; None: nothing is clearly better than the present value.
+    """
+
+    best: dict[str, Any]
+    suggestion: float | None
+    reason: str
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
 class TuneStep:
     """A search of a `tune` job is over: the settings that it recommends (none: they stay), and why."""
 
@@ -391,13 +419,15 @@ class Observed:
 
     "evaluation_mode": these `parts` of the model ("" is all of it) were in evaluation mode during an update.
     "same_order": the samples of this epoch came in the order of the epoch before, although they are shuffled.
-    "slow_calls": these `parts` of the user's code read values or move tensors in each update; sentences with the share of
-    the time that was measured.
+    "slow_calls": these `parts` of the user's code make training wait in each update; sentences with the share of the time
+    that was measured.
+    "loader_option": the training loader has an option (the first of `parts`: "num_workers=0") from this place (the second):
+    "setting"; "DataLoader", of whose parts the loader is made; or "own DataLoader", which is read itself.
     """
 
     step: int
     epoch: int
-    what: Literal["evaluation_mode", "same_order", "slow_calls"]
+    what: Literal["evaluation_mode", "same_order", "slow_calls", "loader_option"]
     parts: tuple[str, ...] = ()
 
 
@@ -410,11 +440,14 @@ class RunEnded:
     seconds: float
     error: str | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    where: str = ""
+    """The last line of the user's own code that the error passed: "cell 4, line 7: loss = self.net(x)"."""
+    traceback: str = ""
 
 
 Event = (
     RunStarted | StepsDone | TimeSpent | Validated | Logged | Saved | Resumed | Changed | StatusChanged | CurvePoint | RaceTrial | CurveEnded
-    | TrialStarted | Trial | SearchEnded | SpeedTrial | SpeedSearchEnded | ClipSearchEnded | TuneStep
+    | TrialStarted | Trial | SearchEnded | SpeedTrial | SpeedSearchEnded | ClipSearchEnded | DecayTrial | DecaySearchEnded | TuneStep
     | Message | Observed | RunEnded
 )  # fmt: skip
 Emit = Callable[[Event], None]
@@ -423,7 +456,7 @@ _TYPES: dict[str, type] = {
     t.__name__: t
     for t in (
         RunStarted, StepsDone, TimeSpent, Validated, Logged, Saved, Resumed, Changed, StatusChanged, CurvePoint, RaceTrial, CurveEnded,
-        TrialStarted, Trial, SearchEnded, SpeedTrial, SpeedSearchEnded, ClipSearchEnded, TuneStep,
+        TrialStarted, Trial, SearchEnded, SpeedTrial, SpeedSearchEnded, ClipSearchEnded, DecayTrial, DecaySearchEnded, TuneStep,
         Message, Observed, RunEnded,
     )
 }  # fmt: skip
@@ -653,21 +686,21 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class SettingsSet:
-    """The bench's settings are now these. Heard by views, not recorded."""
+    """The bench has these settings now. For views; not recorded."""
 
     settings: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Views shall draw this recorded run; "": the present job. Not recorded."""
+    """Views are to draw this recorded run; "": the present job. Not recorded."""
 
     run: str
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Views are asked to lay these runs over one another; none: to put that away. Not recorded."""
+    """Views are to draw these runs over one another; none: to remove them. Not recorded."""
 
     runs: tuple[str, ...]
 
@@ -679,4 +712,11 @@ class Deleted:
     run: str
 
 
-BenchEvent = Event | Called | SettingsSet | Shown | Compared | Deleted
+@dataclass(frozen=True, slots=True)
+class Annotated:
+    """A run has another name, notes, tags or pin. Not recorded."""
+
+    run: str
+
+
+BenchEvent = Event | Called | SettingsSet | Shown | Compared | Deleted | Annotated

@@ -74,6 +74,14 @@ def _off_when_zero(value: object) -> object:
     return None if value == 0 else value
 
 
+def _some_epochs(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("input should be a number")
+    if value == 0:
+        raise ValueError("should be at least 1, or -1 for no limit")
+    return value
+
+
 def _backend(value: object) -> object:
     if value == "":
         raise ValueError("should be True, False, or the name of a backend of torch.compile ('inductor')")
@@ -103,6 +111,7 @@ class Settings(BaseModel):
         "optimisation",
         "per update",
         ge=0,
+        le=1e3,
         live=True,
         log=True,
     )
@@ -139,7 +148,7 @@ class Settings(BaseModel):
         False, "Run the model through torch.compile; a string names its backend.", "optimisation"
     )
 
-    max_epochs: int | None = _setting(
+    max_epochs: Annotated[int | None, BeforeValidator(_some_epochs)] = _setting(
         None, "Passes over the training data; -1: no limit. 10 when neither max_steps nor max_time is given.", "length",
         "epochs", ge=-1,
     )  # fmt: skip
@@ -154,6 +163,9 @@ class Settings(BaseModel):
     num_workers: int = _setting(0, "Processes that load batches; 0 loads in the training thread.", "data", "processes", ge=0)
     pin_memory: bool | None = _setting(None, "Page-locked batches for faster copies. None: only on CUDA.", "data")
     persistent_workers: bool = _setting(True, "Keep loader processes from one epoch to the next.", "data")
+    prefetch_factor: int | None = _setting(
+        None, "Batches that each loader process reads ahead. None: as your DataLoader has it, else torch's 2.", "data", "batches", ge=1,
+    )  # fmt: skip
     drop_last: bool = _setting(False, "Leave out an epoch's last batch when it is not full.", "data")
     preload: bool = _setting(
         False, "Read all samples once before the job, into memory that all processes share, and read them from there.",
@@ -228,9 +240,9 @@ class Settings(BaseModel):
         False, "Measure how far an update moves each layer, relative to its weights; costs a copy of the weights now and then.",
         "monitoring", live=True,
     )  # fmt: skip
-    track_noise_scale: bool = _setting(
-        False, "Measure the gradient noise scale in each update of several batches (accumulate_grad_batches), in one process: the batch size "
-        "beyond which more samples in an update buy little.", "monitoring",
+    track_noise_scale: bool | Literal["modules"] = _setting(
+        False, "Measure the gradient noise scale in each update of several batches (accumulate_grad_batches) or of several devices: the batch "
+        "size beyond which more samples in an update buy little. 'modules': that of each module, too.", "monitoring",
     )  # fmt: skip
     layer_history_mb: int | None = _setting(
         256, "Disk that a run's norms and update ratios by layer may take; beyond it those of older updates are thinned out. None: all "
@@ -261,7 +273,8 @@ class Settings(BaseModel):
         None, "Whether a lower or a higher value of `monitor` is better; None: what its name says.", "checkpoints"
     )
     keep_runs: int = _setting(
-        50, "Fits kept, with their checkpoints; the oldest go first, each after a message of an earlier fit that named it.",
+        50, "Fits kept, with their checkpoints; the oldest go first, each after a message of an earlier fit that named it. Pinned fits "
+        "stay and are not counted.",
         "checkpoints", "fits", ge=1,
     )  # fmt: skip
 
@@ -291,8 +304,8 @@ class Settings(BaseModel):
         "none, and use another.", "devices",
     )  # fmt: skip
     benchmark: bool | None = _setting(
-        None, "Let cuDNN try which convolution kernels are fastest (torch.backends.cudnn.benchmark). None: as it is set in "
-        "torch, and off with `deterministic`.", "devices",
+        None, "Let cuDNN try which convolution kernels are fastest (torch.backends.cudnn.benchmark). None: torch keeps its "
+        "setting, and it is off with `deterministic`.", "devices",
     )  # fmt: skip
 
     @classmethod
@@ -303,9 +316,15 @@ class Settings(BaseModel):
             if value is True and name != "fast_dev_run" and _is_number(cls.model_fields[name]):
                 raise SettingsError(f"{name}=True: input should be a number. {_meaning(cls.model_fields[name])}")
         try:
-            return cls(**values)
+            made = cls(**values)
         except ValidationError as error:
             raise SettingsError(_explain(error, values)) from None
+        if made.prefetch_factor is not None and not made.num_workers:
+            raise SettingsError(
+                f"prefetch_factor={made.prefetch_factor}: only loader processes read ahead, and num_workers is 0: give num_workers=2, or "
+                "prefetch_factor=None."
+            )
+        return made
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Settings are frozen: a bench has others by `set`."""
@@ -314,6 +333,19 @@ class Settings(BaseModel):
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """For the repr: the settings that differ from their defaults. `model_dump()` has all, `help(Settings)` what they mean."""
         return iter(self.changed().items())
+
+    def __str__(self) -> str:
+        """The settings that differ from their defaults, by group, as a notebook shows them."""
+        changed = self.changed()
+        lines = ["Settings that differ from their defaults (help(wb.Settings) lists all):" if changed else "All settings have their defaults."]
+        for group in get_args(Group):
+            named = [name for name in changed if metadata_of(name).group == group]
+            lines += [f"  {group}", *(f"    {name} = {changed[name]!r}  (default {type(self).model_fields[name].default!r})" for name in named)] * bool(named)
+        return "\n".join(lines)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """For IPython, which shows a value at the end of a cell so."""
+        printer.text(str(self))
 
     def replace(self, **changes: Any) -> Self:
         """These settings with some of them changed, checked like new ones."""
@@ -420,9 +452,30 @@ def _explain(error: ValidationError, values: dict[str, Any]) -> str:
     return "\n".join(lines) or str(error)
 
 
+_REASONS = {
+    "int_from_float": "should be a whole number",
+    "int_parsing": "should be a whole number",
+    "float_parsing": "should be a number",
+    "finite_number": "should be a finite number",
+    "greater_than_equal": "should be at least {ge:g}",
+    "less_than_equal": "should be at most {le:g}",
+    "greater_than": "should be greater than {gt:g}",
+    "less_than": "should be less than {lt:g}",
+}
+"""Why a value is refused, by pydantic's kind of error, where its own words are longer."""
+
+
 def _reason(error: ErrorDetails) -> str:
+    if error["type"] in _REASONS:
+        return _REASONS[error["type"]].format(**error.get("ctx", {}))
     message = error["msg"].removeprefix("Value error, ").removeprefix("EarlyStopping: ")
     return message[:1].lower() + message[1:]
+
+
+def reason(name: str, value: object, error: Exception) -> str:
+    """Why setting `name` does not take this value, for a reader who sees both: the error's text without them."""
+    text = str(error).removeprefix(f"{name}={shown(value)}: ")
+    return text.removesuffix(f". {_meaning(Settings.model_fields[name])}")
 
 
 def _meaning(field: FieldInfo) -> str:

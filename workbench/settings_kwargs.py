@@ -32,6 +32,7 @@ class SettingsKwargs(TypedDict, total=False):
     num_workers: int
     pin_memory: bool | None
     persistent_workers: bool
+    prefetch_factor: int | None
     drop_last: bool
     preload: bool
     limit_train_batches: int | float | None
@@ -59,7 +60,7 @@ class SettingsKwargs(TypedDict, total=False):
     find_batch_size_at: int | Sequence[int] | set[int] | frozenset[int]
     track_grad_norm: Literal["inf"] | float | None
     track_update_ratio: bool
-    track_noise_scale: bool
+    track_noise_scale: bool | Literal["modules"]
     layer_history_mb: int | None
     log_every_n_steps: int | None
     on_nonfinite: Literal["stop", "skip"]

@@ -39,7 +39,7 @@ ELSEWHERE: Mapping[str, str] = {name: f"it is given when the bench is made, wb.W
     "terminate_on_nan": "on_nonfinite='stop' ends a run at numbers that are not finite, and is the default",
 }
 
-# Other libraries' words for the same setting, so that a typo hint can lead their users home.
+# Other libraries' words for the same setting, so that an error can name the setting that was meant.
 SPOKEN: Mapping[str, str] = {
     "learning_rate": "lr",
     "bs": "batch_size",

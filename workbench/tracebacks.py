@@ -1,9 +1,10 @@
-"""Shortens tracebacks of errors that the user can fix: a notebook shows them as far as the user's own line."""
+"""Shortens tracebacks of errors that the user can fix to the user's own lines, and names the line that raised an error."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -82,3 +83,45 @@ def _of_the_user(files: list[str]) -> list[bool]:
 def _of_others(files: list[str]) -> list[bool]:
     """All frames but ours, and those of torch that call a module's forward."""
     return [not file.startswith(_OWN) and not file.endswith("torch/nn/modules/module.py") for file in files]
+
+
+_FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in .*\n(?: {4,}(?P<code>\S.*)\n)?', re.MULTILINE)
+_CELL = re.compile(r"ipykernel_\d+[\\/]\d+\.py$|^<ipython-input-(\d+)-")
+"""Files that IPython names for a cell; a terminal's name has the number."""
+LONGEST = 20_000
+"""Characters of a traceback at most; what is cut is its beginning."""
+
+
+def user_line(error: BaseException) -> str:
+    """The last line of the user's own code that an error passed: 'cell 4, line 7: loss = self.net(x)'; "" where there is none.
+
+    An error of another process has that process's traceback among its causes.
+    """
+    frames = [found for found in _FRAME.finditer(_text(error)) if not found["file"].startswith((_OWN, "<frozen", "<string>", *_LIBRARIES))]
+    if not frames:
+        return ""
+    last = frames[-1]
+    code = f": {last['code'].strip()}" if last["code"] else ""
+    return f"{_place(last['file'])}, line {last['line']}{code}"[:400]
+
+
+def whole_text(error: BaseException) -> str:
+    """The traceback as text to read and to copy, with the numbers of cells in place of their files."""
+    text = _FRAME.sub(lambda found: found[0].replace(f'File "{found["file"]}"', _place(found["file"], whole=True).capitalize(), 1)
+                      if _CELL.search(found["file"]) else found[0], _text(error))  # fmt: skip
+    return text if len(text) <= LONGEST else f"…{text[-LONGEST:]}"
+
+
+def _text(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def _place(file: str, whole: bool = False) -> str:
+    """A file as a person knows it: the number of a cell, or the name of a file."""
+    cell = _CELL.search(file)
+    if cell is None:
+        return file if whole else os.path.basename(file)
+    there = sys.modules.get("IPython")
+    shell = None if there is None else there.get_ipython()
+    number = cell[1] or getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
+    return "a cell" if number is None else f"cell {number}"

@@ -21,9 +21,9 @@ from workbench.engine.checkpoint import files as checkpoint
 from workbench.launch.accelerate import command as accelerate
 from workbench.launch.accelerate import private_file
 from workbench.launch.accelerate.command import LaunchPlan
-from workbench.runs import control, files
 from workbench.runs.checkpoints import keep, list_checkpoints
-from workbench.runs.files import Folder
+from workbench.runs.folder import control, files
+from workbench.runs.folder.files import Folder
 from workbench.runs.store import RunFolder
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="links are told from folders by O_NOFOLLOW")

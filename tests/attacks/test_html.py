@@ -7,10 +7,11 @@ import pytest
 from tests.attacks import poison
 from tests.attacks.poison import SCRIPT
 from workbench.events import Message, RunEnded, RunStarted, StepsDone, Validated, pack, to_line
-from workbench.plots import plotly
+from workbench.plots.drawing import plotly
 from workbench.runs.brief import RunBrief
 from workbench.runs.compare import compare
 from workbench.runs.run import Run
+from workbench.runs.tables import html_table
 from workbench.ui.canvas.widget import LiveView
 from workbench.ui.controls.notice import Notice
 from workbench.ui.static_output import StaticOutput
@@ -38,7 +39,8 @@ def test_a_result_is_text():
     run = Run.from_events(marked())
     assert is_text(run._repr_html_())
     assert "&lt;script&gt;" in run._repr_html_()
-    assert is_text(compare([RunBrief.of(run), RunBrief.of(Run.from_events(marked("finished")))])._repr_html_())
+    assert is_text(compare(RunBrief.of(run), RunBrief.of(Run.from_events(marked("finished"))))._repr_html_())
+    assert is_text(html_table(SCRIPT, [[SCRIPT], [QUOTED]]))
 
 
 def test_the_picture_that_stays_is_text():
@@ -46,7 +48,7 @@ def test_the_picture_that_stays_is_text():
     still.over([RunStarted("a", QUOTED, {}, "cpu"), *marked()[1:]], print)
     still._runs["fit"] = Run.from_events(marked())
     still._runs["fit"].__dict__["kind"] = QUOTED
-    assert is_text(still.bundle()["text/html"])
+    assert is_text(still.bundles()[0]["text/html"])
 
 
 def test_notices_and_the_canvas_hold_text():

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.strangers import bench
-from workbench.runs.store import RunFolder, new_id, retire
+from workbench.runs.folder.ids import new_id
+from workbench.runs.folder.prune import remove_folder
+from workbench.runs.store import RunFolder
 
 GIVEN = ".given"
 
@@ -48,7 +50,7 @@ def test_the_numbers_are_known_after_many_old_runs_were_deleted(tmp_path: Path) 
     for number in (7, 1, 5):
         RunFolder.create(tmp_path, f"{number:04d}-fit", {}).close()
     for number in (7, 1, 5):  # of a version that kept no numbers
-        assert retire(tmp_path / "runs" / f"{number:04d}-fit")
+        assert remove_folder(tmp_path / "runs" / f"{number:04d}-fit")
     assert (tmp_path / "runs" / GIVEN).read_text().split() == ["0007"]
     assert new_id(tmp_path, "fit") == "0008-fit"
 

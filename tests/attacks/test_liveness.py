@@ -15,11 +15,12 @@ import pytest
 import workbench as wb
 from tests.attacks.strangers import bench, messages
 from workbench.events import Event, RunEnded, RunStarted
-from workbench.runs import alive
-from workbench.runs.delete import delete
+from workbench.runs.folder import alive
+from workbench.runs.folder.delete import delete
+from workbench.runs.folder.prune import mark_next, prune
 from workbench.runs.read import list_runs, read_header, summary
 from workbench.runs.run import Run
-from workbench.runs.store import RunFolder, mark_next, prune
+from workbench.runs.store import RunFolder
 
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
 WRITER = """
@@ -112,7 +113,9 @@ def test_a_run_that_only_counts_as_running_takes_no_place_of_others(tmp_path: Pa
     assert len([run for run in list_runs(tmp_path) if not run.over]) == 4
 
 
-def test_a_person_who_knows_that_it_ended_deletes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_person_who_knows_that_it_ended_deletes_it(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
     from workbench.cli import main
 
     first, second = unseen_here(tmp_path, "0001-fit", host="another"), unseen_here(tmp_path, "0002-fit", boot="another")
@@ -126,17 +129,24 @@ def test_a_person_who_knows_that_it_ended_deletes_it(tmp_path: Path, capsys: pyt
         with pytest.raises(RuntimeError, match="is not over"):
             b.delete("0003-fit", force=force)
     assert live.exists()
-    root = ["--root", str(tmp_path)]
-    assert main(["runs", "list", *root]) == 0
-    out = capsys.readouterr().out
-    assert "0002-fit                 running?" in out
+
+    def command(*arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(main, ["runs", *arguments, "--root", str(tmp_path)])
+        return done.exit_code, done.output
+
+    code, out = command("list")
+    assert code == 0
+    assert "0002-fit  running?" in out
     assert "workbench runs delete" in out
-    assert main(["runs", "delete", "0002-fit", *root]) == 2
-    assert "may still run" in capsys.readouterr().err
+    code, out = command("delete", "0002-fit")
+    assert code == 1
+    assert "may still run" in out
     assert second.exists()
-    assert main(["runs", "delete", "0002-fit", "--force", *root]) == 0
+    assert command("prune", "--keep", "0", "--yes")[0] == 0
+    assert second.exists()
+    assert command("delete", "2", "--force")[0] == 0
     assert not second.exists()
-    assert main(["runs", "delete", "../x", *root]) == 2
+    assert command("delete", "../x")[0] == 1
 
 
 def test_the_panels_table_says_that_it_does_not_know(tmp_path: Path) -> None:
@@ -144,7 +154,7 @@ def test_the_panels_table_says_that_it_does_not_know(tmp_path: Path) -> None:
     from workbench.ui.canvas.runs.runs_table import listed
 
     path = unseen_here(tmp_path, "0001-fit", host="another")
-    assert listed([RunBrief.read(path)], 1)["rows"][0]["status"] == "running?"
+    assert listed([RunBrief.read(path)], 1, {})["rows"][0]["status"] == "running?"
 
 
 def test_who_attaches_to_it_is_told(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import shutil
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
@@ -19,9 +20,10 @@ from tests.attacks.poison import BAD_LINES, DEEP, HOSTILE, NO_RECORDS, SCRIPT, b
 from workbench.cli import main
 from workbench.runs.brief import RunBrief
 from workbench.runs.checkpoints import list_checkpoints
+from workbench.runs.folder.prune import prune
 from workbench.runs.read import list_runs, read_record
 from workbench.runs.run import Run
-from workbench.runs.store import prune
+from workbench.runs.run_list import RunList
 from workbench.ui.canvas.runs.runs_table import fits, listed
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")]
@@ -47,7 +49,7 @@ def bad(root):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", NO_RECORDS)
-def test_a_folder_that_is_no_record_is_skipped_and_named_once(root, name, caplog, capsys):
+def test_a_folder_that_is_no_record_is_skipped_and_named_once(root, name, caplog):
     (good,) = list_runs(root)
     path = bad(root)
     NO_RECORDS[name](path)
@@ -56,8 +58,7 @@ def test_a_folder_that_is_no_record_is_skipped_and_named_once(root, name, caplog
             assert [run.id for run in list_runs(root)] == [good.id]
     named = [record for record in caplog.records if str(path) in record.getMessage()]
     assert len(named) == 1
-    assert main(["runs", "list", "--root", str(root)]) == 0
-    assert good.id in capsys.readouterr().out
+    assert good.id in CliRunner().invoke(main, ["runs", "list", "--root", str(root)]).output
     assert prune(root, "fit", 5) == []
     with pytest.raises(OURS):
         Run.open(path)
@@ -102,7 +103,7 @@ def look_at_all_of(path):
             look()
         except OURS as error:
             assert type(error).__module__.startswith("workbench") or "run" in str(error)  # noqa: PT017
-    json.dumps(listed([RunBrief.read(path)], 1))
+    json.dumps(listed([RunBrief.read(path)], 1, {}))
     list_checkpoints(path)
 
 
@@ -173,12 +174,12 @@ def test_whatever_a_record_holds_it_is_read_or_refused(made, tmp_path):
             return
         run = Run.open(path)
         brief = RunBrief.read(path)
-        table = json.dumps(listed([brief], 1))
+        table = json.dumps(listed([brief], 1, {}))
         assert table
         assert {len(values) for values in run.history.values()} == {len(run.history["step"])}
-        for look in (lambda: run.health, lambda: run.metrics, lambda: run.charts(), lambda: run.settings, lambda: wb.compare([brief, brief])):
+        for look in (lambda: run.health, lambda: run.metrics, lambda: run.charts(), lambda: run.settings, lambda: wb.compare(brief, brief)):
             with contextlib.suppress(OURS):
                 look()
-        assert "<script" not in run._repr_html_()
+        assert "<script" not in run._repr_html_() + RunList([run])._repr_html_()
 
     check()

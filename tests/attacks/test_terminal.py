@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import workbench as wb
 from tests.attacks.strangers import bench
@@ -25,10 +27,10 @@ def clean(text: str) -> None:
     assert not OBEYED.search(text), text
 
 
-def poisoned(root: Path, *, end: bool = True, kind: str = "fit") -> Path:
-    evil = {f"acc{CLEAR}": 1.0}
+def poisoned(root: Path, *, end: bool = True, kind: str = "fit", id: str = "0001-fit") -> Path:
+    evil = {f"acc{CLEAR}": 1.0, "nan": math.nan, "time": 1.0}
     header = {"kind": kind, "host": f"host{TITLE}", "launched": True, "task": {"model": f"Net{TITLE}", "parameters": 8}}
-    with RunFolder.create(root, "0001-fit", header) as folder:
+    with RunFolder.create(root, id, header) as folder:
         folder.append(RunStarted(f"0001{TITLE}", kind, {"lr": 0.1, "monitor": f"m{CLEAR}"}, f"cpu{TITLE}", updates=4))
         folder.append(Message(f"warned{TITLE}\nand again", "warning"))
         folder.append(Validated(1, 0, evil))
@@ -49,25 +51,27 @@ def test_control_characters_are_written_out_and_text_stays() -> None:
     printable("\udc80").encode()  # half a sign cannot be printed at all
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["show", "0001-fit"], ["show", "0001-fit", "--csv"], ["show", "0009"], ["delete", "0009"]])
-def test_the_command_line_prints_no_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [
+    ["list"], ["list", "--json"], ["show", "1"], ["show", "1", "--json"], ["show", "9"], ["show", f"x{TITLE}"], ["export", "1"], ["compare", "1", "2"],
+    ["compare", "1", "2", "--json"], ["delete", "9"], ["delete", "1"], ["prune", "--keep", "0", "--dry-run"],
+])  # fmt: skip
+def test_the_command_line_prints_no_control_characters(tmp_path: Path, arguments: list[str]) -> None:
     poisoned(tmp_path)
+    poisoned(tmp_path, id="0002-fit")
     (tmp_path / "runs" / f"x{TITLE}").mkdir()
     (tmp_path / "runs" / f"x{TITLE}" / "run.json").write_text(json.dumps({"kind": "fit"}))
-    main(["runs", *arguments, "--root", str(tmp_path)])
-    out, err = capsys.readouterr()
-    assert out + err
-    clean(out)
-    clean(err)
+    done = CliRunner().invoke(main, ["runs", *arguments, "--root", str(tmp_path)])
+    assert done.output
+    assert isinstance(done.exception, SystemExit | None)
+    clean(done.output)
 
 
-def test_a_running_record_of_somebody_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_running_record_of_somebody_else(tmp_path: Path) -> None:
     poisoned(tmp_path, end=False)
-    main(["runs", "list", "--root", str(tmp_path)])
-    main(["runs", "delete", "0001-fit", "--root", str(tmp_path)])
-    out, err = capsys.readouterr()
-    assert "may still run" in err
-    clean(out + err)
+    told = CliRunner().invoke(main, ["runs", "list", "--root", str(tmp_path)]).output
+    done = CliRunner().invoke(main, ["runs", "delete", "0001-fit", "--root", str(tmp_path)])
+    assert "may still run" in done.stderr
+    clean(told + done.output)
 
 
 @pytest.mark.parametrize("kind", ["fit", "find_lr", "find_batch_size"])
@@ -90,8 +94,8 @@ def test_no_repr_of_what_was_read_has_any(tmp_path: Path) -> None:
     for shown in (b.runs, b.compare("0001-fit", run.id), [*b.runs[0].health]):
         clean(repr(shown).replace("\n", ""))
         clean(str(shown).replace("\n", ""))
-    from workbench.tuners.batch_size import BatchSizes
-    from workbench.tuners.lr_finder import LRCurve
+    from workbench.tuners.batch_size.batch_size_finder import BatchSizes
+    from workbench.tuners.learning_rate.lr_finder import LRCurve
 
     for made in (BatchSizes.from_events(b.runs[0].events), LRCurve.from_events(b.runs[0].events)):
         clean(repr(made))

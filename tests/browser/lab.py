@@ -2,7 +2,8 @@
 
     def test_something(lab):
         lab.open_notebook(["import workbench as wb", "wb.Workbench(…)"])
-        lab.run_all()
+        lab.run_cell(0)
+        lab.run_cell(1)
         lab.page.click('button:has-text("Fit")')
         lab.until("print(bench.job and bench.job.status)", "running")
         lab.screenshot("fit-running")
@@ -250,14 +251,6 @@ class Lab:
         except PlaywrightTimeout:  # a page that connects to a living kernel can miss its status for good
             self.reload()
             self.wait_idle()
-
-    def run_all(self, timeout: float = TIMEOUT, *, wait: bool = True) -> None:
-        """Runs every cell, outputs cleared first; with `wait` until the kernel is done, and no cell may fail."""
-        self.page.evaluate("() => jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
-        self.page.evaluate("() => __lab.run('notebook:run-all-cells')")
-        if wait:
-            self.wait_idle(timeout)
-            self.check_cells()
 
     def run_cell(self, index: int, timeout: float = TIMEOUT, *, wait: bool = True) -> None:
         """Runs one cell; with `wait` until the kernel is done, and the cell may not fail."""

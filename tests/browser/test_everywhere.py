@@ -73,6 +73,7 @@ def test_the_panel(place: tuple[Place, Lab]) -> None:
     assert lab.violations(".wb-panel") == []
 
     by_keyboard(lab, panel)
+    plots_and_script(lab, panel)
     assert lab.violations(".wb-panel") == []
     lab.page.mouse.move(0, 0)
     lab.frames()
@@ -91,9 +92,13 @@ def test_the_panel(place: tuple[Place, Lab]) -> None:
     lab.page.goto("about:blank")  # the notebook is closed, and its kernel lives on
     lab.go_to("everywhere.ipynb")
     draws(lab.panel(BENCH), seen)
-    lab.execute("bench.fit(max_epochs=2).wait()")
+    lab.execute("bench.fit(max_epochs=2, lr=100.0).wait()")
     expect(lab.panel(BENCH)).to_contain_text("epoch 2/2")
+    expect(lab.panel(BENCH).locator(".wb-progress .wb-trouble")).to_have_text("diverged")
+    expect(lab.panel(BENCH).locator(".wb-health .wb-finding-error")).to_contain_text("The loss has risen from")
+    expect(lab.panel(BENCH).locator(".wb-runs tbody tr").first.locator(".wb-trouble")).to_have_text("diverged")
     lab.settle()
+    lab.screenshot(f"everywhere-{where}-diverged", lab.panel(BENCH))
 
     saved = lab.save()
     assert len(saved.read_bytes()) - before < MOST
@@ -114,16 +119,38 @@ def by_keyboard(lab: Lab, panel: Locator) -> None:
     lab.page.keyboard.press("Enter")
     lab.until("print(bench.settings.lr)", lambda lr: float(lr) != 1e-3)
     lab.settle()
-    assert tab_to(lab, "Fit with these")
+    assert tab_to(lab, "Train")
     lab.page.keyboard.press("Enter")
     lab.until("print(bench.job.kind, bench.job.status)", "fit finished")
     expect(panel.locator(".wb-progress .wb-spoken")).to_contain_text("Training: finished")
     expect(panel.locator(".wb-runs tbody tr").first).to_contain_text("finished")  # its folder is read aside
     lab.settle()
-    wanted = ["All settings", "Export", "⋯", "Chosen learning rate", "log", "Gradient norms of", "Chosen clip value", "copy"]
+    wanted = ["All settings", "Export", "⋯", "Chosen learning rate", "Logarithmic", "Gradient norms of", "Chosen clip value", "Copy"]
     met = names_ahead(lab, 60)
     assert [name for name in wanted if not any(name in one for one in met)] == [], met
     assert "" not in met, "something without a name takes the focus"
+
+
+def plots_and_script(lab: Lab, panel: Locator) -> None:
+    """The user's metric in its tab, a zoom and back, an option; and the script beside, which moves nothing: by keyboard, too."""
+    loss, script = panel.locator(".wb-loss"), panel.locator(".wb-script")
+    for name in ("accuracy", "loss"):
+        loss.locator(".wb-tabs button", has_text=name).press("Enter")
+        expect(loss.get_by_role("list", name="Metrics")).to_be_visible(visible=name == "accuracy")
+    out = loss.get_by_role("button", name="Zoom out")
+    loss.locator(".u-over").first.press("+")
+    expect(out).to_be_enabled()
+    out.press("Enter")
+    expect(out).to_be_disabled()
+    loss.get_by_role("button", name="Options of this plot").press("Enter")
+    loss.get_by_role("slider", name="Smoothing").press("Escape")
+    expect(loss.get_by_role("button", name="Options of this plot")).to_be_focused()
+    still = panel.locator(".wb-grid").evaluate("grid => [grid.offsetTop, grid.offsetHeight]")
+    panel.locator(".wb-run").get_by_role("button", name="Export").press("Enter")
+    expect(script.locator("pre")).to_contain_text("import torch")
+    assert panel.locator(".wb-grid").evaluate("grid => [grid.offsetTop, grid.offsetHeight]") == still
+    script.get_by_role("button", name="Close").press("Enter")
+    expect(script).to_be_hidden()
 
 
 _NAME = """() => {
@@ -164,14 +191,14 @@ def narrow(lab: Lab) -> None:
     )
 
 
-HEAT, EXTENT, KEY, CAPTION = ".wb-heat canvas", ".wb-heat .wb-extent", ".wb-loss > .wb-head .wb-key", ".wb-finder .wb-caption"
+HEAT, EXTENT, KEY, CAPTION = ".wb-heat canvas", ".wb-heat .wb-extent", ".wb-loss > .wb-key", ".wb-finder .wb-caption"
 
 
 def drawn(panel: Locator) -> tuple[str, str, str]:
     """What is drawn from the first point to the last, in words; all of it is there."""
     expect(panel.locator(HEAT)).to_have_attribute("aria-label", re.compile("Gradient norms of"))
     expect(panel.locator(EXTENT)).to_have_text(re.compile(r"^\d+ rows of layers, up to update \S+\.$"))
-    expect(panel).to_contain_text("landmarks")
+    expect(panel).to_contain_text("Recommended")
     heat = panel.locator(EXTENT).text_content() or ""
     return heat, panel.locator(KEY).inner_text(), panel.locator(CAPTION).inner_text()
 
@@ -179,7 +206,7 @@ def drawn(panel: Locator) -> tuple[str, str, str]:
 def draws(panel: Locator, seen: tuple[str, str, str]) -> None:
     """The same, once its last part has come."""
     expect(panel).to_contain_text("Training: finished")
-    expect(panel).to_contain_text("landmarks")
+    expect(panel).to_contain_text("Recommended")
     expect(panel.locator(HEAT)).to_have_attribute("aria-label", re.compile("Gradient norms of"))
     expect(panel.locator(EXTENT)).to_have_text(seen[0])
     expect(panel.locator(KEY)).to_have_text(seen[1], use_inner_text=True)
@@ -191,13 +218,12 @@ def without_the_kernel(lab: Lab, saved: Path) -> None:
     lab.page.goto("about:blank")  # a page that is open would complain of its kernel
     lab.server.stop_kernels()
     page = HTMLExporter(template_name="basic").from_filename(str(saved))[0]
-    assert [part for part in ("data:image/png;base64,", "wb-still", "max_epochs") if part not in page] == []
+    assert [part for part in ("image/png;base64,", "wb-still", "max_epochs") if part not in page] == []
     content = json.loads(saved.read_text())
     del content["metadata"]["kernelspec"]  # nobody starts another
     quiet = saved.with_name("without.ipynb")
     quiet.write_text(json.dumps(content))
     lab.go_to("without.ipynb")
     lab.scroll_to(BENCH)
-    still = lab.output(BENCH).locator(".wb-still")
-    expect(still.locator("img").first).to_be_visible()
-    expect(still).to_contain_text("finished")
+    expect(lab.output(BENCH).locator(".jp-RenderedImage img")).to_be_visible()
+    expect(lab.output(BENCH).locator(".wb-still")).to_contain_text("finished")

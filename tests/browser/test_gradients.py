@@ -28,7 +28,7 @@ def test_gradients_by_keyboard(lab: Lab) -> None:
     lab.run_cell(0)
     panel = lab.panel(0)
     heat, norm = panel.locator(".wb-heat"), panel.locator(".wb-norm")
-    panel.get_by_role("button", name="Fit with these").click()
+    panel.get_by_role("button", name="Train").click()
 
     # A module opens, a layer of it gets a line, and the way back is in words.
     canvas, crumbs, readout = heat.locator("canvas"), heat.locator(".wb-crumbs"), heat.locator(".wb-readout")
@@ -99,10 +99,10 @@ def test_gradients_by_keyboard(lab: Lab) -> None:
 def plots(lab: Lab, panel: Locator) -> None:
     """Line plots are read by keyboard, too, and share their cursor; and what has the focus keeps it when the next fit begins."""
     lab.settle()
-    heat, norm, key = panel.locator(".wb-heat"), panel.locator(".wb-norm"), panel.locator(".wb-loss > .wb-head .wb-key")
+    heat, norm, key = panel.locator(".wb-heat"), panel.locator(".wb-norm"), panel.locator(".wb-loss > .wb-key")
     plot, said = norm.locator(".u-over"), norm.locator(".uplot > .wb-spoken")
     plot.press("Home")
-    expect(said).to_have_text(re.compile(r"^update \d+: total .*, clip line "))
+    expect(said).to_have_text(re.compile(r"^update \d+: total .*, clip value "))
     first = said.text_content() or ""
     at = re.search(r"update \d+", first)
     assert at is not None

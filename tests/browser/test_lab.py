@@ -9,6 +9,7 @@ from .lab import Lab, LabError
 
 pytestmark = pytest.mark.browser
 
+SLIDER, FAILS, SLEEPS = 0, 2, 3
 CELLS = [
     "import ipywidgets as widgets\n"
     "slider = widgets.IntSlider(value=10, min=0, max=100, description='speed')\n"
@@ -16,12 +17,15 @@ CELLS = [
     "slider.observe(lambda change: setattr(twice, 'value', f'twice is {2 * change.new}'), 'value')\n"
     "widgets.VBox([slider, twice])",
     "print('the second cell')",
+    "1 / 0",
+    "import time; print('asleep', flush=True); time.sleep(1000)",
 ]
 
 
-def test_slider_moves_the_kernel_in_both_themes(lab: Lab) -> None:
+def test_slider_moves_the_kernel_in_both_themes_and_what_fails_is_reported(lab: Lab) -> None:
     lab.open_notebook(CELLS)
-    lab.run_all()
+    lab.run_cell(SLIDER)
+    lab.run_cell(1)
     expect(lab.output(1)).to_have_text("the second cell", use_inner_text=True)
     assert lab.execute("slider.value") == "10"
 
@@ -48,17 +52,18 @@ def test_slider_moves_the_kernel_in_both_themes(lab: Lab) -> None:
     assert lab.page.evaluate("() => [innerWidth, innerHeight]") == [800, 600]
     lab.theme("light")
     assert lab.complaints == []
+    a_failing_cell_is_reported_and_a_wait_has_an_end(lab)
 
 
-def test_a_failing_cell_is_reported_and_a_wait_has_an_end(lab: Lab) -> None:
-    lab.open_notebook(["1 / 0", "import time; print('asleep', flush=True); time.sleep(1000)"])
+def a_failing_cell_is_reported_and_a_wait_has_an_end(lab: Lab) -> None:
     with pytest.raises(LabError, match="ZeroDivisionError"):
-        lab.run_cell(0)
+        lab.run_cell(FAILS)
     with pytest.raises(LabError, match="NameError"):
         lab.execute("nothing_of_that_name")
 
-    lab.run_cell(1, wait=False)
-    expect(lab.output(1)).to_contain_text("asleep")
+    lab.run_cell(SLEEPS, wait=False)
+    lab.scroll_to(SLEEPS)
+    expect(lab.output(SLEEPS)).to_contain_text("asleep")
     with pytest.raises(Exception, match=r"not within 0\.5 s"):
         lab.execute("1", timeout=0.5)
     lab.interrupt()

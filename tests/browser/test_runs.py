@@ -52,29 +52,30 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     expect(panel.locator(".wb-runs thead")).to_contain_text("lr")
     expect(panel.locator(".wb-runs thead")).not_to_contain_text("batch_size")  # the same in all
     # Those before it lie behind the loss, by name.
-    expect(panel.locator(".wb-loss .wb-caption")).to_contain_text("behind: 0002-fit (loss")
-    expect(panel.locator(".wb-health")).to_contain_text("Nothing to report.")
+    expect(panel.locator(".wb-loss .wb-caption")).to_contain_text("Previous runs: 0002-fit (smoothed loss")
+    expect(panel.locator(".wb-health")).to_contain_text("No problems detected.")
     # A view of what is over has all of it, up to its right edge; the plots share their cursor.
     lab.settle()
     over = panel.locator(".wb-norm .u-over")
     box = over.bounding_box()
     assert box is not None
     over.hover(position={"x": box["width"] - 2, "y": box["height"] / 2})
-    expect(panel.locator(".wb-loss .wb-head .wb-key")).to_contain_text(re.compile(r"at update 3[45]\d"))  # of 352
+    expect(panel.locator(".wb-loss > .wb-key")).to_contain_text(re.compile(r"at update 3[45]\d"))  # of 352
     lab.page.mouse.move(0, 0)
 
     # Two over one another, by keyboard; the line of code is shown.
     rows.nth(0).locator("input").focus()
     lab.page.keyboard.press("Space")
-    expect(panel.locator(".wb-runs")).to_contain_text("tick one more to compare")
+    expect(panel.locator(".wb-runs")).to_contain_text("1 selected: select one more to compare")
     rows.nth(2).locator("input").focus()
     lab.page.keyboard.press("Space")
     compare = panel.locator(".wb-compare")
     expect(compare.locator("canvas")).to_be_visible()
     expect(panel.locator(".wb-code code")).to_have_text("bench.compare('0003-fit', '0001-fit')")
-    expect(compare.locator("table")).to_contain_text("0.0001")
+    expect(compare.locator("table")).to_contain_text("1e-4")
     compare.get_by_role("button", name="epoch").click()
     expect(compare.get_by_role("button", name="epoch")).to_have_attribute("aria-pressed", "true")
+    panel.locator(".wb-loss").get_by_role("button", name="Options of this plot").click()
     panel.locator(".wb-loss").get_by_role("button", name="lr", exact=True).click()
     expect(panel.locator(".wb-strip canvas")).to_be_visible()
     looks(lab, panel)
@@ -82,12 +83,12 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     # The same in code, with one more.
     lab.execute("bench.compare(*bench.runs)")
     expect(compare.locator("thead th, tr:first-child th")).to_have_count(3)
-    expect(panel.locator(".wb-runs input:checked")).to_have_count(3)
+    expect(panel.locator(".wb-runs tbody input:checked")).to_have_count(3)
 
     # One is shown again, as if it had just run, and the way back.
     rows.nth(2).get_by_role("button", name="Open 0001-fit").click()
     expect(panel.locator(".wb-opened")).to_contain_text("Run 0001-fit, from its record")
-    expect(panel.locator(".wb-loss .wb-head .wb-key")).to_contain_text("1e-4")
+    expect(panel.locator(".wb-loss > .wb-key")).to_contain_text("1e-4")
     expect(panel.locator(".wb-code code")).to_have_text("bench.show('0001-fit')")
     lab.page.wait_for_timeout(300)
     lab.screenshot("runs-opened", panel)
@@ -96,25 +97,23 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     panel.get_by_role("button", name="Back to now").click()
     expect(panel.locator(".wb-opened")).to_be_hidden()
     expect(rows.nth(2).get_by_role("button", name="Open 0001-fit")).to_be_focused()
-    expect(panel.locator(".wb-loss .wb-head .wb-key")).to_contain_text("lr0.01")
+    expect(panel.locator(".wb-loss > .wb-key")).to_contain_text("lr0.01")
 
-    # Deleting asks first; Escape keeps. Then the row is gone, from the comparison too, and the keyboard is on the next one.
-    delete = rows.nth(1).get_by_role("button", name="Delete 0002-fit")
-    delete.click()
-    expect(rows.nth(1).get_by_role("button", name="Keep")).to_be_focused()
-    lab.page.keyboard.press("Escape")
-    expect(delete).to_be_focused()
-    delete.click()
-    rows.nth(1).get_by_role("button", name="Delete 0002-fit for good").click()
+    annotated(lab, panel)
+    deleted(lab, panel)
+
+    # A run that has come to its end can be continued to more epochs; until then the button says why not.
+    go_on = rows.nth(1).get_by_role("button", name="Continue 0001-fit")
+    lab.execute("bench.set(max_epochs=8)")
+    expect(go_on).to_have_attribute("aria-disabled", "true")
+    expect(go_on).to_have_attribute("title", re.compile("max_epochs=8 reached.*enter more epochs"))
+    lab.execute("bench.set(max_epochs=9)")
+    expect(go_on).not_to_have_attribute("aria-disabled", "true")
+    go_on.click()
+    lab.until("print(len(bench.jobs), bench.job.status, bench.job.updates)", "4 finished 396")
+    expect(panel.locator(".wb-code code")).to_have_text("bench.fit(start='0001-fit', max_epochs=9)")
+    lab.execute("bench.delete(bench.job.id)")
     expect(rows).to_have_count(2)
-    expect(rows.nth(1).locator(":focus")).to_have_count(1)
-    expect(panel.locator(".wb-code code")).to_have_text("bench.delete('0002-fit')")
-    assert lab.execute("print([run.id for run in bench.runs])") == "['0001-fit', '0003-fit']"
-    expect(compare.locator("tr:first-child th")).to_have_count(2)
-
-    # A run goes on from another one; its end is refused for want of more to do, and the panel says so.
-    rows.nth(1).get_by_role("button", name="Continue 0001-fit").click()
-    expect(panel.locator(".wb-notice")).to_contain_text("0001-fit")
 
     refusals(lab, panel)
     preview(lab, panel)
@@ -127,8 +126,73 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     expect(again.locator(".wb-runs tbody tr")).to_have_count(2)
     expect(again.locator(".wb-compare canvas")).to_be_visible()
     expect(again.locator(".wb-strip canvas")).to_be_visible()  # switches are as they were left
-    expect(again.locator(".wb-loss .wb-caption")).to_contain_text(re.compile(r"behind: 0003-fit \(.*\) · 0001-fit \("))
+    expect(again.locator(".wb-loss .wb-caption")).to_contain_text(re.compile(r"Previous runs: 0003-fit \(.*\) · 0001-fit \("))
     assert lab.complaints == []
+
+
+def annotated(lab: Lab, panel: Locator) -> None:
+    """A run gets a name, tags, notes and a pin; the table is sorted, searched and filtered."""
+    rows = panel.locator(".wb-runs tbody tr")
+    names = panel.locator(".wb-runs tbody .wb-run-name")
+    rows.nth(2).get_by_role("button", name="Edit 0001-fit").click()
+    form = panel.get_by_role("form", name="Name, tags and notes of 0001-fit")
+    expect(form.get_by_label("Name")).to_be_focused()
+    lab.page.keyboard.type("Slow <b>baseline</b>")
+    form.get_by_label("Tags").fill("sgd, too low")
+    form.get_by_label("Notes").fill("learns, but slowly")
+    lab.screenshot("runs-edit", panel.locator(".wb-runs"))
+    form.get_by_label("Name").press("Enter")
+    expect(rows.nth(2)).to_contain_text("Slow <b>baseline</b>")
+    expect(rows.nth(2).locator(".wb-run-tag")).to_have_text(["sgd", "too low"])
+    expect(rows.nth(2).get_by_role("button", name="Edit 0001-fit")).to_be_focused()
+    told = lab.execute("run = bench.runs[0]; print(run.name, run.tags, run.notes)")
+    assert told == "Slow <b>baseline</b> ('sgd', 'too low') learns, but slowly"
+    rows.nth(2).get_by_role("button", name="Pin 0001-fit").click()
+    expect(names.first).to_contain_text("0001-fit")
+    expect(panel.locator(".wb-code code")).to_have_text("bench.annotate('0001-fit', pinned=True)")
+    expect(names.first.locator("xpath=..").locator(".wb-pin")).to_be_focused()
+    lab.screenshot("runs-pinned", panel.locator(".wb-runs"))
+    names.first.locator("xpath=..").locator(".wb-pin").click()
+    expect(names.first).to_contain_text("0003-fit")
+
+    by_loss = panel.locator(".wb-runs thead").get_by_role("button", name="smoothed loss")
+    by_loss.click()
+    head = panel.locator(".wb-runs thead th[aria-sort=ascending]")
+    expect(head).to_have_text("smoothed loss")
+    losses = [float(text) for text in panel.locator(".wb-runs tbody tr > td:nth-child(5)").all_inner_texts()]
+    assert losses == sorted(losses)
+    by_loss.click()
+    expect(names.first).to_contain_text("0001-fit")
+    by_loss.click()
+    expect(names.first).to_contain_text("0003-fit")
+    panel.get_by_label("Search runs").fill("slowly sgd")
+    expect(names).to_have_count(1)
+    expect(panel.locator(".wb-runs .wb-caption")).to_contain_text("2 of 3 runs do not match")
+    panel.get_by_label("Search runs").fill("")
+    panel.get_by_label("Status of the runs").select_option("failed")
+    expect(names).to_have_count(0)
+    panel.get_by_label("Status of the runs").select_option("all")
+    expect(names).to_have_count(3)
+    assert lab.violations(".wb-runs") == []
+
+
+def deleted(lab: Lab, panel: Locator) -> None:
+    """A deleted run leaves the table at once and the disk later: until then Undo brings it back."""
+    rows = panel.locator(".wb-runs tbody tr")
+    rows.nth(1).get_by_role("button", name="Delete 0002-fit").click()
+    expect(rows).to_have_count(2)
+    undo = panel.get_by_role("button", name="Undo the deletion of 0002-fit")
+    expect(undo).to_be_focused()
+    lab.screenshot("runs-undo", panel.locator(".wb-runs"))
+    assert lab.execute("print(len(bench.runs))") == "3"
+    lab.page.keyboard.press("Enter")
+    expect(rows).to_have_count(3)
+    lab.execute("from workbench.ui.canvas.runs import pending_deletions; pending_deletions.SECONDS = 0.2")
+    rows.nth(1).get_by_role("button", name="Delete 0002-fit").click()
+    expect(panel.locator(".wb-code code")).to_have_text("bench.delete('0002-fit')")
+    expect(panel.locator(".wb-runs-deleted")).to_be_hidden()
+    expect(rows).to_have_count(2)
+    assert lab.execute("print([run.id for run in bench.runs])") == "['0001-fit', '0003-fit']"
 
 
 def refusals(lab: Lab, panel: Locator) -> None:
@@ -141,11 +205,10 @@ def refusals(lab: Lab, panel: Locator) -> None:
     new.locator("input").check()
     expect(panel.locator(".wb-notice")).to_contain_text("Compare: RuntimeError: not ")
     new.get_by_role("button", name="Delete").click()
-    new.get_by_role("button", name="for good").click()
     expect(panel.locator(".wb-notice")).to_contain_text("Delete: RuntimeError: not ")
-    expect(new.get_by_role("button", name="Delete")).to_be_focused()
+    expect(new).to_contain_text("0005-fit")
     expect(new.locator("input")).not_to_be_checked()
-    expect(panel.locator(".wb-runs input:checked")).to_have_count(2)
+    expect(panel.locator(".wb-runs tbody input:checked")).to_have_count(2)
     lab.execute("del bench.compare, bench.delete")
 
 
@@ -165,7 +228,7 @@ def preview(lab: Lab, panel: Locator) -> None:
 def findings(lab: Lab, panel: Locator) -> None:
     """A screen reader says lines that are added: a worse finding is a new line above the others, which stay where they are."""
     lines = panel.locator(".wb-findings > li")
-    lab.execute("from workbench.ui.panel import Panel; canvas = Panel.of(bench).canvas; note = dict(level='warning', text='12 of 30 are slow', remedy='')")
+    lab.execute("from workbench.ui.panel import Panel; canvas = Panel.of(bench).canvas; note = dict(level='warning', text='12 of 30 are slow', advice='', remedy='')")
     lab.execute("canvas.put('health', [note])")
     expect(lines).to_contain_text(["12 of 30 are slow"])
     lines.first.evaluate("line => { line.old = true; }")
@@ -173,7 +236,7 @@ def findings(lab: Lab, panel: Locator) -> None:
     expect(lines).to_contain_text(["The loss is not finite", "14 of 40 are slow"])
     assert lines.evaluate_all("all => all.map((line) => line.old === true)") == [False, True]
     lab.execute("canvas.put('health', [])")
-    expect(lines).to_contain_text(["Nothing to report."])
+    expect(lines).to_contain_text(["No problems detected."])
 
 
 def looks(lab: Lab, panel: Locator) -> None:

@@ -18,7 +18,7 @@ from workbench.engine.setup import open_session
 from workbench.events import Message, StatusChanged, Validated
 from workbench.runs.checkpoints import find
 
-pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 OFTEN = {0: Validate(), 3: Validate(), 9: (Pause(), Validate(), Checkpoint(), Resume()), 14: Validate()}
 

@@ -21,7 +21,7 @@ from workbench.events import Changed, RunStarted, StepsDone
 from workbench.runs.checkpoints import find
 from workbench.settings import SettingsError
 
-pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def to(size):

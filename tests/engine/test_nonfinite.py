@@ -51,7 +51,7 @@ def bench(tmp_path, samples, **settings):
 def test_stop_says_at_which_update_and_where_it_began(tmp_path):
     b = bench(tmp_path, data())
     job = b.fit()
-    with pytest.raises(NonFiniteError, match=r"loss not finite \(nan\) at update 2, first in log, of `return self.last.*was not taken") as caught:
+    with pytest.raises(NonFiniteError, match=r"loss not finite \(nan\) at update 2, first in log, of `return self.last.*was skipped") as caught:
         job.result()
     assert "at update 2, epoch 0" in "".join(caught.value.__notes__)
     assert all(bool(torch.isfinite(p).all()) for p in b.model.parameters())

@@ -30,7 +30,7 @@ from workbench.events import Message
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.run import Run
 
-pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @dataclasses.dataclass(frozen=True)

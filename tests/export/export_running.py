@@ -7,7 +7,6 @@ import linecache
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from ruff import find_ruff_bin
 from torch.distributed import TCPStore
 
 import workbench as wb
@@ -157,8 +157,21 @@ def check(bench: wb.Workbench, run: Any, outcome: Outcome) -> None:
         assert torch.allclose(value, outcome.weights[name], rtol=0, atol=0, equal_nan=True), name
 
 
+def repeats(bench: wb.Workbench, runner: Runner, folder: Path) -> None:
+    """A fit of this bench, exported to `folder`: the script repeats it, prints its validation, and reads clean. Closes the bench."""
+    run: Any = bench.fit().result()
+    script = bench.export(folder / "out" / "train.py")
+    outcome = runner.run(script)
+    check(bench, run, outcome)
+    lint(script)
+    for name, value in run.metrics.items():
+        if name.startswith("val_"):
+            assert f"{name} {value:.4f}" in outcome.said
+    bench.close()
+
+
 def lint(script: Path) -> None:
-    """ruff's default rules find nothing."""
-    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", str(script)]
+    """ruff's default rules, and those on imports, names and old syntax, find nothing."""
+    command = [find_ruff_bin(), "check", "--isolated", "--no-cache", "--select", "E4,E7,E9,F,I,UP", str(script)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr

@@ -35,7 +35,7 @@ CASES = {
     "plain": (PAIR, ""),
     "windows, clipping by norm, workers, augmentation": (
         "model, train=Noisy(), val=Noisy(), loss=F.cross_entropy, accumulate_grad_batches=3, gradient_clip_val=0.3, "
-        "num_workers=2, batch_size=8",
+        "num_workers=2, prefetch_factor=3, batch_size=8",
         "import random\nimport numpy as np\n\n\nclass Noisy(torch.utils.data.Dataset):\n"
         "    def __len__(self):\n        return len(x)\n\n    def __getitem__(self, i):\n"
         "        noise = random.random() + np.random.rand() + torch.rand(8)\n        return x[i] + noise.float(), y[i]\n",
@@ -242,8 +242,11 @@ def test_an_override_changes_the_result_and_without_the_weights_it_starts_from_t
     assert len(faster.losses) == 2 * len(run.history["loss"])
     assert faster.losses[0] == run.history["loss"][0]
     assert faster.losses[1] != run.history["loss"][1]
+    assert "begins with the weights that its code makes" not in faster.said
     weights.unlink()
-    check(bench, run, runner.run(script))  # the code makes the same weights from its seed
+    alone = runner.run(script)
+    check(bench, run, alone)  # the code makes the same weights from its seed
+    assert alone.said.count(f"There is no {weights}: it begins with the weights that its code makes, and losses may differ") == 1
     assert runner.run(script, "--seed", "1").losses[1] != run.history["loss"][1]
 
 

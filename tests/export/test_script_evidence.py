@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from tests.export.export_running import Runner, make_bench
-from workbench.events import CurveEnded, RunEnded, RunStarted, Suggestion, to_line
+from workbench.events import (
+    CurveEnded,
+    DecaySearchEnded,
+    DecayTrial,
+    RunEnded,
+    RunStarted,
+    Suggestion,
+    to_line,
+)
 
 PAIR = "model, train=(x, y), loss=F.cross_entropy, optimizer=torch.optim.AdamW, batch_size=8"
 
@@ -34,6 +42,19 @@ def test_the_comment_names_the_searches_whose_values_the_run_has(runner: Runner,
     assert ast.dump(ast.Module(body, [])) == ast.dump(ast.Module(ast.parse(plain).body[1:], [])), "the code is the same"
     path = bench.export(tmp_path / "train.py", run, evidence=True)
     np.testing.assert_array_equal(runner.run(path).losses.astype(np.float32), run.history["loss"].astype(np.float32))
+
+
+def test_a_weight_decay_that_was_found_is_named(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, PAIR)
+    bench.find_weight_decay().result()  # without val= nothing can judge
+    record = tmp_path / "runs" / "runs" / "0001-find_weight_decay" / "metrics.jsonl"
+    record.write_text("\n".join(map(to_line, [
+        RunStarted("0001-find_weight_decay", "find_weight_decay", {}, "cpu"), DecayTrial(0.01, 50, 2.0), DecayTrial(0.5, 50, 1.0),
+        DecaySearchEnded({"weight_decay": 0.5}, 0.5, "at 0.5 it is clearly lower", "all values tried"),
+        RunEnded("finished", 0, 1.0),
+    ])) + "\n")  # fmt: skip
+    told = bench.script(bench.fit(max_epochs=1, weight_decay=0.5).result(), evidence=True)
+    assert "weight_decay=0.5 (0001-find_weight_decay): at 0.5 it is clearly lower" in told
 
 
 def test_a_strangers_reason_cannot_leave_the_comment(tmp_path: Path) -> None:

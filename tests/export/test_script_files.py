@@ -31,7 +31,7 @@ def start_of(bench: wb.Workbench) -> Path:
 
 def test_files_of_the_user_stay(bench: wb.Workbench, tmp_path: Path) -> None:
     source = (tmp_path / "user.py").read_text()
-    with pytest.raises(ExportError, match=r"user\.py is a file of your own"):
+    with pytest.raises(ExportError, match=r"user\.py was not written by export"):
         bench.export(tmp_path / "user.py")
     assert (tmp_path / "user.py").read_text() == source
 
@@ -53,7 +53,7 @@ def test_files_of_the_user_stay(bench: wb.Workbench, tmp_path: Path) -> None:
 def test_code_that_grew_out_of_an_export_stays(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, PAIR, prelude='"""Mine.\n\nWritten by Tuning Workbench 0.1.\n"""\n' + PRELUDE)
     bench.fit().result()
-    with pytest.raises(ExportError, match=r"user\.py is a file of your own"):
+    with pytest.raises(ExportError, match=r"user\.py was not written by export"):
         bench.export(tmp_path / "user.py")
 
 

@@ -9,7 +9,7 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
 import workbench as wb
 from tests.export.export_running import PRELUDE, Runner, check, make_bench
-from tests.export.export_slicing import Workbench, execute, run_cells, run_file, slice_cells
+from tests.export.source.export_slicing import Workbench, execute, run_cells, run_file, slice_cells
 from tests.warm import Warm
 from workbench.export.errors import ExportError
 from workbench.export.source.secret_literals import Secrets

@@ -1,5 +1,7 @@
 """Calls in the user's code that make training wait: found by their line, with the time that was measured."""
 
+import gc
+import threading
 import time
 
 import pytest
@@ -49,7 +51,7 @@ def test_a_line_that_reads_many_values_is_found_with_its_time(tmp_path):
     assert sentence.endswith("% of an update in tolist()")
     finding = next(f for f in run.health if "tolist" in f.text)
     assert (finding.level, finding.step) == ("warning", event.step)
-    assert "keep it a tensor" in finding.remedy
+    assert "keep it a tensor" in finding.advice
 
 
 def test_what_costs_nothing_is_not_reported_and_the_fit_is_the_same(tmp_path):
@@ -91,6 +93,48 @@ def test_a_tensor_that_is_moved_counts_where_it_goes_to_a_device():
         bool(torch.ones(()))
         time.sleep(0.05)
     assert calls.found() == ()
+
+
+def test_values_that_are_copied_to_a_device_count_where_the_tensor_is_made():
+    values = [0.5] * 300_000
+    with (calls := SlowCalls()):
+        torch.tensor(values[:3])
+        torch.tensor(values, device="meta")
+    (sentence,) = calls.found()
+    assert sentence.startswith('`torch.tensor(values, device="meta")`')
+    assert sentence.endswith("in tensor()")
+
+
+def collecting_loss(output, y):
+    gc.collect()
+    torch.cuda.empty_cache()
+    return F.cross_entropy(output, y)
+
+
+def test_freeing_memory_in_each_update_is_found_with_its_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: time.sleep(0.01))
+    monkeypatch.setattr(gc, "collect", lambda: time.sleep(0.01))
+    before = torch.cuda.empty_cache, gc.collect
+    run = bench(noisy_net(), labelled(200), tmp_path, loss=collecting_loss).fit(max_epochs=1).result()
+    assert (torch.cuda.empty_cache, gc.collect) == before
+    (event,) = observed(run)
+    assert {part.split("`")[1] for part in event.parts} == {"gc.collect()", "torch.cuda.empty_cache()"}
+    found = {f.text.rpartition("in ")[2]: f for f in run.health if "takes" in f.text}
+    assert "torch uses that memory again by itself" in found["empty_cache()"].advice
+    assert "once an epoch" in found["collect()"].advice
+
+
+def test_two_threads_that_time_their_calls_put_the_functions_back():
+    users = gc.collect
+    with (one := SlowCalls()):
+        other = threading.Thread(target=lambda: SlowCalls().__enter__().__exit__(None, None, None))
+        other.start()
+        other.join()
+        assert gc.collect is not users
+        gc.collect()
+    assert gc.collect is users
+    (sentence,) = one.found()
+    assert sentence.startswith("`gc.collect()`")
 
 
 def test_a_model_that_is_compiled_is_left_alone(tmp_path):

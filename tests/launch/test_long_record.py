@@ -8,6 +8,7 @@ from torch import nn
 import workbench as wb
 import workbench.runs.record.event_log as event_log
 from workbench.runs.run import Run
+from workbench.ui.panel import Panel
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -58,10 +59,10 @@ def thinned(run):
 
 
 @pytest.mark.usefixtures("small")
-def test_results_are_as_if_all_were_in_memory(tmp_path):
+def test_results_are_as_if_all_were_in_memory_and_a_late_panel_draws_each_update_once(tmp_path):
     with bench(tmp_path / "whole", None) as b:
         whole = b.fit(max_steps=420).result()
-    with bench(tmp_path / "thin", 1, checkpoint_every=200, save_top_k=-1) as b:
+    with bench(tmp_path / "thin", 1, checkpoint_every=300, save_top_k=-1) as b:
         job = b.fit(max_steps=420)
         run = job.result()
         assert len(job.events) == len([*job.events])
@@ -74,8 +75,14 @@ def test_results_are_as_if_all_were_in_memory(tmp_path):
             assert repr(there) == repr(run)
             assert there == run
         assert run.charts("grad_norm")[0].heat is not None
+        panel = Panel.of(b)
+        assert panel.dispatcher.drain(200)
+        picture = panel.canvas._picture
+        assert picture._progress._done == 420
+        assert picture._training.loss is not None
+        panel.close()
         # From its middle, and from its end: the whole run's record is the new one's, with the same allowance.
-        on = b.fit(start=f"{run.id}@200", max_steps=420).result()
+        on = b.fit(start=f"{run.id}@300", max_steps=420).result()
         same({k: v for k, v in measured(on).items() if k != "epoch"}, {k: v for k, v in measured(run).items() if k != "epoch"})
         more = b.fit(start="continue", max_steps=460).result()
         assert thinned(more)
@@ -83,25 +90,11 @@ def test_results_are_as_if_all_were_in_memory(tmp_path):
         assert max(path.stat().st_size for path in b.root.glob("runs/*/metrics.jsonl")) < 2_000_000
 
 
-@pytest.mark.usefixtures("small")
-def test_a_panel_that_is_opened_late_draws_each_update_once(tmp_path):
-    from workbench.ui.panel import Panel
-
-    with bench(tmp_path, 1) as b:
-        b.fit(max_steps=400).result()
-        panel = Panel.of(b)
-        assert panel.dispatcher.drain(20)
-        picture = panel.canvas._picture
-        assert picture._progress._done == 400
-        assert picture._training.loss is not None
-        panel.close()
-
-
 def test_two_ranks_and_no_record_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(event_log, "HELD", 50_000)
     with bench(tmp_path / "ranks", 1) as b:
-        run = b.fit(max_steps=300, devices=2).result()
-        assert len(run.history["loss"]) == 300
+        run = b.fit(max_steps=60, devices=2).result()
+        assert len(run.history["loss"]) == 60
         same(Run.open(run.folder).history, run.history)
     with bench(tmp_path / "dry", 1) as b:
         job = b.fit(fast_dev_run=4)

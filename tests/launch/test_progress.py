@@ -51,7 +51,7 @@ START = RunStarted("b", "fit", {}, "cpu", (), 1000, 5)
 def test_a_run_is_counted_from_zero(line) -> None:
     shown = line(START, flush(0, 100, 10.0), flush(100, 100, 20.0))
     assert "200/1000 [00:20<01:20, 10.00 updates/s" in shown
-    assert "epoch=0, loss=1" in shown
+    assert "epoch=1/5, loss=1" in shown
 
 
 def test_a_resumed_run_goes_on_where_it_was_at_the_speed_of_now(line) -> None:
@@ -87,15 +87,15 @@ def test_of_a_check_all_is_shown_unless_the_model_has_chosen(line) -> None:
 
 def test_checkpoints_have_no_lines_of_their_own(line, capsys) -> None:
     line(START, flush(0, 3, 1.0), *(Saved(i, 0, f"{i:08d}", True, "val_loss", 1.0) for i in range(9)))
-    assert "0000000" not in capsys.readouterr().out
+    assert "0000000" not in capsys.readouterr().err
     line(START, Message("the disk is full", "warning"), Message("a word", "info"))
-    out = capsys.readouterr().out
+    out = capsys.readouterr().err
     assert "the disk is full" in out
     assert "a word" not in out
 
 
 def test_what_another_run_has_said_is_not_said_again(line, capsys) -> None:
     line(START, Message("of the past", "warning"), flush(0, 3, 1.0), Resumed(3, "a", "00000003"), Message("of now", "warning"))
-    out = capsys.readouterr().out
+    out = capsys.readouterr().err
     assert "of now" in out
     assert "of the past" not in out

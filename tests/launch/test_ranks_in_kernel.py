@@ -85,11 +85,11 @@ class Kernel:
         self.run(CELLS)
 
     def run(self, cell: str) -> str:
-        """What it prints; a cell that fails fails the test."""
+        """What it prints to stdout; a cell that fails fails the test."""
         printed: list[str] = []
 
         def hear(message: Any) -> None:
-            if message["msg_type"] == "stream":
+            if message["msg_type"] == "stream" and message["content"]["name"] == "stdout":
                 printed.append(message["content"]["text"])
 
         reply = self.client.execute_interactive(cell, timeout=200, output_hook=hear)

@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import re
 import signal
 import sys
 import textwrap
@@ -116,7 +117,7 @@ def test_progress_is_shown_while_waiting(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(protocol, "Progress", Shown)
     b.fit().result()
-    assert "14/14" in capsys.readouterr().out
+    assert "14/14" in capsys.readouterr().err
 
 
 def test_the_updates_run_off_the_thread_that_asked(tmp_path):
@@ -228,9 +229,10 @@ def test_stop_of_a_job_that_waits_leaves_the_model_alone(tmp_path):
     first, second = b.fit(), b.fit(lr=0.5)
     assert arrived.wait(PATIENCE)
     second.stop()
+    stopped = second.result(timeout=PATIENCE)  # it leaves the queue at once
+    assert first.status == "running"
     go.set()
     trained = first.result()
-    stopped = second.result()
     assert (stopped.status, stopped.step) == ("stopped", 0)
     assert Run.open(second.folder.path).status == "stopped"
     twin = plain_net()
@@ -390,7 +392,7 @@ def test_what_cannot_be_commanded_says_so(tmp_path):
     assert arrived.wait(PATIENCE)
     with pytest.raises(SettingsError, match="batch_size cannot change while a run is running; these can: lr, accumulate_grad_batches, gradient"):
         job.change(batch_size=4)
-    with pytest.raises(SettingsError, match=r"lr=-1.*greater than or equal to 0"):
+    with pytest.raises(SettingsError, match=r"lr=-1.*at least 0"):
         job.change(lr=-1)
     with pytest.raises(SettingsError, match="Did you mean 'gradient_clip_val'"):
         job.change(gradient_clip=1)
@@ -487,6 +489,11 @@ def test_a_failed_job_raises_its_error_and_keeps_its_history(tmp_path):
     kept = Run.open(job.folder.path)
     assert (kept.status, kept.step) == ("failed", 7)
     assert "ZeroDivisionError" in kept.error
+    (begun,), (end,) = of(kept, RunStarted), of(kept, RunEnded)
+    assert begun.supervised
+    assert re.fullmatch(r"test_thread\.py, line \d+: raise ZeroDivisionError\(\"in the user's own code\"\)", end.where)
+    assert "ZeroDivisionError: in the user's own code\nat update 7" in end.traceback
+    assert kept.health[0].text.startswith(f"an error ended it after 7 updates in {end.where}: ZeroDivisionError")
     assert kept.history["step"].tolist() == list(range(7))
     twin = plain_net()
     loop.fit(twin, loss_of, sgd(twin.parameters(), lr=0.05), loop.loader_of(labelled(), 8), 1)

@@ -39,7 +39,7 @@ MUTATIONS = (
     Mutation("engine/loop.py", "                checkpoints.mark()\n", "                pass\n", "tests/engine/checkpoint"),
     Mutation("engine/loop.py", "size, batches = now, self._windows(left, now, 0)", "size, batches = now, self._windows(left, size, 0)", "tests/engine/test_live_accumulation.py"),
     Mutation("engine/step.py", "opt.step_schedules(\"step\", opt.taken, session.hooks, batches)", "pass", "tests/engine/optim"),
-    Mutation("engine/step.py", "        put_back()\n", "", "tests/engine/test_step.py"),
+    Mutation("engine/step.py", "            opt.restore_lrs(rates)\n", "            pass\n", "tests/engine/test_step.py"),
     Mutation("engine/step.py", "        undo()  # the optimizer", "        pass  # the optimizer", "tests/engine/test_nonfinite.py"),
     Mutation("techniques/precision.py", "return not overflowed", "return True", "tests/techniques/test_precision.py tests/engine/test_nonfinite.py"),
     Mutation("engine/backward.py", "            if first and hooks.within:\n", "            if hooks.within:\n", "tests/lightning"),
@@ -52,7 +52,7 @@ MUTATIONS = (
     # -- state that must come back
     Mutation("engine/snapshot.py", "            self.random.restore()\n", "", "tests/launch/search/test_scheduled_searches.py"),
     Mutation("engine/snapshot.py", "                opt.base_lr, opt.taken = base_lr, taken\n", "", "tests/engine/checkpoint/test_weights_copy.py"),
-    Mutation("engine/rng.py", "            state.restore()\n", "            pass\n", "tests/tuners/test_lr_finder.py"),
+    Mutation("engine/rng.py", "            state.restore()\n", "            pass\n", "tests/tuners/learning_rate/test_lr_finder.py"),
     Mutation("engine/checkpoint/resume.py", "session.weights.load_gradients(state[\"gradients\"])", "pass", "tests/engine/checkpoint tests/lightning"),
     Mutation("engine/checkpoint/resume.py", "    RandomState.from_state(state[\"random\"]).restore()\n", "", "tests/engine/checkpoint"),
     Mutation("engine/checkpoint/optimizer_state.py", "parts.built_in.load_state_dict(state[\"built_in\"][\"state\"])", "pass", "tests/engine/checkpoint"),
@@ -61,14 +61,14 @@ MUTATIONS = (
     Mutation("engine/metrics/meter.py", "        self._paused += seconds\n", "        self._paused -= seconds\n", "tests/engine/test_control.py tests/launch/test_thread.py"),
     Mutation("engine/data/loaders.py", "            reading.set_epoch(self.epoch)\n", "            pass\n", "tests/engine/data/test_set_epoch.py"),
     # -- tuners
-    Mutation("tuners/lr_suggest.py", "at = int(np.argmin(slopes))", "at = int(np.argmax(slopes))", "tests/tuners/test_lr_suggest.py"),
-    Mutation("tuners/batch_size_search.py", "known = next((t for t in self.trials if t.size == size), None)", "known = None",
-             "tests/tuners/test_batch_search.py"),
-    Mutation("tuners/lr_finder.py", "smoother.update(loss) if math.isfinite(loss) else loss", "loss", "tests/tuners/test_lr_finder.py"),
-    Mutation("tuners/trial.py", "work.samples / typical, peak", "typical / work.samples, peak", "tests/tuners/test_batch_size.py"),
+    Mutation("tuners/learning_rate/lr_suggest.py", "at = int(np.argmin(slopes))", "at = int(np.argmax(slopes))", "tests/tuners/learning_rate/test_lr_suggest.py"),
+    Mutation("tuners/batch_size/batch_size_search.py", "known = next((t for t in self.trials if t.size == size), None)", "known = None",
+             "tests/tuners/batch_size/test_batch_search.py"),
+    Mutation("tuners/learning_rate/lr_finder.py", "smoother.update(loss) if math.isfinite(loss) else loss", "loss", "tests/tuners/learning_rate/test_lr_finder.py"),
+    Mutation("tuners/trial.py", "work.samples / typical, peak", "typical / work.samples, peak", "tests/tuners/batch_size/test_batch_size.py"),
     # -- export
     Mutation("export/program/update.py", "[*changed(r), *lines, *_log(r), *_recorded(r), \"step += 1\"", "[*lines, *_log(r), *_recorded(r), \"step += 1\"",
-             "tests/export/test_script_live.py"),
+             "tests/export/program/test_script_live.py"),
     Mutation("export/program/update.py", "\"scaler.unscale_(optimizer)\", *clip", "*clip", "tests/export"),
     # -- launch
     Mutation("launch/module_diff.py", "            parameter.requires_grad_(trains)\n", "            pass\n", "tests/launch/test_module_diff.py"),

@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.events import Suggestion, Trial
-from workbench.plots import matplotlib, plotly
-from workbench.plots.batch_size import batch_size
-from workbench.plots.changes import change_marks
-from workbench.plots.clipping import WINDOW, Clipped, clipping, moving_share, was_cut
-from workbench.plots.grad_norm import grad_norm
-from workbench.plots.logged import logged
-from workbench.plots.loss import loss
-from workbench.plots.lr_curve import lr_curve
+from workbench.plots.drawing import matplotlib, plotly
 from workbench.plots.names import fold, shorten
 from workbench.plots.ranges import span, wide
-from workbench.plots.run import Best, RunData, clip_line
-from workbench.plots.schedule import schedule
+from workbench.plots.searches.batch_size import batch_size
+from workbench.plots.searches.lr_curve import lr_curve
 from workbench.plots.smooth import ema
+from workbench.plots.training.changes import change_marks
+from workbench.plots.training.clipping import WINDOW, Clipped, clipping, moving_share, was_cut
+from workbench.plots.training.grad_norm import grad_norm
+from workbench.plots.training.logged import logged
+from workbench.plots.training.loss import loss
+from workbench.plots.training.run import Best, RunData, clip_line
+from workbench.plots.training.schedule import schedule
 
 
 def test_smoothing_is_the_debiased_average() -> None:
@@ -71,8 +71,8 @@ def test_the_lr_curve_marks_every_suggestion_and_the_recommended_one_most() -> N
     chart = lr_curve(LRS, CURVE, CURVE, {r.name: r for r in rules}, 1e-2, ["24× below divergence"])
     assert chart.x.log
     assert [(m.label, m.emphasis) for m in chart.marks] == [
-        ("valley 0.0028", False),
-        ("landmarks 0.01", True),
+        ("valley 2.81e-3", False),
+        ("recommended 0.01", True),
     ]
     assert chart.marks[0].y == pytest.approx(CURVE[20])  # on the curve
     assert (chart.bands[0].low, chart.bands[0].high) == (0.005, 0.02)
@@ -83,21 +83,21 @@ def test_the_lr_curve_marks_every_suggestion_and_the_recommended_one_most() -> N
 
 def test_a_recommended_rate_of_no_rule_has_a_mark_of_its_own() -> None:
     chart = lr_curve(LRS, CURVE, CURVE, (), 3e-3)
-    assert [(m.label, m.emphasis) for m in chart.marks] == [("recommended 0.003", True)]
+    assert [(m.label, m.emphasis) for m in chart.marks] == [("recommended 3e-3", True)]
     assert lr_curve(LRS, CURVE, CURVE).marks == lr_curve(LRS, CURVE, CURVE).bands == ()
 
 
 def test_batch_sizes_show_failures_with_their_reason() -> None:
     trials = [
-        Trial(64, True, 1.0, 500.0, 2**30),
-        Trial(32, True, 1.0, 400.0, 2**29),
+        Trial(64, True, 1.0, 500.0, 10**9),
+        Trial(32, True, 1.0, 400.0, 5 * 10**8),
         Trial(128, False, error="RuntimeError: CUDA out of memory. Tried …"),
     ]
     speed, memory = batch_size(trials, best=32, largest=64, fastest=64)
     assert speed.x.ticks == ("32", "64", "128")
     assert speed.series[0].y.tolist() == [400.0, 500.0]
     assert memory.series[0].y.tolist() == [0.5, 1.0]
-    assert memory.y.unit == "GiB"
+    assert memory.y.unit == "GB"
     assert [(m.label, m.failed, m.emphasis) for m in speed.marks] == [
         ("128: out of memory", True, False),
         ("fastest and largest 64", False, False),

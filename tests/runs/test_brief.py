@@ -12,6 +12,7 @@ import numpy as np
 from workbench.events import (
     Changed,
     Event,
+    Logged,
     Resumed,
     RunEnded,
     RunStarted,
@@ -93,6 +94,16 @@ def test_a_brief_holds_the_curve_and_the_checks(tmp_path: Path) -> None:
     assert brief.loss == loss[-1]
     assert brief.metrics["val_loss"] == 0.25
     assert brief.metrics["loss"] == np.float32(2 / 400)
+    assert brief.best == {"accuracy": 0.5, "val_loss": 3 / 391, "val_loss_averaged": 1.0}
+
+
+def test_the_best_value_of_a_metric_is_the_lowest_or_the_highest_as_its_name_says() -> None:
+    start, *rest = events(40)
+    found = [{"val_accuracy": 0.5, "val_oddness": 1.0}, {"val_accuracy": 0.9}, {"val_accuracy": math.nan}, {"val_accuracy": 0.75}]
+    checks = [Validated(10 * (i + 1), i, metrics) for i, metrics in enumerate(found)]
+    brief = RunBrief.of(Run.from_events([start, *checks, Logged(40, 4, {"train_error": 0.25}), rest[-1]]))
+    assert brief.best == {"val_accuracy": 0.9, "train_error": 0.25}
+    assert (brief.metrics["val_accuracy"], brief.metrics["val_oddness"]) == (0.75, 1.0)
 
 
 def test_a_brief_does_not_grow_with_the_run(tmp_path: Path) -> None:
@@ -114,6 +125,8 @@ def test_runs_that_hardly_began(tmp_path: Path) -> None:
     bad = StepsDone(0, 1, 2, 0, 1.0, {"loss": pack([math.nan, math.nan])})
     broken = RunBrief.read(recorded(tmp_path, [events(10)[0], bad, RunEnded("failed", 1, 1.0, "NonFiniteError: loss")], "0002-fit"))
     assert (broken.status, broken.loss, len(broken.curve)) == ("failed", None, 0)
+    assert broken.trouble is not None
+    assert (broken.trouble.trouble, empty.trouble) == ("not finite", None)
     resumed = RunBrief.read(recorded(tmp_path, [*events(20)[:-1], Resumed(20, "0001-fit", "00000020")], "0003-fit"))
     assert resumed.origin == "0001-fit"
 

@@ -19,22 +19,24 @@ def runs(*settings: dict[str, object], n: int = 200) -> list[Run]:
 
 
 def test_it_shows_what_differs() -> None:
-    both = wb.compare(runs({"lr": 0.1, "batch_size": 64}, {"lr": 0.01, "batch_size": 64, "gradient_clip_val": 1.0}))
-    assert both.settings == {"lr": ("0.1", "0.01"), "gradient_clip_val": ("none", "1.0")}
+    both = wb.compare(*runs({"lr": 0.1, "batch_size": 64}, {"lr": 0.01, "batch_size": 64, "gradient_clip_val": 1.0}))
+    assert both.settings == {"lr": ("0.1", "0.01"), "gradient_clip_val": ("none", "1")}
     assert both.metrics["val_loss"] == (0.25, 0.25)
     lines = repr(both).splitlines()
     assert lines[0].split() == ["0001-fit", "0002-fit"]
     assert ["lr", "0.1", "0.01"] in [line.split() for line in lines]
     assert "<td style='text-align:left'>0.01</td>" in both._repr_html_()
+    # One batch is not all of them.
+    assert wb.compare(*runs({"limit_train_batches": 1}, {"limit_train_batches": 1.0})).settings == {"limit_train_batches": ("1", "1.0")}
     # A setting that an older record lacks had its default.
     old = events(20)
     assert isinstance(old[0], RunStarted)
     del old[0].settings["warmup"]
-    assert wb.compare([Run.from_events(old), *runs({})]).settings == {}
+    assert wb.compare(Run.from_events(old), *runs({})).settings == {}
 
 
 def test_its_chart_has_a_line_a_run(tmp_path: Path) -> None:
-    three = wb.compare(runs({}, {}, {}))
+    three = wb.compare(*runs({}, {}, {}))
     chart = three.chart("epoch")
     assert [(line.name, line.dash) for line in chart.series if line.name] == [("0001-fit", 0), ("0002-fit", 1), ("0003-fit", 2)]
     assert chart.x.text == "epoch"
@@ -52,17 +54,33 @@ def test_its_chart_has_a_line_a_run(tmp_path: Path) -> None:
         three.chart("hours")  # type: ignore[arg-type]
 
 
+def test_many_runs_are_a_table_of_a_row_each_without_a_plot() -> None:
+    six = wb.compare(*runs(*[{"lr": 0.1 * n} for n in range(1, 7)]))
+    head, *rows = [line.split() for line in repr(six).splitlines()]
+    assert head[:2] == ["status", "lr"]
+    assert [row[0] for row in rows] == [f"000{n}-fit" for n in range(1, 7)]
+    assert six._repr_html_().count("<tr>") == 7
+    with pytest.raises(ValueError, match="a plot of 6 runs cannot be read: compare at most 5"):
+        six.plot()
+
+
+def test_the_best_value_has_a_row_where_it_is_not_the_last() -> None:
+    both = wb.compare(*runs({}, {}))  # its end says 0.25, its best check 3 / 191
+    rows = {line.split()[0] + line.split()[1]: line.split() for line in repr(both).splitlines() if line.startswith("best")}
+    assert rows["bestval_loss"] == ["best", "val_loss", "0.01571", "0.01571"]
+    assert "bestaccuracy" not in rows
+
+
 def test_who_may_be_compared(tmp_path: Path) -> None:
     one, two = runs({}, {})
     for given, wrong, words in (
-        ([one], ValueError, "1 run to compare: give two to 5"),
-        (runs(*[{}] * 6), ValueError, "6 runs to compare"),
+        ([one], ValueError, "1 run to compare: give two or more"),
         ([one, one], ValueError, "0001-fit is given twice"),
         (["0001-fit", "0002-fit"], TypeError, "Ids belong to a bench"),
-        (one, ValueError, "1 run to compare"),
+        ([[one, two]], TypeError, r"got a list: give each run as an argument of its own, wb.compare\(\*runs\)"),
         ([one, Run.from_events([RunStarted("s", "find_lr", {}, "cpu"), RunEnded("finished", 1, 1.0)])], ValueError, "s is a find_lr"),
     ):
         with pytest.raises(wrong, match=words):
-            wb.compare(given)  # type: ignore[arg-type]
+            wb.compare(*given)  # type: ignore[arg-type]
     path = recorded(tmp_path, events(200, id="0002-fit"), "0002-fit")
-    assert repr(wb.compare([one, Run.open(path)])) == repr(wb.compare([one, two])) == repr(wb.compare([one, RunBrief.read(path)]))
+    assert repr(wb.compare(one, Run.open(path))) == repr(wb.compare(one, two)) == repr(wb.compare(one, RunBrief.read(path)))

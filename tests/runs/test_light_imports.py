@@ -17,11 +17,11 @@ LIGHT = [
     "workbench.runs.read",
     "workbench.runs.run",
     "workbench.plots",
-    "workbench.plots.run",
-    "workbench.plots.batch_size",
-    "workbench.plots.lr_curve",
-    "workbench.plots.plotly",
-    "workbench.plots.matplotlib",
+    "workbench.plots.training.run",
+    "workbench.plots.searches.batch_size",
+    "workbench.plots.searches.lr_curve",
+    "workbench.plots.drawing.plotly",
+    "workbench.plots.drawing.matplotlib",
 ]
 HEAVY = ["torch", "accelerate", "matplotlib", "plotly", "IPython", "ipywidgets"]
 
@@ -38,7 +38,8 @@ def test_a_run_can_be_read_and_its_charts_made_without_torch() -> None:
 import sys, tempfile, pathlib
 import workbench as wb
 from workbench.events import RunEnded, RunStarted, StepsDone, pack
-from workbench.runs.store import RunFolder, new_id
+from workbench.runs.store import RunFolder
+from workbench.runs.folder.ids import new_id
 root = pathlib.Path(tempfile.mkdtemp())
 with RunFolder.create(root, new_id(root, "fit"), {"kind": "fit"}) as folder:
     folder.append(RunStarted(folder.id, "fit", {}, "cpu"))

@@ -32,9 +32,10 @@ from workbench.events import (
     Validated,
     pack,
 )
-from workbench.runs.run import Run, duration
+from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
 from workbench.settings import Settings
+from workbench.units import duration
 
 SETTINGS = Settings.make(lr=0.1, gradient_clip_val=1.0).model_dump()
 
@@ -178,7 +179,7 @@ def test_charts_of_each_kind() -> None:
     ]
     points: list[Event] = [CurvePoint(i, 10.0 ** (i - 5), 2.0, 2.0) for i in range(6)]
     curve = [*points, CurveEnded("end", (Suggestion("valley", 1e-3, 2, "steep"),), 1e-3)]
-    assert [c.title for c in Run.from_events(curve).charts()] == ["LR finder"]
+    assert [c.title for c in Run.from_events(curve).charts()] == ["Learning-rate finder"]
     search: list[Event] = [
         Trial(2, True, 1.0, 5.0, 100),
         Trial(4, False, error="no"),

@@ -121,8 +121,8 @@ def test_short_of_memory_a_file_without_a_name_serves(cache: BufferCache, tmp_pa
     assert torch.equal(out["y"], data * 2)
     out["x"][0] = 5
     assert package.note is not None
-    assert "13 MB of data" in package.note
-    assert "10 MB of memory are free" in package.note
+    assert "12.6 MB of data" in package.note
+    assert "10.5 MB of memory are free" in package.note
     with pack(data, capacity=Capacity(tmp_path, lambda: 1 << 40)) as package:
         assert package.note is None
         assert not any(str(tmp_path) in where for where in kinds(package))
@@ -133,7 +133,7 @@ def test_a_disk_that_is_too_small_too_is_said(tmp_path: Path, monkeypatch: pytes
         f_bavail, f_frsize = 100, 4096
 
     monkeypatch.setattr("workbench.share.capacity.os.statvfs", lambda path: Full)
-    with pytest.raises(NotEnoughMemory, match=r"13 MB of data are to be shared, and 1 MB of memory are free; the disk of .* 0 MB left"):
+    with pytest.raises(NotEnoughMemory, match=r"12.6 MB of data are to be shared, and 1.05 MB of memory are free; the disk of .* 410 kB left"):
         pack(torch.zeros(3 * MB), capacity=Capacity(tmp_path, lambda: MB))
     assert issubclass(NotEnoughMemory, MemoryError)
 

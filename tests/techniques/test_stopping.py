@@ -160,7 +160,6 @@ def test_a_missing_metric_is_named_beside_those_there_are():
         ({"max_steps": 0}, (0, 0, 0.0), "max_steps=0 reached"),
         ({"max_epochs": 3}, (100, 2, 1e9), None),
         ({"max_epochs": 3}, (100, 3, 0.0), "max_epochs=3 reached"),
-        ({"max_epochs": 0}, (0, 0, 0.0), "max_epochs=0 reached"),
         ({}, (100, 9, 1e9), None),
         ({}, (100, 10, 0.0), "max_epochs=10 reached"),
         ({"max_time": "00:00:01:30"}, (100, 100, 89.9), None),

@@ -87,21 +87,37 @@ def test_workers_that_load_beside_the_training_are_found(tmp_path):
     assert [t.values for t in record.trials] == [t.values for t in found.trials]
 
 
-def test_loader_processes_that_are_kept_are_tried_where_they_are_off(monkeypatch, tmp_path):
+def test_what_else_loaders_can_do_is_tried_where_it_is_off(monkeypatch, tmp_path):
+    """Processes that are kept, and reading further ahead where training still waits."""
     tried = []
 
     def attempt(task, settings, values, emit, **rest):
         tried.append(dict(values))
         speed = 100.0 * (1 + values["num_workers"]) * (2 if values.get("persistent_workers") else 1)
+        speed *= 1.5 if values.get("prefetch_factor") == 4 else 1
         trial = SpeedTrial(dict(values), speed, 0.01, waiting=0.5)
         emit(trial)
         return trial
 
     monkeypatch.setattr("workbench.tuners.speed_search.attempt", attempt)
     found = bench(plain_net(), labelled(), tmp_path, persistent_workers=False).find_num_workers(max_val=2).result()
-    assert tried == [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
-    assert found.best == tried[-1]
+    kept = {"num_workers": 2, "persistent_workers": True}
+    ahead = [{**kept, "prefetch_factor": 4}, {**kept, "prefetch_factor": 8}]
+    assert tried == [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 2}, kept, *ahead]
+    assert found.best == ahead[0]
     assert "persistent_workers=True makes it 2x as fast again" in found.reason
+    assert "prefetch_factor=4 makes it 1.5x as fast again" in found.reason
+
+
+def test_reading_ahead_is_left_where_no_worker_reads(monkeypatch, tmp_path):
+    def attempt(task, settings, values, emit, **rest):
+        settings.replace(**values)  # the trial's settings are possible
+        return SpeedTrial(dict(values), 100.0, 0.01, waiting=0.5)
+
+    monkeypatch.setattr("workbench.tuners.speed_search.attempt", attempt)
+    b = bench(plain_net(), labelled(), tmp_path, num_workers=1, prefetch_factor=4)
+    found = b.find_num_workers(max_val=2).result()
+    assert b.set(**found.best).num_workers == 0
 
 
 def test_a_search_ends_where_training_does_not_wait(tmp_path, monkeypatch):

@@ -23,6 +23,8 @@ from workbench.events import (
     Compared,
     CurveEnded,
     CurvePoint,
+    DecaySearchEnded,
+    DecayTrial,
     Event,
     RaceTrial,
     RunEnded,
@@ -143,6 +145,9 @@ class FakeBench:
     def find_clip_val(self) -> FakeJob:
         return self._start("find_clip_val", clips)
 
+    def find_weight_decay(self) -> FakeJob:
+        return self._start("find_weight_decay", decays)
+
     def tune(self, **said: Any) -> FakeJob:
         return self._start("tune", tuning, **said)
 
@@ -252,6 +257,15 @@ def clips(job: FakeJob) -> Iterator[Event]:
     """A search that finds a clip value."""
     yield RunStarted(job.id, "find_clip_val", job.settings.model_dump(), "cuda:0")
     yield ClipSearchEnded({"gradient_clip_val": 0.5}, 0.5, ((0.1, 0.2, 3.0),), "some norms are up to 15 times those around them", "all taken")
+    yield RunEnded("finished", 0, 4.0)
+
+
+def decays(job: FakeJob) -> Iterator[Event]:
+    """A search in which more weight decay is better."""
+    yield RunStarted(job.id, "find_weight_decay", job.settings.model_dump(), "cuda:0")
+    yield DecayTrial(0.01, 200, 0.5)
+    yield DecayTrial(0.1, 200, 0.25)
+    yield DecaySearchEnded({"weight_decay": 0.1}, 0.1, "at 0.1 it is clearly lower", "all values tried")
     yield RunEnded("finished", 0, 4.0)
 
 

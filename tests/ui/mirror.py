@@ -1,4 +1,4 @@
-"""What the browser knows (extensions/live/src/table.ts and store.ts), in Python, for tests."""
+"""What the browser knows (extensions/live/src/data: table.ts and store.ts), in Python, for tests."""
 
 from __future__ import annotations
 

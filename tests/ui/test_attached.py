@@ -97,7 +97,7 @@ def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
     view.checkpoint.click()
     assert view.notice.lines[0] == ("error", "Save a checkpoint now: RuntimeError: checkpoint() does not reach 0012-fit, which was not launched.")
     assert view.apply.layout.display == "none"
-    view.boxes["lr"].widget.value = 0.05
+    view.boxes["lr"].widget.value = "0.05"
     assert view.apply.description == "Apply to the run: lr 0.05"
     view.apply.click()
     assert job.changes == {"lr": 0.05}
@@ -119,7 +119,7 @@ def test_the_lines_in_the_canvas_are_the_boxes_as_long_as_they_can_be_dragged(jo
     assert (view.canvas.marker, view.canvas.clip) == (0.1, 1.0)
     view.canvas.set_state({"marker": 0.02, "clip": 0.5})  # as a browser does
     assert view.apply.description == "Apply to the run: lr 0.02, clip 0.5"
-    view.boxes["lr"].widget.value = 0.03
+    view.boxes["lr"].widget.value = "0.03"
     assert view.canvas.marker == 0.03
     job.finish()
     until(lambda: (view.canvas.marker, view.canvas.clip) == (0.0, 0.0))
@@ -135,7 +135,7 @@ def test_a_change_of_the_run_is_not_offered_to_be_undone(job: Job) -> None:
     view = AttachedPanel(job)
     until(lambda: view._in_run)
     assert view.dispatcher.drain(60)
-    view.boxes["gradient_clip_val"].widget.value = 0.5  # a person's own
+    view.boxes["gradient_clip_val"].widget.value = "0.5"  # a person's own
     view.dispatcher.put(Changed(20, {"lr": 0.01, "gradient_clip_val": 2.0, "weight_decay": 0.1}))
     assert view.dispatcher.drain(60)
     assert (view.boxes["lr"].read(), view.canvas.marker) == (0.01, 0.01)

@@ -73,7 +73,7 @@ def places(panel: Panel) -> list[float]:
 def test_slider_box_marker_and_settings_move_together(panel: Panel, bench: FakeBench) -> None:
     panel.canvas.marker = 0.0123
     assert places(panel) == [0.0123] * 3
-    panel.header.lr.widget.value = 4.7e-3
+    panel.header.lr.widget.value = "4.7e-3"
     assert places(panel) == [4.7e-3] * 3
     panel.header.slider.value = 10**-2
     assert places(panel) == [0.01] * 3
@@ -95,24 +95,58 @@ def test_a_rate_from_the_slider_is_short_and_stays_at_its_stop() -> None:
 def test_the_clip_line_and_the_clip_box_move_together(panel: Panel, bench: FakeBench) -> None:
     panel.canvas.clip = 2.5
     assert (bench.settings.gradient_clip_val, panel.header.clip.read()) == (2.5, 2.5)
-    panel.header.clip.widget.value = 0
+    panel.header.clip.widget.value = "0"
     assert bench.settings.gradient_clip_val is None
     assert panel.canvas.clip == 0
 
 
-def test_a_bad_value_is_explained_and_taken_back_and_a_good_one_clears_the_air(panel: Panel, bench: FakeBench) -> None:
+def below(panel: Panel, name: str) -> str:
+    """What is said below the box of a setting."""
+    control = panel.controls[name]
+    assert bool(control.why) == ("wb-refused" in control.widget._dom_classes)
+    return control.why
+
+
+def test_a_bad_value_stays_and_is_explained_below_its_box(panel: Panel, bench: FakeBench) -> None:
     timeout = panel.form.controls["rank_timeout"]
-    timeout.widget.value = 0
-    assert bench.settings.rank_timeout == timeout.read() == 600
-    [(level, text)] = panel.notice.lines
-    assert level == "error"
-    assert text.startswith("rank_timeout=0")
-    timeout.widget.value = 30
-    assert panel.notice.lines == []
+    timeout.widget.value = "0"
+    assert (bench.settings.rank_timeout, timeout.widget.value) == (600, "0")
+    assert below(panel, "rank_timeout") == "should be greater than 0"
+    timeout.widget.value = "30"
+    assert (bench.settings.rank_timeout, below(panel, "rank_timeout")) == (30, "")
+
+
+def test_train_says_which_box_is_wrong(panel: Panel, bench: FakeBench) -> None:
+    box = panel.header.batch_size.widget
+    box.value = "1.5"
+    assert (box.value, bench.settings.batch_size) == ("1.5", 32)
+    assert below(panel, "batch_size") == "should be a whole number"
+    assert panel.run.fit.description == "Train: correct batch_size"
+    panel.header.epochs.widget.value = "0"
+    assert panel.run.fit.description == "Train: correct batch_size and 1 more"
+    panel.run.fit.click()
+    panel.run.tune.click()
+    panel.header.find_lr.click()
+    assert bench.jobs == []
+    assert panel.notice.lines == [("error", "Find learning rate: correct batch_size, max_epochs first.")]
+    panel.header.epochs.widget.value = ""
+    panel.header.find_batch_size.click()
+    assert [job.kind for job in bench.jobs] == ["find_batch_size"], "it looks for the value that is wrong"
+    assert bench.jobs[0].wait(60)
+    until(lambda: visible(panel.header.use_batch_size))
+    panel.header.use_batch_size.click()
+    assert (box.value, below(panel, "batch_size"), panel.notice.lines) == ("256", "", [])
+    assert panel.run.fit.description == "▶ Train"
+
+
+def test_a_line_in_the_canvas_that_is_refused_goes_back(panel: Panel, bench: FakeBench) -> None:
+    panel.canvas.marker = 1e6
+    assert places(panel) == [1e-3] * 3
+    assert panel.notice.lines == [("error", "lr: should be at most 1000")]
 
 
 def test_a_rate_of_0_is_a_rate(panel: Panel, bench: FakeBench) -> None:
-    panel.header.lr.widget.value = 0
+    panel.header.lr.widget.value = "0"
     assert bench.settings.lr == 0
     until(lambda: panel.canvas.marker == panel.header.lr.read() == 0)
     assert panel.notice.lines == []
@@ -125,38 +159,24 @@ def test_a_text_that_is_refused_stays_until_it_is_put_right(panel: Panel, bench:
     control.widget.value = "{'monitor': 'val_loss', 'patience': -1}"
     assert bench.settings.early_stopping == ()
     assert "patience" in control.widget.value, "a long text is not typed twice"
-    assert control.widget.description == "⚠ early_stopping"
-    assert "early_stopping" in panel.notice.lines[0][1]
-    panel.form.controls["seed"].widget.value = 7
+    assert "patience" in below(panel, "early_stopping")
+    panel.form.controls["seed"].widget.value = "7"
     assert "patience" in control.widget.value
-    assert len(panel.notice.lines) == 1, "what is still wrong is still said"
+    assert below(panel, "early_stopping"), "what is still wrong is still said"
     control.widget.value = "{'monitor': 'val_loss', 'patience': 1}"
     assert bench.settings.early_stopping[0].patience == 1
-    assert control.widget.description == "early_stopping"
-    assert panel.notice.lines == []
+    assert below(panel, "early_stopping") == ""
 
 
 def test_a_refused_text_can_be_emptied_and_gives_way_to_code(panel: Panel, bench: FakeBench) -> None:
     control = panel.form.controls["max_time"]
     control.widget.value = "soon"
-    assert panel.notice.lines
+    assert below(panel, "max_time")
     control.widget.value = ""
-    assert (control.widget.description, panel.notice.lines) == ("max_time", [])
+    assert below(panel, "max_time") == ""
     control.widget.value = "soon"
     bench.set(max_time="00:00:10:00")
-    until(lambda: control.widget.value == "00:00:10:00" and control.widget.description == "max_time")
-    until(lambda: panel.notice.lines == [])
-
-
-def test_of_two_refused_texts_the_one_put_right_is_said_no_more(panel: Panel, bench: FakeBench) -> None:
-    panel.form.controls["max_time"].widget.value = "soon"
-    panel.form.controls["warmup"].widget.value = "some"
-    panel.form.controls["max_time"].widget.value = "00:00:10:00"
-    [(_, text)] = panel.notice.lines
-    assert text.startswith("warmup=")
-    panel.form.controls["warmup"].widget.value = "more"
-    [(_, text)] = panel.notice.lines
-    assert "'more'" in text, "of one setting the last mistake alone"
+    until(lambda: control.widget.value == "00:00:10:00" and not control.why)
 
 
 def test_one_batch_is_not_all_of_them(panel: Panel, bench: FakeBench) -> None:
@@ -167,7 +187,7 @@ def test_one_batch_is_not_all_of_them(panel: Panel, bench: FakeBench) -> None:
 
 
 def test_the_form_and_the_bench_follow_each_other(panel: Panel, bench: FakeBench) -> None:
-    panel.form.controls["seed"].widget.value = 7
+    panel.form.controls["seed"].widget.value = "7"
     assert bench.settings.seed == 7
     bench.set(num_workers=3, max_epochs=None)
     until(lambda: panel.form.controls["num_workers"].read() == 3)
@@ -190,7 +210,7 @@ def test_devices_are_set_from_the_form_and_a_batch_is_each_ones(panel: Panel, be
     assert "each of" not in title.value
     panel.form.controls["devices"].widget.value = "two"
     assert bench.settings.devices == (0, 1)
-    assert "devices='two'" in panel.notice.lines[0][1]
+    assert "a number of devices" in below(panel, "devices")
 
 
 def test_found_values_are_offered_and_only_a_click_applies_them(panel: Panel, bench: FakeBench) -> None:
@@ -211,7 +231,7 @@ def test_found_values_are_offered_and_only_a_click_applies_them(panel: Panel, be
     panel.header.use_lr.click()
     assert panel.dispatcher.drain(60)
     assert panel.canvas._picture.outbox._values["code"] == code, "there is nothing to set"
-    panel.header.lr.widget.value = 1e-2
+    panel.header.lr.widget.value = "1e-2"
     assert panel.header.use_lr.description == "Use 4.7e-3", "still there to go back to"
 
 
@@ -287,7 +307,7 @@ def test_a_finished_fit_can_be_continued_to_another_length(panel: Panel, bench: 
     assert bench.jobs[0].wait(60)
     assert panel.dispatcher.drain(60)
     assert not visible(panel.run.continue_), "it has done what it was to do"
-    panel.header.lr.widget.value = 0.01
+    panel.header.lr.widget.value = "0.01"
     assert not visible(panel.run.continue_)
     panel.header.epochs.widget.value = "20"
     assert visible(panel.run.continue_)
@@ -330,8 +350,8 @@ def test_a_running_fit_is_changed_by_its_own_button_only() -> None:
     assert not visible(panel.run.apply)
     panel.run.fit.click()
     until(lambda: not panel.run.pause.disabled)
-    panel.header.lr.widget.value = 2e-4
-    panel.header.clip.widget.value = 0
+    panel.header.lr.widget.value = "2e-4"
+    panel.header.clip.widget.value = "0"
     assert visible(panel.run.apply)
     assert panel.run.apply.description == "Apply to the run: lr 2e-4, clip off"
     assert bench.jobs[0].changes == {}
@@ -340,11 +360,16 @@ def test_a_running_fit_is_changed_by_its_own_button_only() -> None:
     bench.jobs[0].stop()
 
 
+def asked(panel: Panel, what: str, **values: Any) -> None:
+    """As the canvas does."""
+    panel.canvas._heard(panel.canvas, {"type": "ask", "what": what, **values}, [])
+
+
 def test_errors_of_a_click_are_shown(panel: Panel, bench: FakeBench) -> None:
     bench.trouble = RuntimeError("the <b>bench</b> is closed")
     panel.run.fit.click()
-    assert panel.notice.lines == [("error", "Fit: RuntimeError: the <b>bench</b> is closed")]
-    panel.run.write.click()
+    assert panel.notice.lines == [("error", "Train: RuntimeError: the <b>bench</b> is closed")]
+    asked(panel, "write_script", path="")
     until(lambda: len(panel.notice.lines) == 2)
     assert "Export" in panel.notice.lines[0][1]
     assert "the &lt;b&gt;bench&lt;/b&gt; is closed" in panel.notice._text.value
@@ -354,10 +379,21 @@ def test_errors_of_a_click_are_shown(panel: Panel, bench: FakeBench) -> None:
 def test_errors_and_messages_of_a_job_are_shown_and_escaped(panel: Panel, bench: FakeBench) -> None:
     bench.tell(RunStarted("x", "fit", bench.settings.model_dump(), "cpu"))
     bench.tell(Message("weights <changed>", "warning"))
-    bench.tell(RunEnded("failed", 3, 0.1, "Traceback\nValueError: no"))
+    bench.tell(Message("loss is nan at update 1. The update was not taken.", "warning"))  # health tells of those
+    bench.tell(RunEnded("failed", 3, 0.1, "ValueError: no", where="cell 4, line 7: net(x)", traceback="Traceback\n" + 40_000 * "é" + "ValueError: no"))
     assert panel.dispatcher.drain(60)
-    assert panel.notice.lines == [("error", "Training failed. ValueError: no"), ("warning", "weights <changed>")]
+    assert panel.notice.lines == [("warning", "weights <changed>")]
     assert "weights &lt;changed&gt;" in panel.notice._text.value
+    failure = panel.canvas._picture.outbox._values["failure"]
+    trace = failure.pop("traceback")
+    assert failure == {"title": "Training failed", "type": "ValueError", "message": "no", "where": "cell 4, line 7: net(x)"}
+    assert trace.endswith("ééValueError: no")
+    # It goes when the next job starts, as the notice of a click that failed does.
+    panel.notice.attempt("Fit", lambda: 1 / 0)
+    bench.tell(RunStarted("y", "fit", bench.settings.model_dump(), "cpu"))
+    assert panel.dispatcher.drain(60)
+    assert panel.canvas._picture.outbox._values["failure"] is None
+    assert panel.notice.lines == [("warning", "weights <changed>")]
 
 
 def test_a_broken_canvas_is_said_and_does_not_stop_the_rest(
@@ -379,8 +415,7 @@ def test_export_writes_where_it_is_told(panel: Panel, bench: FakeBench) -> None:
 
     bench.script = late  # type: ignore[method-assign]
     panel.run.export.value = True
-    panel.run.path.value = "out/mine.py"
-    panel.run.write.click()
+    asked(panel, "write_script", path="out/mine.py")
     until(lambda: bench.exported)
     assert bench.exported == ["out/mine.py"]
     until(lambda: panel.notice.lines)
@@ -417,8 +452,9 @@ def test_the_script_of_the_last_fit_is_that_of_the_last_fit(panel: Panel, bench:
         bench.find_lr()
     until(lambda: shown["script.0"]["text"] == "# 4 fits\n" and previewed())
     assert panel.notice.lines == []
-    panel.run.export.value = False
+    asked(panel, "close_script")
     until(lambda: shown["script"] is None)
+    assert panel.run.export.value is False
 
 
 def test_a_panel_made_later_has_seen_it_all_once(bench: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,13 +483,13 @@ def test_a_panel_made_later_says_that_the_last_job_failed_before_it_began(bench:
     assert bench.jobs[-1].wait(60)
     panel = Panel(bench)
     assert panel.dispatcher.drain(60)
-    assert panel.notice.lines == [("error", "Job failed. TaskError: no such loss")]
-    progress = panel.canvas._picture.outbox._values["progress"]
-    assert (progress["status"], progress["ended"]) == ("failed", "TaskError: no such loss")
+    values = panel.canvas._picture.outbox._values
+    assert (values["failure"]["title"], values["failure"]["type"], values["failure"]["message"]) == ("Job failed", "TaskError", "no such loss")
+    assert (values["progress"]["status"], panel.notice.lines) == ("failed", [])
     assert bench.find_lr().wait(60)
     later = Panel(bench)
     assert later.dispatcher.drain(60)
-    assert later.notice.lines == [], "what has come since counts"
+    assert later.canvas._picture.outbox._values["failure"] is None, "what has come since counts"
 
 
 def test_one_panel_for_a_bench(bench: FakeBench) -> None:
@@ -479,9 +515,9 @@ def test_the_static_face_has_a_picture_and_a_table(panel: Panel, bench: FakeBenc
     after, _ = panel._repr_mimebundle_()
     assert "fit finished" in after["text/plain"]
     assert len(after["image/png"]) > 5000
-    html = panel.static_output.bundle()["text/html"]
-    assert "<table" in html
-    assert "data:image/png;base64," in html
+    table, picture = panel.static_output.bundles()
+    assert table["text/html"].count("<table") == 1
+    assert picture["image/png"] == after["image/png"]
     assert "application/vnd.jupyter.widget-view+json" in after
 
 
@@ -499,7 +535,7 @@ def test_a_click_from_one_thread_is_not_lost_while_another_shows_settings(panel:
     thread.start()
     try:
         for seed in range(1, 60):
-            panel.form.controls["seed"].widget.value = seed
+            panel.form.controls["seed"].widget.value = str(seed)
             assert bench.settings.seed == seed
     finally:
         noise.set()
@@ -530,10 +566,10 @@ def test_an_edit_counts_that_was_shown_over_before_it_was_heard(by: str, panel: 
 
     if by == "code":
         box.notify_change = notify_late
-        box.value = 7
+        box.value = "7"
     else:
         box.set_trait = put_early
-        box.set_state({"value": 7})
+        box.set_state({"value": "7"})
     shows.join()
     assert bench.settings.seed == 7
     assert panel.dispatcher.drain(60)
@@ -622,7 +658,7 @@ def test_a_click_goes_to_the_job_that_runs_and_then_to_the_one_behind_it(tmp_pat
         assert panel.dispatcher.drain(60)
         assert values["progress"]["status"] == "running"
         assert panel._job() is fit
-        panel.header.lr.widget.value = 0.25
+        panel.header.lr.widget.value = "0.25"
         measure = {"type": "ask", "what": "measure_ratios", "on": True}
         for click, line in (
             (panel.run.validate.click, "bench.job.validate()"),
@@ -643,6 +679,32 @@ def test_a_click_goes_to_the_job_that_runs_and_then_to_the_one_behind_it(tmp_pat
         assert sweep.status == "finished"
         until(lambda: panel.run.stop.disabled and values["progress"]["status"] == "finished")
         assert values["progress"]["doing"] == "Learning-rate finder"
+
+
+def test_clicks_start_one_job_of_a_kind_and_those_that_wait_can_be_removed(tmp_path: Path) -> None:
+    model = Held()
+    with real(model, tmp_path) as bench:
+        panel = Panel(bench)
+        values = panel.canvas._picture.outbox._values
+        model.gate.clear()
+        for _ in range(3):
+            panel.run.fit.click()
+        assert len(bench.jobs) == 1
+        until(lambda: panel.run.fit.description == "Training…")
+        panel.header.find_lr.click()
+        panel.header.find_lr.click()
+        fits = [bench.fit(), bench.fit()]
+        until(lambda: [one["words"] for one in values["queue"]] == ["Learning-rate finder", "Training", "Training"])
+        panel.canvas._heard(panel.canvas, {"type": "ask", "what": "stop", "job": fits[0].id}, [])
+        assert fits[0].result().status == "stopped", "without its turn"
+        until(lambda: [one["job"] for one in values["queue"]] == [bench.jobs[1].id, fits[1].id])
+        assert values["progress"]["status"] == "running"
+        assert values["code"] == "bench.jobs[2].stop()"
+        panel.canvas._heard(panel.canvas, {"type": "ask", "what": "stop_all"}, [])
+        model.gate.set()
+        assert [job.wait(120) and job.status for job in bench.jobs] == ["stopped"] * 4
+        until(lambda: values["queue"] == [] and panel.run.fit.description == "▶ Train")
+        assert values["code"] == "[job.stop() for job in bench.jobs]"
 
 
 def collected(gone: weakref.ref[Any]) -> bool:
@@ -694,10 +756,9 @@ def test_a_resumed_run_is_drawn_whole_and_says_nothing_of_the_past(panel: Panel,
 
     def done() -> str:
         """As far as the panel has drawn it: an event is in its job's list before it is told."""
-        progress = panel.canvas._picture.outbox._values.get("progress")
-        return "" if progress is None else str(progress["words"][0])
+        return str(panel.canvas._picture.outbox._values.get("progress", {}).get("words"))
 
-    until(lambda: done() == "150/400")
+    until(lambda: "150/400" in done())
     assert panel.dispatcher.drain(60)
     assert panel.dispatcher.errors == ()
     assert panel.notice.lines == [("info", "it continues with its own seed=3")]

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from workbench.engine.data.sample_count import note_count
 from workbench.engine.distributed.padding import run_padding
+from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.window import Result, WindowLoss, batch_in, batch_weights, read
+from workbench.events import Message
 from workbench.techniques.accumulation import samples_at
 from workbench.techniques.tbptt import Piece, detached
 
@@ -34,7 +36,7 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
     forward = WindowForward(session, opt, window)
     noise = session.noise_scale
     if noise is not None:
-        noise.begin()
+        noise.begin(session.state.records)
     final = plan.there[-1] if plan.there else None
     stopped = ready = False
     loss: Tensor | None = None
@@ -49,7 +51,7 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
         found = parallel.after_forward(forward.run(number, last=last))
         if found is not None:
             part, first = window_loss.take(place, found)
-            if found.weight is None and not window_loss.single and session.tbptt is None:
+            if not window_loss.single and found.weight is None and session.tbptt is None:
                 note_count(session, "train", window[number], plan.weights[place])
             if last and parallel.synced:
                 parallel.begin_reduce(window_loss)  # the all-reduce runs during the backward
@@ -57,8 +59,10 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
                 drop_gradients(session, opt)
             hooks.backward(session.precision.scale(part))
             mark("backward")
-            if first and noise is not None and len(plan.there) > 1 and found.weight is None:
-                noise.first(opt.gradients(), plan.shares[place], plan.weights[place:])
+            if noise is not None and found.weight is not None:
+                _end_noise_scale(session, noise)
+            elif noise is not None and noise.measures and first and len(plan.there) > 1 and not parallel.several:
+                noise.first(opt.trained, plan.shares[place], plan.weights[place:])
             if last:  # the hooks after the last backward see the gradients of all ranks
                 loss = parallel.finish_reduce(opt, window_loss, back=True)
                 if parallel.several:
@@ -83,6 +87,14 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
     return loss
 
 
+def _end_noise_scale(session: Session, noise: RunningNoiseScale) -> None:
+    """Warn, once, that there is no gradient noise scale in samples for a task that reports other weights."""
+    if not noise.weights_reported:
+        noise.weights_reported = True
+        text = "track_noise_scale: the gradient noise scale is not measured, since training_step reports a 'weight' other than samples."
+        session.notes.append(Message(text, "warning", session.state.step))
+
+
 def finish(work: Work) -> Tensor | None:
     """Run the rest of a window's backward and return its mean loss."""
     while True:
@@ -98,10 +110,12 @@ class WindowForward:
 
     def __init__(self, session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> None:
         self._session, self._opt, self._window = session, opt, window
-        self._hiddens = session.state.hiddens.get(opt.index)
-        begun = itertools.accumulate(item.first for item in window) if session.tbptt is not None else None
         first = session.state.batch_idx
-        self._indices = range(first, first + len(window)) if begun is None else [first - 1 + n for n in begun]
+        self._indices: Sequence[int] = range(first, first + len(window))
+        self._hiddens: Any = None
+        if session.tbptt is not None:
+            self._hiddens = session.state.hiddens.get(opt.index)
+            self._indices = [first - 1 + begun for begun in itertools.accumulate(item.first for item in window)]
 
     def start(self, number: int) -> bool:
         """Call the hooks before a batch, once an update. False: a hook asked to leave out the rest of the epoch."""
@@ -128,25 +142,25 @@ class WindowForward:
         """Run the training step of one batch; None: it returned nothing to learn from. last: no other of this update
         follows.
         """
-        session, item = self._session, self._window[number]
+        session, item, mark = self._session, self._window[number], self._session.timer.mark
         batch = session.state.ready.get(number)
         if batch is None:
             batch = batch_in(item)
             if batch is None:
                 return None
             if session.moves:  # only one batch of a window is on the device at a time
-                session.timer.mark("workbench")
+                mark("workbench")
                 batch = session.to_device(batch)
-                session.timer.mark("transfer")
+                mark("transfer")
         extra: Mapping[str, Any] = self._opt.extra
         if session.tbptt is not None:
             self._hiddens = None if item.first else self._hiddens  # also where the step leaves the first piece out
             extra = {**extra, "hiddens": self._hiddens}
         session.task.drawn = samples_at(self._window, number)
-        session.timer.mark("workbench")
+        mark("workbench")
         with session.precision.autocast():
             found = read(session.parallel.training_step(batch, self._indices[number], last=last, **extra))
-        session.timer.mark("forward")
+        mark("forward")
         if found is not None and session.tbptt is not None:
             self._hiddens = detached(found.hiddens)
         return found
@@ -211,7 +225,7 @@ def batch_gradient(session: Session, opt: OptimizerHandle, window: Sequence[Any]
 
     In one process only: no other rank takes part.
     """
-    session.state.begin_update()
+    session.state.begin_update(records=False)
     weight = batch_weights(session.task, window)[0]
     forward = WindowForward(session, opt, window)
     if weight is None or not forward.start(0):

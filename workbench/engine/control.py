@@ -14,6 +14,7 @@ from workbench.engine.optim import total_steps
 from workbench.engine.session import Session
 from workbench.events import Changed, Emit, Message, StatusChanged
 from workbench.techniques.accumulation import with_size_from
+from workbench.units import rate
 
 
 class ValidationRequests(Protocol):
@@ -144,7 +145,7 @@ def _set_lr(session: Session, lr: float, emit: Emit) -> bool:
         return True
     if lr != session.base_lr:
         what = "to 0" if session.base_lr else "from 0"
-        text = f"lr={lr:g} was left out: the rate of a running fit cannot change {what}. pause() the run, or fit(lr=…) anew."
+        text = f"lr={rate(lr)} was left out: the rate of a running fit cannot change {what}. pause() the run, or fit(lr=…) anew."
         emit_message(session, emit, Message(text, "warning", session.state.step))
     return lr == session.base_lr
 

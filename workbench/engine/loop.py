@@ -27,7 +27,8 @@ from workbench.task.batch import describe
 from workbench.task.errors import TaskError
 from workbench.task.hints import explain_step_error
 from workbench.techniques.accumulation import size_at, windows
-from workbench.techniques.stopping import minimums_met, reached
+from workbench.techniques.limits import is_whole
+from workbench.techniques.stopping import Limits, minimums_met
 
 AtEpoch = Mapping[int, Callable[[Session, Emit, Inbox], bool]]
 """What to run at the start of an epoch; each returns whether it was stopped."""
@@ -77,6 +78,7 @@ def fit(
     """
     refuse_unguarded(session)
     weight_averaging.refuse_unused(session)
+    _refuse_second_pass(session)
     run = _Fit(session, checks or ValidationSchedule(session), checkpoints or Checkpointing(), emit, inbox)
     try:
         run.begin()
@@ -105,6 +107,7 @@ class _Fit:
         validation.checkpoints = checkpoints
         self.requests = UserRequests(session, validation, checkpoints, emit, inbox)
         self.observations = Observations(session, emit)
+        self._limits = Limits.of(session.settings)
         self.stopped = False
         self.stop_requested = False
         """Whether the task, on any rank, asked for the end of the fit."""
@@ -299,12 +302,15 @@ class _Fit:
 
     def over(self, finished: int) -> bool:
         """Whether the run ends here, with so many epochs finished: by its length, a metric, or the task."""
-        session = self.session
-        seconds = 0.0 if session.settings.max_time is None else session.seconds  # read between any two updates
-        if reached(session.settings, session.state.step, finished, seconds) is not None:
+        session, limits = self.session, self._limits
+        seconds = 0.0 if limits.max_seconds is None else session.seconds  # read between any two updates
+        if limits.reached(session.state.step, finished, seconds):
             return True
-        self.stop_requested = session.task.hooks is not None and session.ranks.any(session.hooks.stop_requested)
-        return (self.stop_requested and minimums_met(session.settings, session.state.step, finished)) or self.validation.ended is not None
+        if session.task.hooks is not None:
+            self.stop_requested = session.ranks.any(session.hooks.stop_requested)
+            if self.stop_requested and minimums_met(session.settings, session.state.step, finished):
+                return True
+        return self.validation.ended is not None
 
 
 def _tell_failure(session: Session, error: BaseException) -> None:
@@ -313,6 +319,18 @@ def _tell_failure(session: Session, error: BaseException) -> None:
         session.hooks.failed(error)
     except Exception as second:  # noqa: BLE001
         error.add_note(f"and on_exception failed as well: {type(second).__name__}: {second}")
+
+
+def _refuse_second_pass(session: Session) -> None:
+    """Raise TaskError where the run's length asks for data again that can be read only once."""
+    settings, data = session.settings, session.task.train
+    no_other_end = settings.max_steps is None and settings.max_time is None and is_whole(settings.limit_train_batches)
+    if data is None or not data.one_shot or session.state.resumed or not no_other_end or (settings.epochs or 0) < 2:
+        return
+    raise TaskError(
+        f"the training data can be read only once (it is an iterator), and max_epochs={settings.epochs} reads it "
+        f"{settings.epochs} times: give max_epochs=1, or a Dataset, a DataLoader, or wb.batches(list)."
+    )
 
 
 def _why_none(session: Session) -> str:

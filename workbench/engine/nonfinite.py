@@ -1,7 +1,7 @@
 """Handles losses and gradients that are not finite: on CPU before the step, on a device by a guarded step.
 
 On a device nothing may wait for a value, so the numbers are checked when a flush arrives. Until then an optimizer with
-a `found_inf` flag (`fused=True`) leaves such steps out by itself.
+a `found_inf` flag (`fused=True`) skips such steps.
 """
 
 from __future__ import annotations
@@ -41,30 +41,27 @@ class UpdateSkipped(Exception):
 
 
 def remember(session: Session, window: Sequence[Any]) -> None:
-    """Keep what is needed to repeat this update: on CPU the last one, on a device those that the next flush will
+    """Keep what is needed to repeat this update: on CPU its random state, on a device all that the next flush will
     show.
     """
-    replay = session.replay
-    if session.state.searching:
+    replay, state = session.replay, session.state
+    if state.searching:
         return
-    if session.settings.on_nonfinite == "skip":
+    if session.skips_nonfinite:
         buffers = [buffer for module in session.task.modules for buffer in module.buffers()]
         replay.buffers = [(buffer, buffer.detach().clone()) for buffer in buffers]
     if session.on_cpu:
         # Reading the random state costs more than the rest here, so a model without dropout is checked only now and then.
-        asks = replay.draws or session.meter.row == 0
-        random = torch.get_rng_state() if asks else None
-        replay.recent = [ReplayPoint(session.state.step, window, session.state.hiddens, random)]
-    elif session.device.type == "cuda" and session.records:
-        random = torch.cuda.get_rng_state(session.device)
-        replay.recent.append(ReplayPoint(session.state.step, window, session.state.hiddens, random))
+        replay.random = torch.get_rng_state() if replay.draws or session.meter.row == 0 else None
+    elif session.device.type == "cuda" and state.records:
+        replay.recent.append(ReplayPoint(state.step, window, state.hiddens, torch.cuda.get_rng_state(session.device)))
 
 
 def note_randomness(session: Session) -> None:
     """After the forward and backward of an update: note whether it drew random numbers."""
     replay = session.replay
-    if session.on_cpu and not replay.draws and replay.recent and replay.recent[-1].random is not None:
-        replay.draws = not torch.equal(replay.recent[-1].random, torch.get_rng_state())
+    if replay.random is not None and not replay.draws:
+        replay.draws = not torch.equal(replay.random, torch.get_rng_state())
 
 
 def check(
@@ -77,7 +74,7 @@ def check(
         not gradients or session.precision.scaler is not None or _finite(session, opt, gradients, total)
     ):
         return
-    if session.settings.on_nonfinite == "skip" and not session.state.searching:
+    if session.skips_nonfinite and not session.state.searching:
         session.state.left_out += not session.state.skipped  # else another optimizer's step of this update has been skipped already
         if session.state.left_out <= TOLD:
             session.notes.append(Message(_words(session, opt, window, value), "warning", session.state.step))
@@ -100,7 +97,7 @@ def _words(session: Session, opt: OptimizerHandle, window: Sequence[Any], value:
         _gradients(session, {name: p for name, p in named.items() if id(p) in trained}),
         [item.batch for item in window] if session.tbptt is not None else window,
         {name: whole(p) for name, p in named.items()},
-        _replayed(session, opt, session.replay.recent[-1]) if replays else None,
+        _replayed(session, opt, ReplayPoint(session.state.step, window, session.state.hiddens, session.replay.random)) if replays else None,
     )
 
 
@@ -156,7 +153,7 @@ def refuse_unguarded(session: Session) -> None:
         if not can_guard(opt):
             kind = type(opt.optimizer).__name__
             raise TaskError(
-                f"on_nonfinite='skip' on {session.device.type} needs an optimizer that can leave a step out by itself, "
+                f"on_nonfinite='skip' on {session.device.type} needs an optimizer that can skip a step on the device, "
                 f"and {kind} cannot: give functools.partial(torch.optim.AdamW, fused=True), or take 'stop'."
             )
 

@@ -62,7 +62,7 @@ class RandomState:
 class _Turn:
     """A lock for the process's random states, since jobs run beside the user's calls.
 
-    A job holds it while it runs and releases it between two updates. Whoever waits sees the states as they are between
+    A job holds it while it runs and releases it between two updates. Whoever waits sees the states of the moment between
     two updates and restores them.
     """
 

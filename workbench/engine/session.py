@@ -28,6 +28,7 @@ from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.state import Replay, TrainState
 from workbench.events import Message
 from workbench.instruments.grad_norm import total_norm
+from workbench.instruments.layer_groups import modules
 from workbench.settings import Settings
 from workbench.task.batch import to_device
 from workbench.task.errors import TaskError
@@ -73,7 +74,13 @@ class Session:
         """
         self.updates = self.data.updates(self.ahead)
         self.optimizers = optimizers_of(task, settings, self.updates, self.parameters, self.weights) if trains else []
+        self.several = len(self.optimizers) > 1
+        """Whether there are several optimizers."""
         self.hooks = Hooks() if task.hooks is None else task.hooks
+        self.moves = not self.on_cpu or self.hooks.transfers
+        """Whether batches are moved to the device, by torch or by the task's own hook."""
+        self.skips_nonfinite = settings.on_nonfinite == "skip"
+        """Whether updates with values that are not finite are skipped; else they end the run."""
         self._clipper, self.hooks.clipper = self.hooks.clipper, self.clip
         if self.weights.sharded:
             check_shardable(task, settings, self.optimizers, self.weights.shard_strategy)
@@ -96,7 +103,7 @@ class Session:
         self.ratios: UpdateRatios | None = None
         """Measures how far updates move the weights; None: not measured."""
         self.track_ratios(settings.track_update_ratio)
-        self.noise_scale: RunningNoiseScale | None = None
+        self.noise_scale = self._noise_scale() if trains and settings.track_noise_scale else None
         """Measures the gradient noise scale; None: not measured."""
         self.parallel = Single(self.task, self.weights, self.on_cpu)
         """This process's part in an update."""
@@ -104,26 +111,34 @@ class Session:
             self.ranks.clock = lambda: self.meter.seconds
             if trains:
                 self.parallel = distributed(
-                    task, self.data, self.weights, self.ranks, runtime, self.state, self.notes, self.timer, alternating=self.several
+                    task, self.data, self.weights, self.ranks, runtime, self.state, self.notes, self.timer,
+                    self.noise_scale, alternating=self.several,
                 )
-        if settings.track_noise_scale and trains:
-            why = self._why_no_noise_scale()
-            self.noise_scale = RunningNoiseScale() if why is None else None
-            if why is not None:
-                self.notes.append(Message(f"track_noise_scale: the gradient noise scale is not measured, since {why}.", "warning"))
         if self.weights.shard_message:
             self.notes.append(Message(self.weights.shard_message, "info"))
         doubt = self.optimizer_modes.doubt(task.model)
         if doubt is not None:
             self.notes.append(Message(doubt, "warning"))
 
+    def _noise_scale(self) -> RunningNoiseScale | None:
+        """What measures the gradient noise scale; None, with a note, where it cannot be measured."""
+        why = self._why_no_noise_scale()
+        if why is not None:
+            self.notes.append(Message(f"track_noise_scale: the gradient noise scale is not measured, since {why}.", "warning"))
+            return None
+        by_module = self.settings.track_noise_scale == "modules"
+        return RunningNoiseScale(self.parameters, modules(self.names) if by_module else {})
+
     def _why_no_noise_scale(self) -> str | None:
         """Why the gradient noise scale cannot be measured; None: it can."""
         many = self.settings.accumulate_grad_batches
-        if (many if isinstance(many, int) else max(many.values())) < 2:
-            return "each update has one batch: set accumulate_grad_batches to 2 or more; find_batch_size() measures it without"
-        if self.ranks.several:
-            return "several ranks share an update"
+        if self.weights.sharded:
+            return f"{self.weights.shard_strategy} averages gradients over the ranks piece by piece: no rank has a whole one of its own"
+        if not self.ranks.several and (many if isinstance(many, int) else max(many.values())) < 2:
+            return (
+                "each update has one batch: set accumulate_grad_batches to 2 or more, or train on several devices; find_batch_size() "
+                "measures it without"
+            )
         if self.task.manual or self.several or self.tbptt is not None:
             return "that needs one optimizer, automatic optimization and whole batches"
         return "float16 scales the gradients" if self.precision.scaler is not None else None
@@ -141,16 +156,6 @@ class Session:
             self.notes.append(Message(text, "warning", self.state.step))
         elif self.ratios is None and self.ranks.first:
             self.ratios = UpdateRatios(self.meter)
-
-    @property
-    def several(self) -> bool:
-        """Whether there are several optimizers."""
-        return len(self.optimizers) > 1
-
-    @property
-    def moves(self) -> bool:
-        """Whether batches are moved to the device, by torch or by the task's own hook."""
-        return not self.on_cpu or self.hooks.transfers
 
     @property
     def device_name(self) -> str:
@@ -198,7 +203,7 @@ class Session:
         return to_device(batch, self.device)
 
     def clip(self, index: int, clip_val: float, algorithm: str) -> None:
-        """Clip the gradients of one optimizer in place, for a task that clips by itself."""
+        """Clip the gradients of one optimizer in place, for a task that decides itself when to clip."""
         opt = self.optimizers[index]
         gradients = opt.gradients()
         if algorithm == "value" and gradients:
@@ -222,11 +227,6 @@ class Session:
             self.state.epochs_scheduled = self.state.epoch + 1
             for opt in self.optimizers:
                 opt.step_schedules("epoch", self.state.epoch + 1, self.hooks)
-
-    @property
-    def records(self) -> bool:
-        """Whether the current update is recorded."""
-        return not self.state.searching and self.state.step % self.meter.every == 0
 
     def column(self, opt: OptimizerHandle) -> int:
         """The column of this optimizer in the meter's rows."""
@@ -255,7 +255,7 @@ class Session:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, this rank works by itself and does not wait for the others."""
+        """Inside, this rank works alone and does not wait for the others."""
         ranks, parallel = self.ranks, self.parallel
         self.ranks, self.parallel = ProcessGroup(), Single(self.task, self.weights, self.on_cpu)
         try:

@@ -65,6 +65,8 @@ class TrainState:
 
     losses: dict[int, Tensor] = field(default_factory=dict)
     """The losses of the latest update, by optimizer, where there are several."""
+    records: bool = False
+    """Whether the current update is recorded."""
     skipped: bool = False
     """Whether the current update skipped a step."""
     ready: dict[int, Any] = field(default_factory=dict)
@@ -74,9 +76,9 @@ class TrainState:
     clip_next: dict[int, tuple[float, str]] = field(default_factory=dict)
     """How a task with manual optimization wants the gradients of an optimizer clipped at its next step."""
 
-    def begin_update(self) -> None:
+    def begin_update(self, *, records: bool) -> None:
         """Forget the update before; an error may have ended it."""
-        self.skipped, self.losses = False, {}
+        self.records, self.skipped, self.losses = records, False, {}
         self.ready, self.batch_end_args, self.cut_short = {}, None, False
 
 
@@ -95,7 +97,9 @@ class Replay:
     """What is kept of the latest updates, to find where a non-finite value came from (engine/nonfinite.py)."""
 
     recent: list[ReplayPoint] = field(default_factory=list)
-    """On CPU the latest update, on a device those that the next flush will show."""
+    """On a device: the updates that the next flush will show."""
+    random: Tensor | None = None
+    """On CPU: the random state before the current update; None: it draws nothing, as far as is known."""
     buffers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """The model's buffers, each with its value before the current update, where that update may be skipped."""
     draws: bool = False

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from workbench.engine import backward, nonfinite
-from workbench.engine.metrics.noise_scale import NAME, RunningNoiseScale
+from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.optim import manual
-from workbench.engine.optim.optimizer_handle import OptimizerHandle, kept_rates, load_state
+from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import total_norm
-from workbench.task.hooks import Values
 from workbench.techniques import clipping
+from workbench.techniques.accumulation import samples_at
 from workbench.techniques.averaging import ema_due
 
 
@@ -30,33 +30,50 @@ def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
     With several optimizers the loss is the sum of theirs. None: the window was empty, and no update was taken. Raises
     `NonFiniteError` before the step where that can be seen without a sync (on CPU).
     """
-    state = session.state
-    state.begin_update()
-    lrs = session.lrs if session.records else ()  # with manual optimization the task may step its schedules within the update
+    state, ratios = session.state, session.ratios
+    state.begin_update(records=not state.searching and state.step % session.meter.every == 0)
+    lrs = session.lrs if state.records else ()  # with manual optimization the task may step its schedules within the update
     nonfinite.remember(session, window)
-    if session.ratios is not None and session.records:
-        session.ratios.begin(session.optimizers if session.task.manual else session.turn())
+    if ratios is not None and state.records:
+        ratios.begin(session.optimizers if session.task.manual else session.turn())
     if session.task.manual:
         loss, stepped = manual.update(session, window, clip_and_step)
     else:
         loss, stepped = _step_optimizers(session, window)
     nonfinite.note_randomness(session)
     backward.finish_window(session, window)
-    records = loss is not None and session.records
-    if session.ratios is not None:
-        session.ratios.finish(stepped, records)
+    if ratios is not None:
+        ratios.finish(stepped, loss is not None and state.records)
     if loss is not None:
         session.precision.update()
         state.step += 1
+        session.meter.count(_samples(session, window))
         _step_schedules(session, stepped)
     _end_batch(session)
     logged = session.hooks.logged()
     if logged:
         state.step_logs.update(logged)
-    if loss is not None and records:
-        _record(session, lrs, loss, logged)
+    if loss is not None and state.records:
+        if session.several:
+            _sum_up(session)
+        if logged:
+            session.meter.note(logged)
+        session.meter.record(state.step - 1, lrs, loss, state.skipped)
     session.timer.mark("workbench")
     return loss
+
+
+def _samples(session: Session, window: Sequence[Any]) -> int | None:
+    """How many samples all ranks took in this update, each as many as this one; None: unknown. A batch in pieces counts once."""
+    total = 0
+    for number, item in enumerate(window):
+        if session.tbptt is not None and not item.first:
+            continue
+        here = samples_at(window, number)
+        if here is None:
+            return None
+        total += here
+    return total * session.ranks.world
 
 
 def _step_optimizers(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list[OptimizerHandle]]:
@@ -71,7 +88,7 @@ def _step_optimizers(session: Session, window: Sequence[Any]) -> tuple[Tensor | 
         total = loss if total is None else total + loss
         if session.several:
             session.state.losses[opt.index] = loss
-            if session.records:
+            if session.state.records:
                 session.meter.put_loss(1 + opt.index, loss)
         if taken:
             stepped.append(opt)
@@ -84,7 +101,8 @@ def _step_optimizer(session: Session, opt: OptimizerHandle, window: Sequence[Any
     All batches but the last go forward and backward first. The task then evaluates the last one and steps in its own
     way (`Hooks.step`).
     """
-    put_back = kept_rates(opt, wanted=session.state.searching)
+    # The task may set rates by hand, for a warm-up: while a search sets the rates, that must have no effect.
+    rates = opt.group_lrs() if session.state.searching else None
     work = backward.backward(session, opt, window)
     try:
         next(work)
@@ -105,7 +123,8 @@ def _step_optimizer(session: Session, opt: OptimizerHandle, window: Sequence[Any
 
     def take(evaluate: Callable[[], Tensor | None], **options: Any) -> Tensor | None:
         nonlocal stepped
-        put_back()
+        if rates is not None:
+            opt.restore_lrs(rates)
         opt.step_options = options
         try:
             if opt.needs_closure:
@@ -130,7 +149,7 @@ def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any],
     session.precision.unscale(opt.optimizer)
     session.hooks.before_step(opt.index)
     try:
-        total = _measure_and_clip(session, opt, window, loss, records=session.records)
+        total = _measure_and_clip(session, opt, window, loss, records=session.state.records)
     except nonfinite.UpdateSkipped:
         session.state.skipped = True
         opt.zero_grad()
@@ -142,7 +161,8 @@ def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any],
         taken = True
     else:
         taken = session.precision.step(opt.optimizer, **opt.step_options)
-    session.state.skipped |= not taken
+    if not taken:
+        session.state.skipped = True
     if not session.hooks.within or session.task.manual:  # else hooks can look at them until the next backward
         opt.zero_grad()
     mark("optimizer")
@@ -165,7 +185,7 @@ def _step_with_closure(
         if loss is None:
             raise _NothingThere
         session.hooks.before_step(opt.index)
-        _measure_and_clip(session, opt, window, loss, records=session.records and first is None)
+        _measure_and_clip(session, opt, window, loss, records=session.state.records and first is None)
         first = loss if first is None else first
         return loss
 
@@ -219,50 +239,41 @@ def _measure_and_clip(
     if session.on_cpu:
         nonfinite.check(session, opt, window, loss, gradients, total)
     if session.noise_scale is not None and records and gradients:
-        _note_noise_scale(session, session.noise_scale, opt, gradients, total)
-    algorithm, clip_val = session.settings.gradient_clip_algorithm, state.clip_val
+        _note_noise_scale(session, session.noise_scale, opt, gradients)
+    clip_val = state.clip_val
     clipped: Tensor | None = None
     if session.hooks.clips:
-        session.hooks.clip(opt.index, clip_val, algorithm)
+        session.hooks.clip(opt.index, clip_val, session.settings.gradient_clip_algorithm)
     elif opt.index in state.clip_next:
         session.clip(opt.index, *state.clip_next.pop(opt.index))
     elif clip_val is None or not gradients:
         return total
-    elif algorithm == "value":
+    elif session.settings.gradient_clip_algorithm == "value":
         clipping.clip_value(gradients, clip_val)
     else:
         norm = session.total_norm(opt, gradients, 2.0) if total is None or session.meter.norm_order != 2.0 else total
         clipped = clipping.clip_norm(gradients, norm, clip_val)
     if records and gradients:
         clipped = session.total_norm(opt, gradients, 2.0) if clipped is None else clipped
-        session.meter.clipped[session.column(opt)][session.meter.row].copy_(clipped)
+        session.meter.put_clipped(session.column(opt), clipped)
     return total
 
 
-def _note_noise_scale(
-    session: Session, noise: RunningNoiseScale, opt: OptimizerHandle, gradients: Sequence[Tensor], total: Tensor | None
-) -> None:
+def _note_noise_scale(session: Session, noise: RunningNoiseScale, opt: OptimizerHandle, gradients: Sequence[Tensor]) -> None:
     """Write the gradient noise scale after this update's gradient into the meter's row."""
-    known = total is not None and session.meter.norm_order == 2.0
-    found = noise.whole(total if total is not None and known else session.total_norm(opt, gradients, 2.0))
-    if found is not None:
-        session.meter.note({NAME: found})
+    session.meter.note(noise.whole(opt.there(), session.layer_norms(opt, gradients, 2.0)))
 
 
 def _step_schedules(session: Session, taken: Sequence[OptimizerHandle]) -> None:
     """After the step of these optimizers: their schedules, and the average of the weights."""
     for opt in taken:
         opt.taken += 1
-        if not session.state.searching:
+        if opt.schedules and not session.state.searching:
             batches = session.state.batch_idx if session.tbptt is None else opt.taken
             opt.step_schedules("step", opt.taken, session.hooks, batches)
-    ema = session.settings.weight_averaging == "ema" and not session.state.searching
-    if (
-        taken
-        and ema
-        and session.average is not None
-        and session.should_average(session.state.step, session.state.epoch, ema_due)
-    ):
+    if session.average is None or not taken or session.state.searching or session.settings.weight_averaging != "ema":
+        return
+    if session.should_average(session.state.step, session.state.epoch, ema_due):
         session.average.update(session.weights.averaged)
 
 
@@ -283,37 +294,27 @@ def _end_batch(session: Session) -> None:
         session.ranks.broadcast([t for module in session.task.modules for t in (*module.parameters(), *module.buffers())])
 
 
-def _record(session: Session, lrs: Sequence[float], loss: Tensor, logged: Values) -> None:
-    """Write the update's row in the meter, with what the task logged for it."""
-    _sum_up(session)
-    if logged:
-        session.meter.note(logged)
-    session.meter.record(session.state.step - 1, lrs, loss, session.state.skipped)
-
-
 def _measure(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor]) -> Tensor:
     """Write the norms before clipping into the meter's row; returns their total."""
-    assert session.meter.norm_order is not None
-    meter, row = session.meter, session.meter.row
-    norms = session.layer_norms(opt, gradients, session.meter.norm_order)
-    total = total_norm(norms, session.meter.norm_order)
-    meter.total[session.column(opt)][row].copy_(total)
+    meter = session.meter
+    assert meter.norm_order is not None
+    norms = session.layer_norms(opt, gradients, meter.norm_order)
+    total = total_norm(norms, meter.norm_order)
+    column = session.column(opt)
+    if opt.whole and not opt.late and len(gradients) == len(opt.parameters):
+        meter.put_norms(column, total, norms)
+        return total
     if opt.late:  # only parameters that trained from the start have columns
         late = {id(p) for p in opt.late}
         norms = norms[meter.places(tuple(n for n, p in enumerate(opt.there()) if id(p) not in late))]
-    if opt.whole and len(norms) == len(opt.parameters):
-        meter.layers[row].copy_(norms)
-    else:  # a parameter without a gradient has no norm; that is not a norm of zero
-        there = {id(p) for p in opt.there()}
-        has = tuple(n for n, p in zip(opt.places, opt.parameters, strict=True) if id(p) in there)
-        meter.put_norms(has, norms)
+    # A parameter without a gradient has no norm; that is not a norm of zero.
+    there = {id(p) for p in opt.there()}
+    meter.put_norms(column, total, norms, tuple(n for n, p in zip(opt.places, opt.parameters, strict=True) if id(p) in there))
     return total
 
 
 def _sum_up(session: Session) -> None:
     """With several optimizers, the update's total norms are those over all that stepped."""
-    if not session.several:
-        return
     meter, row = session.meter, session.meter.row
     for column, order in ((meter.total, session.meter.norm_order or 2.0), (meter.clipped, 2.0)):
         own = torch.stack([column[1 + opt.index][row] for opt in session.optimizers])

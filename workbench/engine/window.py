@@ -25,7 +25,7 @@ class Result(NamedTuple):
 def read(result: Any) -> Result | None:
     """Read what a training step returned: a loss, a dict with "loss", or None."""
     if isinstance(result, Tensor):
-        return Result(scalar(result), None, None)
+        return Result(result if result.ndim == 0 else scalar(result), None, None)
     if result is None:
         return None
     if isinstance(result, Mapping) and isinstance(result.get("loss"), Tensor):
@@ -100,15 +100,18 @@ class WindowLoss:
         """Add the batch at this place of the plan; returns the part of the loss to go backward, and whether it is the
         first.
         """
+        if self.single:
+            self.loss = found.loss.detach()
+            return found.loss, True
         if bool(self.reported) != (found.weight is not None) and (self.reported or self.kept):
             raise TaskError("training_step reports a 'weight' for some batches of a window and not for others.")
         share = self._plan.shares[place]
-        if found.weight is not None and not self.single:
+        if found.weight is not None:
             self.reported.append(found.weight)
             part = found.loss * found.weight if self._unit == 1.0 else found.loss * found.weight * self._unit
         else:
             self.kept.append(share)
-            part = found.loss if self.single or share == 1.0 else found.loss * share
+            part = found.loss if share == 1.0 else found.loss * share
         self._weights.append(self._plan.weights[place] if found.weight is None else found.weight)
         first = self.loss is None
         self.loss = part.detach() if self.loss is None else self.loss + part.detach()

@@ -20,11 +20,11 @@ from workbench.events import Changed, Logged, Message, Resumed, RunStarted, Step
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Hooks, Metrics
 from workbench.export.inputs.data import data_of, first_batch, layout_of
-from workbench.export.inputs.hooks import own_of, prepared, sources_of, undone
+from workbench.export.inputs.hooks import lightning_needs_of, setup_calls, sources_of, teardown_calls
 from workbench.export.inputs.optimizers import optimizers_of
 from workbench.export.inputs.step import step_of
 from workbench.export.inputs.trainer import reads
-from workbench.export.resumed import endings_of, resume_points_of
+from workbench.export.resumed import epoch_ends_of, resume_points_of
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.capture import CallSite
 from workbench.export.source.source import Sliced, slice_call
@@ -62,9 +62,9 @@ def script_spec_of(
     ranks = int(started.ranks) if started else 1
     settings = limits.effective_settings(run.settings)
     sources = sources_of(task, sliced)
-    own = own_of(task, sources, sliced.code)  # now: in a session the objects have more than they define
+    lightning = lightning_needs_of(task, sources, sliced.code)  # here, and not in the session, in which the objects get further attributes
     with _looked_at(task, run.settings) as session:
-        recipe = ScriptSpec(
+        spec = ScriptSpec(
             run=run.id,
             model=str(_recorded_task(header).get("model", type(task.model).__name__)),
             version=__version__,
@@ -75,29 +75,29 @@ def script_spec_of(
             ranks=ranks,
             threads=max(1, int(header.get("threads") or torch.get_num_threads()) // (ranks // settings.num_nodes)),
             weights=weights,
-            ended=_ended(run, settings),
+            ended_at=_ended_at(run, settings),
             by_hand=run.status == "stopped",
-            checking=_in_a_check(run),
+            stopped_in_validation=_in_a_check(run),
             planned=planned,
             by_length=isinstance(task, Supervised) and task._scheduler is not None and reads(task._scheduler, 1),
             changes=_changes(run),
             sizes=_sizes(run),
             logged_in_training=_logged_in_training(run),
-            endings=endings_of(run),
-            joints=resume_points_of(run),
-            prepare=tuple(prepared(sources)),
-            undone=tuple(undone(sources)),
-            own=own,
+            epoch_ends=epoch_ends_of(run),
+            resume_points=resume_points_of(run),
+            prepare=tuple(setup_calls(sources)),
+            teardown=tuple(teardown_calls(sources)),
+            lightning=lightning,
             evidence=tuple(evidence),
             **_of_task(session, sliced, settings, planned, ranks),
         )
-    refuse(recipe)
-    return recipe
+    refuse(spec)
+    return spec
 
 
-def _ended(run: Run, settings: Settings) -> int | None:
-    """The updates after which it was stopped by hand or by the clock, which no script replays, or which had no
-    length; None: neither."""
+def _ended_at(run: Run, settings: Settings) -> int | None:
+    """The updates after which the run ended, where no length did: it was stopped by hand or by the clock, or had no
+    length. None: a length ended it."""
     no_number = settings.epochs is None and settings.max_steps is None
     if run.status != "stopped" and settings.max_time is None and not no_number:
         return None
@@ -134,7 +134,7 @@ def _check_run(run: Run, header: Mapping[str, Any], task: Task) -> None:
 
 
 def _recorded_task(header: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a header says of the model; nothing where it is of somebody else's making."""
+    """What a header says of the model; nothing where the workbench did not write it."""
     task = header.get("task")
     return task if isinstance(task, Mapping) else {}
 
@@ -180,7 +180,7 @@ def _check_settings(settings: Settings) -> None:
 
 
 def _logged_in_training(run: Run) -> frozenset[str]:
-    """What the record has from training alone, beside its own columns."""
+    """The metrics that the model logged in training alone, besides the record's own columns."""
     logged = {name for e in run.outline if isinstance(e, Logged) for name in e.metrics}
     logged |= {name for e in run.outline if isinstance(e, StepsDone) for name in e.columns}
     return frozenset(logged - {name for e in run.outline if isinstance(e, Validated) for name in e.metrics})
@@ -225,7 +225,7 @@ def _check_task(task: Task) -> None:
 
 @contextlib.contextmanager
 def _looked_at(task: Task, settings: Settings) -> Iterator[Session]:
-    """A session like the run's, in which the user's objects are as they were in it; nothing is trained."""
+    """A session like the run's, in which the user's objects are set up as they were then; nothing is trained."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(restored_devices(task))
         try:
@@ -310,7 +310,7 @@ def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
 
 
 def _with_buffers(task: Task) -> Iterator[str]:
-    """What holds buffers, by its name in the script."""
+    """The names in the script of the modules that hold buffers."""
     is_loss = isinstance(task, Supervised) and task.loss_is_module
     names = ["network", *(["loss_function"] if is_loss else [])]
     for name, module in zip(names, task.modules, strict=False):

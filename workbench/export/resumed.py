@@ -17,11 +17,11 @@ class ResumePoints:
     """The updates before which a run continues another one."""
 
     all: tuple[int, ...] = ()
-    """There no metric has ended it, whatever it said."""
+    """All of them. The run continued there, whatever a metric had decided."""
     cut: tuple[int, ...] = ()
-    """There a length had cut an epoch short."""
+    """The updates at which a length had cut an epoch short."""
     last: tuple[int, ...] = ()
-    """There a run had come to its end, which has a check."""
+    """The updates at which a run had ended, with a validation."""
     edited: frozenset[str] = frozenset()
     """The settings that were edited, but for the live ones."""
 
@@ -47,7 +47,7 @@ def resume_points_of(run: Run) -> ResumePoints:
 
 
 def _edited(run: Run, event: Resumed) -> set[str]:
-    """What was edited there, but for what its record tells of as a live change too."""
+    """The settings that were edited there, without those that the record has as a live change too."""
     live = {name for change in run.changes if change.step == event.step for name in change.values}
     for name, value in event.values.items():
         if name not in LENGTHS | NOT_NEEDED | NO_MATTER and not (name in REPLAYED and name in live):
@@ -61,11 +61,11 @@ def _edited(run: Run, event: Resumed) -> set[str]:
 def _other_epoch(run: Run, place: int) -> bool:
     """Whether the updates after this place of the record are of another epoch."""
     before = next((e for e in reversed(run.outline[:place]) if isinstance(e, StepsDone)), None)
-    behind = next((e for e in run.outline[place:] if isinstance(e, StepsDone)), None)
-    return before is not None and behind is not None and behind.epoch > before.epoch
+    after = next((e for e in run.outline[place:] if isinstance(e, StepsDone)), None)
+    return before is not None and after is not None and after.epoch > before.epoch
 
 
-def endings_of(run: Run) -> tuple[int, ...]:
+def epoch_ends_of(run: Run) -> tuple[int, ...]:
     """The last updates of epochs that a live change followed, before the end of the epoch."""
     return tuple(dict.fromkeys(int(e.step) for n, e in enumerate(run.outline) if _sets(e) and _ends_epoch(run, n)))
 
@@ -85,7 +85,7 @@ def _ends_epoch(run: Run, place: int) -> bool:
 
 
 def _is_check(event: Event) -> TypeGuard[Validated]:
-    """Whether it is a check that came by itself: a script makes no other."""
+    """Whether it is a scheduled validation: a script makes no other."""
     return isinstance(event, Validated) and not event.asked
 
 

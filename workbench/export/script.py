@@ -38,7 +38,7 @@ def export(path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[
     Raises `ExportError`, and writes nothing, where something cannot be carried, or where a file that is not ours
     would be lost.
     """
-    with _told(path):
+    with _naming(path):
         start, weights = _weights(path, run)
         _check_free(path, weights, site)
     text = script(path, run, site, task, evidence)
@@ -46,7 +46,7 @@ def export(path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[
     if start is not None and weights is not None:
         files[weights] = lambda aside: shutil.copyfile(start, aside)
     files[path] = lambda aside: aside.write_text(text, encoding="utf-8")
-    with _told(path):
+    with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(files)
     return path
@@ -54,7 +54,7 @@ def export(path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[
 
 def script(path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str] = ()) -> str:
     """What `export` would write into `path`; nothing is written. `ExportError` as there."""
-    with _told(path):
+    with _naming(path):
         _, weights = _weights(path, run)
     recipe = script_spec_of(path, run, site, task, None if weights is None else weights.name, evidence)
     text = text_of(recipe)
@@ -75,8 +75,8 @@ def _weights(path: Path, run: Run) -> tuple[Path | None, Path | None]:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """What is in the way of writing `path`, in our words."""
+def _naming(path: Path) -> Iterator[None]:
+    """Inside, an OSError becomes an ExportError that names the path."""
     try:
         yield
     except OSError as error:
@@ -84,16 +84,16 @@ def _told(path: Path) -> Iterator[None]:
 
 
 def _check_free(path: Path, weights: Path | None, site: CallSite) -> None:
-    """Refuse to replace what no export wrote, or what the run's own code was read from."""
+    """Raise ExportError where this would replace a file that no export wrote, or that the run's own code was read from."""
     ours = False
     if path.exists():
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         ours = _OURS.search(text) is not None
         if not ours or text in {piece.source for piece in site.pieces} | set(site.sources.values()):
-            raise ExportError(f"{path} is a file of your own, and stays as it is: give another name for the script.")
+            raise ExportError(f"{path} was not written by export, and is not overwritten: give another name for the script.")
     if weights is not None and weights.exists() and not (ours and weights.is_file()):
         raise ExportError(
-            f"{weights} is there without the script that it would belong to, and stays as it is: "
+            f"{weights} exists without the script that it would belong to, and is not overwritten: "
             "remove it, or give another name for the script."
         )
 

@@ -12,20 +12,21 @@ from workbench.export.inputs.collect import (
     WITHIN,
     Data,
     Hooks,
+    LightningNeeds,
     Metrics,
     Optimizer,
-    Own,
     Step,
 )
 from workbench.export.resumed import ResumePoints
 from workbench.export.source.source import Sliced
 from workbench.settings import Settings
+from workbench.techniques.limits import is_whole
 from workbench.values import EarlyStopping
 
 
 @dataclasses.dataclass(frozen=True)
 class ScriptSpec:
-    """All that a script depends on."""
+    """Everything that a script depends on."""
 
     run: str
     model: str
@@ -33,19 +34,19 @@ class ScriptSpec:
     script: str
     sliced: Sliced
     kinds: Mapping[str, str]
-    """The kind of each of the user's names, in a word."""
+    """The kind of each of the user's names, in one word (`source/capture.py`)."""
     settings: Settings
     """The settings of the run; `overfit_batches` is written as limits."""
     ranks: int
     """How many processes made the run together."""
     threads: int
-    """Of each process."""
+    """The number of threads of each process."""
     weights: str | None
     """The file beside the script with the weights that the run began with; None: there is none."""
-    ended: int | None
+    ended_at: int | None
     """The updates after which it was stopped by hand, or by the clock; None: it went its whole length."""
     by_hand: bool
-    checking: bool
+    stopped_in_validation: bool
     """Whether it was stopped during the validation after an epoch."""
     planned: int | None
     """The updates that its scheduler was made for."""
@@ -56,25 +57,25 @@ class ScriptSpec:
     """How many batches made one update from which update on, where that was changed during the run."""
     logged_in_training: frozenset[str]
     """The metrics that the user's object logs in training alone."""
-    endings: tuple[int, ...]
+    epoch_ends: tuple[int, ...]
     """The updates followed by a change that may have been the last ones of their epochs."""
-    joints: ResumePoints
+    resume_points: ResumePoints
     train: Data
     val: Data | None
     prepare: tuple[str, ...]
-    """Calls that objects which make loaders count on."""
-    undone: tuple[str, ...]
-    """What they want to be called in the end."""
+    """Calls that objects which make loaders need first."""
+    teardown: tuple[str, ...]
+    """The calls that these objects need at the end."""
     batch: str
     """A training batch: "pair", "tuple", "single", "dict:<key of the target>", or "own" with hooks."""
     mean: bool
-    """Whether the loss is a mean over samples, so that a batch weighs as many as it holds."""
+    """Whether the loss is a mean over samples, so that a batch's weight is its number of samples."""
     loss_is_module: bool
     loss_prefix: str
-    """What the names of the loss's parameters begin with, where it has some that are trained; "" where it has none."""
+    """The prefix of the loss's parameter names, where it has some that are trained; "" where it has none."""
     metrics: Metrics
     hooks: Hooks | None
-    own: Own
+    lightning: LightningNeeds
     evidence: tuple[str, ...]
     """Sentences on where its settings come from."""
     step: Step
@@ -88,7 +89,7 @@ class ScriptSpec:
     compiled: bool
     """Whether the user has compiled the model (`torch.compile(model)`), so that its weights are one level deeper."""
     compiled_parts: bool
-    """Whether parts of it are compiled so."""
+    """Whether the user has compiled parts of it."""
     buffers: tuple[str, ...]
     """Which of "network", "loss_function" and "metrics" hold buffers."""
 
@@ -96,23 +97,23 @@ class ScriptSpec:
 
     @property
     def max_steps(self) -> int | None:
-        """The number of updates that ends it, if a number does."""
-        return self.settings.max_steps if self.ended is None else self.ended
+        """The number of updates that ends the run, if one does."""
+        return self.settings.max_steps if self.ended_at is None else self.ended_at
 
     @property
     def max_epochs(self) -> int | None:
-        """The number of epochs that ends it, if a number does."""
-        return self.settings.epochs if self.ended is None else None
+        """The number of epochs that ends the run, if one does."""
+        return self.settings.epochs if self.ended_at is None else None
 
     @property
-    def stops_itself(self) -> bool:
-        """Whether the object may ask for the end."""
-        return "should_stop" in self.own.asks
+    def may_stop_itself(self) -> bool:
+        """Whether the object may ask for the end of the run."""
+        return "should_stop" in self.lightning.asks
 
     @property
     def stops_short(self) -> bool:
         """Whether it was stopped before something that follows an epoch and would change the result."""
-        return self.by_hand and not self.checking and (self.settings.weight_averaging == "swa" or bool(self.own.hooks))
+        return self.by_hand and not self.stopped_in_validation and (self.settings.weight_averaging == "swa" or bool(self.lightning.hooks))
 
     @property
     def monitors(self) -> tuple[EarlyStopping, ...]:
@@ -151,19 +152,19 @@ class ScriptSpec:
         return self.settings.gradient_clip_val is not None or self.changed("gradient_clip_val")
 
     @property
-    def carries(self) -> bool:
+    def tbptt(self) -> bool:
         """Whether batches are split in time, with a hidden state that is carried on."""
         return self.settings.truncated_bptt_steps is not None
 
     @property
-    def joins(self) -> bool:
+    def trains_loss(self) -> bool:
         """Whether model and loss are trained together: then one module holds both."""
         return bool(self.loss_prefix)
 
     @property
     def parameters(self) -> str:
         """All parameters that may be trained, as an expression."""
-        return "[*network.parameters(), *loss_function.parameters()]" if self.joins else "network.parameters()"
+        return "[*network.parameters(), *loss_function.parameters()]" if self.trains_loss else "network.parameters()"
 
     @property
     def weights_of(self) -> str:
@@ -179,8 +180,8 @@ class ScriptSpec:
         return len(self.optimizers) > 1
 
     @property
-    def in_turns(self) -> bool:
-        """Whether an update is one optimizer's alone."""
+    def optimizers_alternate(self) -> bool:
+        """Whether each update belongs to one optimizer alone."""
         return self.several and not self.manual and any(optimizer.frequency for optimizer in self.optimizers)
 
     @property
@@ -198,62 +199,62 @@ class ScriptSpec:
         return self.settings.precision == "16-mixed"
 
     @property
-    def skips(self) -> bool:
-        """Whether a forward pass may give nothing."""
+    def may_skip_batches(self) -> bool:
+        """Whether a forward pass may return no loss."""
         return self.step.skips
 
     @property
     def reports_weight(self) -> bool:
-        """Whether a step says how much its batch counts, where that matters."""
+        """Whether a step reports the weight of its batch, where that matters."""
         return self.step.reports_weight and self.accumulates
 
     @property
     def leaves_out(self) -> bool:
-        """Whether an update may not be taken, though there was a loss."""
+        """Whether an update may be skipped although there was a loss."""
         return self.settings.on_nonfinite == "skip" or self.scales
 
     @property
     def may_not_step(self) -> bool:
-        """Whether an update may be one that no step was taken in."""
+        """Whether an update may pass without a step."""
         return self.leaves_out or self.owns("optimizer_step")
 
     @property
-    def hands_results_on(self) -> bool:
-        """Whether the object looks at what its training step has returned."""
-        return self.owns("on_train_batch_end") and self.own.hooks["on_train_batch_end"].reads
+    def reads_outputs(self) -> bool:
+        """Whether a hook of the object reads the output of its training step."""
+        return self.owns("on_train_batch_end") and self.lightning.hooks["on_train_batch_end"].reads
 
     @property
-    def spoiled(self) -> tuple[str, ...]:
-        """What holds buffers that an update moves before it is left out, and that are put back then."""
+    def restored_buffers(self) -> tuple[str, ...]:
+        """The modules whose buffers must be restored when an update is left out."""
         if self.settings.on_nonfinite != "skip" or self.scales:
             return ()
         return tuple(name for name in self.buffers if name != "metrics")
 
     @property
-    def numbered(self) -> bool:
+    def uses_batch_idx(self) -> bool:
         """Whether a training step, or a hook around it, takes the number of its batch."""
-        return self.indexed or self.owns(*NUMBERED) or self.schedules_by_batches
+        return self.step_takes_batch_idx or self.owns(*NUMBERED) or self.schedules_by_batches
 
     @property
     def schedules_by_batches(self) -> bool:
         """Whether a scheduler's frequency counts the batches of an epoch."""
         schedules = [s for optimizer in self.optimizers for s in optimizer.schedules]
         by_batches = any(s.by_batches and s.interval == "step" and s.frequency > 1 for s in schedules)
-        return by_batches and not self.carries and not self.manual
+        return by_batches and not self.tbptt and not self.manual
 
     @property
-    def indexed(self) -> bool:
+    def step_takes_batch_idx(self) -> bool:
         """Whether a training step takes the number of its batch."""
         return self.hooks is not None and self.hooks.train_index
 
     @property
-    def gaps(self) -> bool:
-        """Whether there may be windows of which nothing is left: they are no updates."""
-        return self.skips or self.train.empty or self.manual or self.own.ends_epochs
+    def may_skip_updates(self) -> bool:
+        """Whether all batches of a window may be left out; such a window is no update."""
+        return self.may_skip_batches or self.train.empty or self.manual or self.lightning.ends_epochs
 
     @property
-    def within(self) -> bool:
-        """Whether the object hears of what happens within an update, or does it its own way."""
+    def hooks_in_update(self) -> bool:
+        """Whether the object has hooks within an update."""
         return self.owns(*WITHIN)
 
     @property
@@ -262,38 +263,38 @@ class ScriptSpec:
         return self.owns(*TRANSFER)
 
     @property
-    def together(self) -> bool:
+    def distributed(self) -> bool:
         """Whether several processes made the run."""
         return self.ranks > 1
 
     @property
     def local_ranks(self) -> int:
-        """How many of them each machine had."""
+        """The number of processes on each machine."""
         return self.ranks // self.settings.num_nodes
 
     @property
-    def alone(self) -> str:
+    def single_process_reason(self) -> str:
         """Why it can only train in one process; "" where there is no reason."""
         reasons = {
             "the optimizers are stepped by the model": self.manual,
             "several optimizers take turns": self.several and not self.manual,
-            "the model may leave out the rest of an epoch": self.own.ends_epochs,
-            "the model may ask for the end": self.stops_itself,
+            "the model may leave out the rest of an epoch": self.lightning.ends_epochs,
+            "the model may ask for the end": self.may_stop_itself,
             "the optimizer evaluates the loss again": self.closure,
-            "batches are split in time": self.carries,
+            "batches are split in time": self.tbptt,
             "an update may be left out": self.settings.on_nonfinite == "skip",
-            "batches may be left out": self.skips or self.train.empty,
+            "batches may be left out": self.may_skip_batches or self.train.empty,
             "batches say how much they count": self.reports_weight,
-            "batch-norm statistics are collected anew": self.refreshes and not self.together,
+            "batch-norm statistics are collected anew": self.refreshes_batch_norm and not self.distributed,
         }
         return next((why for why, holds in reasons.items() if holds), "")
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def extra_arguments(self) -> tuple[str, ...]:
         """The further arguments of a training step, by name."""
         if self.hooks is None:
             return ()
-        there = {"optimizer_idx": self.several and not self.manual, "hiddens": self.carries}
+        there = {"optimizer_idx": self.several and not self.manual, "hiddens": self.tbptt}
         return tuple(name for name in self.hooks.extras if there[name])
 
     # -- learning rates
@@ -307,7 +308,7 @@ class ScriptSpec:
     def scheduled(self) -> bool:
         """Whether anything schedules the learning rate."""
         own = any(optimizer.schedules for optimizer in self.optimizers)
-        return own or self.built_in or self.anneals
+        return own or self.built_in or self.has_swa_lrs
 
     @property
     def sets_lr(self) -> bool:
@@ -315,9 +316,9 @@ class ScriptSpec:
         return self.changed("lr") or any(optimizer.made_lr is not None for optimizer in self.optimizers)
 
     @property
-    def modes(self) -> bool:
+    def schedule_free(self) -> bool:
         """Whether the optimizer trains other weights than it evaluates (schedule-free)."""
-        return any(optimizer.modes for optimizer in self.optimizers)
+        return any(optimizer.schedule_free for optimizer in self.optimizers)
 
     # -- averaging
 
@@ -326,16 +327,16 @@ class ScriptSpec:
         return self.settings.weight_averaging is not None
 
     @property
-    def refreshes(self) -> bool:
+    def refreshes_batch_norm(self) -> bool:
         """Whether batch-norm statistics are collected anew for averaged weights."""
         return self.averages and self.batch_norm
 
     @property
-    def anneals(self) -> bool:
+    def has_swa_lrs(self) -> bool:
         """Whether SWA has learning rates of its own."""
         return self.settings.weight_averaging == "swa" and self.settings.swa_lrs is not None
 
-    # -- checks
+    # -- validations
 
     @property
     def validates(self) -> bool:
@@ -343,23 +344,23 @@ class ScriptSpec:
 
     @property
     def logs_widely(self) -> bool:
-        """Whether what the object logs in a check needs a class of its own."""
-        return self.own.logs_widely
+        """Whether what the object logs in a validation needs a class of its own."""
+        return self.lightning.logs_widely
 
     @property
-    def measures(self) -> bool:
-        """Whether there are metrics to report beside the loss."""
+    def has_metrics(self) -> bool:
+        """Whether there are metrics to report besides the loss."""
         return self.validates and self.given("metrics") is not None
 
     def weighs(self, data: Data) -> bool:
-        """Whether a batch of this data weighs as the samples that were drawn for it."""
+        """Whether a batch's weight is the number of samples that were drawn for it."""
         if data is self.train:
-            return self.mean and (self.accumulates or self.together) and not self.step.reports_weight
-        return self.validates and not (self.step.reports_weight if self.hooks is None else self.own.weighs)
+            return self.mean and (self.accumulates or self.distributed) and not self.step.reports_weight
+        return self.validates and not (self.step.reports_weight if self.hooks is None else self.lightning.weighs)
 
     @property
     def tries_validation(self) -> bool:
-        """Whether the object hears of the check before the first update."""
+        """Whether the object has hooks that the sanity check calls."""
         return self.validates and self.settings.num_sanity_val_steps != 0 and self.owns(*VALIDATION, *TRANSFER)
 
     @property
@@ -368,25 +369,25 @@ class ScriptSpec:
         return any(s.monitor is not None for optimizer in self.optimizers for s in optimizer.schedules)
 
     @property
-    def midway(self) -> bool:
-        """Whether there are checks in the middle of epochs; with nothing to validate only their ends count."""
+    def validates_in_epoch(self) -> bool:
+        """Whether there are validations in the middle of epochs; without validation data only the ends of epochs count."""
         return not is_whole(self.settings.val_check_interval) and self.validates
 
     @property
     def checks(self) -> bool:
-        """Whether anything happens at a check."""
+        """Whether anything happens at a validation."""
         return self.validates or bool(self.monitors) or self.plateaus
 
     @property
-    def watched(self) -> set[str]:
+    def monitored(self) -> set[str]:
         """The metrics that something follows."""
         found = {monitor.monitor for monitor in self.monitors}
         return found | {s.monitor for optimizer in self.optimizers for s in optimizer.schedules if s.monitor is not None}
 
     @property
-    def watches_training(self) -> bool:
+    def monitors_train_loss(self) -> bool:
         """Whether the training loss is a metric that something follows."""
-        return "train_loss" in self.watched
+        return "train_loss" in self.monitored
 
     # -- data
 
@@ -397,18 +398,18 @@ class ScriptSpec:
     @property
     def remakes_loader(self) -> bool:
         """Whether the training loader is made more than once."""
-        return self.refreshes or self.changed("batch_size")
+        return self.refreshes_batch_norm or self.changed("batch_size")
 
     # -- the text
 
     @property
     def sets_threads(self) -> bool:
-        """Whether the user's code says how many threads there are: then the script must say it after."""
+        """Whether the user's code sets the number of threads: then the script must set it afterwards."""
         return "set_num_threads" in self.sliced.code
 
     def owns(self, *names: str) -> bool:
         """Whether the user's objects define one of these hooks."""
-        return any(name in self.own.hooks for name in names)
+        return any(name in self.lightning.hooks for name in names)
 
     def changed(self, name: str) -> bool:
         """Whether a setting was changed during the run."""
@@ -416,7 +417,7 @@ class ScriptSpec:
 
     @property
     def another_length(self) -> bool:
-        """Whether it may have had more updates than was known at its beginning."""
+        """Whether the run may have had more updates than was known at its beginning."""
         return self.changed("batch_size") or bool(self.sizes)
 
     def given(self, name: str) -> str | None:
@@ -426,12 +427,7 @@ class ScriptSpec:
 
 
 def at(steps: tuple[int, ...], no: bool = False) -> str:
-    """Whether the update is one of these, as a condition; `no`: none of them."""
+    """The condition that the update is one of these; `no`: that it is none of them."""
     if len(steps) == 1:
         return f"step {'!=' if no else '=='} {steps[0]}"
     return f"step {'not ' if no else ''}in {steps}"
-
-
-def is_whole(part: float | str) -> bool:
-    """Whether a setting says "all": 1.0 does, and 1 is one thing."""
-    return isinstance(part, float) and part == 1.0

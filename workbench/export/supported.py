@@ -5,7 +5,7 @@ from __future__ import annotations
 SUPPORTED = {
     "lr", "weight_decay", "batch_size", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm",
     "lr_schedule", "warmup", "precision", "compile", "max_epochs", "max_steps", "max_time", "min_epochs", "min_steps",
-    "shuffle", "num_workers", "pin_memory", "persistent_workers", "drop_last", "limit_train_batches",
+    "shuffle", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "drop_last", "limit_train_batches",
     "limit_val_batches", "overfit_batches", "check_val_every_n_epoch", "val_check_interval", "early_stopping",
     "weight_averaging", "ema_decay", "averaging_every_n_steps", "averaging_start", "averaging_start_epoch",
     "swa_epoch_start", "swa_lrs", "annealing_epochs", "annealing_strategy", "truncated_bptt_steps", "tbptt_time_dim",
@@ -19,20 +19,19 @@ NOT_NEEDED = {
     "limit_predict_batches", "checkpoint_every", "save_top_k", "monitor", "monitor_mode", "strategy", "launch", "rank_timeout",
     "preload", "enable_progress_bar",
 }  # fmt: skip
-"""They say what is kept of a run, or where, or how it was run, or what is tried beside it; the script computes the same
-without them."""
+"""Settings that a script does not need: they decide what is kept of a run, where and how it runs, or what is tried besides."""
 
 REFUSED = {"fast_dev_run": "it was a trial run, of a few batches"}
 """The settings that no script repeats when they are on, and why."""
 
 SET = {"lr", "gradient_clip_val", "batch_size"}
-"""What a script sets anew before an update."""
+"""The settings that a script can change before an update."""
 
 REPLAYED = SET | {"accumulate_grad_batches"}
-"""The changes during a run that a script makes too: by hand, or at a scheduled search."""
+"""The live changes that a script replays: those by hand, and those of a scheduled search."""
 
 LENGTHS = {"max_epochs", "max_steps", "max_time", "min_epochs", "min_steps"}
 """Settings that a resumed run may change: they matter where a schedule was made for them."""
 
-NO_MATTER = {"pin_memory", "persistent_workers", "detect_anomaly", "num_sanity_val_steps"}
+NO_MATTER = {"pin_memory", "persistent_workers", "prefetch_factor", "detect_anomaly", "num_sanity_val_steps"}
 """Settings that may change at some update without another result; an object may read the last one in its hooks."""

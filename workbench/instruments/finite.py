@@ -60,7 +60,7 @@ def explain(
         lines.append(f"the loss is {loss:.4g}")
     else:
         lines.append("inputs and weights are finite: lower the learning rate, clip, or look for log(0) or 0/0")
-    return "; ".join(lines) + f". The update was not taken.{origin_sentence(began)}"
+    return "; ".join(lines) + f". This update was skipped.{origin_sentence(began)}"
 
 
 def _finite(value: float) -> bool:

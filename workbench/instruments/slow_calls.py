@@ -1,18 +1,23 @@
-"""Times calls in the user's code that make training wait for the device: values that are read, tensors that are moved.
+"""Times calls in the user's code that make training wait: values that are read, tensors that are moved, memory that is freed.
 
 `loss.item()`, `x.cpu()` or `if loss > 3:` in a training step wait until the device has done all its work, and a tensor that
-is made on the CPU at each step has to be copied. What that costs depends on the model, so it is measured: the calls of a
-few updates are timed, by line of code.
+is made on the CPU at each step has to be copied. `torch.cuda.empty_cache()` waits too, and then the memory has to be got
+again; `gc.collect()` looks at every object of the process. What that costs depends on the model, so it is measured: the
+calls of a few updates are timed, by line of code.
 """
 
 from __future__ import annotations
 
+import gc
 import linecache
 import os
 import sys
+import threading
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from time import perf_counter
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -23,9 +28,71 @@ READS = frozenset(("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "_
 """Methods of a tensor that return its values to Python."""
 MOVES = frozenset(("to", "cuda"))
 """Methods that may copy a tensor from the CPU to a device."""
+MAKES = frozenset(("tensor", "as_tensor", "asarray", "new_tensor"))
+"""Functions that may copy Python's or NumPy's values to a device."""
 LEAST = 0.02
 """Calls are reported that take at least this share of an update."""
 _LIBRARIES = (str(Path(torch.__file__).parents[1]) + os.sep, str(Path(__file__).parents[1]) + os.sep, "/lib/python")
+
+
+class _Functions:
+    """The functions of modules that torch's modes do not see. While a thread times its calls, each tells it how long it took.
+
+    They are replaced as long as any thread does so.
+    """
+
+    NAMES = ("empty_cache", "synchronize")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._timing = 0
+        self._replaced: list[tuple[ModuleType, str, Callable[..., Any], Callable[..., Any]]] = []
+        self.here = threading.local()
+        """`calls`: the SlowCalls of this thread."""
+
+    def begin(self, calls: SlowCalls) -> None:
+        """Tell `calls` of this thread's calls from now on."""
+        self.here.calls = calls
+        with self._lock:
+            self._timing += 1
+            if self._timing == 1:
+                devices = (torch.cuda, torch.mps, torch.xpu, torch.accelerator)
+                self._replace([(gc, "collect"), *((module, name) for module in devices for name in self.NAMES)])
+
+    def end(self) -> None:
+        """Put the functions back, unless another thread times its calls; one that the user replaced meanwhile stays."""
+        self.here.calls = None
+        with self._lock:
+            self._timing -= 1
+            if not self._timing:
+                for module, name, timed, users in self._replaced:
+                    if getattr(module, name) is timed:
+                        setattr(module, name, users)
+                self._replaced = []
+
+    def _replace(self, functions: list[tuple[ModuleType, str]]) -> None:
+        for module, name in functions:
+            users = getattr(module, name, None)
+            if users is not None:
+                timed = self._timed(users, name)
+                self._replaced.append((module, name, timed, users))
+                setattr(module, name, timed)
+
+    def _timed(self, users: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @wraps(users)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began = perf_counter()
+            try:
+                return users(*args, **kwargs)
+            finally:
+                calls: SlowCalls | None = getattr(self.here, "calls", None)
+                if calls is not None:
+                    calls.add(name, perf_counter() - began, sys._getframe(1))
+
+        return timed
+
+
+_functions = _Functions()
 
 
 class SlowCalls(TorchFunctionMode):
@@ -39,26 +106,33 @@ class SlowCalls(TorchFunctionMode):
 
     def __enter__(self) -> Any:
         self._began = perf_counter()
+        _functions.begin(self)
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
+        _functions.end()
         self._total += perf_counter() - self._began
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         reads = name in READS
-        if not reads and not (name in MOVES and isinstance(args[0], Tensor) and args[0].device.type == "cpu"):
+        on_device = bool(args) and isinstance(args[0], Tensor) and args[0].device.type != "cpu"
+        if not reads and not (name in MOVES and not on_device) and not (name in MAKES and (name == "new_tensor" or not on_device)):
             return func(*args, **(kwargs or {}))
         began = perf_counter()
         result = func(*args, **(kwargs or {}))
         passed = perf_counter() - began
         if reads or (isinstance(result, Tensor) and result.device.type != "cpu"):
-            place = _place(sys._getframe(1))
-            if place is not None:
-                key = name, *place
-                self._seconds[key] = self._seconds.get(key, 0.0) + passed
+            self.add(name, passed, sys._getframe(1))
         return result
+
+    def add(self, name: str, seconds: float, frame: FrameType) -> None:
+        """Add the seconds of a call to the line of the user's code that it came from."""
+        place = _place(frame)
+        if place is not None:
+            key = name, *place
+            self._seconds[key] = self._seconds.get(key, 0.0) + seconds
 
     def found(self) -> tuple[str, ...]:
         """A sentence for each line whose calls take a share of the updates that is worth a look, the slowest first."""
@@ -77,7 +151,7 @@ def has_compiled() -> bool:
 
 
 def _place(frame: FrameType | None) -> tuple[str, int] | None:
-    """The innermost line of the user's code; None: a library or the workbench called by itself."""
+    """The innermost line of the user's code; None: the call did not come from the user's code."""
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith("<frozen") and not any(part in name for part in _LIBRARIES):

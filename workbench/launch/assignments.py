@@ -33,9 +33,10 @@ from workbench.launch.search import scheduled_searches
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec, batches_in, set_epoch
 from workbench.task.protocol import Task
+from workbench.task.supervised import Supervised
 from workbench.techniques import limits
-from workbench.tuners import lr_finder, sweep
-from workbench.tuners.lr_finder import LRRequest
+from workbench.tuners.learning_rate import lr_finder, sweep
+from workbench.tuners.learning_rate.lr_finder import LRRequest
 from workbench.tuners.plan import SettingsRequest
 from workbench.tuners.stages import data_of_stage
 
@@ -87,6 +88,7 @@ class Assignment(abc.ABC):
         return RunStarted(
             self.id, self.kind, settings, session.device_name, session.names, updates, epochs, ranks, total_memory(session.device),
             request=dict(request or {}), groups=shares(session.optimizers, session.settings.lr),
+            supervised=isinstance(self.task, Supervised),
         )  # fmt: skip
 
 
@@ -150,7 +152,7 @@ class FindLRAssignment(Assignment):
 
 
 class FindSettingsAssignment(Assignment):
-    """A search for workers, a precision or a clip value; afterwards the model is as before."""
+    """A search for workers, a precision, a clip value or a weight decay; afterwards the model is as before."""
 
     def __init__(self, id: str, task: Task, settings: Settings, kind: str, request: SettingsRequest) -> None:
         super().__init__(id, task, settings)

@@ -1,11 +1,14 @@
-"""Writes the line of code for a call, as it is shown and can be run."""
+"""Writes the line of code for a call: what the panel shows and a user can run."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from workbench.secrets import without_secrets
+from workbench.units import RATES, rate
+from workbench.values import plain
 
 
 class Name(str):
@@ -18,7 +21,7 @@ class Name(str):
 def line(name: str, keywords: Mapping[str, Any], *positional: Any, of: str = "bench") -> str:
     """`bench.name(…)` with these arguments, without secrets; `of`: the object of the method."""
     arguments = [repr(value) for value in positional]
-    arguments += [f"{key}={_short(without_secrets(value, key))}" for key, value in keywords.items()]
+    arguments += [argument(key, without_secrets(value, key)) for key, value in keywords.items()]
     return f"{of}.{name}({', '.join(arguments)})"
 
 
@@ -27,5 +30,8 @@ def differing(request: Any, default: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(request).items() if value != getattr(default, name)}
 
 
-def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) and float(f"{value:.6g}") == value else repr(value)
+def argument(name: str, value: Any) -> str:
+    """`lr=3e-3`: an argument of a call."""
+    value = plain(value)
+    short = name in RATES and isinstance(value, float) and math.isfinite(value)
+    return f"{name}={rate(value, None) if short else repr(value)}"

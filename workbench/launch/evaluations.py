@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader
 
 from workbench.events import Validated
 from workbench.launch.job import Job
-from workbench.task.data.spec import Collate, DataSpec, Parts
+from workbench.task.data.loader_parts import Collate, Parts
+from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 from workbench.task.lightning.overrides import has_loader, spec_of
 

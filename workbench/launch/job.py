@@ -93,7 +93,7 @@ class Job(Generic[T]):
 
     Attributes:
         id: the name of its record: "0012-fit".
-        kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "tune",
+        kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "find_weight_decay", "tune",
             "validate", "test" or "predict".
         folder: the folder of its record; None: it has none here.
         events: everything that it has reported so far, in order.
@@ -242,7 +242,7 @@ class Job(Generic[T]):
             self._ended.wait()
 
     def _watch(self, timeout: float | None) -> bool:
-        if not sys.stdout or self._ended.is_set() or not self.settings.enable_progress_bar:
+        if not sys.stderr or self._ended.is_set() or not self.settings.enable_progress_bar:
             return self._ended.wait(timeout)
         with Progress(self.kind, self._began or time.time()) as progress:
             seen = 0
@@ -273,7 +273,7 @@ class Job(Generic[T]):
         self._left = left
 
     def _detach(self) -> None:
-        """Stop waiting for it: a job of another process continues by itself, any other ends."""
+        """Stop waiting for it: a job of another process continues there, any other ends."""
         if self._left is not None:
             self._left.set()
         else:

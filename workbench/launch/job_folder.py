@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import re
 from collections.abc import Collection, Iterator, Sequence
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,21 +17,13 @@ from workbench.events import Message
 from workbench.launch.job import AnyJob
 from workbench.runs.brief import RunBrief
 from workbench.runs.checkpoints import find
+from workbench.runs.folder.ids import check_id, new_id, runs_folder
+from workbench.runs.folder.prune import FIT, mark_next, marked_by, next_to_go, prune
 from workbench.runs.printable import printable
 from workbench.runs.read import read_header
 from workbench.runs.record.stream import stream
 from workbench.runs.run import Run
-from workbench.runs.store import (
-    FIT,
-    RunFolder,
-    check_id,
-    mark_next,
-    marked_by,
-    new_id,
-    next_to_go,
-    prune,
-    runs_folder,
-)
+from workbench.runs.store import RunFolder
 from workbench.settings import Settings
 from workbench.task.summary import ModelSummary
 from workbench.values import shown
@@ -48,16 +41,16 @@ class JobFolder(NamedTuple):
 
 
 def new_job_folder(
-    root: Path, kind: str, settings: Settings, summary: ModelSummary, number: int, needed: Collection[str]
+    root: Path, kind: str, settings: Settings, summary: ModelSummary, data: str, number: int, needed: Collection[str]
 ) -> JobFolder:
     """A folder for job `number` of a bench; old ones of its kind are deleted, except for the `needed`. A dry run has
-    none.
+    none. data: the training data in words.
     """
     if settings.fast_dev_run:
         return JobFolder(f"{kind}-dev-{number}")
     try:
         id = new_id(root, kind)
-        folder = RunFolder.create(root, id, header(kind, settings, summary))
+        folder = RunFolder.create(root, id, header(kind, settings, summary, data))
     except OSError as error:
         text = f"no record is kept: {root} cannot be written ({error}). The job runs all the same."
         return JobFolder(f"{kind}-{number}", None, (Message(text, "warning"),))
@@ -101,7 +94,7 @@ def _named(ids: Sequence[str]) -> str:
     return ids[0] if len(ids) == 1 else f"{', '.join(ids[:-1])} and {ids[-1]}"
 
 
-def header(kind: str, settings: Settings, summary: ModelSummary) -> dict[str, Any]:
+def header(kind: str, settings: Settings, summary: ModelSummary, data: str) -> dict[str, Any]:
     """What `run.json` says of a job before it runs."""
     return {
         "kind": kind,
@@ -110,6 +103,7 @@ def header(kind: str, settings: Settings, summary: ModelSummary) -> dict[str, An
             "parameters": summary.parameters,
             "trainable": summary.trainable,
             "device": summary.device,
+            "data": data,
         },
         "settings": settings.model_dump(),
         "seed": settings.seed,
@@ -118,10 +112,16 @@ def header(kind: str, settings: Settings, summary: ModelSummary) -> dict[str, An
             "workbench": __version__,
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "accelerate": version("accelerate"),
-            "numpy": version("numpy"),
+            "accelerate": _version("accelerate"),
+            "numpy": _version("numpy"),
         },
     }
+
+
+@functools.cache
+def _version(package: str) -> str:
+    """The installed version; reading it takes a millisecond."""
+    return metadata.version(package)
 
 
 def run_folder(root: Path, id: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -47,20 +47,20 @@ from workbench.launch.start.initial_weights import InitialWeights
 from workbench.launch.start.resume import ResumeHistory
 from workbench.launch.start.start_spec import StartResolver, StartSpec
 from workbench.runs.checkpoints import Checkpoint
-from workbench.runs.files import make_folder
-from workbench.runs.inherited import take_over
+from workbench.runs.folder.files import make_folder
+from workbench.runs.folder.inherited import take_over
 from workbench.settings import Settings
 from workbench.task.data.preload import preload
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Phase, Task
 from workbench.trackers.listener import TrackerListener
-from workbench.tuners import batch_size
-from workbench.tuners.batch_size import BatchSizeRequest, Trials
+from workbench.tuners.batch_size import batch_size_finder
+from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, Trials
+from workbench.tuners.batch_size.effective_batch import effective_batch
+from workbench.tuners.batch_size.longest_first import longest_first
 from workbench.tuners.clip_search import ClipRequest
-from workbench.tuners.effective_batch import effective_batch
-from workbench.tuners.longest_first import longest_first
-from workbench.tuners.lr_finder import LRRequest
+from workbench.tuners.learning_rate.lr_finder import LRRequest
 from workbench.tuners.plan import SettingsRequest
 from workbench.tuners.speed_search import WorkersRequest
 from workbench.tuners.stages import data_of_stage
@@ -161,45 +161,57 @@ class _InitRunFolder:
         yield from name_next_to_go(self.run, self.keep_runs)
 
 
+@dataclass(frozen=True)
+class StartWeights:
+    """The weights that a search starts from."""
+
+    task: Task
+    initial: InitialWeights
+    wanted: StartSpec
+    root: Path
+
+    @contextmanager
+    def placed(self, early: list[Message]) -> Iterator[None]:
+        """Inside, the model has them; afterwards it has its own again. Messages go into `early`."""
+        before = WeightsCopy.of(self.task, tensors=True)
+        with self.initial.placed(self.wanted.weights(self.root), self.wanted.text == "fresh", early.append):
+            try:
+                yield
+            finally:
+                before.put(self.task)
+
+
 class FindLRWork(BenchWork):
     """Sweep the learning rate from a start; afterwards the model is as before."""
 
-    def __init__(
-        self, task: Task, settings: Settings, start: InitialWeights, wanted: StartSpec, root: Path, request: LRRequest
-    ) -> None:
+    def __init__(self, task: Task, settings: Settings, start: StartWeights, request: LRRequest) -> None:
         super().__init__(task, settings)
-        self._start = start
-        self._wanted = wanted
-        self._root = root
-        self._request = request
+        self._start, self._request = start, request
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         early: list[Message] = []
-        with self._start_weights(early):
+        with self._start.placed(early):
             sweeping = FindLRAssignment(self._place.id, self._task, self.settings, self._request)
             early += self._read_ahead("fit", self._task.train)
             return self._run_assignment(sweeping, emit, inbox, early).status
 
-    @contextmanager
-    def _start_weights(self, early: list[Message]) -> Iterator[None]:
-        before = WeightsCopy.of(self._task, tensors=True)
-        with self._start.placed(self._wanted.weights(self._root), self._wanted.text == "fresh", early.append):
-            try:
-                yield
-            finally:
-                before.put(self._task)
-
 
 class FindSettingsWork(BenchWork):
-    """Search for workers, a precision or a clip value; the model is only read."""
+    """Search for workers, a precision, a clip value or a weight decay; afterwards the model is as before."""
 
-    def __init__(self, task: Task, settings: Settings, kind: str, request: SettingsRequest) -> None:
+    def __init__(
+        self, task: Task, settings: Settings, kind: str, request: SettingsRequest, start: StartWeights | None = None
+    ) -> None:
+        """start: None: the present weights."""
         super().__init__(task, settings)
-        self._kind, self._request = kind, request
+        self._kind, self._request, self._start = kind, request, start
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
-        searching = FindSettingsAssignment(self._place.id, self._task, self.settings, self._kind, self._request)
-        return self._run_assignment(searching, emit, inbox, self._read_ahead("fit", self._task.train)).status
+        early: list[Message] = []
+        with nullcontext() if self._start is None else self._start.placed(early):
+            searching = FindSettingsAssignment(self._place.id, self._task, self.settings, self._kind, self._request)
+            early += self._read_ahead("fit", self._task.train)
+            return self._run_assignment(searching, emit, inbox, early).status
 
 
 class TuneWork(BenchWork):
@@ -243,8 +255,8 @@ class TuneWork(BenchWork):
             return FindBatchSizeWork(self._task, settings, BatchSizeRequest())
         if name == "find_clip_val":
             return FindSettingsWork(self._task, settings, name, ClipRequest())
-        wanted = StartSpec.of("fresh")
-        return FindLRWork(self._task, settings, self._start, wanted, self._root, LRRequest(race=not self._task.manual))
+        start = StartWeights(self._task, self._start, StartSpec.of("fresh"), self._root)
+        return FindLRWork(self._task, settings, start, LRRequest(race=not self._task.manual))
 
 
 def _step(name: str, events: Sequence[Event]) -> TuneStep:
@@ -339,7 +351,7 @@ class FindBatchSizeWork(BenchWork):
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         found, ranks = select_launcher.select_launcher(self.settings), select_launcher.ranks(self.settings)
-        batch_size.cap_of(self._task, self._request.method, ranks)
+        batch_size_finder.cap_of(self._task, self._request.method, ranks)
         in_order = longest_first(self._task, self._request.method, self._longest)
         if in_order is not self._task:
             self._task, self._request = in_order, replace(self._request, longest=True)
@@ -366,5 +378,5 @@ class FindBatchSizeWork(BenchWork):
         FirstEvents(emit, FirstMessages([*self._place.messages, *self._early]))(started)
 
     def _search(self, emit: JobSink, inbox: Mailbox, trial: Trials, ranks: int = 1) -> Status:
-        found = batch_size.run(self._task, self.settings, self._request, emit, inbox, trial, ranks)
+        found = batch_size_finder.run(self._task, self.settings, self._request, emit, inbox, trial, ranks)
         return "stopped" if found.ended == "stopped" else "finished"

@@ -1,4 +1,4 @@
-"""Shows a job's progress in one line: done, elapsed, remaining, updates/s, the last loss, logged values."""
+"""Shows a job's progress in one line on stderr: done, elapsed, remaining, updates/s, the last loss, logged values."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from workbench.events import (
     Changed,
     CurveEnded,
     CurvePoint,
+    DecayTrial,
     Event,
     Logged,
     Message,
@@ -30,12 +31,13 @@ from workbench.events import (
 )
 from workbench.runs.printable import printable
 from workbench.runs.record.event_log import RecordGone, since
+from workbench.units import rate
 
 _NAMES = {
     "find_lr": "find LR", "find_batch_size": "find batch size", "find_num_workers": "find workers", "find_precision": "find precision",
-    "find_clip_val": "find clip value",
+    "find_clip_val": "find clip value", "find_weight_decay": "find weight decay",
 }  # fmt: skip
-_TRIALS = ("find_batch_size", "find_num_workers", "find_precision", "tune")
+_TRIALS = ("find_batch_size", "find_num_workers", "find_precision", "find_weight_decay", "tune")
 """The jobs whose progress is counted in trials."""
 
 
@@ -65,6 +67,7 @@ class Progress:
         self._began = began
         self._bar: _Bar | None = None
         self._seconds = 0.0
+        self._epochs: int | None = None
         self._facts: dict[str, str] = {}
 
     def __enter__(self) -> Progress:
@@ -96,11 +99,12 @@ class Progress:
 
     def _note(self, event: Event) -> None:
         if isinstance(event, RunStarted):
+            self._epochs = event.epochs
             self._bar = _Bar(
                 total=event.updates,
                 desc=_NAMES.get(self._kind, printable(self._kind)),
                 unit=" trials" if self._kind in _TRIALS else " updates",
-                file=sys.stdout,
+                file=sys.stderr,
                 dynamic_ncols=True,
                 leave=True,
             )
@@ -108,19 +112,19 @@ class Progress:
             self._bar.start_t = self._began
         elif self._bar is None:
             if isinstance(event, Message) and event.level != "info":  # what a run waits for before it begins
-                print(printable(event.text, lines=True))
+                print(printable(event.text, lines=True), file=sys.stderr)
         elif isinstance(event, StepsDone):
             self._bar.n = int(event.steps[-1]) + 1
             # Pauses do not count: its clock is the run's.
             self._seconds = event.seconds
             self._bar.start_t = time.time() - event.seconds
-            self._facts["epoch"] = str(event.epoch)
+            self._facts["epoch"] = f"{event.epoch + 1}/{self._epochs}" if self._epochs else str(event.epoch + 1)
             self._facts["loss"] = f"{event.array('loss')[-1]:.4g}"
             self._note_values(event.on_bar)
         elif isinstance(event, Resumed):
             self._bar.n = self._bar.initial = event.step
             self._bar.seconds = self._seconds
-        elif isinstance(event, CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial):
+        elif isinstance(event, CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial | DecayTrial):
             self._note_search(event, self._bar)
         elif isinstance(event, Changed) and not event.values.keys().isdisjoint(("batch_size", "accumulate_grad_batches")):
             self._bar.total = None  # an epoch has another number of updates from here on
@@ -129,22 +133,27 @@ class Progress:
         elif isinstance(event, Validated):
             self._note_values(event.on_bar or event.metrics)
         elif isinstance(event, Message) and event.level != "info":
-            self._bar.write(printable(event.text, lines=True), file=sys.stdout)
+            self._bar.write(printable(event.text, lines=True), file=sys.stderr)
 
     def _note_values(self, values: Mapping[str, float]) -> None:
         self._facts.update({printable(name): f"{value:.4g}" for name, value in values.items()})
 
-    def _note_search(self, event: CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial, bar: tqdm[Any]) -> None:
+    def _note_search(
+        self, event: CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial | DecayTrial, bar: tqdm[Any]
+    ) -> None:
         """A search is the job itself, or runs inside a fit, whose bar it does not move."""
         own = self._kind in _NAMES
         if isinstance(event, CurvePoint):
             bar.n = event.index + 1 if own else bar.n
-            self._facts["lr" if own else "trying lr"] = f"{event.lr:.2e}"
+            self._facts["lr" if own else "trying lr"] = rate(event.lr)
             if own:
                 self._facts["loss"] = f"{event.smoothed:.4g}"
         elif isinstance(event, RaceTrial):
             bar.n += event.updates if own else 0
-            self._facts["raced" if own else "racing lr"] = f"{event.lr:.2e} held-out loss {event.loss:.4g}"
+            self._facts["raced" if own else "racing lr"] = f"{rate(event.lr)}: held-out loss {event.loss:.4g}"
+        elif isinstance(event, DecayTrial):
+            bar.n += 1
+            self._facts["tried"] = f"{rate(event.weight_decay)}: held-out loss {event.loss:.4g}"
         elif isinstance(event, SpeedTrial):
             bar.n += 1
             speed = f"{event.updates_per_second:,.0f} updates/s" if event.updates_per_second else "failed"

@@ -23,6 +23,8 @@ from workbench.commands import Stop
 from workbench.events import Event, Message, Resumed, RunEnded, StatusChanged, StepsDone, Validated
 from workbench.launch.job import WORKERS, AnyJob, Detached
 from workbench.runs.store import RunFolder
+from workbench.secrets import hide
+from workbench.tracebacks import user_line, whole_text
 
 Tell = Callable[[AnyJob, Event], Sequence[str]]
 """Gives an event of a job to the listeners; returns, in words, what failed there for the first time."""
@@ -101,6 +103,14 @@ class ThreadLauncher:
                     self._running = None
                     self._waiting.remove(job)
                     raise
+
+    def drop(self, job: AnyJob) -> None:
+        """End a stopped job that waits for another one, before its turn; its end is recorded, and listeners get no event."""
+        with self._lock:
+            if job is self._running or job not in self._waiting:
+                return
+            self._waiting.remove(job)
+        JobRunner(job, lambda job, event: ()).run()
 
     def check_open(self) -> None:
         """Raise RuntimeError once it is closed."""
@@ -190,11 +200,13 @@ class JobRunner:
                 seconds=self._before + time.perf_counter() - began - self._paused,
                 error=None if error is None else f"{type(error).__name__}: {error}",
                 metrics=self._metrics,
+                where="" if error is None else hide(user_line(error)),
+                traceback="" if error is None else hide(whole_text(error)),
             )
             self._post.put((end, None))
         self._post.put(None)
         event_writer.join()
-        self._end_turn()  # whoever has waited for the end finds the process as it was before the job
+        self._end_turn()  # whoever has waited for the end finds the process's own state
         self._job._end("running" if left else status, error)
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Plots: pure functions from arrays to `Chart`, and two ways to draw one.
+"""Plots: pure functions from arrays to `Chart` (training, searches), and two ways to draw one (drawing).
 
 Nothing here loads plotly or matplotlib until something is drawn.
 """

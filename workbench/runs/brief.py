@@ -24,6 +24,8 @@ from workbench.events import (
 )
 from workbench.plots.smooth import Smoother
 from workbench.runs import read
+from workbench.runs.checkpoints import Mode, known_mode
+from workbench.runs.health import Finding, Health
 from workbench.runs.record.series import column
 from workbench.runs.record.stream import joined, stream
 from workbench.runs.run import Run
@@ -31,8 +33,11 @@ from workbench.runs.run import Run
 POINTS = 400
 """Of the smoothed loss at most; more than a quarter of a screen can show."""
 CHECKS = 200
-COLUMNS = ("loss",)
-"""What a brief needs of the record's flushes."""
+METRICS = 50
+"""The most metrics whose best value is kept; the first that come."""
+COLUMNS = ("loss", "lr", "skipped", "loss.1", "lr.1")
+"""What a brief needs of the record's flushes: the loss, and what the rules of health ask of it. Norms by layer would take
+several times as long to read."""
 
 Array = NDArray[np.float64]
 
@@ -60,8 +65,12 @@ class RunBrief:
     changes: int = 0
     model: tuple[str, int | None] = ("", None)
     path: Path | None = field(default=None, repr=False)
+    best: dict[str, float] = field(default_factory=dict)
+    """The best value of each metric of its validations and epochs whose name says whether lower or higher is better."""
     unseen: bool = False
     """Whether it only counts as running: its process cannot be seen from here."""
+    trouble: Finding | None = None
+    """Why its result is in doubt."""
 
     @classmethod
     def read(cls, folder: Path) -> RunBrief:
@@ -95,9 +104,40 @@ class RunBrief:
         return float(self.curve[-1, 3]) if len(self.curve) else None
 
     @property
+    def ending(self) -> dict[str, float]:
+        """Its last values for a table: of the training loss the smoothed one, not that of a single update."""
+        smoothed = {} if self.loss is None else {"smoothed loss": self.loss}
+        return smoothed | {name: value for name, value in self.metrics.items() if name != "loss"}
+
+    @property
     def value(self) -> float | None:
         """The monitored metric at its last check; None: there was none."""
         return float(self.checks[-1, 3]) if len(self.checks) else None
+
+
+class Best:
+    """The best and the last value of a metric."""
+
+    def __init__(self, mode: Mode | None) -> None:
+        """mode: whether lower or higher is better; None: nothing is best, as nobody knows."""
+        self.mode = mode
+        self.value: float | None = None
+        self.step: int | None = None
+        """The update of the best value."""
+        self.last = math.nan
+
+    def add(self, steps: NDArray[np.int64], values: Array) -> None:
+        """Values at `steps`, both of shape (n,)."""
+        there = np.flatnonzero(np.isfinite(values))
+        if not len(there):
+            return
+        self.last = float(values[there[-1]])
+        if self.mode is None:
+            return
+        best = there[int(np.argmin(values[there]) if self.mode == "min" else np.argmax(values[there]))]
+        value = float(values[best])
+        if self.value is None or (value < self.value if self.mode == "min" else value > self.value):
+            self.value, self.step = value, int(steps[best])
 
 
 class Thinned:
@@ -137,10 +177,13 @@ class Fold:
         self._smoother, self._curve, self._checks = Smoother(), Thinned(POINTS), Thinned(CHECKS)
         self._start: RunStarted | None = None
         self._metrics: dict[str, float] = {}
+        self._best: dict[str, Best] = {}
         self._monitor, self._origin, self._changes, self._seconds = "", "", 0, 0.0
+        self._health = Health()
 
     def add(self, event: Event) -> None:
         """One more event; flushes are best joined."""
+        self._health.on_event(event)
         if isinstance(event, RunStarted):
             self._start = event
         elif isinstance(event, StepsDone) and event.rows:
@@ -153,13 +196,18 @@ class Fold:
         self._changes += isinstance(event, Changed)
         if isinstance(event, Validated | Logged | RunEnded):
             self._metrics.update(event.metrics)
+        if isinstance(event, Validated | Logged):
+            for name, value in event.metrics.items():
+                if name in self._best or len(self._best) < METRICS:
+                    self._best.setdefault(name, Best(known_mode(name))).add(np.array([event.step]), np.array([value]))
 
     def brief(self, id: str, state: read.State, created: float, model: tuple[str, int | None], path: Path | None) -> RunBrief:
         """What came until now."""
         settings = {} if self._start is None else self._start.settings
         return RunBrief(
             id, state.status, state.step, state.seconds, created, settings, dict(self._metrics), self._monitor,
-            self._curve.rows(4), self._checks.rows(4), self._origin, self._changes, model, path, state.unseen,
+            self._curve.rows(4), self._checks.rows(4), self._origin, self._changes, model, path,
+            {name: best.value for name, best in self._best.items() if best.value is not None}, state.unseen, self._health.trouble,
         )  # fmt: skip
 
     def _steps(self, event: StepsDone) -> None:

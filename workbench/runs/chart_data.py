@@ -11,6 +11,8 @@ from workbench.events import (
     ClipSearchEnded,
     CurveEnded,
     CurvePoint,
+    DecaySearchEnded,
+    DecayTrial,
     Event,
     RaceTrial,
     Resumed,
@@ -20,10 +22,11 @@ from workbench.events import (
     SpeedTrial,
     Trial,
 )  # fmt: skip
-from workbench.plots import batch_size, clipping, lr_curve, speed
-from workbench.plots.changes import Changes
 from workbench.plots.chart import Chart
-from workbench.plots.run import Best
+from workbench.plots.searches import batch_size, decay, lr_curve, speed
+from workbench.plots.training import clipping
+from workbench.plots.training.changes import Changes
+from workbench.plots.training.run import Best
 from workbench.runs import setting_text
 
 UNMARKED = {"track_update_ratio"}
@@ -74,6 +77,10 @@ def search_charts(events: Sequence[Event]) -> list[Chart]:
     clip = next((e for e in reversed(events) if isinstance(e, ClipSearchEnded)), None)
     if clip is not None:
         return [clipping.cut_by_value([np.asarray(one, np.float64) for one in clip.norms], clip.suggestion)]
+    decays = [e for e in events if isinstance(e, DecayTrial)]
+    if decays:
+        said = next((e for e in events if isinstance(e, DecaySearchEnded)), None)
+        return [decay.decay(decays, said.suggestion if said else None)]
     tried = [e for e in events if isinstance(e, SpeedTrial)]
     if tried:
         ended = next((e for e in events if isinstance(e, SpeedSearchEnded)), None)

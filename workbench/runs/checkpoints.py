@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from workbench.events import LARGEST
-from workbench.runs.files import Folder, read_json, write_whole
+from workbench.runs.folder.files import Folder, read_json, write_whole
 from workbench.values import SettingsError
 
 Mode = Literal["min", "max"]
@@ -192,6 +192,14 @@ _HIGHER = frozenset(
 )
 _WEAK = frozenset(["score", "scores", "similarity"])
 """Higher is better, where nothing else in the name says more ("brier_score")."""
+
+
+def known_mode(metric: str) -> Mode | None:
+    """Whether lower or higher values of a metric are better, as its name says; None: it does not say."""
+    try:
+        return mode_of(metric, None)
+    except SettingsError:
+        return None
 
 
 def mode_of(monitor: str, given: Mode | None) -> Mode:

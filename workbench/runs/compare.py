@@ -1,30 +1,33 @@
 """Compares runs: their losses in one plot, the settings in which they differ, and how they ended.
 
-    wb.compare(bench.runs[-2:])
+    wb.compare(*bench.runs[-2:])
     bench.compare("0011-fit", "0012-fit").plot()
 How to read it: a run that is lower at the same update learned more from each; at the same time, more in a minute.
 """
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from workbench.plots.chart import Chart
-from workbench.plots.compare import AXES, Compared, X, compare_losses
+from workbench.plots.training.compare import AXES, Compared, X, compare_losses
 from workbench.runs import setting_text
 from workbench.runs.brief import RunBrief
-from workbench.runs.printable import printable
 from workbench.runs.read import shown_status
-from workbench.runs.run import Run, duration
+from workbench.runs.run import Run
+from workbench.runs.tables import html_table, text_table
 from workbench.settings import Settings
+from workbench.units import duration
+from workbench.values import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from plotly.graph_objects import Figure as PlotlyFigure
+
+    from workbench.plots.drawing.interactive import Interactive
+    from workbench.plots.drawing.picture import Picture
 
 MOST = 5
 """Lines that colours and dashes still tell apart."""
@@ -32,7 +35,7 @@ MOST = 5
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """Up to five fits. Its repr is a table."""
+    """Two fits or more. Its repr is a table: a column a run, or a row a run where there are more than five."""
 
     runs: tuple[RunBrief, ...]
 
@@ -43,7 +46,7 @@ class Comparison:
 
     @property
     def metrics(self) -> dict[str, tuple[float | None, ...]]:
-        """The last value of every metric that one of them has; None: this one has not."""
+        """The last value of every metric that one of them has, "loss" that of the last update; None: this one has not."""
         names = dict.fromkeys(name for run in self.runs for name in run.metrics)
         return {name: tuple(run.metrics.get(name) for run in self.runs) for name in names}
 
@@ -51,65 +54,68 @@ class Comparison:
         """Their smoothed losses, and those of their checks. x: "update", "epoch" or "time"."""
         if x not in AXES:
             raise ValueError(f"x={x!r}: give one of {', '.join(map(repr, AXES))}.")
+        if len(self.runs) > MOST:
+            raise ValueError(f"a plot of {len(self.runs)} runs cannot be read: compare at most {MOST}. The table shows any number.")
         at = AXES.index(x)
         lines = [
             Compared(run.id, run.curve[:, at], run.curve[:, 3], run.checks[:, at], run.checks[:, 3]) for run in self.runs
         ]
         return compare_losses(lines, x, {run.monitor for run in self.runs if run.monitor})
 
-    def figure(self, x: X = "update") -> PlotlyFigure:
+    def figure(self, x: X = "update") -> Interactive:
         """The chart as an interactive plotly figure."""
-        from workbench.plots import plotly
+        from workbench.plots.drawing import plotly
 
         return plotly.figure(self.chart(x))
 
-    def plot(self, ax: Axes | None = None, x: X = "update") -> Figure | Axes:
+    def plot(self, ax: Axes | None = None, x: X = "update") -> Picture | Axes:
         """The chart as a matplotlib figure; with `ax` given, it is drawn there and `ax` comes back."""
-        from workbench.plots import matplotlib
+        from workbench.plots.drawing import matplotlib
 
         return matplotlib.figure(self.chart(x)) if ax is None else matplotlib.draw(self.chart(x), ax)
 
     def __repr__(self) -> str:
-        table = [[printable(cell) for cell in row] for row in self._table()]
-        widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table)
+        return text_table(self._table())
 
     def _repr_html_(self) -> str:
-        head, *rows = self._table()
-        cell = "style='text-align:left'"
-        names = "".join(f"<th {cell}>{html.escape(name)}</th>" for name in head)
-        body = "".join(
-            f"<tr><th {cell}>{html.escape(row[0])}</th>{''.join(f'<td {cell}>{html.escape(text)}</td>' for text in row[1:])}</tr>"
-            for row in rows
-        )
-        return f"<table><caption>Runs compared</caption><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
+        return html_table("Runs compared", self._table())
 
     def _table(self) -> list[list[str]]:
         """A column a run; a row for what it was, each setting that differs, each metric at its end."""
         rows = [["", *(run.id for run in self.runs)]]
         rows.append(["status", *(shown_status(run.status, run.unseen) for run in self.runs)])
         rows += [[name, *values] for name, values in self.settings.items()]
-        rows += [[name, *("–" if v is None else f"{v:.4g}" for v in values)] for name, values in self.metrics.items()]
+        endings = [run.ending for run in self.runs]
+        for name in dict.fromkeys(chain(*endings)):
+            values = [one.get(name) for one in endings]
+            rows.append([name, *_cells(values)])
+            best = [run.best.get(name) for run in self.runs]
+            if any(value != last for value, last in zip(best, values, strict=True) if value is not None):
+                rows.append([f"best {name}", *_cells(best)])
         rows.append(["updates", *(str(run.step) for run in self.runs)])
         rows.append(["time", *(duration(run.seconds) for run in self.runs)])
-        return rows
+        return rows if len(self.runs) <= MOST else [*map(list, zip(*rows, strict=True))]
 
 
-def compare(runs: Iterable[Run | RunBrief]) -> Comparison:
-    """Fits side by side, two to five of them: `wb.compare(bench.runs[-3:])`."""
-    given = [runs] if isinstance(runs, Run | RunBrief) or not isinstance(runs, Iterable) else list(runs)
-    wrong = next((run for run in given if not isinstance(run, Run | RunBrief)), None)
+def _cells(values: Iterable[float | None]) -> Iterator[str]:
+    return ("–" if value is None else f"{value:.4g}" for value in values)
+
+
+def compare(*runs: Run | RunBrief) -> Comparison:
+    """Fits side by side, two or more: `wb.compare(*bench.runs[-3:])`."""
+    wrong = next((run for run in runs if not isinstance(run, Run | RunBrief)), None)
     if wrong is not None:
+        check_no_list(wrong, "wb")
         hint = " Ids belong to a bench: bench.compare('0011-fit', '0012-fit')." if isinstance(wrong, str) else ""
-        raise TypeError(f"compare({wrong!r}): give runs, wb.compare(bench.runs[-2:]), say.{hint}")
-    check_count(len(given))
-    other = next((run for run in given if isinstance(run, Run) and run.kind != "fit"), None)
+        raise TypeError(f"compare({shown(wrong)}): give runs, wb.compare(*bench.runs[-2:]), say.{hint}")
+    check_count(len(runs))
+    other = next((run for run in runs if isinstance(run, Run) and run.kind != "fit"), None)
     if other is not None:
         raise ValueError(f"run {other.id} is a {other.kind}: only fits can be compared.")
-    twice = next((run for i, run in enumerate(given) if any(_same(run, other) for other in given[:i])), None)
+    twice = next((run for i, run in enumerate(runs) if any(_same(run, other) for other in runs[:i])), None)
     if twice is not None:
         raise ValueError(f"run {twice.id} is given twice: compare it with another one.")
-    return Comparison(tuple(run if isinstance(run, RunBrief) else RunBrief.of(run) for run in given))
+    return Comparison(tuple(run if isinstance(run, RunBrief) else RunBrief.of(run) for run in runs))
 
 
 def _same(one: Run | RunBrief, other: Run | RunBrief) -> bool:
@@ -119,9 +125,15 @@ def _same(one: Run | RunBrief, other: Run | RunBrief) -> bool:
 
 
 def check_count(count: int) -> None:
-    """Two to five, else ValueError."""
-    if not 2 <= count <= MOST:
-        raise ValueError(f"{count} run{'s' * (count != 1)} to compare: give two to {MOST}, bench.compare('0011-fit', '0012-fit'), say.")
+    """Two or more, else ValueError."""
+    if count < 2:
+        raise ValueError(f"{count} run{'s' * (count != 1)} to compare: give two or more, bench.compare('0011-fit', '0012-fit'), say.")
+
+
+def check_no_list(run: object, of: str) -> None:
+    """TypeError where several runs came as one argument."""
+    if isinstance(run, Iterable) and not isinstance(run, str):
+        raise TypeError(f"compare() got a {type(run).__name__}: give each run as an argument of its own, {of}.compare(*runs).")
 
 
 def differences(settings: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
@@ -131,8 +143,7 @@ def differences(settings: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, .
     for name in known:
         default = Settings.model_fields[name].default
         values = [one.get(name, default) for one in settings]
-        if any(value != values[0] for value in values[1:]):
-            told = tuple(setting_text.recorded(name, value) for value in values)
-            if len({*told}) > 1:
-                out[name] = told
+        texts = tuple(setting_text.recorded(name, value) for value in values)  # 1 batch and 1.0 of all batches are equal numbers
+        if len({*texts}) > 1:
+            out[name] = texts
     return out

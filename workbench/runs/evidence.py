@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from workbench.events import ClipSearchEnded, CurveEnded, Event, SearchEnded, SpeedSearchEnded, Trial
+from workbench.events import (
+    ClipSearchEnded,
+    CurveEnded,
+    DecaySearchEnded,
+    Event,
+    SearchEnded,
+    SpeedSearchEnded,
+    Trial,
+)
 from workbench.runs import read, setting_text
+from workbench.runs.health.search_results import is_near, recommended
 from workbench.runs.run import Run
 
-_NEAR = 0.01
-"""A number that was typed, or taken by a click, has fewer digits than the one found."""
 _LONGEST = 600
 """Characters of a reason."""
 
@@ -26,8 +32,8 @@ def evidence(run: Run, root: Path) -> list[str]:
             break
         if summary.kind.startswith("find_") or summary.kind == "tune":
             with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile
-                for name, value, why in _recommended(Run._listed(summary)):
-                    if _equal(settings.get(name), value):
+                for name, value, why in _recommended(Run.from_summary(summary)):
+                    if is_near(settings.get(name), value):
                         found[name] = f"{name}={setting_text.recorded(name, value)} ({summary.id}): {why}"
     return [text[:_LONGEST] for text in found.values()]
 
@@ -37,21 +43,8 @@ def _recommended(run: Run) -> Iterator[tuple[str, Any, str]]:
     passed = 0
     for event in run.outline:
         passed += isinstance(event, Trial) and event.ok
-        for name, value in _values(event).items():
+        for name, value in recommended(event).items():
             yield name, value, _why(event, passed)
-
-
-def _values(event: Event) -> Mapping[str, Any]:
-    match event:
-        case CurveEnded() if event.suggestion is not None:
-            return {"lr": event.suggestion}
-        case SearchEnded() if event.best is not None:
-            many = event.accumulate_grad_batches
-            return {"batch_size": event.best} | ({} if many is None else {"accumulate_grad_batches": many})
-        case SpeedSearchEnded() | ClipSearchEnded():
-            return event.best
-        case _:
-            return {}
 
 
 def _why(event: Event, passed: int) -> str:
@@ -62,12 +55,7 @@ def _why(event: Event, passed: int) -> str:
         case SearchEnded():
             noise = "" if event.noise_scale is None else f"; gradient noise scale about {event.noise_scale:.3g} samples"
             return f"{event.reason or event.ended}; largest that fits {event.largest}, {passed} sizes passed{noise}"
-        case SpeedSearchEnded() | ClipSearchEnded():
+        case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
             return event.reason
         case _:
             return ""
-
-
-def _equal(value: Any, found: Any) -> bool:
-    numbers = isinstance(value, int | float) and isinstance(found, int | float)
-    return math.isclose(value, found, rel_tol=_NEAR) if numbers else bool(value == found)

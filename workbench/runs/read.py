@@ -33,8 +33,8 @@ from workbench.events import (
     from_line,
 )
 from workbench.plots.downsample import downsample as downsample
-from workbench.runs.alive import liveness
-from workbench.runs.files import open_regular, read_json
+from workbench.runs.folder.alive import liveness
+from workbench.runs.folder.files import open_regular, read_json
 from workbench.runs.record.sequence import stream
 from workbench.runs.record.series import by_layer as by_layer
 from workbench.runs.record.series import history as history
@@ -57,7 +57,7 @@ _HEADER: dict[str, tuple[type, ...]] = {
     "launched": (bool,),
 }  # fmt: skip
 """What the keys of a `run.json` hold, beside null."""
-_TASK: dict[str, tuple[type, ...]] = {"model": (str,), "parameters": (int,), "trainable": (int,), "device": (str,)}
+_TASK: dict[str, tuple[type, ...]] = {"model": (str,), "parameters": (int,), "trainable": (int,), "device": (str,), "data": (str,)}
 _log = logging.getLogger("workbench.runs")
 _named: set[tuple[str, str]] = set()
 """The folders that were named as no records, each with the reason."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import html
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,12 +27,14 @@ from workbench.events import (
     Validated,
     to_line,
 )
-from workbench.plots import time_spent
 from workbench.plots.chart import Chart
-from workbench.plots.run import RunData
+from workbench.plots.training import time_spent
+from workbench.plots.training.run import RunData
 from workbench.runs import chart_data, read, setting_text
 from workbench.runs.checkpoints import Checkpoint, list_checkpoints
+from workbench.runs.folder.annotations import Annotations, annotate, read_annotations
 from workbench.runs.health import Finding, examine
+from workbench.runs.health.search_results import SearchResults
 from workbench.runs.printable import printable
 from workbench.runs.record.event_log import Recorded, RecordGone, now
 from workbench.runs.record.sequence import but_by_layer
@@ -41,23 +42,25 @@ from workbench.runs.record.series import Series, layer_history, scalars
 from workbench.runs.record.stream import joined
 from workbench.runs.record.table import write_csv
 from workbench.settings import Settings, SettingsError
+from workbench.units import RATES, duration, rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from plotly.graph_objects import Figure as PlotlyFigure
+
+    from workbench.plots.drawing.interactive import Interactive
+    from workbench.plots.drawing.picture import Picture
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:
-    """One run, as it was when this object was made. Two are equal when all their events are.
+    """One run, at the moment when this object was made. Two are equal when all their events are.
 
     The end of a recorded run is read when this is made, and the rest when it is needed: `events` is a sequence that
     reads the record. FileNotFoundError where the run was deleted meanwhile.
 
     Attributes:
         id: its name among the runs of its folder: "0012-fit".
-        kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "tune",
+        kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "find_weight_decay", "tune",
             "validate", "test" or "predict".
         status: "queued", "running", "paused", "finished", "stopped" or "failed".
         step: the number of updates taken.
@@ -83,13 +86,13 @@ class Run:
         """The run in a run folder. One whose process died without ending it has failed."""
         folder = Path(folder)
         try:
-            return cls._listed(read.summary(folder))
+            return cls.from_summary(read.summary(folder))
         except (OSError, ValueError) as error:
             raise FileNotFoundError(f"{folder} is not a run folder: {error}") from None
 
     @classmethod
-    def _listed(cls, summary: read.RunSummary) -> Self:
-        """A run of the list (`read.list_runs`). OSError or ValueError where it was deleted meanwhile."""
+    def from_summary(cls, summary: read.RunSummary) -> Self:
+        """The run of a summary (`read.list_runs`). OSError or ValueError where it was deleted meanwhile."""
         events = Recorded(summary.path, summary.over)
         start = _start(islice(events.stream(()), _BEFORE))
         id, kind = (start.run, start.kind) if start else (summary.id, summary.kind)
@@ -152,6 +155,41 @@ class Run:
         return [] if self.folder is None else list_checkpoints(self.folder)
 
     @property
+    def name(self) -> str:
+        """The present name that a person gave to it; "": none. `annotate` changes it."""
+        return self._annotations.name
+
+    @property
+    def notes(self) -> str:
+        """A person's present notes on it. `annotate` changes them."""
+        return self._annotations.notes
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Its present tags. `annotate` changes them."""
+        return self._annotations.tags
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it is pinned now: `keep_runs` does not delete it. `annotate` changes that."""
+        return self._annotations.pinned
+
+    @property
+    def _annotations(self) -> Annotations:
+        return Annotations() if self.folder is None else read_annotations(self.folder)
+
+    def annotate(
+        self, *, name: str | None = None, notes: str | None = None, tags: Iterable[str] | None = None, pinned: bool | None = None
+    ) -> None:
+        """Give it a name, notes, tags or a pin, which stay in its folder: `run.annotate(name="baseline", tags=["sgd"], pinned=True)`.
+
+        None does not change one; "" and [] remove it. Of a run of a bench, `bench.annotate` shows it in the panel at once.
+        """
+        if self.folder is None or not self.folder.is_dir():
+            raise FileNotFoundError(f"run {self.id!r} has no record to annotate: it was a dry run, or it is deleted.")
+        annotate(self.folder, name, notes, tags, pinned)
+
+    @property
     def changes(self) -> tuple[Changed, ...]:
         """The live changes, in order; each holds from update `step` on."""
         return tuple(e for e in self.outline if isinstance(e, Changed))
@@ -189,7 +227,7 @@ class Run:
 
     @property
     def clip_suggestion(self) -> float | None:
-        """A clip value from the last 200 recorded norms: nine of ten are below it (`plots.clipping.suggest_clip`
+        """A clip value from the last 200 recorded norms: nine of ten are below it (`plots.training.clipping.suggest_clip`
         says why).
 
         None where fewer than 20 are known, or where the recorded norm (`track_grad_norm`) is not the clipped one.
@@ -198,29 +236,29 @@ class Run:
 
     @property
     def time_spent(self) -> dict[str, float]:
-        """Where the time of a fit went: seconds by part, the largest first ("data" is waiting for batches; see
-        `events.TimeSpent`). Empty where that was not measured.
+        """Where the time of a fit went: seconds by part, the largest first ("data" is waiting for batches, "first
+        batch" the same at the beginning of an epoch; see `events.TimeSpent`). Empty where that was not measured.
         """
         return time_spent.total(e.parts for e in self.outline if isinstance(e, TimeSpent))
 
     @cached_property
     def health(self) -> tuple[Finding, ...]:
         """What went wrong, what slowed it down, and what to do about it, the worst first; empty where all is well."""
-        return examine(self.events)
+        return SearchResults(self.folder).with_results(examine(self.events))
 
-    def figure(self, what: str | None = None) -> PlotlyFigure:
-        """The run as an interactive plotly figure: all of it, or only `what`."""
-        from workbench.plots import plotly
+    def figure(self, what: str | None = None) -> Interactive:
+        """The run as an interactive plotly figure: all of it, or only `what`. `.save("run.html")` or `.save("run.png")` writes it."""
+        from workbench.plots.drawing import plotly
 
         return plotly.figure(self.charts(what))
 
-    def plot(self, what: str | Axes | None = None, ax: Axes | None = None) -> Figure | Axes:
-        """The run as a matplotlib figure: all of it, or only `what`.
+    def plot(self, what: str | Axes | None = None, ax: Axes | None = None) -> Picture | Axes:
+        """The run as a matplotlib figure: all of it, or only `what`. `.save("run.png")` writes it.
 
-        what: "loss", "lr", "grad_norm", "clip", "update_ratio", "time", or the name of a metric or of a value that the model
+        what: "loss", "lr", "grad_norm", "clip", "update_ratio", "gradient_noise_scale", "time", or the name of a metric or of a value that the model
         logged. With `ax`, only the first chart (of all: the loss) is drawn there, and `ax` is returned.
         """
-        from workbench.plots import matplotlib
+        from workbench.plots.drawing import matplotlib
 
         if what is not None and not isinstance(what, str):
             what, ax = None, what
@@ -231,7 +269,8 @@ class Run:
         """What `figure` and `plot` draw, as data: loss and gradient norms, or the search that the run was.
 
         `what`: "loss", "lr" (the schedule), "grad_norm", "clip" (norms before and after, and the share clipped),
-        "update_ratio" (how far updates moved each layer, with `track_update_ratio=True`), "time" (where it went), or the name of a validation metric or of a value that the model logged ("train_acc").
+        "update_ratio" (how far updates moved each layer, with `track_update_ratio=True`), "gradient_noise_scale" (with
+        `track_noise_scale`), "time" (where it went), or the name of a validation metric or of a value that the model logged ("train_acc").
         """
         searched = [] if self.kind == "fit" else chart_data.search_charts(self.outline)  # a fit may search on its way
         data = self._data
@@ -240,14 +279,19 @@ class Run:
         plots: dict[str, Callable[[], list[Chart]]] = {} if searched else {
             "loss": data.loss, "lr": data.lr, "grad_norm": data.grad_norm, "clip": data.clipping, "update_ratio": data.update_ratio,
             "time": lambda: [time_spent.time_spent(self.time_spent)] if self.time_spent else [],
+            "gradient_noise_scale": data.noise_scale,
         }  # fmt: skip
         charts = plots[what]() if what in plots else data.named(what)
         if not charts:
-            known = ", ".join(map(repr, [*(name for name, make in plots.items() if make()), *data.names()]))
+            known = ", ".join(map(repr, dict.fromkeys([*(name for name, make in plots.items() if make()), *data.names()])))
             known = known or "one, which plot() draws"
-            why = "; no gradient norms were recorded (track_grad_norm)" if what in plots else ""
-            why = "; the time of its parts was not measured" if what == "time" else why
-            why = "; no update ratios were measured (track_update_ratio=True)" if what == "update_ratio" else why
+            reasons = {
+                "time": "; the time of its parts was not measured",
+                "update_ratio": "; no update ratios were measured (track_update_ratio=True)",
+                "gradient_noise_scale": "; it takes track_noise_scale=True, several batches an update (accumulate_grad_batches=2, or "
+                "devices=2), and 50 updates before the first value",
+            }
+            why = reasons.get(what, "; no gradient norms were recorded (track_grad_norm)") if what in plots else ""
             raise ValueError(f"run {self.id} has no plot {what!r}{why}. It has: {known}")
         return charts
 
@@ -289,6 +333,7 @@ class Run:
 
     def _facts(self) -> list[tuple[str, str]]:
         facts = [("", f"{self.kind} {read.shown_status(self.status, self.unseen)}".strip()), ("updates", str(self.step))]
+        facts += [("name", self.name)] if self.name else []
         try:
             return facts + self._recorded_facts()
         except RecordGone:
@@ -306,7 +351,7 @@ class Run:
         if self.clip_share is not None:
             facts.append(("clipped", f"{self.clip_share:.0%}"))
         if self.clip_suggestion is not None:
-            facts.append(("suggested clip", f"{self.clip_suggestion:g}"))
+            facts.append(("suggested clip", rate(self.clip_suggestion)))
         if self.skipped:
             facts.append(("skipped", str(self.skipped)))
         if self.resumes:
@@ -403,32 +448,6 @@ class Run:
         return _read_only(read.logged(self.outline))
 
 
-class Runs(list[Run]):
-    """Runs in a list. Its repr reads the end of each record; the repr of one run adds its settings and its health."""
-
-    @classmethod
-    def of(cls, root: Path) -> Self:
-        """The fits recorded under `root`, oldest first."""
-        found = cls()
-        for summary in read.list_runs(root):
-            if summary.kind == "fit":
-                with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile
-                    found.append(Run._listed(summary))
-        return found
-
-    def __repr__(self) -> str:
-        rows = ",\n ".join(map(_line, self))
-        return f"[{rows}]"
-
-
-def _line(run: Run) -> str:
-    facts = [f"{run.kind} {read.shown_status(run.status, run.unseen)}".strip(), _count(str(run.step), "updates")]
-    with contextlib.suppress(OSError, ValueError):  # it was deleted meanwhile
-        metrics = {} if run.folder is None else read.summary(run.folder).metrics
-        facts += [f"{name} {value:.4g}" for name, value in metrics.items() if f"{name}_epoch" not in metrics]
-    return printable(f"<Run {run.id}: {' · '.join([*facts, f'time {duration(run.seconds)}'])}>")
-
-
 def _start(events: Iterable[Event]) -> RunStarted | None:
     return next((event for event in events if isinstance(event, RunStarted)), None)
 
@@ -436,19 +455,6 @@ def _start(events: Iterable[Event]) -> RunStarted | None:
 _BEFORE = 100
 """Events among which the beginning of a run is, which only messages may come before."""
 _COUNTS = ("updates", "epochs", "live changes")
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: "0.31 s", "41 s", "1 min 27 s", "2 h 05 min"; a dash where they are not finite."""
-    if not math.isfinite(seconds):
-        return "–"
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def _read_only(series: Series) -> Series:
@@ -462,4 +468,6 @@ def _count(value: str, name: str) -> str:
 
 
 def _text(name: str, value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) and value != 1.0 else setting_text.typed(name, value)
+    if isinstance(value, float) and value != 1.0:
+        return rate(value, 6) if name in RATES else f"{value:g}"
+    return setting_text.typed(name, value)

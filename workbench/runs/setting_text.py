@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.settings import Settings, SettingsError
+from workbench.units import RATES, rate
 from workbench.values import EarlyStopping
 
 
@@ -31,12 +32,14 @@ def text(value: Any) -> str:
 
 def typed(name: str, value: Any) -> str:
     """The same of setting `name`, such that typing it again means the same: of one GPU its number in brackets."""
+    if name in RATES and isinstance(value, float):
+        return rate(value, None)
     only = value[0] if isinstance(value, tuple) and len(value) == 1 else None
     return f"[{only}]" if isinstance(only, int) and not same(_settled(name, only), value) else text(value)
 
 
 def recorded(name: str, value: Any) -> str:
-    """The same for setting `name` as it is in a record, where JSON has lists for tuples."""
+    """The same for setting `name` as a record has it, where JSON has lists for tuples."""
     return typed(name, _settled(name, value))
 
 

@@ -10,13 +10,10 @@ import contextlib
 import json
 import math
 import os
-import random
-import re
-import shutil
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
@@ -24,18 +21,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from workbench.events import BY_LAYER, Event, StepsDone, size_of, to_line
-from workbench.runs.alive import identity
-from workbench.runs.files import append_to, make_folder, open_regular, write_whole
-from workbench.runs.read import HEADER, RECORD, RUNS, RunSummary, read_header, run_folders, summary
+from workbench.runs.folder.alive import identity
+from workbench.runs.folder.files import append_to, make_folder, open_regular, write_whole
+from workbench.runs.folder.ids import check_id, runs_folder
+from workbench.runs.read import HEADER, RECORD, read_header
 from workbench.runs.record.stream import count_lines
 from workbench.runs.record.thin import NEWEST, layer_size, next_stride, thinned_lines
 
-_ID = re.compile(r"\w[\w.-]{0,63}")
-_NUMBER = re.compile(r"(\d{4,})-[^\W\d]")  # not a date that someone chose as an id
-_DIGITS = re.compile(rb"[0-9]{1,18}")
 _TORN = b"~\n"
 """Ends a line that was cut by a failed write, and keeps it from ever reading as a whole one."""
-_GONE = ".gone-"
 _ASIDE = RECORD + ".new"
 _RESERVE, _RESERVED = ".reserve", 1 << 16
 """The name and size of a file in the folder of a running run: its space is for the end of the record on a full disk."""
@@ -43,17 +37,6 @@ _ROOM = 1 << 25
 """Bytes of columns that wait for a disk which takes no more, at most."""
 _AGAIN = 0.1
 """Seconds between two tries to write what waits."""
-_NEXT = "deleted-next"
-"""In the folder of a fit: a message has said that it goes with the next fit, in the record of the run that this file names."""
-FIT = "fit"
-"""The kind of runs that have weights."""
-_LONGEST_ID = 256
-"""Bytes of an id at most, of 64 characters."""
-_GIVEN = ".given"
-"""In `<root>/runs`: the numbers of the runs, a line each. Its end is read: no number at or below one there is given again."""
-_TAIL = 1 << 12
-_LARGEST_NUMBER = 10**9
-"""Larger numbers are of somebody else's making: the next run does not count on from them."""
 
 
 class RunFolder:
@@ -177,11 +160,6 @@ class RunFolder:
                 self._thin()
             return line
 
-    @property
-    def behind(self) -> bool:
-        """Whether something waits to be written."""
-        return bool(self._waiting)
-
     def catch_up(self, seconds: float) -> str:
         """Try for this long to write what waits, and drop what still does not fit. Returns, in words, what the
         record lacks; "": nothing.
@@ -297,176 +275,6 @@ class RunFolder:
 
     def _subfolder(self, name: str) -> Path:
         return make_folder(self.path / name)
-
-
-def runs_folder(root: Path) -> Path:
-    """`<root>/runs`, made with a `.gitignore` in the root if it was not there."""
-    folder = Path(root) / RUNS
-    folder.mkdir(parents=True, exist_ok=True)
-    ignore = folder.parent / ".gitignore"
-    # A root that holds other things, such as the project itself, must not be hidden from git as a whole.
-    ours = all(entry.name == RUNS for entry in folder.parent.iterdir())
-    if ours:
-        with contextlib.suppress(FileExistsError), ignore.open("x") as file:
-            file.write("*\n")
-    return folder
-
-
-def new_id(root: Path, kind: str) -> str:
-    """Reserve an id such as "0012-fit": the next number in this root, unique among concurrent processes.
-
-    The number is larger than those of all runs that were made here, also of deleted ones: a `Run` of a deleted run must
-    not find another one in its place. The folder is made here (mkdir is the lock); pass the id on to `RunFolder.create`.
-    """
-    folder = runs_folder(root)
-    word = re.sub(r"[^\w]+", "-", kind).strip("-").lstrip("0123456789-")[:32] or "run"
-    while True:
-        numbers = _numbers(folder)
-        number = max((known for known in (*numbers, *_given(folder)) if known < _LARGEST_NUMBER), default=0) + 1
-        while number in numbers:
-            number += 1
-        mine = folder / f"{number:04d}-{word}"
-        try:
-            mine.mkdir()
-        except FileExistsError:
-            continue
-        if _numbers(folder).count(number) == 1:
-            _note_given(mine)
-            return mine.name
-        # Another kind of job took the number at the same moment. Both may see both: step back, try again.
-        mine.rmdir()
-        time.sleep(random.SystemRandom().uniform(0, 0.01))  # the user's own random state does not change
-
-
-def check_id(id: str) -> str:
-    """`id` if it can name a folder within runs/, else ValueError."""
-    if not isinstance(id, str) or not _ID.fullmatch(id) or ".." in id or id.endswith("."):
-        raise ValueError(
-            f"{id!r} cannot be a run's id: letters, digits, '-', '_' and '.', at most 64, beginning with a letter or digit"
-        )
-    return id
-
-
-def prune(root: Path, kind: str, keep: int, spare: Collection[str] = ()) -> list[str]:
-    """Delete the oldest runs of this kind until `keep` are left; returns the deleted ids, oldest first. Other kinds
-    stay.
-
-    A fit holds weights that may be nowhere else: it is deleted only after `mark_next` (a message has named it before).
-    `spare`: ids that stay, such as those from which a job will start. Only runs that have ended are deleted: their
-    record ends with RunEnded, or their writer is known to be dead (`alive.liveness`). Folders without a readable
-    `run.json`, links, and everything outside `<root>/runs` are never touched; a `runs` that is itself a link is left
-    alone.
-    """
-    if keep < 0:
-        raise ValueError(f"keep={keep}: cannot keep fewer than no runs")
-    folder = Path(root) / RUNS
-    if folder.is_symlink() or not folder.is_dir():
-        return []
-    for left in folder.glob(f"{_GONE}*"):  # of a prune that was killed
-        _delete(left)
-    runs, excess = _of_kind(root, kind, keep)
-    gone: list[str] = []
-    for run in runs:
-        if len(gone) >= excess:
-            break
-        named = kind != FIT or (run.path / _NEXT).is_file()
-        if run.over and named and run.id not in spare and retire(run.path):
-            gone.append(run.id)
-    return gone
-
-
-def next_to_go(root: Path, keep: int, id: str) -> list[Path]:
-    """The folders of the fits that must go when there is one fit more than now, oldest first. `id`: the fit that runs now."""
-    runs, excess = _of_kind(root, FIT, keep - 1)
-    return [run.path for run in runs if run.over or run.id == id][: max(0, excess)]
-
-
-def mark_next(root: Path, folders: Sequence[Path], id: str) -> None:
-    """These fits may go with the next one, since the record of fit `id` names them; no other may. OSError: not written."""
-    for run in run_folders(root):
-        if run not in folders:
-            (run / _NEXT).unlink(missing_ok=True)
-    for folder in folders:
-        if not (folder / _NEXT).exists():
-            write_whole(folder / _NEXT, f"{id}\n".encode())
-
-
-def marked_by(run: Path) -> str | None:
-    """The id of the run whose record names this one, as its mark says (`mark_next`); None: it has no mark."""
-    try:
-        with open_regular(run / _NEXT) as file:
-            return check_id(file.read(_LONGEST_ID).decode().strip())
-    except (OSError, ValueError):
-        return None
-
-
-def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
-    """The runs of a kind, oldest first, and how many there are beyond `keep`; none where there are no more than that.
-
-    Runs that only count as running, since their process cannot be seen from here, are not counted.
-    """
-    folders = [path for path in run_folders(root) if _kind_of(path) == kind]
-    if len(folders) <= keep:
-        return [], 0
-    runs = []
-    for path in folders:
-        with contextlib.suppress(OSError, ValueError):  # being made, being deleted, or not ours
-            runs.append(summary(path))
-    runs = sorted((run for run in runs if not run.unseen), key=lambda run: (run.created, run.id))
-    return runs, len(runs) - keep
-
-
-def _kind_of(run: Path) -> Any:
-    try:
-        return read_header(run).get("kind")
-    except (OSError, ValueError):
-        return None
-
-
-def retire(path: Path) -> bool:
-    """Delete a run folder; False where it could not be moved."""
-    _note_given(path)  # a version before this one may have made it
-    # Renamed first: a run is either whole or not listed, also when the deletion is cut short.
-    grave = path.with_name(_GONE + path.name)
-    try:
-        path.rename(grave)
-    except OSError:  # another process pruned it, or it is not ours to move
-        return False
-    _delete(grave)
-    return True
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)  # removes links inside, never what they lead to
-
-
-def _numbers(folder: Path) -> list[int]:
-    return [int(found[1]) for name in os.listdir(folder) if (found := _NUMBER.match(name))]
-
-
-def _given(folder: Path) -> list[int]:
-    """The numbers at the end of the file of those that were given; none where it cannot be read."""
-    try:
-        with open_regular(folder / _GIVEN) as file:
-            file.seek(-min(_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
-            numbers = [int(number) for number in file.read(_TAIL).split() if _DIGITS.fullmatch(number)]
-            return [number for number in numbers if number < _LARGEST_NUMBER]
-    except (OSError, ValueError):
-        return []
-
-
-def _note_given(run: Path) -> None:
-    """Add a run's number to the file of those that were given, if it is larger; nothing where that cannot be written."""
-    found = _NUMBER.match(run.name)
-    if found is None or not max(_given(run.parent), default=0) < int(found[1]) < _LARGEST_NUMBER:
-        return
-    with contextlib.suppress(OSError):
-        number = append_to(run.with_name(_GIVEN))
-        try:
-            os.write(number, f"\n{found[1]}".encode())  # whatever another writer's line ends with
-        finally:
-            os.close(number)
 
 
 def _claim(path: Path) -> FileIO:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from workbench import units
 from workbench.share import segment
 
 _SMALL = 1 << 20
@@ -32,7 +33,7 @@ class Capacity:
         free = self.free() if size > _SMALL else size * 2
         if size <= free * _LEFT:
             return None, None
-        lacking = f"{size / 1e6:,.0f} MB of data are to be shared, and {free / 1e6:,.0f} MB of memory are free"
+        lacking = f"{units.size(size)} of data are to be shared, and {units.size(free)} of memory are free"
         if not segment.MEMFD:
             raise NotEnoughMemory(f"{lacking}: close what else is in memory, or train on less data.")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +41,7 @@ class Capacity:
         on_disk = disk.f_bavail * disk.f_frsize
         if size > on_disk * _LEFT:
             raise NotEnoughMemory(
-                f"{lacking}; the disk of {self.folder} has {on_disk / 1e6:,.0f} MB left, which is too little as well: free memory "
+                f"{lacking}; the disk of {self.folder} has {units.size(on_disk)} left, which is too little as well: free memory "
                 "or disk space, or train on less data."
             )
         return self.folder, f"{lacking}: they are in a file in {self.folder}, which is slower and is gone with the job."

@@ -71,7 +71,7 @@ class Unpickler(pickle.Unpickler):
         return _tensor_of_new_dtype if found is _V3 else found
 
     def _set_class(self, cls: type, state: Any) -> type:
-        """A class that came home is the notebook's own: cloudpickle would put copies of its methods into it,
+        """A class that came back to the notebook is the notebook's own: cloudpickle would put copies of its methods into it,
         which see a copy of the notebook's globals."""
         known: type = cls if cls in self._known else _cloudpickle._class_setstate(cls, state)
         return known

@@ -22,11 +22,11 @@ from workbench.share.pickling import storage_over
 from workbench.share.segment import Segment, Views
 
 _USES = 2
-"""Who leads to a storage: the tensor, and the Python object that we ask."""
+"""What refers to a storage: the tensor, and the Python object that we ask."""
 
 
 def rebind(tensors: Iterable[torch.Tensor], cache: BufferCache) -> int:
-    """Move those that lie on the cache as they are now, and that nobody else leads to; how many bytes were given up.
+    """Move the tensors whose present bytes are in the cache and to which nothing else refers; returns how many bytes were freed.
 
     To be called in the thread that works with these tensors, with no other at work on them.
     """
@@ -51,7 +51,7 @@ def rebind(tensors: Iterable[torch.Tensor], cache: BufferCache) -> int:
 
 
 def may_move(tensor: torch.Tensor) -> bool:
-    """Whether another memory under this tensor could be noticed by nobody."""
+    """Whether nobody could notice that this tensor has other memory."""
     plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and tensor.device.type == "cpu"
     if not plain or tensor.requires_grad or tensor.grad_fn is not None or tensor._is_view() or tensor.is_inference():
         return False

@@ -69,7 +69,7 @@ class Segment:
 
     @classmethod
     def attach(cls, handle: Handle) -> Segment:
-        """The segment behind a file descriptor (which then belongs to it) or a name, from `handle`."""
+        """The segment of a file descriptor (which then belongs to it) or of a name, from `handle`."""
         if isinstance(handle, int):
             return cls(handle, None, owner=False)
         return cls(None, shared_memory.SharedMemory(name=handle), owner=False)
@@ -84,7 +84,7 @@ class Segment:
         raise ValueError("this segment is closed")
 
     def again(self) -> Segment:
-        """The same segment once more, to be closed by itself."""
+        """The same segment once more, to be closed independently."""
         return Segment.attach(os.dup(self._fd) if self._fd is not None else self._memory.name)
 
     @property

@@ -80,7 +80,7 @@ def _first_count(value: Any) -> int | None:
 
 def is_several(batch: Any) -> bool:
     """Whether a batch is a tuple or list of parts. (A PackedSequence is a tuple by type alone: it is one thing.)"""
-    return isinstance(batch, (tuple, list)) and not isinstance(batch, PackedSequence)
+    return type(batch) in (tuple, list) or (isinstance(batch, (tuple, list)) and not isinstance(batch, PackedSequence))
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

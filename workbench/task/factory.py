@@ -10,7 +10,8 @@ from torch import nn
 
 from workbench.settings import Settings
 from workbench.task.compiled_model import uncompiled
-from workbench.task.data.spec import Collate, DataSpec
+from workbench.task.data.loader_parts import Collate
+from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 from workbench.task.hints import check_loss, refuse_unusable
 from workbench.task.lightning import overrides

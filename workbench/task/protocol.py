@@ -255,7 +255,7 @@ class Task(abc.ABC):
         return None
 
     def checking_steps(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, the dry run tries steps: the task also checks for mistakes that raise no error by themselves."""
+        """Inside, the dry run tries steps: the task also checks for mistakes that raise no error."""
         return contextlib.nullcontext()
 
     def drive(self, handle: Handle) -> None:  # noqa: B027  # only a manual task needs it
@@ -297,9 +297,11 @@ class Task(abc.ABC):
 
     def refuse_unused(self, given: Mapping[str, Any], stage: Phase = "fit") -> None:
         """Raise SettingsError for a setting that the user gave for this kind of job and that cannot take effect on
-        its data.
+        its data, and TaskError for a batch size larger than the training data.
         """
         specs = {"fit": self.train, "validate": self.val, "test": self.test, "predict": self.predict or self.test}
         spec = specs[stage]
         if spec is not None:
             spec.refuse_unused(given, train=stage == "fit")
+            if stage == "fit" and given.get("batch_size") is not None:
+                spec.refuse_larger(int(given["batch_size"]))

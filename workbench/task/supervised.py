@@ -113,15 +113,16 @@ class Supervised(Task):
         return float(self.samples_in(batch)) if self.loss_is_mean else 1.0
 
     def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
-        result, _, _, hiddens = self._forward(batch, extra.get("hiddens"), carries="hiddens" in extra)
-        if isinstance(result, Tensor) and "hiddens" not in extra:
+        carries = "hiddens" in extra
+        result, _, _, hiddens = self._forward(batch, extra.get("hiddens"), carries=carries)
+        if not carries and isinstance(result, Tensor):
             return result
         weight = reported_weight(result, "the loss")
         loss: Any = _loss_in(result)
         found = {"loss": loss}
         if weight is not None:
             found["weight"] = weight
-        if "hiddens" in extra:
+        if carries:
             found["hiddens"] = hiddens
         return found if len(found) > 1 else loss
 
@@ -220,12 +221,12 @@ class Supervised(Task):
 
     def _called(self, inputs: Any) -> Any:
         """The model's output for inputs by place or by name."""
-        by_name = isinstance(inputs, Mapping)
+        by_name = type(inputs) is not tuple and isinstance(inputs, Mapping)
+        places, names = ((), inputs) if by_name else (_as_tuple(inputs), {})
         try:
-            return self.model(**inputs) if by_name else self.model(*_as_tuple(inputs))
+            return self.model(*places, **names)
         except TypeError as error:
-            taken = fits(self.model.forward, **inputs) if by_name else fits(self.model.forward, *_as_tuple(inputs))
-            if taken:
+            if fits(self.model.forward, *places, **names):
                 raise
             if self._loss is None:
                 raise TaskError(hints.explain_missing_loss(self.model, inputs)) from error
@@ -268,9 +269,7 @@ class Supervised(Task):
             return ()
         refuse_built_in(settings, "scheduler=")
         if updates is None:
-            raise TaskError(
-                "scheduler= needs the number of updates, and the train loader has no length: give max_steps."
-            )
+            raise TaskError(f"scheduler= needs the number of updates, and {_why_unknown(settings)}: give max_steps.")
         made = self._scheduler(optimizer, updates)
         listed = made if isinstance(made, (list, tuple)) else [made]
         where = "scheduler(optimizer, updates) returned"
@@ -305,6 +304,8 @@ def _is_mean(loss: Callable[..., Any]) -> bool:
 
 
 def _as_tuple(batch: Any) -> tuple[Any, ...]:
+    if type(batch) is tuple:
+        return batch
     return tuple(batch) if is_several(batch) else (batch,)
 
 
@@ -340,3 +341,12 @@ def _loss_in(result: Any) -> Any:
     if not isinstance(result.get("loss"), Tensor):
         raise TaskError(f"the loss returned a dict with {sorted(result)}: it needs the loss, a tensor, under 'loss'.")
     return result["loss"]
+
+
+def _why_unknown(settings: Settings) -> str:
+    """Why nobody knows the number of updates of a run before it."""
+    if settings.epochs is None:
+        return "the run has no number of epochs"
+    if settings.truncated_bptt_steps is not None:
+        return "with truncated_bptt_steps each batch makes one for each of its pieces, whose number shows only when it is read"
+    return "the train loader has no length"

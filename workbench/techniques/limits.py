@@ -13,6 +13,11 @@ from workbench.settings import Settings
 from workbench.task.errors import TaskError
 
 
+def is_whole(part: float | str) -> bool:
+    """Whether a setting means all of something: 1.0 does, and 1 is one batch."""
+    return isinstance(part, float) and part == 1.0
+
+
 def fraction_of(length: int, fraction: float) -> int:
     """Return that fraction of `length` batches, rounded down: 0.29 of 100 is 29 (though 100 * 0.29 is 28.999… in floats)."""
     product = length * fraction

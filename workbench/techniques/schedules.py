@@ -98,8 +98,8 @@ def _warmup(settings: Settings, updates: int | None) -> int:
 
 def _unknown(what: str, instead: str) -> TaskError:
     return TaskError(
-        f"{what} needs the number of updates, which is not known for this run (training data without a length, or "
-        f"max_time alone): give max_steps, or {instead}."
+        f"{what} needs the number of updates, which is not known for this run (training data without a length, "
+        f"truncated_bptt_steps, or max_time alone): give max_steps, or {instead}."
     )
 
 

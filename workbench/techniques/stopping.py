@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
@@ -16,16 +16,32 @@ from workbench.values import EarlyStopping
 from workbench.values import seconds as in_seconds
 
 
+class Limits(NamedTuple):
+    """The length of a fit, as numbers; None: no limit."""
+
+    max_steps: int | None
+    max_epochs: int | None
+    max_seconds: float | None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        return cls(settings.max_steps, settings.epochs, None if settings.max_time is None else in_seconds(settings.max_time))
+
+    def reached(self, step: int, epoch: int, seconds: float) -> str:
+        """Return the setting that these updates, finished epochs and seconds have reached; "": none yet."""
+        if self.max_steps is not None and step >= self.max_steps:
+            return "max_steps"
+        if self.max_epochs is not None and epoch >= self.max_epochs:
+            return "max_epochs"
+        return "max_time" if self.max_seconds is not None and seconds >= self.max_seconds else ""
+
+
 def reached(settings: Settings, step: int, epoch: int, seconds: float) -> str | None:
     """Return in words which limit these updates, finished epochs and seconds have reached; None: none yet."""
-    most, epochs = settings.max_steps, settings.epochs
-    if most is not None and step >= most:
-        return f"max_steps={most} reached"
-    if epochs is not None and epoch >= epochs:
-        return f"max_epochs={epochs} reached"
-    if settings.max_time is not None and seconds >= in_seconds(settings.max_time):
-        return f"max_time={settings.max_time!r} reached"
-    return None
+    limits = Limits.of(settings)
+    name = limits.reached(step, epoch, seconds)
+    value = limits.max_epochs if name == "max_epochs" else getattr(settings, name, None)
+    return f"{name}={value!r} reached" if name else None
 
 
 def minimums_met(settings: Settings, step: int, epoch: int) -> bool:

@@ -236,7 +236,7 @@ class _Run:
         return flat(without_secrets({"run": event.run, "device": event.device, **event.settings, **self._facts()}))
 
     def _tell(self, tracker: GeneralTracker | None) -> RunEnded:
-        """Everything there is until the fit has ended; how it ended."""
+        """Send everything until the fit has ended; returns how it ended."""
         failures = 0
         while not isinstance(item := self._post.get(), RunEnded):
             if tracker is None or failures == PATIENCE or (isinstance(item, _Text) and not self._choice.words):
@@ -268,7 +268,7 @@ class _Run:
 
 
 class _Pace:
-    """Which updates a tracker is told of, by the clock of the run: `RATE` a second, `BURST` at once."""
+    """Selects the updates that a tracker gets, by the clock of the run: `RATE` a second, `BURST` at once."""
 
     def __init__(self) -> None:
         self._allowed = float(BURST)

@@ -1,4 +1,4 @@
-"""accelerate's MLflow tracker, with names that MLflow takes and the status that the fit ended with.
+"""Adapts accelerate's MLflow tracker: names that MLflow takes, and the status that the fit ended with.
 
 Runs go where MLflow's tracking URI says. The open run belongs to the thread: the user's own is left alone.
 """

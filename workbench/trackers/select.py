@@ -1,4 +1,4 @@
-"""What `trackers=` says: which of accelerate's trackers, with which arguments, or the user's own."""
+"""Reads `trackers=`: which of accelerate's trackers, with which arguments, or the user's own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ARGUMENTS: dict[str, Callable[[str, Path], dict[str, Any]]] = {
     "trackio": lambda run, folder: {"run_name": PROJECT, "name": run},
     "wandb": lambda run, folder: {"run_name": PROJECT, "name": run, "dir": str(folder)},
 }
-"""What each is made with; the user's arguments come over it."""
+"""The default arguments of each; the user's own replace them."""
 _PROJECT = {"comet_ml": "project_name", "swanlab": "project", "trackio": "project", "wandb": "project"}
 """The package's own word for what accelerate calls `run_name`."""
 _WORDS = ("comet_ml", "tensorboard", "wandb")
@@ -147,7 +147,7 @@ def choices(trackers: Any, root: Path) -> list[Choice]:
         else:
             raise SettingsError(f"trackers={item!r}: {_why_not(item)}")
     if len({choice.key for choice in found}) < len(found):
-        raise SettingsError(f"trackers={shown(without_secrets(trackers))}: one of them is there twice.")
+        raise SettingsError(f"trackers={shown(without_secrets(trackers))}: one of them is given twice.")
     return found
 
 

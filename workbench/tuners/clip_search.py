@@ -25,12 +25,14 @@ from workbench.engine.step import train_step
 from workbench.events import ClipSearchEnded, Emit, StepsDone
 from workbench.instruments.finite import NonFiniteError
 from workbench.plots.chart import Chart
-from workbench.plots.clipping import ENOUGH, clip_share, cut_by_value, suggest_clip
+from workbench.plots.drawing.drawable import Drawable
+from workbench.plots.training.clipping import ENOUGH, clip_share, cut_by_value, suggest_clip
 from workbench.runs.printable import printable
 from workbench.settings import Settings, SettingsError
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 from workbench.tuners.trial_batches import cycled_windows
+from workbench.units import rate
 from workbench.values import shown
 
 STANDS_OUT = 3.0
@@ -43,11 +45,12 @@ Norms = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class ClipSearch:
+class ClipSearch(Drawable):
     """What was found. `best`: the settings to take, as `bench.set(**found.best)` does; empty: none is needed.
 
     `suggestion`: the value that a tenth of the norms exceed, also where none is needed. `norms`: of each optimizer the
     2-norms of its gradients before clipping, one for each update. `reason` says why.
+    `figure()` and `plot()` draw the share of updates that each clip value would cut.
     """
 
     best: Mapping[str, Any]
@@ -67,20 +70,8 @@ class ClipSearch:
         """The share of the updates that this clip value would have cut, from 0 to 1."""
         return clip_share(self.norms, clip_val)
 
-    def figure(self) -> Any:
-        """The share of updates that each clip value would cut, as a plotly figure."""
-        from workbench.plots import plotly
-
-        return plotly.figure(self._chart())
-
-    def plot(self, ax: Any = None) -> Any:
-        """The same with matplotlib: a figure of its own, or drawn into `ax`, which is returned."""
-        from workbench.plots import matplotlib
-
-        return matplotlib.figure(self._chart()) if ax is None else matplotlib.draw(self._chart(), ax)
-
-    def _chart(self) -> Chart:
-        return cut_by_value(self.norms, self.suggestion)
+    def _charts(self) -> list[Chart]:
+        return [cut_by_value(self.norms, self.suggestion)]
 
     def __repr__(self) -> str:
         best = ", ".join(f"{name}={value!r}" for name, value in self.best.items()) or "unchanged"
@@ -98,7 +89,7 @@ class ClipRequest:
             raise SettingsError(f"updates={shown(self.updates)}: give a whole number of at least {ENOUGH}; 200 is usual.")
 
     def run(self, task: Task, settings: Settings, emit: Emit, stopped: Callable[[], bool]) -> ClipSearchEnded:
-        """Take the updates until `stopped()`, and read a clip value from their norms; the task is as it was before."""
+        """Take the updates until `stopped()`, and read a clip value from their norms; the task is restored."""
         if settings.gradient_clip_algorithm != "norm":
             raise TaskError(
                 f"find_clip_val measures norms, and gradient_clip_algorithm={settings.gradient_clip_algorithm!r} limits each entry: "
@@ -118,7 +109,7 @@ def conclusion(norms: tuple[tuple[float, ...], ...], ended: str) -> ClipSearchEn
         reason = "" if ended == "stopped" else f"fewer than {ENOUGH} updates have a finite gradient norm"
         return ClipSearchEnded({}, value, norms, reason, ended)
     highest = max(stands_out(one) for one in found)
-    share = f"{value:g} would cut {clip_share(found, value):.0%} of {max(map(len, found))} updates"
+    share = f"{rate(value)} would cut {clip_share(found, value):.0%} of {max(map(len, found))} updates"
     if highest < STANDS_OUT:
         reason = f"no norm stands out (the largest is {highest:.1f} times those around it), so clipping would change little; {share}"
         return ClipSearchEnded({}, value, norms, reason, ended)

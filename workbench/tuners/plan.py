@@ -1,4 +1,4 @@
-"""What `bench.tune()` found: workers, batch size, learning rate and clip value, each with its reason."""
+"""Defines `Plan`, the result of `bench.tune()`: workers, batch size, learning rate and clip value, each with its reason."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 from workbench.events import TuneStep
 from workbench.runs.printable import printable
-from workbench.tuners.batch_size_search import BatchSizes
+from workbench.tuners.batch_size.batch_size_search import BatchSizes
 from workbench.tuners.clip_search import ClipRequest, ClipSearch
-from workbench.tuners.curve import LRCurve
+from workbench.tuners.decay_search import WeightDecayRequest
+from workbench.tuners.learning_rate.curve import LRCurve
 from workbench.tuners.speed_search import PrecisionRequest, SpeedSearch, WorkersRequest, name_of
 
-SettingsRequest = WorkersRequest | PrecisionRequest | ClipRequest
+SettingsRequest = WorkersRequest | PrecisionRequest | ClipRequest | WeightDecayRequest
 """A search whose result is settings, and which opens the sessions that it needs itself."""
 
 

@@ -26,7 +26,8 @@ from workbench.events import Emit, SpeedSearchEnded, SpeedTrial
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.memory import is_out_of_memory
 from workbench.plots.chart import Chart
-from workbench.plots.speed import speed
+from workbench.plots.drawing.drawable import Drawable
+from workbench.plots.searches.speed import speed
 from workbench.runs.printable import printable
 from workbench.settings import Settings, SettingsError
 from workbench.task.protocol import Task
@@ -45,10 +46,11 @@ _BLOCKS = 10
 
 
 @dataclass(frozen=True)
-class SpeedSearch:
+class SpeedSearch(Drawable):
     """What was found. `best`: the settings to take, as `bench.set(**found.best)` does; `reason` says why.
 
     `trials` are in the order they were made, in updates/s (of all ranks together). `ended` says how the search ended.
+    `figure()` and `plot()` draw the updates/s of each trial, and the share of waiting.
     """
 
     best: Mapping[str, Any]
@@ -64,20 +66,8 @@ class SpeedSearch:
         end = next((e for e in reversed(found) if isinstance(e, SpeedSearchEnded)), SpeedSearchEnded({}, "", "not ended"))
         return cls(end.best, end.reason, trials, end.ended)
 
-    def figure(self) -> Any:
-        """Updates/s of each trial, and the share of waiting, as a plotly figure."""
-        from workbench.plots import plotly
-
-        return plotly.figure(self._chart())
-
-    def plot(self, ax: Any = None) -> Any:
-        """The same with matplotlib: a figure of its own, or drawn into `ax`, which is returned."""
-        from workbench.plots import matplotlib
-
-        return matplotlib.figure(self._chart()) if ax is None else matplotlib.draw(self._chart(), ax)
-
-    def _chart(self) -> Chart:
-        return speed(self.trials, self.best)
+    def _charts(self) -> list[Chart]:
+        return [speed(self.trials, self.best)]
 
     def __repr__(self) -> str:
         best = ", ".join(f"{name}={value!r}" for name, value in self.best.items()) or "none"
@@ -96,7 +86,7 @@ class SpeedSearch:
 
 
 def name_of(values: Mapping[str, Any]) -> str:
-    """The values as they are written in code."""
+    """The values as text, as in code."""
     return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 
@@ -121,20 +111,20 @@ class WorkersRequest:
         for number in _numbers(settings, self.max_val):
             if stopped():
                 return SpeedSearchEnded({}, "", "stopped")
-            trials.append(attempt(task, settings, {"num_workers": number}, emit, seconds=self.seconds_per_trial, required=number == 0))
+            trials.append(attempt(task, settings, _with_workers(settings, number), emit, seconds=self.seconds_per_trial, required=number == 0))
             end = _enough_workers(trials)
             if end:
                 break
-        best, reason = best_workers(trials)
-        for values in _variations(settings, best["num_workers"]):
+        found, reason = best_workers(trials)
+        best = next(t for t in trials if t.values == found)
+        for values in _variations(settings, best):
             if stopped():
                 return SpeedSearchEnded({}, "", "stopped")
-            before = next(t for t in trials if t.values == best)
-            trials.append(attempt(task, settings, {**best, **values}, emit, seconds=self.seconds_per_trial))
-            if _clearly_faster(trials[-1], before):
-                times = (trials[-1].updates_per_second or 0.0) / (before.updates_per_second or math.inf)
-                best, reason = dict(trials[-1].values), f"{reason} {name_of(values)} makes it {times:.2g}x as fast again."
-        return SpeedSearchEnded(best, reason, end or "all numbers tried")
+            trials.append(attempt(task, settings, {**best.values, **values}, emit, seconds=self.seconds_per_trial))
+            if _clearly_faster(trials[-1], best):
+                times = (trials[-1].updates_per_second or 0.0) / (best.updates_per_second or math.inf)
+                best, reason = trials[-1], f"{reason} {name_of(values)} makes it {times:.2g}x as fast again."
+        return SpeedSearchEnded(dict(best.values), reason, end or "all numbers tried")
 
 
 @dataclass(frozen=True)
@@ -188,10 +178,20 @@ def _numbers(settings: Settings, most: int | None) -> Iterator[int]:
     yield most
 
 
-def _variations(settings: Settings, workers: int) -> Iterator[dict[str, Any]]:
-    """What else may be faster with so many workers, where it is not set already."""
+def _with_workers(settings: Settings, number: int) -> dict[str, Any]:
+    """The settings for so many workers: without any, none of them reads ahead."""
+    ahead = {} if number or settings.prefetch_factor is None else {"prefetch_factor": None}
+    return {"num_workers": number, **ahead}
+
+
+def _variations(settings: Settings, best: SpeedTrial) -> Iterator[dict[str, Any]]:
+    """What else may be faster than the best number of workers, where it is not set already."""
+    workers, waits = best.values["num_workers"], (best.waiting or 0.0) >= KEEPS_UP
     if workers and not settings.persistent_workers:
         yield {"persistent_workers": True}
+    if workers and waits and settings.prefetch_factor is None:
+        yield {"prefetch_factor": 4}
+        yield {"prefetch_factor": 8}
     if settings.pin_memory is False and settings.accelerator != "cpu" and torch.cuda.is_available():
         yield {"pin_memory": True}
 
@@ -276,7 +276,7 @@ def measured(session: Session, settings: Settings, values: Mapping[str, Any], se
     """Take updates for about so many seconds, but at least `updates`, after some that get everything ready. The trial's loss
     is the mean of the last ten of the first `updates`; 0: of all.
     """
-    ready = 3 + 2 * settings.num_workers  # workers have read two batches each before the first is asked for
+    ready = 3 + (settings.prefetch_factor or 2) * settings.num_workers  # workers read so many batches each ahead
     waits, times, losses = list[float](), list[float](), list[torch.Tensor]()
     windows = cycled_windows(session.task, settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
     session.train_mode()

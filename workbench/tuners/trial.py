@@ -31,7 +31,7 @@ from workbench.task.data.spec import set_epoch
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 from workbench.techniques.accumulation import size_at
-from workbench.tuners.batch_size_search import NotEnoughData
+from workbench.tuners.batch_size.batch_size_search import NotEnoughData
 from workbench.tuners.stages import data_of_stage
 from workbench.tuners.trial_batches import NoBatch, cycled_windows
 
@@ -82,7 +82,7 @@ def measure_here(
 
 
 def measure_within(session: Session, settings: Settings, size: int, steps: int) -> Trial:
-    """The same trial of a fit inside its own session, between two updates: afterwards it is as it was before."""
+    """The same trial of a fit inside its own session, between two updates, which is restored."""
     settings = at_size(settings, size)
     with scratch(session):
         try:
@@ -100,7 +100,7 @@ def measure_within(session: Session, settings: Settings, size: int, steps: int) 
 
 
 def at_size(settings: Settings, size: int, method: str = "fit") -> Settings:
-    """With this batch size, and nothing that depends on how many batches there are: their number is not what is tried."""
+    """The settings with this batch size, without those that depend on the number of batches, which a trial does not try."""
     sized = {"batch_size": size, "drop_last": True} if method == "fit" else {}
     return settings.replace(
         **sized,

@@ -1,4 +1,4 @@
-"""Training batches for a search, cycled from a loader of its own, so that the fit's order does not change."""
+"""Yields training batches for a search, cycled from a loader of its own, so that the fit's order does not change."""
 
 from __future__ import annotations
 

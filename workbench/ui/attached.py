@@ -12,10 +12,12 @@ from weakref import WeakValueDictionary
 import ipywidgets as widgets
 
 from workbench.events import Changed, Event, Message, RunEnded, RunStarted, Status, StatusChanged
+from workbench.runs import health
 from workbench.runs.record.event_log import since
+from workbench.settings import Settings, SettingsError, reason
 from workbench.settings_kwargs import LiveKwargs
-from workbench.ui import format, static_output
-from workbench.ui.canvas.messages import cut
+from workbench.ui import format, static_output, texts
+from workbench.ui.canvas.transport.messages import cut
 from workbench.ui.canvas.widget import LiveView
 from workbench.ui.controls import next_actions, setting_control
 from workbench.ui.controls.notice import Notice
@@ -66,20 +68,21 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
         self._in_run: dict[str, Any] = {}
         self._lock = threading.RLock()
         """Makes the latest offer follow the latest state: a user's edit and the job's events come on two threads."""
-        self.pause = button("❚❚ Pause", "Wait before the next update", self._pause)
-        self.stop = button("■ Stop", "End at the next update and keep the results so far", lambda: self.notice.attempt("Stop", job.stop))
-        self.validate = button("Validate now", "Check the validation data before the next update", lambda: self.notice.attempt("Validate now", job.validate))
-        self.checkpoint = button("Save a checkpoint now", "Write one before the next update", lambda: self.notice.attempt("Save a checkpoint now", job.checkpoint))
+        self.pause = button(texts.PAUSE, texts.PAUSE_TOOLTIP, self._pause)
+        self.stop = button(texts.STOP, texts.STOP_TOOLTIP, lambda: self.notice.attempt(texts.ACTIONS["stop"], job.stop))
+        self.validate = button(texts.VALIDATE, texts.VALIDATE_TOOLTIP, lambda: self.notice.attempt(texts.VALIDATE, job.validate))
+        self.checkpoint = button(texts.CHECKPOINT, texts.CHECKPOINT_TOOLTIP, lambda: self.notice.attempt(texts.CHECKPOINT, job.checkpoint))
         self.boxes = {name: setting_control.make(name, getattr(job.settings, name)) for name in _CHANGED}
-        self.apply = button("Apply to the run", "From the next update on", self._apply).add_class("wb-apply")
+        self.apply = button(texts.APPLY, texts.APPLY_TOOLTIP, self._apply).add_class("wb-apply")
         self.notice, self.canvas = Notice(), LiveView()
         self._of_a_fit = [self.pause, self.validate, self.checkpoint, *(box.widget for box in self.boxes.values())]
         bar = widgets.Box([self.pause, self.stop, self.validate, self.checkpoint, *(box.widget for box in self.boxes.values()), self.apply])
         super().__init__([_title(job), bar.add_class("wb-run"), self.notice, self.canvas])
         self.add_class("wb-panel")
         for name, box in self.boxes.items():
-            box.widget.description = next_actions.LIVE[name]
+            box.widget.description = texts.LIVE[name]
             box.widget.layout.width, box.widget.style.description_width = "130px", "auto"
+            box.stands_in(bar)
             box.widget.observe(lambda _: self._edited(), "value")
         self.static_output = static_output.StaticOutput(f"workbench-{self.model_id}")
         self._cells = static_output.CellEnds(self._cell_ends)
@@ -88,7 +91,7 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
         heard_whole(self, self._lock)
         self.canvas.put("followed", True)
         job.on_request(lambda code: self.canvas.put("code", cut(code, 2000)))
-        self.canvas.on_request = lambda message: self.notice.attempt("The canvas", lambda: self._asked(message))
+        self.canvas.on_request = lambda message: self.notice.attempt(texts.ACTIONS["canvas"], lambda: self._asked(message))
         self.canvas.observe(lambda change: self._dragged("lr", change["new"]), "marker")
         self.canvas.observe(lambda change: self._dragged("gradient_clip_val", change["new"]), "clip")
         self.dispatcher = Dispatcher(self._hear, self.canvas.flush, self.notice.error)  # type: ignore[arg-type]
@@ -144,7 +147,8 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
             case Changed():
                 self._take({name: value for name, value in event.values.items() if name in _CHANGED})
             case Message():
-                self.notice.say(event.text, event.level)
+                if not health.replaces_message(event):
+                    self.notice.say(event.text, event.level)
             case RunEnded():
                 self._ended(event)
             case StatusChanged():
@@ -160,10 +164,7 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
                     self.boxes[name].write(value)
 
     def _ended(self, event: RunEnded) -> None:
-        if event.error is not None:
-            last = event.error.strip().splitlines()[-1:] or ["no reason was given"]
-            self.notice.say(f"{format.job(self._job.kind)} failed. {last[0]}", "error")
-        self.static_output.over(self._job.events, lambda error: self.notice.error(error, "The picture of this job"))
+        self.static_output.over(self._job.events, lambda error: self.notice.error(error, texts.ACTIONS["picture"]))
 
     def _follow(self, status: Status | None = None) -> None:
         """Set the buttons to what can be done now."""
@@ -172,14 +173,16 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
         self.stop.disabled = not live
         for one in self._of_a_fit:
             one.disabled = not (live and self._job.kind == "fit")
-        self.pause.description = "▶ Resume" if status == "paused" else "❚❚ Pause"
+        self.pause.description = texts.RESUME if status == "paused" else texts.PAUSE
         self._paused = status == "paused"
         self._edited()
 
     def _edited(self) -> None:
         """Move the lines in the canvas to the values in the boxes, and let them be dragged while that makes sense."""
         with self._lock:
-            values = {name: 0.0 if self.pause.disabled else box.read() or 0.0 for name, box in self.boxes.items()}
+            for name, box in self.boxes.items():
+                box.mark(_refusal(name, box.read()))
+            values = {name: 0.0 if self.pause.disabled or box.why else box.read() or 0.0 for name, box in self.boxes.items()}
             self.canvas.marker, self.canvas.clip = values["lr"], values["gradient_clip_val"]
             self._offer_change()
 
@@ -193,37 +196,46 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
             wanted = self._wanted() if not self.pause.disabled else {}
             shown(self.apply, bool(wanted))
             if wanted:
-                self.apply.description = f"Apply to the run: {next_actions.in_words(wanted)}"
+                self.apply.description = texts.apply(next_actions.in_words(wanted))
 
     def _wanted(self) -> dict[str, Any]:
-        read = {name: self.boxes[name].read() for name in self._in_run}
+        read = {name: self.boxes[name].read() for name in self._in_run if not self.boxes[name].why}
         return {name: value for name, value in read.items() if value != self._in_run[name]}
 
     def _pause(self) -> None:
-        self.notice.attempt("Pause", self._job.resume if self._paused else self._job.pause)
+        self.notice.attempt(texts.ACTIONS["pause"], self._job.resume if self._paused else self._job.pause)
 
     def _apply(self) -> None:
         wanted = self._wanted()
         if wanted:
-            self.notice.attempt("Apply to the run", lambda: self._job.change(**wanted))
+            self.notice.attempt(texts.APPLY, lambda: self._job.change(**wanted))
 
     def _asked(self, message: Mapping[str, Any]) -> None:
         """Carry out a request from the canvas; a clip value waits in its box for Apply."""
         match message:
             case {"what": "use_clip"} if self.pause.disabled:
-                raise ValueError(f"{self._job.id} does not train now: nothing in it can be changed.")
+                raise ValueError(texts.not_training(self._job.id))
             case {"what": "use_clip", "value": float(clip) | int(clip)}:
                 self.boxes["gradient_clip_val"].write(clip)
             case {"what": "measure_ratios", "on": bool(on)}:
                 self._job.change(track_update_ratio=on)
             case _:
-                raise ValueError(f"{dict(message)!r} cannot be asked of a job of another process.")
+                raise ValueError(texts.not_of_attached(dict(message)))
 
 
 # A view holds its job, so its id stays the job's as long as the view exists.
 _OPEN: WeakValueDictionary[int, AttachedPanel] = WeakValueDictionary()
 
 
+def _refusal(name: str, value: Any) -> str:
+    """Why a value is not valid; "": it is."""
+    try:
+        Settings.make(**{name: value})
+    except SettingsError as error:
+        return reason(name, value, error)
+    return ""
+
+
 def _title(job: AttachedJob) -> widgets.HTML:
-    said = f"<b>{html.escape(job.id)}</b> <span>· {html.escape(format.job(job.kind))}, done by another process</span>"
+    said = f"<b>{html.escape(job.id)}</b> <span>· {html.escape(texts.job_by_another_process(format.job(job.kind)))}</span>"
     return widgets.HTML(said).add_class("wb-title")

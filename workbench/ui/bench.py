@@ -1,4 +1,4 @@
-"""Says what the panel and its parts call of a bench, so that nothing here imports `workbench.bench`."""
+"""Defines the protocol of a bench for the panel and its parts, so that nothing here imports `workbench.bench`."""
 
 from __future__ import annotations
 
@@ -51,6 +51,9 @@ class Bench(Protocol):
     def find_clip_val(self) -> Any:
         """Start a search for a clip value."""
 
+    def find_weight_decay(self) -> Any:
+        """Start a search for a weight decay."""
+
     def tune(self) -> Any:
         """Start a search for workers, a batch size, a learning rate and a clip value."""
 
@@ -71,6 +74,11 @@ class Bench(Protocol):
 
     def delete(self, run: str) -> None:
         """Delete a recorded run."""
+
+    def annotate(
+        self, run: str, *, name: str | None = ..., notes: str | None = ..., tags: Iterable[str] | None = ..., pinned: bool | None = ...
+    ) -> None:
+        """Give a recorded run a name, notes, tags or a pin."""
 
     def subscribe(self, callback: Any) -> Any:
         """Call `callback` with every event from now on; returns a function that ends this."""

@@ -1,4 +1,4 @@
-"""The panel: controls above, the live canvas below, and the bench that they act on.
+"""Defines the panel: controls above, the live canvas below, and the bench that they act on.
 
 Callbacks of the controls only ask the bench, which returns at once; they may come on any thread. The bench's events
 come through the dispatcher, on its thread. One lock keeps the two from setting a control at the same time.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 from weakref import WeakValueDictionary
@@ -28,25 +28,28 @@ from workbench.events import (
     Status,
     StatusChanged,
 )
+from workbench.runs import health
 from workbench.runs.record.event_log import RecordGone, newest, now
 from workbench.runs.record.sequence import stream
 from workbench.runs.record.stream import joined
 from workbench.runs.setting_text import same, setting_text
-from workbench.settings import SettingsError
-from workbench.ui import format, static_output
+from workbench.settings import reason
+from workbench.ui import format, static_output, texts
 from workbench.ui.bench import Bench
 from workbench.ui.canvas.requests import CanvasRequests
-from workbench.ui.canvas.sweeps import EARLIER
+from workbench.ui.canvas.searches.sweeps import EARLIER
+from workbench.ui.canvas.transport.messages import cut
 from workbench.ui.canvas.widget import LiveView
 from workbench.ui.controls import next_actions
 from workbench.ui.controls.export import ExportForm
 from workbench.ui.controls.finders import Finders
 from workbench.ui.controls.form import Form
 from workbench.ui.controls.header import Finding, Header
-from workbench.ui.controls.notice import Notice
+from workbench.ui.controls.notice import CLICKED, Notice
 from workbench.ui.controls.run_buttons import Actions, RunButtons
 from workbench.ui.controls.run_history import RunHistory
-from workbench.ui.controls.widget_utils import heard_whole, reachable, shown, tree
+from workbench.ui.controls.setting_control import SettingControls
+from workbench.ui.controls.widget_utils import heard_whole, off, reachable, shown, tree
 from workbench.ui.dispatcher import Dispatcher
 
 
@@ -74,20 +77,20 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._on_their_way: dict[int, BenchEvent] = {}
         """The events of `_replayed` that may come after `_CAUGHT_UP`: the last few of the jobs that were running."""
         self.notice = Notice()
-        self._finders = Finders(bench, self.notice.attempt)
+        self.controls = SettingControls(bench.settings, self._edit, self._offer_jobs)
+        self._finders = Finders(bench, self._begin)
         finding = Finding(
             self._finders.find_batch_size, self._finders.find_lr, self._finders.find_clip_val, self._look_at, self._use
         )  # fmt: skip
-        self.header = Header(bench.settings, self._edit, finding, bench.summary.optimizers)
+        self.header = Header(bench.settings, self.controls, lambda lr: self._move("lr", lr), finding, bench.summary.optimizers)
         self.canvas = LiveView(marker=bench.settings.lr, clip=bench.settings.gradient_clip_val or 0.0)
+        self.canvas.search_in(bench.root)
         self.export_form = ExportForm(bench, lambda: self.run, self.canvas.put, self.notice)
         self.run = RunButtons(Actions(
             self._fit, self._continue, self._pause, self._stop, self._apply, self._validate, self._checkpoint,
-            self.export_form.show, self.export_form.write, self._tune,
+            self.export_form.show, self._tune,
         ))  # fmt: skip
-        self.form = Form(bench.settings, self._edit, self._finders.of_settings, self._use)
-        self._refusals: set[str] = set()
-        """Settings whose typed values were refused and whose notices are shown."""
+        self.form = Form(bench.settings, self.controls, self._finders.of_settings, self._use)
         self.canvas.draw(SettingsSet(bench.settings.model_dump()))
         super().__init__([_title(bench.summary), self.header, self.run, self.form, self.notice, self.canvas])
         self.add_class("wb-panel")
@@ -97,12 +100,13 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         """Jobs that had ended when the last cell ended."""
         shown(self.form, False)
         self.run.settings.observe(lambda change: shown(self.form, change["new"]), "value")
-        self.canvas.observe(lambda change: self._edit("lr", change["new"]), "marker")
-        self.canvas.observe(lambda change: self._edit("gradient_clip_val", change["new"] or None), "clip")
-        self.history = RunHistory(bench, self.canvas, lambda: _to_be_seen(bench.jobs), self.notice.error)
+        self.canvas.observe(lambda change: self._move("lr", change["new"]), "marker")
+        self.canvas.observe(lambda change: self._move("gradient_clip_val", change["new"] or None), "clip")
+        self.history = RunHistory(bench, self.canvas, lambda: _to_be_seen(bench.jobs), self.notice.error, self._offer_runs)
         self.canvas.on_request = CanvasRequests(
-            bench, self.notice.error, self.export_form.open, self.history.refresh, lambda event: self.dispatcher.put(event), self.canvas.put
-        )
+            bench, self.notice.error, self.export_form, self.history.refresh, lambda event: self.dispatcher.put(event),
+            self._continue_run, self.history.deletions,
+        )  # fmt: skip
         self.canvas.on_open = self.history.look
         reachable(self)
         heard_whole(self, self._lock)
@@ -138,7 +142,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         data, metadata = super()._repr_mimebundle_(**kwargs), {}
         if isinstance(data, tuple):
             data, metadata = data
-        data["text/plain"] = f"Tuning Workbench · {_facts(self._bench.summary)}\n{self.static_output.text()}".strip()
+        data["text/plain"] = f"{texts.panel_title(_facts(self._bench.summary))}\n{self.static_output.text()}".strip()
         if static_output.in_notebook():
             self.static_output.open()
             self._cells.watch()
@@ -148,71 +152,97 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     # -- from the person to the bench --------------------------------------------------------------------------
 
-    def _edit(self, name: str, value: Any) -> None:
-        """A control was moved: update the bench's settings, and all other controls of the same setting."""
+    def _edit(self, name: str, value: Any) -> str:
+        """Set a setting, and show it in all of its controls. Returns why it was refused; "": it was not."""
         with self._lock:
-            known = same(getattr(self._bench.settings, name), value)
-            if known and name not in self.form.refused:
-                return
+            if same(getattr(self._bench.settings, name), value):
+                return ""
+            given = setting_text(value)
             try:
-                if not known:
-                    self._bench.set(**{name: setting_text(value)})
-            except SettingsError as error:
-                self.notice.drop(_about(name))
-                self.notice.error(error, about=_about(name))
-                self._refusals.add(name)
-                self._show_settings()
-                return
+                self._bench.set(**{name: given})
+            except Exception as error:  # noqa: BLE001 - shown where the value was entered
+                return reason(name, given, error)
             self._show_settings()
-            self._put_right(self._refusals - self.form.refused)
+            return ""
+
+    def _move(self, name: str, value: Any) -> None:
+        """Set a setting by its slider or by its line in the canvas, which go back if it is refused."""
+        why = self._edit(name, value)
+        if why:
+            self.notice.say(texts.failed(name, why), "error")
+            self._show_settings()
 
     def _use(self, changes: dict[str, Any]) -> None:
         """Use what a search found."""
         with self._lock:
-            self.notice.attempt("Use what was found", lambda: self._bench.set(**changes))
+            self.notice.attempt(texts.ACTIONS["use"], lambda: self._bench.set(**changes))
             self._show_settings()
 
     def _look_at(self, optimizer: int) -> None:
         self.canvas.look_at(optimizer)
         self._finders.look_at(self.header, optimizer)
 
+    def _begin(self, doing: str, kind: str, call: Callable[[], object], of: str = "") -> None:
+        """Start a job for a click: one of a kind at a time, and none while a box holds an invalid value.
+
+        of: the setting that the job searches a value for, whose box need not be valid.
+        """
+        with self._lock:  # the second of two clicks finds a job that waits
+            wrong = [name for name in self.controls.refused if name != of]
+            if wrong:
+                self.notice.drop(_WRONG)
+                self.notice.say(texts.correct_first(doing, wrong), "error", about=_WRONG)
+            elif not self._state_of(kind):
+                self.notice.attempt(doing, call)
+            self._offer_jobs()
+
+    def _state_of(self, kind: str) -> str:
+        """The status of a job of this kind that waits or runs; "": there is none."""
+        return next((job.status for job in self._bench.jobs if job.kind == kind and job.status in next_actions.GOING), "")
+
     def _fit(self) -> None:
-        self.notice.attempt("Fit", self._bench.fit)
+        self._begin(texts.ACTIONS["train"], "fit", self._bench.fit)
 
     def _tune(self) -> None:
-        self.notice.attempt("Tune", self._bench.tune)
+        self._begin(texts.ACTIONS["tune"], "tune", self._bench.tune)
 
     def _continue(self) -> None:
-        with self._lock:  # the second of two clicks finds a fit that waits
+        with self._lock:
             more = next_actions.more_to_do(self._bench.jobs, self._bench.settings)
             if more is not None:
-                self.notice.attempt("Continue", lambda: self._bench.fit(start="continue", **more))
-            self._offer_to_continue()
+                self._begin(texts.ACTIONS["continue"], "fit", lambda: self._bench.fit(start="continue", **more))
+
+    def _continue_run(self, run: str) -> None:
+        """Continue a recorded run."""
+        with self._lock:
+            known = next((one for one, _ in self.history.runs if one.id == run), None)
+            more = {} if known is None else next_actions.lengths(known, self._bench.settings)
+            self._begin(texts.ACTIONS["continue"], "fit", lambda: self._bench.fit(start=run, **more))
 
     def _pause(self) -> None:
         job = self._job()
         if job is not None:
-            self.notice.attempt("Pause", job.resume if self._status == "paused" else job.pause)
+            self.notice.attempt(texts.ACTIONS["pause"], job.resume if self._status == "paused" else job.pause)
 
     def _stop(self) -> None:
         job = self._job()
         if job is not None:
-            self.notice.attempt("Stop", job.stop)
+            self.notice.attempt(texts.ACTIONS["stop"], job.stop)
 
     def _apply(self) -> None:
         job, changes = self._job(), next_actions.differences(self._bench.settings, self._in_run)
         if job is not None and changes:
-            self.notice.attempt("Apply to the run", lambda: job.change(**changes))
+            self.notice.attempt(texts.APPLY, lambda: job.change(**changes))
 
     def _validate(self) -> None:
         job = self._job()
         if job is not None:
-            self.notice.attempt("Validate now", job.validate)
+            self.notice.attempt(texts.VALIDATE, job.validate)
 
     def _checkpoint(self) -> None:
         job = self._job()
         if job is not None:
-            self.notice.attempt("Save a checkpoint now", job.checkpoint)
+            self.notice.attempt(texts.CHECKPOINT, job.checkpoint)
 
     def _job(self) -> Any:
         """The running job that the canvas shows; else the first that has not ended: it runs, or is next."""
@@ -254,9 +284,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             if event is _CAUGHT_UP:
                 self._replayed = {key: e for key, e in self._on_their_way.items() if key in self._replayed}
                 self._on_their_way = {}
-            elif isinstance(event, StatusChanged) and event.status == "queued":
+            elif isinstance(event, StatusChanged) and event.status in ("queued", "stopped"):  # the bench's own
                 self._show_queued()
-                self._offer_to_continue()
+                self._offer_jobs()
             else:
                 self._draw(event)
 
@@ -286,7 +316,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 self._in_run.update({name: value for name, value in event.values.items() if name in next_actions.LIVE})
                 self._offer_change()
             case Message():
-                self.notice.say(event.text, event.level, about=_said_in(self._run_id))
+                if not health.replaces_message(event):
+                    self.notice.say(event.text, event.level, about=_said_in(self._run_id))
             case Resumed():
                 self.notice.drop(_said_in(self._run_id))  # messages until here are of another run
             case SettingsSet():
@@ -294,12 +325,13 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             case RunEnded():
                 self._ended(event)
             case Deleted():
-                self._offer_to_continue()
+                self._offer_jobs()
             case _:
                 pass  # the canvas has drawn it
 
     def _started(self, event: RunStarted) -> None:
         self._run_id, self._kind = event.run, event.kind
+        self.notice.drop(CLICKED)
         if event.kind == "fit":
             self._in_run = {name: event.settings.get(name) for name in next_actions.LIVE}
         self._follow("running")
@@ -309,13 +341,10 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._in_run = {}
         self._follow(event.status)
         self._offer_change()
-        if event.error is not None:
-            last = event.error.strip().splitlines()[-1:] or ["no reason was given"]
-            self.notice.say(f"{format.job(self._kind)} failed. {last[0]}", "error")
         jobs = [job for job in self._bench.jobs if job.id == self._run_id]
         job = jobs[-1] if jobs else None  # the last of them: where the newest run was deleted, its id may be used again
         if job is not None:
-            self.static_output.over(job.events, lambda error: self.notice.error(error, "The picture of this job"))
+            self.static_output.over(job.events, lambda error: self.notice.error(error, texts.ACTIONS["picture"]))
         self.export_form.ended(job)
         self._run_id = self._kind = ""  # a job that is stopped before its turn ends without a start
         self._show_queued()
@@ -329,37 +358,49 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def _follow(self, status: Status) -> None:
         self._status = status
         self.run.follow(status, self._kind)
-        self._offer_to_continue()
+        self._offer_jobs()
 
     def _show_settings(self) -> None:
         """Set all controls to the bench's settings."""
         with self._lock:
             settings = self._bench.settings
+            self.controls.show(settings)
             self.header.show(settings)
-            marked = set(self.form.refused)
             self.form.show(settings)
-            self._put_right(marked - self.form.refused)
             self.canvas.marker = settings.lr
             self.canvas.clip = settings.gradient_clip_val or 0.0
             self._offer_change()
-            self._offer_to_continue()
+            self._offer_jobs()
 
-    def _put_right(self, names: set[str]) -> None:
-        """Remove the notices about these settings."""
-        for name in names:
-            self.notice.drop(_about(name))
-        self._refusals -= names
-
-    def _offer_to_continue(self) -> None:
+    def _offer_jobs(self) -> None:
+        """Show which jobs can be started now, and which wait."""
+        wrong = self.controls.refused
+        if not wrong:
+            self.notice.drop(_WRONG)
+        self.run.offer_to_train(self._state_of("fit"), wrong)
         self.run.offer_to_continue(next_actions.more_to_do(self._bench.jobs, self._bench.settings) is not None)
+        off(self.run.tune, bool(self._state_of("tune")))
+        self._finders.show_busy(self.header, self.form, lambda kind: bool(self._state_of(kind)))
+        self._offer_runs()
+        first = self._job()
+        waiting = [job for job in self._bench.jobs if job.status == "queued" and job is not first]
+        self.canvas.put("queue", [{"job": cut(job.id, 80), "words": format.job(job.kind)} for job in waiting])
+
+    def _offer_runs(self) -> None:
+        """Show which recorded runs can be continued now."""
+        with self._lock:
+            settings, parameters = self._bench.settings, self._bench.summary.parameters
+            busy = texts.BUSY if self._state_of("fit") else ""
+            runs = self.history.runs
+            why = {one.id: busy or next_actions.why_not_continued(one, resumable, settings, parameters) for one, resumable in runs}
+            self.canvas.put("ended", {run: cut(text, 200) for run, text in why.items() if text})
 
     def _offer_change(self) -> None:
         self.run.offer_change(next_actions.in_words(next_actions.differences(self._bench.settings, self._in_run)))
 
 
-def _about(name: str) -> str:
-    """The key of the notice about a setting that was refused."""
-    return f"setting {name}"
+_WRONG = "invalid"
+"""The key of the notice that a job was not started."""
 
 
 def _said_in(run: str) -> str:
@@ -393,8 +434,8 @@ def _to_be_seen(jobs: Iterable[Any]) -> list[Any]:
 
 
 def _facts(summary: Any) -> str:
-    trained = "" if summary.trainable == summary.parameters else f" ({format.count(summary.trainable)} trained)"
-    size = f"{format.count(summary.parameters)} parameters{trained} · {format.size(summary.bytes)}"
+    trained = "" if summary.trainable == summary.parameters else texts.trained(format.count(summary.trainable))
+    size = texts.parameters(format.count(summary.parameters), trained, format.size(summary.bytes))
     return f"{summary.name} · {size} · {summary.device}"
 
 

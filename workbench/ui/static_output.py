@@ -7,8 +7,7 @@ the style sheet hides them.
 from __future__ import annotations
 
 import base64
-import html
-import io
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +16,8 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display, update_display
 
 from workbench.events import Event
+from workbench.plots.chart import Chart
+from workbench.plots.drawing import matplotlib
 from workbench.runs.run import Run
 from workbench.ui.controls.widget_utils import aside
 
@@ -27,17 +28,20 @@ _ORDER = ("find_batch_size", "find_lr", "fit")
 
 
 class StaticOutput:
-    """The last job of each kind as pictures, drawn on first use, and their place in the notebook's output."""
+    """The last job of each kind as one table and one picture, and their two places in the notebook's output.
+
+    Two outputs, since a page that shows notebooks (GitHub) may drop pictures that lie within HTML.
+    """
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self._places = name, f"{name}-picture"
         self._opened = False
         self._lock = threading.Lock()
         self._filled = threading.Event()
         self._filled.set()
         self._filling = 0
         self._runs: dict[str, Run] = {}
-        self._drawn: dict[str, tuple[Run, bytes]] = {}
+        self._drawn: tuple[list[Run], bytes] = [], b""
         self._one = threading.Lock()
         """Places are made and filled one after another, so that the last one has everything."""
 
@@ -57,27 +61,24 @@ class StaticOutput:
         return "\n".join(map(repr, self._ordered()))
 
     def png(self) -> str | None:
-        """The picture of the most important job (a fit, if there was one), as base64."""
-        runs = self._ordered()
-        return base64.b64encode(self._png(runs[-1])).decode("ascii") if runs else None
+        """The picture of the jobs, as base64; None before the first job that has something to draw."""
+        drawn = self._png(self._ordered())
+        return base64.b64encode(drawn).decode("ascii") or None
 
-    def bundle(self) -> dict[str, str]:
-        """The contents of the place: tables and pictures, or nothing yet."""
-        parts = []
-        for run in self._ordered():
-            data = base64.b64encode(self._png(run)).decode("ascii")
-            alt = html.escape(f"{run.kind}, {run.status}")
-            picture = f'<img alt="{alt}" src="data:image/png;base64,{data}">'
-            parts.append(f'<div style="{_BESIDE}"><div>{run._repr_html_()}</div><div>{picture}</div></div>')
-        if not parts:
-            return {"text/plain": "", "text/html": '<div class="wb-still"></div>'}
-        return {"text/plain": self.text(), "text/html": f'<div class="wb-still">{"".join(parts)}</div>'}
+    def bundles(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The contents of the two places, the table and the picture; empty before the first job."""
+        tables = "".join(f"<div>{run._repr_html_()}</div>" for run in self._ordered())
+        table = f'<div class="wb-still"><div style="{_BESIDE}">{tables}</div></div>'
+        png = self.png()
+        picture = {"text/html": '<div class="wb-still"></div>'} if png is None else {"image/png": png}
+        return {"text/plain": self.text(), "text/html": table}, {"text/plain": "", **picture}
 
     def open(self) -> None:
-        """Make the place in the output of the cell that runs now."""
+        """Make the places in the output of the cell that runs now."""
         with self._one:
             self._opened = True
-            display(self.bundle(), raw=True, display_id=self._name)
+            for bundle, place in zip(self.bundles(), self._places, strict=True):
+                display(bundle, raw=True, display_id=place)
 
     def settled(self, timeout: float = PATIENCE) -> bool:
         """Wait until everything is filled in."""
@@ -86,7 +87,8 @@ class StaticOutput:
     def _fill(self) -> None:
         try:
             with self._one:
-                update_display(self.bundle(), raw=True, display_id=self._name)
+                for bundle, place in zip(self.bundles(), self._places, strict=True):
+                    update_display(bundle, raw=True, display_id=place)
         finally:
             with self._lock:
                 self._filling -= 1
@@ -98,14 +100,17 @@ class StaticOutput:
             known = [self._runs[kind] for kind in _ORDER if kind in self._runs]
         return known
 
-    def _png(self, run: Run) -> bytes:
-        of, drawn = self._drawn.get(run.kind, (None, b""))
-        if of is not run:
-            figure: Any = run.plot()
-            file = io.BytesIO()
-            figure.savefig(file, format="png", dpi=100)
-            drawn = file.getvalue()
-            self._drawn[run.kind] = run, drawn
+    def _png(self, runs: list[Run]) -> bytes:
+        """What the searches found in the first column, the fit in the second; empty if there is nothing to draw."""
+        of, drawn = self._drawn
+        if [*map(id, of)] != [*map(id, runs)]:
+            columns: tuple[list[Chart], list[Chart]] = [], []
+            for run in runs:
+                with contextlib.suppress(ValueError):  # it ended before it had anything to draw
+                    columns[run.kind == "fit"].extend(run.charts())
+            # Small, since each view of a panel keeps a copy in the notebook's file.
+            drawn = matplotlib.small_png(matplotlib.overview(columns)) if any(columns) else b""
+            self._drawn = runs, drawn
         return drawn
 
 

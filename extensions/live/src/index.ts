@@ -1,13 +1,17 @@
 // The anywidget module: one store for a model, one view for each place it is shown.
 
 import "uplot/dist/uPlot.min.css";
-import "./live.css";
-import "./gradients.css";
-import "./panel.css";
-import "./runs.css";
-import "./search.css";
-import type { AnyModel } from "./anywidget";
-import { Store } from "./store";
+import "./shared/shared.css";
+import "./plot/plot.css";
+import "./status/status.css";
+import "./training/training.css";
+import "./gradients/gradients.css";
+import "./controls/controls.css";
+import "./runs/runs.css";
+import "./lr-finder/lr-finder.css";
+import "./batch-size/batch-size.css";
+import type { AnyModel } from "./data/anywidget";
+import { Store } from "./data/store";
 import { show } from "./view";
 
 export default () => {

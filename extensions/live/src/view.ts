@@ -1,24 +1,28 @@
-// One view: the cards in their grid, drawn at most once a frame, and only what has news.
+// One view of the canvas: makes the cards in their grid, and says which news each card draws.
 
-import { CodeLine } from "./code";
-import { el } from "./dom";
-import { Compare } from "./compare";
-import { Finder } from "./finder";
-import { Health } from "./health";
-import { Heat } from "./heat";
-import { going } from "./keyboard";
-import { Loss } from "./loss";
-import { nameHandles } from "./names";
-import { Norm } from "./norm";
-import { type Drawer, drawn, Painter } from "./painter";
-import { ProgressLine } from "./progress";
-import { Opened, Runs } from "./runs";
-import { Sizes } from "./sizes";
-import { Script } from "./script";
-import type { Store } from "./store";
-import { followPage, readPalette, watchTheme, type Palette } from "./theme";
-
-let views = 0;
+import { CodeLine } from "./status/code-line";
+import { el } from "./shared/dom";
+import { Compare } from "./runs/compare";
+import { LRFinder } from "./lr-finder/lr-finder";
+import { Health } from "./status/health";
+import { HeatMap } from "./gradients/heat-map";
+import { Loss } from "./training/loss";
+import { KernelEnded } from "./status/kernel-ended";
+import { completeControls } from "./controls/complete-controls";
+import { Norm } from "./gradients/norm";
+import { Speed } from "./training/speed";
+import { FitAxis } from "./plot/axis";
+import { Hover } from "./plot/hover";
+import { type Drawer, drawn, DrawScheduler } from "./draw-scheduler";
+import { ProgressLine } from "./status/progress";
+import { Queue } from "./status/queue";
+import { RecordedRun } from "./runs/recorded-run";
+import { Runs } from "./runs/runs";
+import { BatchSize } from "./batch-size/batch-size";
+import { TimeSpent } from "./training/time-spent";
+import { Script } from "./status/script";
+import type { Store } from "./data/store";
+import { followPage, readPalette, watchTheme, type Palette } from "./shared/theme";
 
 /** Build a view in `host`. Returns what to call when it goes. */
 export function show(store: Store, host: HTMLElement): () => void {
@@ -27,60 +31,67 @@ export function show(store: Store, host: HTMLElement): () => void {
   followPage(root);
   let palette: Palette = readPalette(root);
   const colours = () => palette;
-  const sync = `wb-${(views += 1)}`;
+  const [axis, hover] = [new FitAxis(store), new Hover()];
 
   const progress = new ProgressLine(store);
-  const finder = new Finder(store, colours);
-  const loss = new Loss(store, colours, sync);
-  const norm = new Norm(store, colours, sync);
-  const heat = new Heat(store, colours);
-  const sizes = new Sizes(store);
+  const queue = new Queue(store);
+  const finder = new LRFinder(store, colours);
+  const loss = new Loss(store, colours, axis, hover);
+  const norm = new Norm(store, colours, axis, hover);
+  const pace = new Speed(store, colours, axis, hover);
+  const heat = new HeatMap(store, colours, axis, hover);
+  const sizes = new BatchSize(store, colours);
   const runs = new Runs(store);
   const compare = new Compare(store, colours);
   const health = new Health(store);
-  const opened = new Opened(store, (run) => runs.focus(run));
+  const time = new TimeSpent(store);
+  const lost = new KernelEnded(store);
+  const opened = new RecordedRun(store, (run) => runs.focus(run));
   const code = new CodeLine(store);
   const script = new Script(store);
   const grid = el("div", "wb-grid");
-  grid.append(...[finder, loss, heat, norm, sizes, runs, compare, health].map((part) => part.card.root));
-  root.append(opened.root, progress.root, script.root, grid, code.root);
+  grid.append(...[sizes, finder, loss, norm, heat, pace, runs, compare, time].map((part) => part.card.root));
+  root.append(lost.root, opened.root, progress.root, health.root, queue.root, script.root, grid, code.root);
 
   const drawers: Drawer[] = [
-    { topics: ["progress", "said", "memory"], draw: () => progress.draw() },
+    { topics: ["lost"], draw: () => lost.draw(root) },
+    { topics: ["progress", "said", "memory", "health"], draw: () => progress.draw() },
+    { topics: ["queue"], draw: () => queue.draw() },
     { topics: ["script"], draw: () => script.draw() },
-    { topics: ["kept"], draw: () => runs.kept() },
     { topics: ["followed"], draw: () => root.toggleAttribute("data-followed", store.state.followed === true) },
     { topics: ["curve", "earlier", "swept", "raced", "earlier_curves"], draw: () => finder.draw(), plot: true },
-    { topics: ["fit", "val", "changes", "past", "rates"], draw: () => loss.draw(), plot: true },
-    { topics: ["runs"], draw: () => runs.draw() },
+    { topics: ["fit", "val", "changes", "past", "rates", "metrics", "clock"], draw: () => loss.draw(), plot: true },
+    { topics: ["runs", "moving", "ended", "deleting", "notes"], draw: () => runs.draw() },
     { topics: ["compared"], draw: () => (compare.draw(), runs.compared()), plot: true },
     { topics: ["opened", "runs"], draw: () => (opened.draw(), runs.opened()) },
-    { topics: ["health", "time"], draw: () => health.draw() },
+    { topics: ["health", "failure", "progress"], draw: () => health.draw() },
+    { topics: ["time"], draw: () => time.draw() },
     { topics: ["fit", "heat", "map", "picks", "broken", "ratios"], draw: () => heat.draw(), plot: true },
-    // At the end a map says how far it goes, and what waited for rows, as the keyboard is on it, waits no longer.
-    ...[loss, heat, norm].map((part): Drawer => ({ topics: ["progress"], draw: () => { if (!going(store)) part.draw(); }, plot: true })),
+    // When a job ends, the plots that were kept for the keyboard's focus are drawn again.
+    { topics: ["clock"], draw: () => pace.draw(), plot: true },
+    ...[loss, heat, norm].map((part): Drawer => ({ topics: ["progress"], draw: () => { if (!store.jobRuns) part.draw(); }, plot: true })),
     { topics: ["fit", "clips", "norm", "changes", "picked", "picks"], draw: () => norm.draw(), plot: true },
     { topics: ["trials", "search", "trying", "room", "chosen", "followed"], draw: () => sizes.draw() },
     { topics: ["code"], draw: () => code.draw() },
     { topics: ["marker"], draw: () => finder.move() },
     { topics: ["clip"], draw: () => norm.move() },
   ];
-  const painter = new Painter(root, drawers);
+  const painter = new DrawScheduler(root, drawers);
   const stop = store.listen((topics) => painter.hear(topics));
   const stopTheme = watchTheme(() => {
     followPage(root);
     palette = readPalette(root);
-    [finder, loss, norm, compare].forEach((part) => part.redraw());
+    [finder, loss, norm, pace, sizes, compare].forEach((part) => part.redraw());
     heat.draw();
   });
-  let unname = () => {};
+  let uncomplete = () => {};
   const begin = () => {
     if (!root.isConnected) { // a panel or a notebook that is built up slowly: outside of the page nothing has a colour
       first = requestAnimationFrame(begin);
       return;
     }
     followPage(root);
-    unname = nameHandles(root);
+    uncomplete = completeControls(root);
     palette = readPalette(root);
     drawers.forEach(drawn);
   };
@@ -90,7 +101,7 @@ export function show(store: Store, host: HTMLElement): () => void {
     stop();
     painter.stop();
     stopTheme();
-    unname();
-    [finder, loss, norm, heat, compare].forEach((part) => part.destroy());
+    uncomplete();
+    [finder, loss, norm, heat, pace, sizes, compare].forEach((part) => part.destroy());
   };
 }

@@ -11,9 +11,9 @@ import numpy as np
 
 from tests.ui.fakes import LAYERS, FakeBench, flush
 from workbench.events import RunEnded, RunStarted, StepsDone, Validated
+from workbench.instruments import layer_groups
 from workbench.runs.store import RunFolder
 from workbench.ui.canvas import model as picture
-from workbench.ui.canvas.gradients import layer_groups
 from workbench.ui.panel import Panel
 
 MANY = tuple(f"layer{i:02d}.weight" for i in range(50))

@@ -20,7 +20,7 @@ from workbench.runs.checkpoints import find
 from workbench.settings import SettingsError
 from workbench.task.errors import TaskError
 
-pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def fit(tmp_path, *, commands=(), before=None, net=None, metrics=None, folder=None, **settings):

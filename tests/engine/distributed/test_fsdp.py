@@ -28,8 +28,8 @@ from workbench.launch.search.distributed_search import RankSearch
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
-from workbench.tuners.batch_size import BatchSizeRequest
-from workbench.tuners.lr_finder import LRRequest
+from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest
+from workbench.tuners.learning_rate.lr_finder import LRRequest
 
 DATA = {"train": labelled(37).tensors, "val": labelled(19, 1).tensors}
 """The last rounds are shorter than the others, and some rank has nothing in them."""

@@ -78,9 +78,10 @@ def place(data, taken, cut):
 
 def goes_on(make, share, points, **settings):
     """What comes behind each of these points, in an epoch and behind it, is what would have come."""
-    cut = "truncated_bptt_steps" in settings
+    cut, workers = "truncated_bptt_steps" in settings, settings.get("num_workers")
+    epochs = 2 if workers else 3  # with that of the point; processes take long to start
     with feeds(make, share, **settings) as data:
-        whole = [list(epoch(data)) for _ in range(4)]
+        whole = [list(epoch(data)) for _ in range(1 + epochs)]
     for before, taken in points:
         with feeds(make, share, **settings) as data:
             for _ in itertools.chain.from_iterable(epoch(data) for _ in range(before)):
@@ -95,8 +96,10 @@ def goes_on(make, share, points, **settings):
             assert data.place(position) == []
             again = through_a_file(place(data, taken, cut))
             state.restore()
-            found = [list(epoch(data)) for _ in range(3)]
-        assert test_spec.same(found, [whole[before][taken:], *whole[before + 1 : before + 3]]), (share, before, taken)
+            found = [list(epoch(data)) for _ in range(epochs)]
+        assert test_spec.same(found, [whole[before][taken:], *whole[before + 1 : before + epochs]]), (share, before, taken)
+        if workers:
+            continue
         with feeds(make, share, drawn=98, **settings) as data:
             data.place(again)
             state.restore()
@@ -207,5 +210,5 @@ def test_an_order_that_no_two_processes_have_alike_is_refused():
         train = DataLoader(labelled(37), 4, sampler=Unseeded(labelled(37)))
         return fit(plain_net(), {"train": train, **CE}, PLAIN)
 
-    with pytest.raises(TaskError, match="dealt out the training data in different orders"):
+    with pytest.raises(TaskError, match="sharded the training data in different orders"):
         on_ranks(2, rank)

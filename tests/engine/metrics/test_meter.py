@@ -5,7 +5,10 @@ import itertools
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
 
+import workbench as wb
 from tests.engine.problems import labelled, plain_net
 from tests.engine.resuming import Fit, resumed, settings_of, supervised
 from tests.ranks import on_ranks
@@ -14,7 +17,7 @@ from workbench.events import StepsDone
 from workbench.instruments.memory import memory_in_use, total_memory
 from workbench.runs.checkpoints import find
 
-pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def flushes(run):
@@ -72,6 +75,24 @@ def test_the_ends_of_epochs_do_not_set_the_rhythm(monkeypatch, tmp_path):
     run = Fit(supervised(Slow()), settings_of(num_sanity_val_steps=0), tmp_path)
     ends = [event.step + event.rows for event in flushes(run)]
     assert ends == sorted({*range(4, 22, 4), 7, 14, 21})
+
+
+@pytest.mark.parametrize("more", [{}, {"accumulate_grad_batches": 3}, {"log_every_n_steps": 7}])
+def test_the_samples_of_the_updates_are_counted(more, tmp_path):
+    model = torch.nn.Linear(2, 1)
+    with wb.Workbench(model, train=(torch.randn(50, 2), torch.randn(50, 1)), loss=F.mse_loss, max_epochs=2, batch_size=8, root=tmp_path, **more) as bench:
+        job = bench.fit()
+        job.result()
+        counts = [event.samples for event in job.events if isinstance(event, StepsDone)]
+    assert sum(counts) == 100  # the last batch of an epoch is short
+
+
+def test_samples_of_which_nobody_knows_are_not_counted(tmp_path):
+    ready = [(torch.randn(8, 2), torch.randn(8, 1)) for _ in range(4)]
+    with wb.Workbench(torch.nn.Linear(2, 1), train=DataLoader(ready, batch_size=None), loss=F.mse_loss, max_epochs=1, root=tmp_path) as bench:
+        job = bench.fit()
+        job.result()
+        assert {event.samples for event in job.events if isinstance(event, StepsDone)} == {None}
 
 
 def test_memory_is_looked_at_once_a_second(monkeypatch):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, TensorDataset
 
 import workbench as wb
+from workbench.events import Observed
 
 
 def data(n: int = 64) -> tuple[Tensor, Tensor]:
@@ -159,12 +160,42 @@ def test_orders_that_repeat_on_purpose_or_not_at_all(tmp_path: Path, case: str) 
     assert said(fit(tmp_path, net(), **ON_PURPOSE[case]())) == []
 
 
+# ---- options of the loader
+
+
+class Own(DataLoader[Any]):
+    """Makes its batches itself."""
+
+    def __iter__(self) -> Any:
+        return super().__iter__()
+
+
+@pytest.mark.parametrize(
+    ("loader", "settings", "expected"),
+    [
+        (None, {"num_workers": 1, "persistent_workers": False}, [("persistent_workers=False", "setting")]),
+        (DataLoader, {}, [("persistent_workers=False", "DataLoader"), ("pin_memory=True", "DataLoader")]),
+        (DataLoader, {"persistent_workers": True, "pin_memory": None}, []),
+        (Own, {}, [("persistent_workers=False", "own DataLoader"), ("pin_memory=True", "own DataLoader"), ("num_workers=1", "own DataLoader")]),
+    ],
+    ids=["settings", "a DataLoader", "settings for a DataLoader", "one that is read itself"],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set")
+def test_options_of_the_loader_that_cost_time(tmp_path: Path, loader: Any, settings: dict[str, Any], expected: list[Any]) -> None:
+    dataset = TensorDataset(*data())
+    train = dataset if loader is None else loader(dataset, 16, num_workers=1, pin_memory=True)
+    bench = wb.Workbench(net(), train=train, loss=F.cross_entropy, root=tmp_path, max_epochs=1, accelerator="cpu", **settings)
+    run = bench.fit().result()
+    assert [e.parts for e in run.events if isinstance(e, Observed) and e.what == "loader_option"] == expected
+    assert any(found.startswith("info: pin_memory=True is of no use") for found in said(run)) == any("pin" in one for one, _ in expected)
+
+
 # ---- losses and rates
 
 
-def test_a_rate_of_ten_million(tmp_path: Path) -> None:
-    run = fit(tmp_path, net(), lr=1e7, max_epochs=15, optimizer=torch.optim.Adam)
-    assert any("risen from" in text or "does not fall at a learning rate of 1e+07" in text for text in said(run))
+def test_a_rate_of_a_thousand(tmp_path: Path) -> None:
+    run = fit(tmp_path, net(), lr=1e3, max_epochs=15, optimizer=torch.optim.Adam)
+    assert any("risen from" in text or "does not fall at a learning rate of 1e3" in text for text in said(run))
 
 
 def test_a_rate_of_nothing(tmp_path: Path) -> None:
@@ -180,7 +211,7 @@ def test_a_loss_that_diverges(tmp_path: Path) -> None:
     losses = run.history["loss"]
     assert 100 * losses[0] < losses[-1] < float("inf")
     (finding,) = [finding for finding in run.health if "risen" in finding.text]
-    assert finding.level == "warning"
+    assert finding.level == "error"
     assert finding.text.startswith(f"the loss has risen from {losses[0]:.4g} to ")
     assert finding.step == 2  # with these weights it rises from there on
 

@@ -63,7 +63,7 @@ def test_each_part_has_its_time_and_all_add_up(tmp_path):
     parts = run.time_spent
     assert sum(parts.values()) == pytest.approx(sum(e.seconds for e in spent(run)), rel=1e-6)
     assert sum(parts.values()) <= run.seconds
-    for part, least in {"data": 4, "forward": 4, "backward": 4, "optimizer": 4, "validation": 8}.items():
+    for part, least in {"data": 2, "first batch": 2, "forward": 4, "backward": 4, "optimizer": 4, "validation": 8}.items():
         assert parts[part] >= 0.9 * least * SLEEP, part
     assert next(iter(parts)) == "validation"
     assert list(parts.values()) == sorted(parts.values(), reverse=True)
@@ -107,7 +107,7 @@ def test_what_lies_within_another_part_counts_once(monkeypatch):
     timer.begin()
     timer.wait(now[0])
     later(1)
-    timer.arrived(1.0, idle=True)
+    timer.arrived(1.0, first=True)
     with timer.timed("validation"):
         later(4)
         with timer.timed("logging"):
@@ -120,7 +120,7 @@ def test_what_lies_within_another_part_counts_once(monkeypatch):
     later(12)  # between two updates
     assert timer.due()
     event = timer.take(7)
-    assert event == TimeSpent(7, 31.0, {"data": 1.0, "validation": 4.0, "logging": 2.0, "workbench": 0.0, "forward": 6.0, "backward": 18.0})
+    assert event == TimeSpent(7, 31.0, {"first batch": 1.0, "validation": 4.0, "logging": 2.0, "workbench": 0.0, "forward": 6.0, "backward": 18.0})
     assert not timer.due()
     assert timer.take(7) is None
 
@@ -133,7 +133,7 @@ def test_an_update_that_is_not_timed_has_no_marks(monkeypatch):
     timer.begin()
     for part in ("forward", "backward"):  # the second update comes too soon
         timer.wait(now[0])
-        timer.arrived(0.0, idle=True)
+        timer.arrived(0.0, first=True)
         now[0] += 0.004
         timer.mark(part)
         timer.end()
@@ -172,7 +172,7 @@ def test_on_a_device_marks_are_events_that_are_read_when_it_has_passed_them(monk
     def update(wait, forward, first=False):
         timer.wait(FakeEvent.now)
         FakeEvent.now += wait
-        timer.arrived(wait, idle=first)
+        timer.arrived(wait, first=first)
         FakeEvent.now += forward
         timer.mark("forward")
         timer.end()
@@ -181,7 +181,7 @@ def test_on_a_device_marks_are_events_that_are_read_when_it_has_passed_them(monk
     update(2.0, 1.0, first=True)
     update(1.0, 3.0)
     event = timer.take(2)
-    assert event.parts == pytest.approx({"data": 2.0 + 5 * 1 / 5, "forward": 5 * 4 / 5})
+    assert event.parts == pytest.approx({"first batch": 2.0, "data": 5 * 1 / 5, "forward": 5 * 4 / 5})
     made = FakeEvent.made
     FakeEvent.reached = FakeEvent.now
     update(0.0, 5.0)

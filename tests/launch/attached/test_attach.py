@@ -18,7 +18,7 @@ from workbench.commands import Change, Pause, Stop
 from workbench.events import Message, RunEnded, RunStarted, StepsDone, pack, to_line
 from workbench.launch.accelerate import private_file
 from workbench.launch.accelerate.failure_files import LaunchError
-from workbench.runs import control
+from workbench.runs.folder import control
 from workbench.runs.store import RunFolder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -115,7 +115,7 @@ def test_what_is_asked_is_a_line_of_code_that_asks_the_same(tmp_path: Path, monk
             job.on_request(lines.append)  # type: ignore[attr-defined]
             job.pause()
             job.change(lr=1e-4)
-            assert lines == [f"wb.attach({words}).pause()", f"wb.attach({words}).change(lr=0.0001)"]
+            assert lines == [f"wb.attach({words}).pause()", f"wb.attach({words}).change(lr=1e-4)"]
             wait_for(lambda: len(list(folder.control.glob("[0-9]*.json"))) == 2)
             for there, line in enumerate(lines, 3):  # two jobs follow it then, and each leaves its command in its own time
                 exec(line, {"wb": wb})

@@ -12,7 +12,7 @@ from tests.engine.problems import adam, bench, labelled, plain_net, same_weights
 from workbench.events import Changed, RunStarted, SearchEnded, Trial
 from workbench.launch.pool import pool
 from workbench.runs.run import Run
-from workbench.tuners.batch_size_search import BatchSizes
+from workbench.tuners.batch_size.batch_size_search import BatchSizes
 
 MB = 2**20
 
@@ -31,7 +31,7 @@ def test_a_search_of_two_ranks(tmp_path, one_thread):
     found = job.result()
     assert [t.size for t in found.trials] == [8, 16, 25]
     assert all(t.ok and t.ranks == 2 and t.samples_per_second > 0 and t.peak_bytes is not None for t in found.trials)
-    assert found.ended == "length of the data set per device reached (25)"
+    assert found.ended == "stopped at the size of the data set per device (25)"
     started = job.events[0]
     assert isinstance(started, RunStarted)
     assert (started.kind, started.device, started.ranks) == ("find_batch_size", "2 x cpu", 2)

@@ -167,7 +167,7 @@ def test_a_killed_child(number: int, words: str) -> None:
         outcome.get()
     if number == signal.SIGSEGV:
         assert "Segmentation fault" in outcome.traceback
-    assert "exit code 3" in call(os._exit, 3).died
+    assert "code 3" in call(os._exit, 3).died
 
 
 def test_stop_ends_it_at_once() -> None:

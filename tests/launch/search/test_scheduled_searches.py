@@ -32,8 +32,8 @@ from workbench.settings import SettingsError
 from workbench.share.package import PackageError
 from workbench.task.errors import TaskError
 from workbench.tuners import trial
-from workbench.tuners.batch_size import Trials
-from workbench.tuners.lr_finder import LRCurve
+from workbench.tuners.batch_size.batch_size_finder import Trials
+from workbench.tuners.learning_rate.lr_finder import LRCurve
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -380,7 +380,7 @@ def test_a_change_and_a_pause_during_a_search_are_obeyed_after_it(tmp_path, monk
 
 
 def test_the_finder_leaves_commands_where_they_are(tmp_path):
-    from workbench.tuners import lr_finder
+    from workbench.tuners.learning_rate import lr_finder
 
     b = bench(plain_net(), labelled(), tmp_path)
     inbox = Mailbox()
@@ -404,7 +404,7 @@ def test_run_and_progress_are_a_fits(tmp_path, capsys):
     assert "loss" in list(run.metrics)
     assert any("loss" in str(chart.title).lower() for chart in run.charts())
     assert run.plot("loss") is not None
-    assert "fit" in capsys.readouterr().out
+    assert "fit" in capsys.readouterr().err
     with Progress("fit", 0.0) as bar:
         shown = []
         for n, _event in enumerate(job.events[:-1], 1):

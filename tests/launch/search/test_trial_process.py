@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from tests.engine.problems import bench, labelled, plain_net, same_weights, weights
 from workbench.commands import Mailbox, Stop
 from workbench.launch.search.trial_process import trials
-from workbench.tuners.batch_size import BatchSizeRequest, TrialStopped
+from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, TrialStopped
 from workbench.tuners.trial import measure_here
 
 MB = 2**20

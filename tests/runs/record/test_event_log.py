@@ -21,9 +21,9 @@ import workbench.runs.record.event_log as module
 import workbench.runs.record.stream as stream
 from tests.runs.record.test_thin import a_long_run, flush, folder
 from workbench.events import BY_LAYER, Event, Message, StepsDone
+from workbench.runs.folder.prune import remove_folder
 from workbench.runs.record.event_log import EventLog, Recorded, RecordGone, newest, now, since
 from workbench.runs.run import Run
-from workbench.runs.store import retire
 from workbench.ui.panel import Panel
 
 
@@ -117,7 +117,7 @@ def test_a_recorded_run_is_read_when_it_is_asked_for(tmp_path: Path, monkeypatch
     assert run.events == [*a_long_run(400)]
     assert run == Run.from_events(a_long_run(400), made.path)
     other = Run.open(made.path)
-    retire(made.path)
+    remove_folder(made.path)
     assert len(run.history["loss"]) == 400 if "_whole" in vars(run) else run.metrics["loss"] == 399
     with pytest.raises(RecordGone, match="run a was deleted"):
         _ = other.history

@@ -23,8 +23,8 @@ from workbench.events import (
     thinned,
     to_line,
 )
+from workbench.runs.folder.inherited import first_rows
 from workbench.runs.health import examine
-from workbench.runs.inherited import first_rows
 from workbench.runs.read import history, read_events, read_record
 from workbench.runs.record.follow import Tail
 from workbench.runs.record.stream import joined
@@ -167,18 +167,19 @@ def test_a_flush_of_which_a_stranger_says_otherwise_is_none() -> None:
 
 
 def test_health_knows_what_it_does_not_know() -> None:
-    def run(every: int) -> list[Event]:
+    def run(every: int, bad: float) -> list[Event]:
         quiet = np.ones((4000, 4), np.float32)
         quiet[1000:, 2] = 0.0
         loss = np.linspace(2, 1, 4000)
-        loss[3501] = np.nan
+        loss[3501] = bad
         columns = {"loss": pack(loss), "lr": pack([0.1] * 4000), "grad_norm": pack([1.0] * 4000), "layer_norms": pack(quiet)}
         return [RunStarted("a", "fit", {}, "cpu", ("a", "b", "c", "d")), thinned(StepsDone(0, 1, 4000, 0, 1.0, columns), every)]
 
-    said = [[finding.text for finding in examine(run(every))] for every in (1, 8)]
+    said = [[finding.text for finding in examine(run(every, np.nan))] for every in (1, 8)]
     assert said[0][0].startswith("loss not finite at update 3501")
     assert said[1][0] == "loss not finite at update 3501"
-    assert [any("no gradient reaches c" in text for text in texts) for texts in said] == [True, True]
+    quiet = [[finding.text for finding in examine(run(every, 1.0))] for every in (1, 8)]
+    assert [any("no gradient reaches c" in text for text in texts) for texts in quiet] == [True, True]
 
 
 def test_a_picture_of_all_layers_shows_the_greatest_that_are_left(tmp_path: Path) -> None:

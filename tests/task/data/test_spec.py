@@ -194,6 +194,7 @@ def test_options_of_a_users_workers():
     loader = spec.loader(Settings(batch_size=8, num_workers=1, persistent_workers=False), train=True)
     assert (loader.prefetch_factor, loader.timeout) == (7, 333)
     assert loader.multiprocessing_context.get_start_method() == "spawn"
+    assert spec.loader(Settings(num_workers=1, prefetch_factor=3)).prefetch_factor == 3
     assert all((x == 1).all() for x, _ in loader)
     assert sample_count(next(iter(spec.loader(Settings(num_workers=0))))) == 20
 

@@ -30,8 +30,8 @@ from workbench.events import (
     pack,
 )
 from workbench.settings import Settings
-from workbench.ui.canvas.messages import LIMIT, Outbox, cut
 from workbench.ui.canvas.model import MEASURED
+from workbench.ui.canvas.transport.messages import LIMIT, Outbox, cut
 from workbench.ui.canvas.widget import LiveView
 
 
@@ -81,7 +81,7 @@ def test_a_view_that_opens_late_sees_what_the_first_one_saw() -> None:
     screen.mirrors.append(late)
     screen.view._heard(screen.view, {"type": "ready"}, [])
     assert late.state == first.state
-    assert {*late.tables} == {"fit", "heat", "picked", "val", "curve", "earlier", "rates", "past", "compared"}
+    assert {*late.tables} == {"fit", "heat", "picked", "val", "curve", "earlier", "rates", "past", "compared", "metrics", "clock"}
     for name in late.tables:
         np.testing.assert_array_equal(late.rows(name), first.rows(name))
         assert late.tables[name].head == first.tables[name].head
@@ -105,7 +105,7 @@ def test_what_comes_between_two_messages_is_drawn_as_if_each_had_its_own() -> No
             continue
         at_once.settle()
         one, other = at_once.mirrors[0], singly.mirrors[0]
-        for name in one.tables:
+        for name in one.tables.keys() - {"clock"}:  # a row a flush, and these are flushes joined
             np.testing.assert_allclose(one.rows(name), other.rows(name), rtol=1e-6)
         for name in ("values", "done", "status"):
             assert one.state["progress"][name] == other.state["progress"][name]
@@ -249,7 +249,8 @@ def test_progress_in_words() -> None:
     assert screen.mirrors[0].state["said"] == "Training: paused."
     screen.draw(RunEnded("failed", 310, 41.0, "Traceback …\n  line 3\nValueError: the loss is not finite"))
     screen.settle()
-    assert screen.mirrors[0].state["progress"]["ended"] == "ValueError: the loss is not finite"
+    assert screen.mirrors[0].state["said"] == "Training: failed."
+    assert screen.mirrors[0].state["failure"]["message"] == "the loss is not finite"
 
 
 def test_columns_that_nobody_knows_break_nothing() -> None:
@@ -476,7 +477,7 @@ def test_a_queued_job_is_shown_until_it_starts_or_ends() -> None:
         return shown["status"], shown["doing"], shown["words"]
 
     screen.draw(StatusChanged("queued"))
-    assert progress() == ("queued", "Job", ["waiting for its turn"])
+    assert progress() == ("queued", "Job", [])
     screen.draw(RunEnded("stopped", 0, 0.0))
     assert progress() == ("stopped", "Job", ["it had not begun"])
     screen.draw(started(), RunEnded("finished", 5, 1.0), StatusChanged("queued"))

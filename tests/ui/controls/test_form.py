@@ -8,9 +8,10 @@ from typing import Any
 import ipywidgets as widgets
 import pytest
 
-from workbench.settings import Settings, SettingsError, metadata_of
+from workbench.settings import Settings, SettingsError, metadata_of, reason
 from workbench.ui.controls import setting_control
 from workbench.ui.controls.form import HEADER, Form, grouped
+from workbench.ui.controls.setting_control import SettingControls
 from workbench.values import EarlyStopping
 
 
@@ -25,24 +26,24 @@ def test_every_setting_has_a_control_that_shows_its_default_and_gives_it_back(na
 @pytest.mark.parametrize(
     ("name", "kind", "value"),
     [
-        ("lr", widgets.BoundedFloatText, 0.02),
-        ("batch_size", widgets.BoundedIntText, 48),
+        ("lr", widgets.Text, 0.02),
+        ("batch_size", widgets.Text, 48),
         ("shuffle", widgets.Checkbox, False),
         ("gradient_clip_algorithm", widgets.Dropdown, "value"),
         ("pin_memory", widgets.Dropdown, True),
         ("pin_memory", widgets.Dropdown, None),
-        ("gradient_clip_val", widgets.BoundedFloatText, 0.5),
-        ("gradient_clip_val", widgets.BoundedFloatText, None),
+        ("gradient_clip_val", widgets.Text, 0.5),
+        ("gradient_clip_val", widgets.Text, None),
         ("weight_decay", widgets.Text, 0.01),
         ("max_epochs", widgets.Text, 3),
         ("track_grad_norm", widgets.Text, "inf"),
         ("track_grad_norm", widgets.Text, None),
-        ("save_top_k", widgets.BoundedIntText, -1),
+        ("save_top_k", widgets.Text, -1),
         ("monitor_mode", widgets.Dropdown, "max"),
         ("monitor_mode", widgets.Dropdown, None),
         ("strategy", widgets.Dropdown, "pool"),
-        ("num_nodes", widgets.BoundedIntText, 2),
-        ("rank_timeout", widgets.BoundedFloatText, 30.0),
+        ("num_nodes", widgets.Text, 2),
+        ("rank_timeout", widgets.Text, 30.0),
         ("preload", widgets.Checkbox, True),
         ("devices", widgets.Text, (0, 2)),
     ],
@@ -55,14 +56,48 @@ def test_the_control_fits_the_type_and_speaks_the_settings_values(name: str, kin
     assert getattr(Settings.make(**{name: control.read()}), name) == value
 
 
-def form_of(edited: Callable[[str, Any], None]) -> Form:
-    return Form(Settings.make(), edited, {}, lambda changes: None)
+def form_of(edited: Callable[[str, Any], str]) -> tuple[Form, SettingControls]:
+    controls = SettingControls(Settings.make(), edited, lambda: None)
+    return Form(Settings.make(), controls, {}, lambda changes: None), controls
 
 
-def test_bounds_come_from_the_field() -> None:
-    box = setting_control.make("batch_size", 32).widget
-    assert box.min == 1
-    assert setting_control.shape("gradient_clip_val").low == 0
+@pytest.mark.parametrize(
+    ("name", "typed"),
+    [
+        ("batch_size", "1.5"), ("batch_size", "0"), ("batch_size", "-5"), ("batch_size", "many"), ("lr", "1e9"), ("lr", "-1"), ("lr", "nan"),
+        ("gradient_clip_val", "-3"), ("max_epochs", "0"), ("max_epochs", "2.5"), ("seed", "-1"), ("monitor", "[val_loss"), ("devices", "two"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_stays_as_it_was_typed_with_the_reason_below(name: str, typed: str) -> None:
+    def edited(name: str, value: Any) -> str:
+        try:
+            Settings.make(**{name: value})
+        except SettingsError as error:
+            return reason(name, value, error)
+        return ""
+
+    controls = SettingControls(Settings.make(), edited, lambda: None)
+    control = controls[name]
+    row = widgets.Box([control.widget])
+    control.stands_in(row)
+    control.widget.value = typed
+    controls.show(Settings.make(num_workers=2))
+    assert control.widget.value == typed
+    assert controls.refused == [name]
+    assert "wb-refused" in control.widget._dom_classes
+    assert "hould " in row.children[-1].value
+    controls.show(Settings.make(**{name: {"max_epochs": 3, "monitor": "val_acc", "devices": 2}.get(name, 1)}))
+    assert controls.refused == [], "changed elsewhere, it gives way"
+    assert "wb-refused" not in control.widget._dom_classes
+    assert row.children[-1].layout.display == "none"
+
+
+def test_a_number_is_read_as_it_is_written() -> None:
+    set_to: list[Any] = []
+    controls = SettingControls(Settings.make(), lambda name, value: set_to.append(value) or "", lambda: None)
+    controls["batch_size"].widget.value = "1e3"
+    controls.show(Settings.make(batch_size=1000))
+    assert (set_to, controls["batch_size"].widget.value) == ([1000], "1e3"), "a valid text is not rewritten either"
 
 
 def test_a_word_that_is_no_value_is_left_to_settings_to_explain() -> None:
@@ -78,18 +113,18 @@ def test_the_form_has_all_but_the_headers_four_in_their_groups() -> None:
     assert sorted([*names, *HEADER]) == sorted(Settings.model_fields)
     for group, members in grouped().items():
         assert all(metadata_of(name).group == group for name in members)
-    form = form_of(lambda name, value: None)
+    form, _ = form_of(lambda name, value: "")
     assert form.accordion.selected_index is None, "collapsed"
     assert len(form.accordion.children) == len(form.accordion.titles) == len(grouped())
 
 
 def test_an_edit_is_told_and_showing_settings_is_not() -> None:
     told: list[tuple[str, Any]] = []
-    form = form_of(lambda name, value: told.append((name, value)))
-    form.show(Settings.make(num_workers=4, shuffle=False, weight_decay=0.1, pin_memory=False))
+    form, controls = form_of(lambda name, value: told.append((name, value)) or "")
+    controls.show(Settings.make(num_workers=4, shuffle=False, weight_decay=0.1, pin_memory=False))
     assert told == []
     assert form.controls["num_workers"].read() == 4
-    form.controls["num_workers"].widget.value = 2
+    form.controls["num_workers"].widget.value = "2"
     form.controls["weight_decay"].widget.value = ""
     assert told == [("num_workers", 2), ("weight_decay", None)]
 
@@ -195,27 +230,26 @@ def test_early_stopping_is_shown_without_what_is_understood(value: Any, shown: s
 def test_what_cannot_be_read_is_refused_by_name(name: str, typed: str) -> None:
     control = setting_control.make(name, Settings.model_fields[name].default)
     control.widget.value = typed
-    assert control.refused()
     with pytest.raises(SettingsError, match=name):
         Settings.make(**{name: control.read()})
 
 
 def test_a_count_of_one_and_the_whole_are_told_apart_all_the_way() -> None:
     told: list[tuple[str, Any]] = []
-    form = form_of(lambda name, value: told.append((name, value)))
+    form, controls = form_of(lambda name, value: told.append((name, value)) or "")
     box = form.controls["limit_train_batches"].widget
     assert box.value == ""
     assert box.placeholder == "all (1.0)"
     assert "fraction" in box.tooltip
-    form.show(Settings.make(limit_train_batches=1))
+    controls.show(Settings.make(limit_train_batches=1))
     assert box.value == "1"
-    form.show(Settings.make())
+    controls.show(Settings.make())
     assert box.value == ""
     assert told == []
 
 
 def test_the_new_groups_are_there_in_order() -> None:
-    titles = form_of(lambda name, value: None).accordion.titles
+    titles = form_of(lambda name, value: "")[0].accordion.titles
     assert titles[4:8] == ("Early stopping", "Averaging", "Sequences", "Scheduled searches")
 
 

@@ -18,6 +18,7 @@ from tests.runs.test_brief import events, recorded
 from tests.ui.fakes import FakeBench
 from tests.ui.mirror import Mirror
 from workbench.events import (
+    Annotated,
     Compared,
     CurvePoint,
     Deleted,
@@ -32,17 +33,19 @@ from workbench.events import (
     to_line,
 )
 from workbench.runs.brief import RunBrief
+from workbench.runs.folder.annotations import annotate
 from workbench.runs.health import examine
 from workbench.runs.run import Run
 from workbench.settings import Settings
-from workbench.ui.canvas.channels import Buckets
 from workbench.ui.canvas.findings import Findings
 from workbench.ui.canvas.learning_rates import BUCKETS, Rates
-from workbench.ui.canvas.messages import LIMIT, Outbox
 from workbench.ui.canvas.runs.past_curves import PastCurves
 from workbench.ui.canvas.runs.run_brief import LiveRunBrief
 from workbench.ui.canvas.runs.runs_table import MOST, ROOM, RunsTable, fits, listed
+from workbench.ui.canvas.transport.channels import Buckets
+from workbench.ui.canvas.transport.messages import LIMIT, Outbox
 from workbench.ui.canvas.widget import LiveView
+from workbench.ui.controls import next_actions
 from workbench.ui.panel import Panel
 
 TASK = {"model": "ResNet", "parameters": 11_181_642}
@@ -80,6 +83,11 @@ class Face:
     def state(self, name: str) -> Any:
         return self.mirror.state.get(name)
 
+    def shows(self, name: str) -> Any:
+        """What the mirror has of this when all is sent."""
+        self.settled()
+        return self.state(name)
+
     def ask(self, what: str, **more: Any) -> None:
         self.panel.canvas._heard(self.panel.canvas, {"type": "ask", "what": what, **more}, [])
 
@@ -116,9 +124,9 @@ def test_the_table_lists_fits_newest_first(tmp_path: Path) -> None:
     face = Face(tmp_path)
     face.settled(lambda: len(face.state("runs")["rows"]) == 3)
     table = face.state("runs")
-    assert table["columns"] == ["lr"]
-    assert [(row["run"], row["status"], row["cells"]) for row in table["rows"]] == [
-        ("0003-fit", "finished", ["0.001"]), ("0002-fit", "finished", ["0.01"]), ("0001-fit", "finished", ["0.1"]),
+    assert table["columns"] == ["lr", "accuracy best", "accuracy last"]
+    assert [(row["run"], row["status"], row["cells"][:1]) for row in table["rows"]] == [
+        ("0003-fit", "finished", ["1e-3"]), ("0002-fit", "finished", ["0.01"]), ("0001-fit", "finished", ["0.1"]),
     ]  # fmt: skip
     row = table["rows"][0]
     assert (row["metric"], row["value"], row["step"], row["time"], row["created"]) == ("val_loss", "0.007673", 400, "40 s", 3000.0)
@@ -129,7 +137,7 @@ def test_the_table_lists_fits_newest_first(tmp_path: Path) -> None:
     recorded(tmp_path, events(50, id="0005-fit"), "0005-fit", created=9000.0, task={"model": "Other", "parameters": 3})
     face.ask("refresh")
     face.settled(lambda: len(face.state("runs")["rows"]) == 4)
-    assert face.state("runs")["columns"] == ["model", "lr"]
+    assert face.state("runs")["columns"][:2] == ["model", "lr"]
     assert face.state("runs")["rows"][0]["cells"][0] == "Other"
     face.panel.close()
 
@@ -142,8 +150,8 @@ def test_the_last_fits_of_the_same_model_lie_behind(tmp_path: Path) -> None:
     face.settled(lambda: [one["run"] for one in face.state("past") or ()] == ["0003-fit", "0002-fit", "0001-fit"])
     rows = face.mirror.rows("past")
     brief = RunBrief.read(tmp_path / "runs" / "0002-fit")
-    np.testing.assert_allclose(rows[rows[:, 0] == 1][:, 1:], brief.curve[:, [0, 3]], rtol=1e-6)
-    assert face.state("past")[1]["words"] == f"loss {brief.loss:.4g}, val_loss {brief.value:.4g}"
+    np.testing.assert_allclose(rows[rows[:, 0] == 1][:, 1:], brief.curve, rtol=1e-6)
+    assert face.state("past")[1]["words"] == f"smoothed loss {brief.loss:.4g}, val_loss {brief.value:.4g}"
     face.panel.close()
 
 
@@ -154,7 +162,10 @@ def test_runs_over_one_another(tmp_path: Path) -> None:
     face.settled(lambda: face.state("compared"))
     told = face.state("compared")
     assert (told["runs"], told["metric"]) == (["0003-fit", "0001-fit"], "val_loss")
-    assert ["lr", "0.001", "0.1"] in told["rows"]
+    shown = {row["run"]: row["loss"] for row in face.state("runs")["rows"]}
+    assert ["smoothed loss", shown["0003-fit"], shown["0001-fit"]] in told["rows"], "the same number as in the table of runs"
+    assert "loss" not in [row[0] for row in told["rows"]]
+    assert ["lr", "1e-3", "0.1"] in told["rows"]
     rows = face.mirror.rows("compared")
     assert set(map(tuple, rows[:, :2])) == {(0, 0), (0, 1), (1, 0), (1, 1)}
     assert rows[(rows[:, 0] == 1) & (rows[:, 1] == 0)][-1, 2] == 200
@@ -285,7 +296,7 @@ def test_a_run_whose_process_was_killed_is_shown_with_its_end(tmp_path: Path) ->
     face = Face(tmp_path)
     face.bench.tell(Shown("0001-fit"))
     face.settled(lambda: face.state("progress") and face.state("progress")["status"] == "failed")
-    assert "ended without ending the run" in face.state("progress")["ended"]
+    assert "ended without ending the run" in face.state("failure")["message"]
     face.panel.close()
 
 
@@ -310,9 +321,11 @@ def test_a_run_that_goes_on_elsewhere_is_followed_and_its_row_moves(tmp_path: Pa
     face.bench.tell(Shown("0001-fit"))
     face.settled(lambda: (face.state("progress") or {}).get("done") == 30)
     add(path, told[4:6])
-    face.settled(lambda: face.state("progress")["done"] == face.state("runs")["rows"][0]["step"] == 50)
+    face.settled(lambda: face.state("progress")["done"] == 50 and [row["step"] for row in face.state("moving")] == [50])
+    assert face.state("runs")["rows"][0]["step"] == 30, "only what changes is sent"
     add(path, told[6:])
     face.settled(lambda: face.state("progress")["status"] == face.state("runs")["rows"][0]["status"] == "finished")
+    assert face.state("moving") == []
     assert len(face.mirror.rows("fit")) == 100  # each update once
     row = face.state("runs")["rows"][0]
     whole = RunBrief.read(path)
@@ -370,35 +383,98 @@ def test_a_comparison_that_is_put_away_while_it_is_read_stays_away(tmp_path: Pat
     face.panel.close()
 
 
-def test_a_run_that_was_not_deleted_is_said_to_its_row(tmp_path: Path) -> None:
+def test_a_deletion_can_be_undone_for_a_while_and_is_then_carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    three(tmp_path)
+    face, deleted = Face(tmp_path), []
+    face.bench.delete = lambda run: deleted.append(run) or face.bench.tell(Deleted(run))  # type: ignore[attr-defined]
+    face.settled(lambda: face.state("runs"))
+    face.ask("delete", runs=["0001-fit", "0002-fit"])
+    assert face.shows("deleting") == [{"number": 1, "runs": ["0001-fit", "0002-fit"], "due": False}]
+    face.ask("delete", runs=["0002-fit"])
+    assert len(face.shows("deleting")) == 1, "it is being deleted already"
+    face.ask("undo_delete", number=1)
+    assert (face.shows("deleting"), deleted) == ([], [])
+    monkeypatch.setattr("workbench.ui.canvas.runs.pending_deletions.SECONDS", 0.05)
+    shutil.rmtree(tmp_path / "runs" / "0003-fit")  # the pretended bench deletes nothing
+    face.ask("delete", runs=["0003-fit"])
+    face.settled(lambda: deleted == ["0003-fit"] and face.state("deleting") == [])
+    assert [row["run"] for row in face.state("runs")["rows"]] == ["0002-fit", "0001-fit"]
+    face.panel.close()
+
+
+def test_what_cannot_be_deleted_is_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     face = Face(tmp_path)
 
     def delete(run: str) -> None:
         raise RuntimeError(f"{run} is not over")
 
     face.bench.delete = delete  # type: ignore[attr-defined]
-    for times in (1, 2):
-        face.ask("delete", run="0001-fit")
-        face.settled(lambda times=times: face.state("kept") == {"run": "0001-fit", "times": times})
+    monkeypatch.setattr("workbench.ui.canvas.runs.pending_deletions.SECONDS", 0.01)
+    face.ask("delete", runs=["0001-fit"])
+    face.settled(lambda: face.panel.notice.lines and face.state("deleting") == [])
     assert "0001-fit is not over" in face.panel.notice.lines[0][1]
+    face.panel.close()
+
+
+def test_a_closed_panel_deletes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    face = Face(tmp_path)
+    face.bench.delete = pytest.fail  # type: ignore[attr-defined]
+    face.ask("delete", runs=["0001-fit"])
+    timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    face.panel.close()
+    assert timers
+    for timer in timers:
+        timer.join(60)  # long before its time
+
+
+def test_what_a_person_adds_to_a_run_is_in_its_row(tmp_path: Path) -> None:
+    three(tmp_path)
+    face = Face(tmp_path)
+    face.bench.annotate = lambda run, **given: annotate(tmp_path / "runs" / run, **given) and face.bench.tell(Annotated(run))  # type: ignore[attr-defined]
+    face.settled(lambda: face.state("runs"))
+    face.ask("annotate", run="0001-fit", name="<b>base</b>", notes="a" * 3000, tags=["sgd", "long"], pinned=True)
+    face.settled(lambda: face.state("runs")["rows"][2]["name"])
+    row = face.state("runs")["rows"][2]
+    assert (row["name"], row["tags"], row["pinned"]) == ("<b>base</b>", ["sgd", "long"], True)
+    assert face.state("notes.0001-fit") == "a" * 3000
+    face.ask("annotate", run="0001-fit", notes="")
+    face.settled(lambda: face.state("notes.0001-fit") == "")
+    face.ask("annotate", run="0001-fit", tags=["x"] * 3 + ["y" * 100])
+    assert "give at most 40" in face.panel.notice.lines[0][1]
+    face.panel.close()
+
+
+def test_why_a_run_cannot_be_continued(tmp_path: Path) -> None:
+    """It has no checkpoint, it is another model's, it has come to its end; more epochs continue it."""
+    finished = recorded(tmp_path, events(40, max_epochs=4), task=TASK)
+    brief = RunBrief.read(finished)
+    four, five, model = Settings.make(max_epochs=4), Settings.make(max_epochs=5), 11_181_642
+    assert next_actions.why_not_continued(brief, False, five, model) == "it has no checkpoint"
+    assert "another model (ResNet)" in next_actions.why_not_continued(brief, True, five, model + 1)
+    assert "max_epochs=4 reached" in next_actions.why_not_continued(brief, True, four, model)
+    assert next_actions.why_not_continued(brief, True, five, model) == ""
+    assert next_actions.lengths(brief, five) == {"max_epochs": 5}
+    assert next_actions.why_not_continued(replace(brief, status="stopped"), True, four, model) == ""
+    assert next_actions.why_not_continued(replace(brief, status="running"), True, five, model) == "it has not ended"
+    face = Face(tmp_path)
+    face.settled(lambda: face.state("ended") == {"0001-fit": "it has no checkpoint"})
     face.panel.close()
 
 
 def test_requests_are_calls_of_the_bench(tmp_path: Path) -> None:
     face = Face(tmp_path)
     calls: list[tuple[Any, ...]] = []
-    for name in ("show", "compare", "delete"):
+    for name in ("show", "compare"):
         setattr(face.bench, name, lambda *args, name=name: calls.append((name, *args)))
     face.bench.fit = lambda **said: calls.append(("fit", said))  # type: ignore[method-assign,assignment,return-value]
     for what, more in (
-        ("show", {"run": "0001-fit"}), ("show", {"run": ""}), ("delete", {"run": "0001-fit"}), ("continue", {"run": "0001-fit"}),
+        ("show", {"run": "0001-fit"}), ("show", {"run": ""}), ("continue", {"run": "0001-fit"}),
         ("compare", {"runs": ["0001-fit", "0002-fit"]}),
     ):  # fmt: skip
         face.ask(what, **more)
-    until(lambda: len(calls) == 5)
-    aside = [("compare", "0001-fit", "0002-fit"), ("delete", "0001-fit")]  # these may take a while
-    assert sorted(call for call in calls if call in aside) == aside
-    assert [call for call in calls if call not in aside] == [("show", "0001-fit"), ("show", None), ("fit", {"start": "0001-fit"})]
+    compared = ("compare", "0001-fit", "0002-fit")  # it may take a while
+    until(lambda: compared in calls)
+    assert [call for call in calls if call != compared] == [("show", "0001-fit"), ("show", None), ("fit", {"start": "0001-fit"})]
     face.panel.close()
 
 
@@ -411,13 +487,23 @@ def brief(i: int, **settings: Any) -> RunBrief:
 
 def test_a_table_fits_into_a_message() -> None:
     many = [brief(i, lr=0.1 * (i + 1), monitor="µ" * 300 + str(i), max_epochs=i + 1) for i in range(MOST)]
-    table = listed(many, 900)
+    table = listed(many, 900, {})
     assert len(json.dumps(table)) < LIMIT
     assert table["more"] == 900 - len(table["rows"])
     assert table["rows"][0]["run"] == "0000-fit"
     assert ROOM < LIMIT - 4000
-    few = listed(many[:3], 3)
+    few = listed(many[:3], 3, {})
     assert (len(few["rows"]), few["more"]) == (3, 0)
+
+
+def test_metrics_are_columns_with_the_best_and_the_last_value() -> None:
+    one, other = (replace(brief(i), metrics=metrics, best=best) for i, (metrics, best) in enumerate((
+        ({"loss": 0.5, "val_loss": 0.4, "val_accuracy": 0.75, "val_oddness": 3.0}, {"val_loss": 0.3, "val_accuracy": 0.9}),
+        ({"loss": 0.5}, {}),
+    )))  # fmt: skip
+    table = listed([one, other], 2, {})
+    assert table["columns"] == ["val_accuracy best", "val_accuracy last", "val_oddness last"]
+    assert [row["cells"] for row in table["rows"]] == [["0.9", "0.75", "3"], ["", "", ""]]
 
 
 def test_a_comparison_of_long_names_fits_too() -> None:
@@ -425,7 +511,7 @@ def test_a_comparison_of_long_names_fits_too() -> None:
     outbox = Outbox({"past": curves.past, "compared": curves.compared})
     wide = [brief(i, monitor="µ" * 500 + str(i), lr=0.1 + i) for i in range(5)]
     curves.over_one_another(outbox, wide)
-    curves.behind(outbox, wide[:3])
+    curves.draw_previous(outbox, wide[:3])
     while (packet := outbox.take()) is not None:
         assert packet.size <= LIMIT
 
@@ -435,7 +521,7 @@ def test_a_broken_folder_is_no_row(tmp_path: Path) -> None:
     (tmp_path / "runs" / "0001-fit" / "run.json").write_text("{")
     (tmp_path / "runs" / "0002-fit" / "metrics.jsonl").unlink()
     read: list[list[RunBrief]] = []
-    table = RunsTable(tmp_path, lambda briefs, count: read.append(briefs), pytest.fail)
+    table = RunsTable(tmp_path, lambda briefs, count: read.append(briefs), pytest.fail, pytest.fail)
     table.refresh()
     until(lambda: read)
     assert [one.id for one in read[-1]] == ["0003-fit"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from workbench.ui.canvas.messages import LIMIT
+from workbench.ui.canvas.transport.messages import LIMIT
 from workbench.ui.controls.script_preview import MOST, ScriptPreview
 
 

@@ -29,7 +29,7 @@ from workbench.engine.checkpoint.weights_copy import expanded
 from workbench.engine.distributed.dtensor import in_shards, local
 from workbench.events import LARGEST
 from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
-from workbench.runs.files import Folder, check_no_link, give_usual_mode, read_json, replace_by, to_disk
+from workbench.runs.folder.files import Folder, check_no_link, give_usual_mode, read_json, replace_by, to_disk
 from workbench.task.compiled_model import own_name
 from workbench.task.errors import TaskError
 from workbench.tracebacks import UserError
@@ -150,7 +150,7 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, A
         model.load_state_dict({known.get(name, name): value for name, value in values.items()}, strict=False)
     except RuntimeError as error:  # a module's own way to load its weights: quantized ones of bitsandbytes take none after a step
         raise TaskError(
-            f"the weights that were saved cannot be put into this {type(model).__name__}: {error} Make the model anew, as it was for "
+            f"the weights that were saved cannot be put into this {type(model).__name__}: {error} Make the model anew, in the same way as for "
             "that run, with a new bench, and begin there with start='<run id>'."
         ) from error
 

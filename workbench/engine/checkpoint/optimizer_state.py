@@ -18,6 +18,7 @@ from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.task.errors import TaskError
 from workbench.techniques import schedules
+from workbench.units import rate
 
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 _MOMENTA = ("momentum", "betas", "max_momentum", "base_momentum")
@@ -116,7 +117,7 @@ def _resume_schedules(session: Session, state: Mapping[str, Any], parts: _Schedu
     if raised:
         if parts.own:
             kinds = _named(type(scheduler).__name__ for scheduler in parts.own)
-            raise TaskError(f"lr={session.settings.lr:g}: the run was at lr=0, and {kinds} cannot be raised from 0: begin a new fit.")
+            raise TaskError(f"lr={rate(session.settings.lr)}: the run was at lr=0, and {kinds} cannot be raised from 0: begin a new fit.")
         return False
     for scheduler, own in zip(parts.own, state["own"], strict=False):
         scheduler.load_state_dict(own["state"])

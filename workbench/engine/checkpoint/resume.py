@@ -225,11 +225,11 @@ def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping
     if wrong is not None and untrained:
         raise TaskError(
             f"the checkpoint is of a fit that did not train the parameters of the loss ({', '.join(untrained).rstrip('.')}): continue it "
-            "as it was after loss.requires_grad_(False); to train them too: bench.load(run), then bench.fit()."
+            "after loss.requires_grad_(False); to train them too: bench.load(run), then bench.fit()."
         )
     if wrong is not None:
         raise TaskError(
-            f"the checkpoint is of another model or other optimizers: {wrong}. Make the bench as it was for that run; to take "
+            f"the checkpoint is of another model or other optimizers: {wrong}. Make the bench in the same way as for that run; to take "
             "weights that fit as a new start: bench.load(run), then bench.fit()."
         )
 

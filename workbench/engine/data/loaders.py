@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from torch.utils.data import DataLoader
+
 from workbench.engine.data.resumable_loader import ResumableLoader, close_workers, first_batches
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.settings import Settings
 from workbench.task.data.samplers import is_shuffling, number_of_samples
-from workbench.task.data.spec import DataSpec, Loader, batches_in, resumable_sampler_of, set_epoch
+from workbench.task.data.spec import (
+    DataSpec,
+    Loader,
+    batches_in,
+    resumable_sampler_of,
+    set_epoch,
+    users_dataset,
+)
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 from workbench.techniques import limits
@@ -230,6 +239,23 @@ class Loaders:
     def order_read(self) -> tuple[int, int] | None:
         """How many batches the latest pass has sharded out, to any rank, and a checksum of their indices."""
         return None if self._current is None else self._current.order_read
+
+    def slow_options(self) -> Iterator[tuple[str, str]]:
+        """Options of the training loader that may cost time, each with the place that it comes from
+        (`events.Observed`).
+        """
+        spec = self._task.train
+        assert spec is not None
+        users = users_dataset(self._train.loader)
+        own = isinstance(users, DataLoader)
+        loader: DataLoader[Any] = users if own else self._train.loader
+        options = {"persistent_workers": bool(loader.num_workers) and not loader.persistent_workers, "pin_memory": loader.pin_memory}
+        for name, slow in options.items():
+            theirs = "DataLoader" if spec.defaults.get(name) == getattr(loader, name) else "setting"
+            if slow:
+                yield f"{name}={getattr(loader, name)}", "own DataLoader" if own else theirs
+        if own:
+            yield f"num_workers={loader.num_workers}", "own DataLoader"
 
     def shuffled(self, fewest: int) -> bool:
         """Whether training data of at least this many samples come in another order in each epoch."""

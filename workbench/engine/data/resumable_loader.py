@@ -398,7 +398,7 @@ class ResumableLoader:
                 doubts = self._read_again(position, taken, rereads)
             else:
                 raise TaskError(
-                    f"{self._name} is no longer read as it was (samples by number, or ready batches): give the data that "
+                    f"{self._name} is no longer read in the same way (samples by number, or ready batches): give the data that "
                     "the run had."
                 )
         except BaseException:
@@ -411,7 +411,7 @@ class ResumableLoader:
         assert self._sampler is not None
         doubts = self._sampler.replay(position["pass"]["order"], taken)
         self.loader.generator.set_state(position["made"])
-        if rereads and self._in_process and position["before"] is not None:  # workers make it again by themselves
+        if rereads and self._in_process and position["before"] is not None:  # workers make it again
             self._read_once_more(position["before"])
         return doubts + self._data.put(position["data"])
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.task.batch import miscounted, sample_count
+from workbench.techniques.limits import is_whole
 
 
 def note_count(session: Session, name: Literal["train", "val", "test"], batch: Any, weight: float) -> None:
@@ -32,7 +33,7 @@ def note_length(session: Session) -> None:
     if planned is None or not data.begun or "length" in session.state.counts_seen:
         return
     spare = 1 if session.ranks.several else 0  # some ranks may lack a batch in the last round
-    whole = settings.limit_train_batches == 1.0 and not settings.overfit_batches
+    whole = is_whole(settings.limit_train_batches) and not settings.overfit_batches
     text, epoch = "", session.state.epoch
     if data.taken + spare < planned:
         text = (

@@ -23,6 +23,7 @@ from workbench.engine.distributed.process_group import MultiProcessGroup, StepSy
 from workbench.engine.distributed.single import Single
 from workbench.engine.distributed.task_module import TaskModule
 from workbench.engine.distributed.whole_weights import WholeWeights
+from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.metrics.step_timer import StepTimer
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime.runtime import Runtime
@@ -42,12 +43,15 @@ class DDP(Single):
 
     def __init__(
         self, task: Task, data: Loaders, weights: WholeWeights, ranks: MultiProcessGroup, runtime: Runtime, state: TrainState,
-        notes: list[Message], timer: StepTimer, *, alternating: bool,
+        notes: list[Message], timer: StepTimer, noise: RunningNoiseScale | None, *, alternating: bool,
     ) -> None:  # fmt: skip
-        """notes: where messages for the user are put. alternating: several optimizers take turns."""
+        """notes: where messages for the user are put. noise: gets the gradients of this rank before the all-reduce.
+        alternating: several optimizers take turns.
+        """
         super().__init__(task, weights, runtime.device.type == "cpu")
         self._data, self._ranks, self._runtime = data, ranks, runtime
         self._state, self._notes, self._timer, self._alternating = state, notes, timer, alternating
+        self._noise = noise
         self._sync = StepSync(0.0, 0, 0, 0)
         double = any(p.dtype is torch.float64 for p in task.model.parameters())
         self._kind = torch.float64 if double else torch.float32
@@ -62,7 +66,7 @@ class DDP(Single):
         """Which of them had a gradient before the backward that DDP follows."""
         self._seen: list[Tensor] = []
         self._grad_hooks: list[RemovableHandle] = []
-        """If any had: those that get one in that backward, and the hooks that note them."""
+        """If any had, or gradients are measured: those that get one in that backward, and the hooks that note them."""
         self._missed = False
         """Whether one of them had no part in a backward of this rank."""
         self.own_loss_bad = False
@@ -125,7 +129,7 @@ class DDP(Single):
         dealt = {found for found in self._ranks.all_gather_object(self._data.order_read) if found is not None}
         if len(dealt) > len({number for number, _ in dealt}):
             raise TaskError(
-                "the ranks have dealt out the training data in different orders, so that some samples came twice and others "
+                "the ranks have sharded the training data in different orders, so that some samples came twice and others "
                 "not at all: the sampler draws from a generator without a seed. Give it one with a seed."
             )
 
@@ -160,10 +164,14 @@ class DDP(Single):
             return self._task.training_step(batch, batch_idx, **extra)
         self._begun = True
         self._had = [p.grad is not None for p in self._wrapped]
-        if any(self._had):  # of earlier batches of the window, which would hide the gradients of this one
-            watch = self._seen.append
-            self._grad_hooks = [p.register_post_accumulate_grad_hook(watch) for p in self._wrapped]  # type: ignore[no-untyped-call]
+        if any(self._had) or self._measures:  # of earlier batches of the window, which would hide the gradients of this one
+            self._add_hooks()
         return self._copy(batch, batch_idx, **extra)
+
+    @property
+    def _measures(self) -> bool:
+        """Whether this rank's gradients are measured in this update."""
+        return self._noise is not None and self._noise.measures
 
     def begin_reduce(self, window_loss: WindowLoss, gradients: Sequence[float] = ()) -> None:
         """Begin the all-reduce of this update: this rank's losses times shares (None: it had none), the weights of
@@ -190,6 +198,8 @@ class DDP(Single):
         synced = self.synced
         loose = [p for p in opt.trained if not synced or id(p) not in self._covered]
         # All ranks communicate in one order: DDP's forward, which may send buffers, then `begin_reduce`, then the backward.
+        if self._noise is not None and self._measures:
+            self._noise.keep(loose)
         zero = self._zero_loss() if synced and not back else None
         if self._reducing is None:
             self.begin_reduce(window_loss, () if synced else [float(p.grad is not None) for p in loose])
@@ -205,6 +215,10 @@ class DDP(Single):
         if synced and loose:
             there = self._ranks.sums([float(p.grad is not None) for p in loose])
         self._average_gradients([p for p, n in zip(loose, there, strict=True) if n])
+        if self._noise is not None and self._measures and losses > 1:
+            squares = self._noise.of_rank(window_loss.weight, self.unit)
+            self._ranks.all_reduce(squares)
+            self._noise.ranks(squares, total, round(losses))
         if rescaled:
             self._rescale(opt, total)
         return loss / total
@@ -245,6 +259,8 @@ class DDP(Single):
         this loss.
         """
         assert self._copy is not None
+        if self._measures and not self._grad_hooks:
+            self._add_hooks()
         zero: Tensor = _zero(self._wrapped) if self._begun else self._copy(_NOTHING, 0)
         return zero
 
@@ -267,6 +283,17 @@ class DDP(Single):
             if any(parameter is one for one in frozen):
                 parameter.requires_grad_(False)
                 parameter.grad = parameter.grad if had else None
+
+    def _add_hooks(self) -> None:
+        """Note each parameter when its gradient is there and DDP has not sent it yet; measure it where that is asked for."""
+        noise = self._noise if self._measures else None
+
+        def note(parameter: Tensor) -> None:
+            self._seen.append(parameter)
+            if noise is not None:
+                noise.keep([parameter])
+
+        self._grad_hooks = [p.register_post_accumulate_grad_hook(note) for p in self._wrapped if p.requires_grad]  # type: ignore[no-untyped-call]
 
     def _remove_hooks(self) -> None:
         for watch in self._grad_hooks:

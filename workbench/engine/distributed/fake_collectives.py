@@ -1,4 +1,4 @@
-"""Replaces FSDP's collectives while each rank tries a step by itself.
+"""Replaces FSDP's collectives while each rank tries a step alone.
 
 They give tensors of the right size with no useful contents.
 

@@ -261,7 +261,7 @@ class FSDPWeights(WholeWeights):
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, this rank steps by itself, with as much memory as in step with the others and with useless weights."""
+        """Inside, this rank steps alone, with as much memory as in step with the others and with useless weights."""
         from torch.distributed.fsdp._fully_shard._fsdp_collectives import (
             DefaultAllGather,
             DefaultReduceScatter,

@@ -10,6 +10,7 @@ from workbench.engine.distributed.fsdp_step import FSDP
 from workbench.engine.distributed.fsdp_weights import FSDPWeights
 from workbench.engine.distributed.process_group import MultiProcessGroup
 from workbench.engine.distributed.whole_weights import WholeWeights
+from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.metrics.step_timer import StepTimer
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime.runtime import Runtime
@@ -37,11 +38,11 @@ def place_weights(task: Task, runtime: Runtime) -> WholeWeights:
 
 def distributed(
     task: Task, data: Loaders, weights: WholeWeights, ranks: MultiProcessGroup, runtime: Runtime, state: TrainState,
-    notes: list[Message], timer: StepTimer, *, alternating: bool,
+    notes: list[Message], timer: StepTimer, noise: RunningNoiseScale | None, *, alternating: bool,
 ) -> DDP:  # fmt: skip
     """This rank's part in the updates of several."""
     kind = FSDP if isinstance(weights, FSDPWeights) else DDP
-    return kind(task, data, weights, ranks, runtime, state, notes, timer, alternating=alternating)
+    return kind(task, data, weights, ranks, runtime, state, notes, timer, noise, alternating=alternating)
 
 
 def check_shardable(task: Task, settings: Settings, optimizers: Sequence[OptimizerHandle], name: str) -> None:

@@ -54,7 +54,7 @@ def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunRe
     samples: False reads no sample and tries no step; all other checks are made.
     """
     _check(task, settings)
-    calm = settings.replace(compile=False, num_workers=0, find_lr_at=(), find_batch_size_at=())
+    calm = settings.replace(compile=False, num_workers=0, prefetch_factor=None, find_lr_at=(), find_batch_size_at=())
     lost: list[str] = []
     with restored_devices(task), open_session(task, calm) as session:
         optimizers = session.optimizers

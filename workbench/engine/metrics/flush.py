@@ -67,7 +67,7 @@ def _check_arrived(session: Session, event: StepsDone) -> None:
     bad = np.flatnonzero(_wrong(session, event, guarded))
     if not bad.size:
         return
-    skips = guarded and session.settings.on_nonfinite == "skip"
+    skips = guarded and session.skips_nonfinite
     left_out_before = session.state.left_out
     session.state.left_out += len(bad) if skips else 0
     if skips and left_out_before >= nonfinite.TOLD:
@@ -76,7 +76,7 @@ def _check_arrived(session: Session, event: StepsDone) -> None:
     began = nonfinite.locate_on_device(session, step)
     text = headline(step, float(loss), began, _first_bad_layer(session, event, int(bad[0])))
     if skips:
-        session.notes.append(Message(f"{text}. The update was not taken.{origin_sentence(began)}", "warning", step))
+        session.notes.append(Message(f"{text}. This update was skipped.{origin_sentence(began)}", "warning", step))
         return
     raise NonFiniteError(
         f"{text}: lower the learning rate, clip, or look for bad inputs. The run ended at the next flush; "
@@ -110,6 +110,6 @@ def _wrong(session: Session, event: StepsDone, guarded: bool) -> Bools:
                 stepped &= ~np.isnan(event.array("layer_norms")).all(axis=1)
             exact = guarded and session.meter.norm_order in nonfinite.EXACT
             wrong |= stepped & (~np.isfinite(norms) if exact else np.isnan(norms))
-    if "skipped" in event.columns and session.settings.on_nonfinite == "skip":
+    if "skipped" in event.columns and session.skips_nonfinite:
         wrong &= event.array("skipped") == 0
     return wrong

@@ -50,13 +50,14 @@ class _PendingCopy:
     seconds: float
     waited: float
     memory: int | None
+    samples: int | None
 
 
 class Meter:
     """Rows of measurements of one run; every `every`-th update has one.
 
-    The values of one optimizer of several are in rows of `loss[1 + i]`, `total[1 + i]`, `clipped[1 + i]`; those of the
-    whole update (and of a single optimizer) in `loss[0]`, …
+    The values of one optimizer of several have column 1 + i; those of the whole update (and of a single optimizer) have
+    column 0, as in `total[0]`, `clipped[0]`.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Meter:
         self._skipped: list[bool] = []
         self._notes: dict[str, dict[int, Tensor | float]] = {}
         self.on_bar: frozenset[str] = frozenset()
-        """Whether an expression is certainly a tensor: a name that held one, or a part of it."""
+        """Names of the logged values that the progress bar shows."""
         self._first = 0
         self._pending: _PendingCopy | None = None
         self._last_flush = perf_counter()
@@ -84,6 +85,8 @@ class Meter:
         self._paused = 0.0
         self.waited = 0.0
         """Seconds since the run began in which training waited for batches."""
+        self.samples: int | None = 0
+        """How many samples the updates since the last flush were made of; None: unknown."""
         self._looked, self._memory = perf_counter(), memory_in_use(device)
         """When the memory in use was last measured, and the result."""
         self._ratios: Tensor | None = None
@@ -115,7 +118,7 @@ class Meter:
             window = next(windows, None)
             waited = perf_counter() - began
             self.waited += waited
-            timer.arrived(waited, idle=first)
+            timer.arrived(waited, first=first)
             if window is None:
                 return
             first = False
@@ -155,11 +158,11 @@ class Meter:
     def _use_ring(self, ring: Tensor) -> None:
         """Write rows into this ring from now on."""
         self._ring = ring
+        self._host: Numbers | None = ring.numpy() if ring.device.type == "cpu" else None
+        """The same rows for numpy, which writes a number faster than torch."""
         # Views made once: indexing at every update would cost more than writing.
-        sets = range(0, self._layers_at, 3)
-        self.loss = [ring[:, first + LOSS].unbind() for first in sets]
-        self.total = [ring[:, first + TOTAL].unbind() for first in sets]
-        self.clipped = [ring[:, first + CLIPPED].unbind() for first in sets]
+        self._cells = [ring[:, place].unbind() for place in range(self._layers_at)]
+        self.total, self.clipped = self._cells[TOTAL::3], self._cells[CLIPPED::3]
         self.layers = ring[:, self._layers_at :].unbind()
 
     def put_loss(self, column: int, loss: Tensor) -> None:
@@ -168,20 +171,41 @@ class Meter:
         """
         if loss.dtype is torch.float64 and self._ring.dtype is not torch.float64:
             self._use_ring(self._ring.double())
-        self.loss[column][len(self._lrs)].copy_(loss)
+        self._put(3 * column + LOSS, loss)
 
-    def put_norms(self, layers: tuple[int, ...], norms: Tensor) -> None:
-        """Write the norms of these layers into the row that the next `record` completes."""
-        self.layers[self.row][self.places(layers)] = norms.to(self._ring.dtype)
+    def put_clipped(self, column: int, total: Tensor) -> None:
+        """Write the total norm after clipping into the row that the next `record` completes."""
+        self._put(3 * column + CLIPPED, total)
+
+    def _put(self, place: int, value: Tensor) -> None:
+        """Write one number of the row; on a device without waiting for it."""
+        row = len(self._lrs)
+        if self._host is not None:
+            self._host[row, place] = value.item()
+        else:
+            self._cells[place][row].copy_(value)
+
+    def put_norms(self, column: int, total: Tensor, norms: Tensor, layers: tuple[int, ...] | None = None) -> None:
+        """Write a total norm and the norms of these layers (None: of all, in order) into the row that the next `record`
+        completes.
+        """
+        self._put(3 * column + TOTAL, total)
+        if layers is None:
+            self.layers[self.row].copy_(norms)
+        else:
+            self.layers[self.row][self.places(layers)] = norms.to(self._ring.dtype)
 
     def record(self, step: int, lrs: Sequence[float], loss: Tensor, skipped: bool = False) -> None:
         """Complete the row of update `step`; its norms, if any, are in it already."""
-        row = len(self._lrs)
         self.put_loss(0, loss)
-        if row == 0:
+        if not self._lrs:
             self._first = step
         self._lrs.append(tuple(lrs))
         self._skipped.append(skipped)
+
+    def count(self, samples: int | None) -> None:
+        """Count the samples of one update; None: how many is not known."""
+        self.samples = None if self.samples is None or samples is None else self.samples + samples
 
     def note(self, values: Mapping[str, Tensor | float]) -> None:
         """Write what the task logged for the update that the next `record` completes; scalars, on the device or not."""
@@ -218,9 +242,10 @@ class Meter:
             event.record()
         # The next rows are written after this copy on the same stream, so the ring can be used again at once.
         self._pending = _PendingCopy(
-            rows, ratios, event, self._first, self._lrs, self._skipped, logged, epoch, self.seconds, self.waited, self._look()
-        )
-        self._lrs, self._skipped, self._notes = [], [], {}
+            rows, ratios, event, self._first, self._lrs, self._skipped, logged, epoch, self.seconds, self.waited, self._look(),
+            self.samples,
+        )  # fmt: skip
+        self._lrs, self._skipped, self._notes, self.samples = [], [], {}, 0
         self._ring[: len(rows), TOTAL:] = float("nan")
         if ratios is not None and self._ratios is not None:
             self._ratios[: len(rows)] = float("nan")
@@ -269,8 +294,8 @@ class Meter:
         shown = tuple(name for name in pending.logged if name in self.on_bar)
         return StepsDone(
             pending.step, self.every, len(rows), pending.epoch, pending.seconds, columns, shown, pending.waited, pending.memory,
-            tuple(double),
-        )
+            tuple(double), samples=pending.samples,
+        )  # fmt: skip
 
     def _totals(self, columns: dict[str, bytes], rows: Numbers, name: str) -> None:
         if self.norm_order is not None:

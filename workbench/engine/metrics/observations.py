@@ -1,6 +1,7 @@
 """Observes what only the engine can see of a fit's health.
 
-These are modules in evaluation mode, a data order that repeats, and calls in the user's code that make training wait.
+These are modules in evaluation mode, a data order that repeats, calls in the user's code that make training wait, and
+options of the training loader that cost time.
 """
 
 from __future__ import annotations
@@ -38,20 +39,25 @@ class Observations:
     def update(self) -> contextlib.AbstractContextManager[object]:
         """Surrounds an update: in a few of them the calls of the user's code are timed."""
         self._updates += 1
+        if self._updates not in TIMED:
+            return _NOTHING
         if self._updates == TIMED.start and has_compiled():  # compiled code has no lines, and would be compiled again
             self._calls = None
-        return _NOTHING if self._calls is None or self._updates not in TIMED else self._calls
+        return _NOTHING if self._calls is None else self._calls
 
     def after_update(self) -> None:
         """Look at all modules after the first update of an epoch, and when the whole model has changed its mode."""
-        session, before = self._session, self._training
+        session, state, before = self._session, self._session.state, self._training
+        if self._updates == 1:
+            for option in session.data.slow_options():
+                emit_message(session, self._emit, Observed(state.step, state.epoch, "loader_option", option))
         if self._updates == TIMED.stop - 1 and self._calls is not None and (slow := self._calls.found()):
-            emit_message(session, self._emit, Observed(session.state.step, session.state.epoch, "slow_calls", slow[:MOST]))
+            emit_message(session, self._emit, Observed(state.step, state.epoch, "slow_calls", slow[:MOST]))
         self._training = session.task.model.training
-        if session.state.step == session.state.epoch_step + 1 or self._training != before:
+        if state.step == state.epoch_step + 1 or self._training != before:
             modes = tuple(in_evaluation_mode(session.task.model))
             if modes and modes != self._modes:
-                emit_message(session, self._emit, Observed(session.state.step, session.state.epoch, "evaluation_mode", modes))
+                emit_message(session, self._emit, Observed(state.step, state.epoch, "evaluation_mode", modes))
             self._modes = modes
 
     def after_pass(self) -> None:

@@ -63,17 +63,18 @@ class StepTimer:
             self._next = now + self._every
             self._marks = [("", self._now())]
 
-    def arrived(self, waited: float, *, idle: bool) -> None:
-        """The batches of an update have arrived after so many seconds. idle: the device had nothing to do meanwhile."""
+    def arrived(self, waited: float, *, first: bool) -> None:
+        """The batches of an update have arrived after so many seconds. first: of an epoch; the device had nothing to do meanwhile."""
         self._updates += 1
-        if not self._on_cpu and not idle:
+        if self._on_cpu or first:
+            part = "first batch" if first else "data"
+            self._whole[part] = self._whole.get(part, 0.0) + waited
+            self.mark("")
+        else:
             self.mark("data")
-            return
-        self._add("data", waited)
-        self._restart()
 
     def mark(self, part: str) -> None:
-        """The time of this update since the last mark belongs to `part`."""
+        """The time of this update since the last mark belongs to `part`; "": to none."""
         if self._marks is not None:
             self._marks.append((part, self._now()))
 
@@ -93,10 +94,10 @@ class StepTimer:
             yield
         finally:
             passed = self._clock() - began
-            self._add(part, passed - self._within)
+            self._whole[part] = self._whole.get(part, 0.0) + (passed - self._within)
             self._within = outer + passed
             self._marks = marks
-            self._restart()
+            self.mark("")
 
     def due(self) -> bool:
         """Whether it is time for an event."""
@@ -121,13 +122,6 @@ class StepTimer:
             parts["other"] = rest
         self._seconds, self._whole, self._sampled = seconds, {}, {}
         return TimeSpent(step, passed, parts) if passed > 0.0 else None
-
-    def _add(self, part: str, seconds: float) -> None:
-        self._whole[part] = self._whole.get(part, 0.0) + seconds
-
-    def _restart(self) -> None:
-        """Leave out the time since the last mark."""
-        self.mark("")
 
     def _now(self) -> Time:
         if self._on_cpu:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.engine.optim.optimizer_handle import OptimizerHandle, kept_rates
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.window import batch_weights
 from workbench.task.errors import TaskError
@@ -40,8 +40,8 @@ class ManualOptimizers:
         """By optimizer: the gradients with which the task asked for a step earlier in the window."""
         self._options: dict[int, dict[str, Any]] = {}
         """By optimizer: the further arguments of that step."""
-        self._put_back: list[Callable[[], None]] = []
-        """By optimizer: restores its rates of the window's beginning, in a search."""
+        self._rates: list[list[Any]] = []
+        """In a search: the rates of each optimizer at the window's beginning."""
 
     @property
     def scheduling(self) -> bool:
@@ -54,7 +54,7 @@ class ManualOptimizers:
         self.loss, self._since, self.taken = None, None, []
         self._stepped.clear()
         self._kept.clear()  # of a window that an error ended
-        self._put_back = [kept_rates(opt, wanted=self._session.state.searching) for opt in self._session.optimizers]
+        self._rates = [opt.group_lrs() for opt in self._session.optimizers] if self._session.state.searching else []
 
     def at(self, share: float, last: bool) -> None:
         """Begin a batch: its share of the window, and whether it is the last."""
@@ -79,19 +79,20 @@ class ManualOptimizers:
             # Set aside, so that gradients which another network's backward leaves in these parameters do not count.
             self._kept[optimizer] = [(p, p.grad) for p in opt.trained if p.grad is not None]
             self._options[optimizer] = options
-            opt.optimizer.zero_grad()
+            opt.zero_grad()
             return
         own = self._since if self._since is not None else torch.zeros((), device=self._session.device)
         own = self._session.parallel.reduce(opt, own)
         self._since = None
         self._session.state.losses[opt.index] = own
-        if self._session.records and self._session.several:
+        if self._session.state.records and self._session.several:
             self._session.meter.put_loss(1 + opt.index, own)
         if opt.index in self._stepped:  # a second step in this window: the scaler takes it for a new round
             self._session.precision.update()
             self._stepped.clear()
         self._stepped.add(opt.index)
-        self._put_back[opt.index]()
+        if self._rates:
+            opt.restore_lrs(self._rates[opt.index])
         opt.step_options = options
         try:
             if self._take_step(self._session, opt, self._window, own):
@@ -112,7 +113,7 @@ class ManualOptimizers:
         self._session.state.clip_next[optimizer] = (clip_val, algorithm)
 
     def zero_grad(self, optimizer: int = 0) -> None:
-        self._session.optimizers[optimizer].optimizer.zero_grad()
+        self._session.optimizers[optimizer].zero_grad()
 
     def toggle(self, optimizer: int) -> None:
         self._toggle.toggle(self._session.trained, self._session.optimizers[optimizer].trained)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks
 from workbench.task.optim.optimizer_factory import base_rate, group_rates, leading_group
 from workbench.task.protocol import Optimization, Schedule, Task
+from workbench.units import rate
 
 
 class OptimizerHandle:
@@ -38,6 +39,7 @@ class OptimizerHandle:
         self.leading = leading_group(group_rates(made.optimizer))
         """The parameter group whose rate is `lr`: the first whose rate is not 0."""
         self.needs_closure = _needs_closure(self.optimizer)
+        self._own_zero_grad = getattr(self.optimizer.zero_grad, "__func__", None) is not Optimizer.zero_grad
         number = {id(p): n for n, p in enumerate(parameters)}
         own = {
             number[id(p)] for group in self.optimizer.param_groups for p in group["params"] if id(p) in number
@@ -79,12 +81,27 @@ class OptimizerHandle:
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
-        self.optimizer.zero_grad()
+        if self._own_zero_grad:
+            self.optimizer.zero_grad()
+            return
+        # What torch's does, without its calls of the profiler and the compiler: they cost as much as a small layer.
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
     @property
     def lr(self) -> float:
         """The present rate of the leading parameter group."""
         return float(self.optimizer.param_groups[self.leading]["lr"])
+
+    def group_lrs(self) -> list[Any]:
+        """The present rates of all parameter groups."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def restore_lrs(self, rates: Sequence[Any]) -> None:
+        """Set the rates of the parameter groups to those that `group_lrs` returned; groups that came later keep theirs."""
+        for group, now in zip(self.optimizer.param_groups, rates, strict=False):
+            group["lr"] = now
 
     def set_lr(self, lr: float) -> None:
         """Set a new base rate; schedules and the ratios of parameter groups multiply it. A group at 0 stays at 0.
@@ -93,7 +110,7 @@ class OptimizerHandle:
         """
         if not self.base_lr and lr and self.schedules:
             raise TaskError(
-                f"lr={lr:g}: the optimizer is made at a rate of 0 and follows a schedule, which cannot be raised from 0: make it at "
+                f"lr={rate(lr)}: the optimizer is made at a rate of 0 and follows a schedule, which cannot be raised from 0: make it at "
                 "another rate."
             )
         old, self.base_lr = self.base_lr, lr
@@ -123,20 +140,6 @@ class OptimizerHandle:
             due = schedule.interval == interval and counted % schedule.frequency == 0
             if due and not isinstance(schedule.scheduler, ReduceLROnPlateau) and not _ended(schedule.scheduler):
                 hooks.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
-
-
-def kept_rates(opt: OptimizerHandle, *, wanted: bool) -> Callable[[], None]:
-    """Return a function that restores the present rates, if `wanted`: in a search.
-
-    A task may set rates by hand, for a warm-up. While a search sets the rates, that must have no effect.
-    """
-    rates = [group["lr"] for group in opt.optimizer.param_groups] if wanted else []
-
-    def put_back() -> None:
-        for group, rate in zip(opt.optimizer.param_groups, rates, strict=False):
-            group["lr"] = rate
-
-    return put_back
 
 
 def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ class OptimizerModes:
             return
         if settings.weight_averaging is not None:
             raise TaskError(
-                f"weight_averaging={settings.weight_averaging!r} cannot go with {self.names}, which averages the weights by itself "
+                f"weight_averaging={settings.weight_averaging!r} cannot go with {self.names}, which averages the weights itself "
                 "(it has train() and eval()): leave weight_averaging out."
             )
         if shard_strategy:

@@ -14,7 +14,7 @@ GIVEN = {
     "collate": "collate_fn", "make_optimizer": "optimizer", "make_scheduler": "scheduler", "averaged": "avg_fn",
     "should_average": "should_update",
 }  # fmt: skip
-"""What the script's own text calls the arguments of the bench, until the user's words for them are put in."""
+"""The names of the bench's arguments in the script's own text, until the user's expressions replace them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Data:
     """How a script gets one loader. All text is Python, in the names of `GIVEN`."""
 
     dataset: str
-    """What the loader reads."""
+    """The expression for what the loader reads."""
     before: tuple[str, ...] = ()
-    """Lines that `dataset` counts on."""
+    """Lines that come before `dataset`, which needs them."""
     kind: Literal["samples", "stream", "batches"] = "samples"
     """Samples by index; samples that can only be iterated; ready batches."""
     arrays: bool = False
@@ -41,29 +41,29 @@ class Data:
     """The user's own generator, copied; None: one from the seed."""
     collate: str | None = None
     worker_init: str | None = None
-    told: tuple[str, ...] = ()
-    """What has a `set_epoch`: the sampler, the batch sampler, the data set."""
+    with_set_epoch: tuple[str, ...] = ()
+    """The objects with a `set_epoch`: the sampler, the batch sampler, the data set."""
     whole: bool = False
-    """Whether the data set makes whole batches by itself (`__getitems__`)."""
+    """Whether the data set has `__getitems__`, which makes a whole batch."""
     pinned: bool = True
-    """Whether its batches are pinned where there is a GPU: not where the data are there already."""
+    """Whether its batches are pinned where there is a GPU; not where the data are on the GPU already."""
     sized: bool = True
-    """Whether the number of batches is known before."""
+    """Whether the number of batches is known before the first one."""
     count: str = "1"
-    """How many samples `batch` holds."""
+    """The expression for the number of samples in `batch`."""
     counts: bool = True
     """Whether `count` is the number of samples that were drawn."""
     empty: bool = False
     """Whether a batch may be None, and is left out."""
     draws: bool = False
-    """Whether dealing its batches out to several processes may draw from their own random numbers."""
+    """Whether sharding its batches over several processes may draw from the processes' own random numbers."""
     steps: str = "config.truncated_bptt_steps"
-    """How many time steps `batch` holds, where batches are split in time."""
+    """The expression for the number of time steps in `batch`, where batches are split in time."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Metrics:
-    """The metrics of a bench: functions of a batch, and objects that are computed over a check."""
+    """The metrics of a bench: functions of a batch, and objects that are computed over a validation."""
 
     functions: bool = False
     """Whether there are functions."""
@@ -80,12 +80,12 @@ class Metrics:
     dicts: bool = False
     """Whether any gives several numbers by name."""
     lacking: bool = False
-    """Whether a check of the run had fewer batches than there were processes."""
+    """Whether a validation of the run had fewer batches than there were processes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A scheduler of the user's: where it is in what their function returned, and when it steps."""
+    """A scheduler of the user's: its place in the return value of their function, and when it steps."""
 
     place: str
     """ "" or an index expression."""
@@ -106,13 +106,13 @@ class Optimizer:
     """An optimizer of the run."""
 
     place: str = ""
-    """Where it is in what `configure_optimizers()` returned: "" or an index expression."""
+    """Its place in the return value of `configure_optimizers()`: "" or an index expression."""
     schedules: tuple[Schedule, ...] = ()
     made_lr: float | None = None
     """The base rate at which an object, or a function, makes it; None where it uses the given rate."""
     takes_lr: bool = True
     """Whether the function that makes it is called with the rate."""
-    modes: bool = False
+    schedule_free: bool = False
     """Whether it trains other weights than it evaluates, and has `train()` and `eval()`."""
     leading: int = 0
     """The parameter group whose rate is reported: the first that is not at 0."""
@@ -125,7 +125,7 @@ class Optimizer:
     whole: bool = True
     """Whether it has all parameters of the model that are trained."""
     momentum: bool = False
-    """Whether it has a momentum, which one cycle moves too."""
+    """Whether it has a momentum, which one cycle changes too."""
 
 
 NUMBERED = ("on_train_batch_start", "on_train_batch_end", "optimizer_zero_grad", "optimizer_step")
@@ -136,17 +136,17 @@ WITHIN = (
     "backward", "on_after_backward", "on_before_optimizer_step", "optimizer_step", "configure_gradient_clipping",
     "lr_scheduler_step",
 )  # fmt: skip
-"""Hooks of what happens within an update."""
+"""Hooks within an update."""
 
 TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
-"""Hooks of a batch's way to the device."""
+"""Hooks that move a batch to the device."""
 
 VALIDATION = (
     "on_validation_model_zero_grad", "on_validation_model_eval", "on_validation_start", "on_validation_epoch_start",
     "on_validation_batch_start", "on_validation_batch_end", "on_validation_epoch_end", "on_validation_end",
     "on_validation_model_train",
 )  # fmt: skip
-"""Hooks of a check."""
+"""Hooks of a validation."""
 
 FIT = (
     "on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_epoch_end", "on_train_end", "on_fit_end",
@@ -160,47 +160,47 @@ class Hook:
 
     owner: str
     """The object that it is called on: "network", or one that brings the data."""
-    told: tuple[str | None, ...] = ()
-    """Of a hook written for Lightning 1: what each argument is; None: what Lightning 2 tells next."""
+    arguments: tuple[str | None, ...] = ()
+    """For a hook written for Lightning 1: what each argument is; None: the next argument of Lightning 2."""
     reads: bool = True
-    """Whether it makes use of its first argument."""
+    """Whether it uses its first argument."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Own:
-    """What the user's objects (one that trains itself, those that bring the data) want of Lightning's loop and Trainer."""
+class LightningNeeds:
+    """What the user's objects (the one with `training_step`, those that make the loaders) need of Lightning's loop and Trainer."""
 
     hooks: Mapping[str, Hook] = dataclasses.field(default_factory=dict)
     """The hooks that they define."""
     ends_epochs: bool = False
     """Whether `on_train_batch_start` may end an epoch (return -1)."""
     asks: frozenset[str] = frozenset()
-    """What they ask of their trainer, by name."""
+    """The attributes of their trainer that they read."""
     trainers: tuple[str, ...] = ()
-    """Where they look for one, as assignable expressions."""
+    """Where they look for their trainer, as expressions that can be assigned to."""
     like: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """What an object without Lightning's properties finds as attributes of its own, and what they are at first."""
+    """Attributes that the script sets on an object without Lightning's properties, with their first values."""
     methods: frozenset[str] = frozenset()
     """Lightning's methods that it calls: "optimizers", "lr_schedulers", "clip_gradients"."""
     logs_widely: bool = False
-    """Whether it logs in a check in more than one way, or elsewhere than in its `validation_step`."""
+    """Whether it logs in a validation in more than one way, or outside its `validation_step`."""
     weighs: bool = False
-    """Whether its `validation_step` may say how much its batch counts."""
+    """Whether its `validation_step` may report the weight of its batch."""
     datamodule: str = "None"
-    """The expression for an object that brings the data."""
+    """The expression for an object that makes the loaders."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Hooks:
-    """An object that trains itself."""
+    """An object with a `training_step` of its own."""
 
     homes: Mapping[str, str]
-    """Where its lr and batch_size live, as assignable expressions."""
+    """The places of its lr and batch_size, as expressions that can be assigned to."""
     train_index: bool
     val_index: bool
     """Whether its steps take the number of the batch."""
     extras: tuple[str, ...] = ()
-    """What else its training_step takes, by name: "optimizer_idx", "hiddens"."""
+    """Further arguments of its training_step: "optimizer_idx", "hiddens"."""
     manual: bool = False
     """Whether it steps its optimizers itself."""
     splits: bool = False
@@ -212,7 +212,7 @@ class Step:
     """What a training step may do beyond returning a loss."""
 
     reports_weight: bool = False
-    """Whether it says how much its batch counts."""
+    """Whether it reports the weight of its batch."""
     in_dict: bool = False
     """Whether the loss function returns {"loss": …} without a weight."""
     skips: bool = False

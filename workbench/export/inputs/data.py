@@ -21,15 +21,9 @@ from workbench.export.source.source import Sliced
 from workbench.settings import Settings
 from workbench.task.batch import own_count, sample_count
 from workbench.task.data.datasets import Batches, Columns
+from workbench.task.data.loader_parts import makes_batches_itself
 from workbench.task.data.sharding import RankShard, common_rng_for
-from workbench.task.data.spec import (
-    DataSpec,
-    Loader,
-    batches_in,
-    makes_batches_itself,
-    resumable_sampler_of,
-    users_dataset,
-)
+from workbench.task.data.spec import DataSpec, Loader, batches_in, resumable_sampler_of, users_dataset
 from workbench.task.supervised import TARGETS
 
 
@@ -63,7 +57,7 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
         generator=None if parts.generator is None else f"{base}.generator.clone_state()",
         collate=None if parts.collate_fn is None else "collate" if by_collate else f"{base}.collate_fn",
         worker_init=None if parts.worker_init_fn is None else f"{base}.worker_init_fn",
-        told=_told(spec, base, from_loader=is_loader, inner=spec.from_batches and name not in sliced.ready),
+        with_set_epoch=_with_set_epoch(spec, base, from_loader=is_loader, inner=spec.from_batches and name not in sliced.ready),
         whole=whole and kind == "samples",
         pinned=loader.pin_memory or (settings.pin_memory is None and not torch.cuda.is_available()),
         sized=batches_in(loader) is not None,
@@ -75,7 +69,7 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
     )
 
 
-def _told(spec: DataSpec, base: str, *, from_loader: bool, inner: bool) -> tuple[str, ...]:
+def _with_set_epoch(spec: DataSpec, base: str, *, from_loader: bool, inner: bool) -> tuple[str, ...]:
     """Expressions for what `task.data.set_epoch` tells of each epoch."""
     parts, dataset = spec.parts, spec.parts.dataset
     found: dict[int, str] = {}
@@ -111,7 +105,7 @@ def _may_be_empty(collate: Any, dataset: Any) -> bool:
 
 
 def _draws(loader: Loader, settings: Settings) -> bool:
-    """Whether all processes must draw alike to go through the same batches; as `task.shares`."""
+    """Whether all processes must draw the same random numbers to read the same batches (`task/data/sharding.py`)."""
     deals = resumable_sampler_of(loader)
     if deals is None:
         ready = users_dataset(loader)
@@ -167,7 +161,7 @@ def _counts_right(spec: DataSpec, settings: Settings) -> bool:
 
 
 def layout_of(batch: Any, has_loss: bool) -> str:
-    """What a training batch looks like, for `Recipe.batch`."""
+    """The kind of a training batch, for `ScriptSpec.batch`."""
     if isinstance(batch, Mapping):
         return f"dict:{next((key for key in TARGETS if key in batch), '')}"
     if isinstance(batch, (tuple, list)):
@@ -200,7 +194,7 @@ def _steps(batch: Any, time_dim: int, name: str = "batch") -> str | None:
 
 
 def _parts(batch: Any, name: str) -> list[tuple[str, Any]]:
-    """What a container holds, each with the expression for it."""
+    """The items of a container, each with the expression for it."""
     items: list[tuple[Any, Any]] = []
     if isinstance(batch, Mapping):
         items = list(batch.items())

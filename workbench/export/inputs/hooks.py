@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from workbench.export.errors import ExportError
-from workbench.export.inputs.collect import FIT, TRANSFER, VALIDATION, WITHIN, Hook, Own
+from workbench.export.inputs.collect import FIT, TRANSFER, VALIDATION, WITHIN, Hook, LightningNeeds
 from workbench.export.inputs.data import maker_of
 from workbench.export.inputs.step import returns
 from workbench.export.inputs.trainer import asked, attributes, methods, reads, words
@@ -26,13 +26,13 @@ _PROPERTIES = {
     "logger": "None", "loggers": "[]", "print": "accelerator.print", "global_rank": "accelerator.process_index",
     "local_rank": "accelerator.local_process_index", "device": "accelerator.device", "current_epoch": "0", "global_step": "0",
 }  # fmt: skip
-"""What a LightningModule has as properties, and another object finds as attributes of its own while a job runs."""
-_METHODS = ("optimizers", "lr_schedulers", "clip_gradients", "all_gather", "toggled_optimizer")
-"""What a module finds beside that."""
+"""Properties of a LightningModule, which any other object gets as attributes while a job runs."""
+_METHODS = ("optimizers", "lr_schedulers", "clip_gradients", "all_gather", "toggled_optimizer", "manual_backward")
+"""Further attributes that a module gets."""
 
 
 def sources_of(task: Task, sliced: Sliced) -> dict[str, Any]:
-    """The objects that bring data, and then the one that trains itself, by what the script calls them."""
+    """The objects that make the loaders, then the one with `training_step`, by their names in the script."""
     found: dict[str, Any] = {}
     module = task.module if isinstance(task, LightningTask) else None
     for spec, name in ((task.train, "train"), (task.val, "val")):
@@ -44,26 +44,26 @@ def sources_of(task: Task, sliced: Sliced) -> dict[str, Any]:
     return found if module is None else {**found, "network": module}
 
 
-def own_of(task: Task, sources: Mapping[str, Any], code: str) -> Own:
-    """All that the script does for them beside training."""
+def lightning_needs_of(task: Task, sources: Mapping[str, Any], code: str) -> LightningNeeds:
+    """Everything that the script does for them besides training."""
     if not isinstance(task.hooks, DataHooks):
-        return Own()
+        return LightningNeeds()
     hooks = dict(_transfers(task, task.hooks, sources))
     asks = asked(sources.values(), code)
     asks |= {"sanity_checking"} if "validating" in asks else set()
     data = next((name for name in sources if name != "network"), "None")
-    own = Own(hooks=hooks, asks=asks, trainers=tuple(_homes(sources)) if asks else (), datamodule=data)
+    own = LightningNeeds(hooks=hooks, asks=asks, trainers=tuple(_homes(sources)) if asks else (), datamodule=data)
     return _with_module(own, task.hooks, sources["network"]) if isinstance(task.hooks, LightningHooks) else own
 
 
-def prepared(sources: Mapping[str, Any]) -> Iterator[str]:
+def setup_calls(sources: Mapping[str, Any]) -> Iterator[str]:
     """The calls of `prepare_data`, `setup` and `configure_model` that the bench made, in their order."""
     yield from _calls(sources, "prepare_data()")
     yield from _calls(sources, 'setup("fit")')
     yield from _calls({name: source for name, source in sources.items() if name == "network"}, "configure_model()")
 
 
-def undone(sources: Mapping[str, Any]) -> Iterator[str]:
+def teardown_calls(sources: Mapping[str, Any]) -> Iterator[str]:
     """The calls after a fit."""
     yield from _calls(sources, 'teardown("fit")')
 
@@ -91,10 +91,10 @@ def _transfers(task: Task, used: DataHooks, sources: Mapping[str, Any]) -> Itera
             yield name, Hook(owner)
 
 
-def _with_module(own: Own, used: LightningHooks, module: Any) -> Own:
-    """The same, with what the object that trains itself has."""
+def _with_module(own: LightningNeeds, used: LightningHooks, module: Any) -> LightningNeeds:
+    """The same, with what the object with `training_step` has."""
     found = {name: used.overridden[name] for name in (*WITHIN, *FIT, *VALIDATION) if name in used.overridden}
-    hooks = {name: Hook("network", _told(hook), reads(hook.function, 0)) for name, hook in found.items()}
+    hooks = {name: Hook("network", _arguments(hook), reads(hook.function, 0)) for name, hook in found.items()}
     named = frozenset(name for code in methods(module) for name in attributes(code))
     like = () if hasattr(type(module), "current_epoch") else tuple(n for n in _PROPERTIES if n in named and not hasattr(module, n))
     wanted = [name for name in _METHODS if name in named and own_method(module, name) is None]
@@ -119,7 +119,7 @@ def _with_module(own: Own, used: LightningHooks, module: Any) -> Own:
 
 
 def _logs_widely(module: Any, hooks: Mapping[str, Hook]) -> bool:
-    """Whether what it logs in a check may be more than values of its batches that weigh as these do."""
+    """Whether it may log more in a validation than values of single batches, weighted as the batches are."""
     parts = module.modules() if isinstance(module, nn.Module) else vars(module).values()
     metrics = any(callable(getattr(part, "compute", None)) and callable(getattr(part, "reset", None)) for part in parts)
     logging = [code for code in methods(module) if {"log", "log_dict"} & set(attributes(code))]
@@ -129,7 +129,7 @@ def _logs_widely(module: Any, hooks: Mapping[str, Hook]) -> bool:
     )
 
 
-def _told(hook: overrides.Hook) -> tuple[str | None, ...]:
+def _arguments(hook: overrides.Hook) -> tuple[str | None, ...]:
     """The further arguments of a hook written for Lightning 1."""
     if not hook.of_lightning_1:
         return ()

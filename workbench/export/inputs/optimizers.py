@@ -63,7 +63,7 @@ def _of_object(task: LightningTask, listed: Sequence[Optimization]) -> tuple[Opt
 def _places(made: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Any, str | None]]]:
     """The optimizers and the schedulers in what `configure_optimizers()` returned, in any of its forms, and where.
 
-    As `task.lightning_optimizers` takes it apart. A scheduler comes with the monitor that its optimizer's entry names.
+    As `task/lightning/optimizers.py` reads it. A scheduler comes with the monitor that its optimizer's entry names.
     """
     entries: list[tuple[str, Any]] = [("", made)]
     apart: list[tuple[str, Any, str | None]] = []
@@ -90,7 +90,7 @@ def _listed(value: Any, place: str) -> list[tuple[str, Any]]:
 
 
 def _inside(entry: Any) -> str:
-    """Where the scheduler is in what was given for it."""
+    """The place of the scheduler in what was given for it."""
     if isinstance(entry, protocol.Schedule):
         return ".scheduler"
     return '["scheduler"]' if isinstance(entry, Mapping) else ""
@@ -110,7 +110,7 @@ def _optimizer(task: protocol.Task, made: Optimization, place: str, schedules: t
         schedules=schedules,
         made_lr=made.lr if factory is None else factory.made_at(parameters),
         takes_lr=factory is None or factory.takes_lr,
-        modes=has_modes(made.optimizer),
+        schedule_free=has_modes(made.optimizer),
         leading=leading_group(rates),
         frozen_groups=not all(rates),
         frequency=made.frequency,
@@ -127,7 +127,7 @@ def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _has_momentum(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether one cycle moves a momentum too; as `techniques.schedules` decides it."""
+    """Whether one cycle changes a momentum too, as `techniques/schedules.py` decides it."""
     if "betas" in optimizer.defaults:
         return True
     return "momentum" in optimizer.defaults and all(group["momentum"] for group in optimizer.param_groups)

@@ -22,7 +22,7 @@ from workbench.task.supervised import Supervised
 
 
 def step_of(session: Session, batch: Any, settings: Settings) -> Step:
-    """What may come out of a training step. (Of a manual task nothing does: it calls backward itself.)"""
+    """What a training step may return. (With manual optimization it returns nothing: it calls backward itself.)"""
     task = session.task
     if task.manual:
         return Step()
@@ -36,7 +36,7 @@ def step_of(session: Session, batch: Any, settings: Settings) -> Step:
 
 
 def _reports_weight(session: Session, batch: Any, settings: Settings) -> bool:
-    """One step on a few samples says so; nothing is left changed."""
+    """Whether the step reports the weight of its batch: one step on a few samples shows it, and everything is restored."""
     task = session.task
     extra: dict[str, Any] = {} if settings.truncated_bptt_steps is None else {"hiddens": None}
     if isinstance(task, LightningTask) and "optimizer_idx" in task._step.extras:
@@ -69,7 +69,7 @@ def _form_of_loss(session: Session, task: Supervised, batch: Any, settings: Sett
 
 
 def may_skip(function: Callable[..., Any]) -> bool:
-    """Whether the user's code may return None: somewhere in it, or in a method of its own that it hands over to."""
+    """Whether the user's code may return None: in the function itself, or in a method of the same object that it names."""
     if isinstance(function, functools.partial):
         return may_skip(function.func)
     owner = getattr(function, "__self__", None)

@@ -22,16 +22,16 @@ CARRIED = {
     "early_stopping_callbacks", "progress_bar_callback", "interrupted", "received_sigterm", "print",
     "lightning_module", "datamodule", "model", "optimizers", "default_root_dir", "log_dir",
 }  # fmt: skip
-"""What the script's stand-in has."""
+"""The attributes of the script's stand-in."""
 
 MISSING = {
     "callback_metrics", "logged_metrics", "progress_bar_metrics", "is_last_batch", "state", "lr_scheduler_configs",
     "train_dataloader", "val_dataloaders", "test_dataloaders", "predict_dataloaders", "device_ids", "enable_validation",
     "num_sanity_val_steps", "num_sanity_val_batches", "scaler",
 }  # fmt: skip
-"""What the workbench's own has beside that."""
+"""Further attributes of the workbench's own stand-in."""
 
-_BEHIND = {
+_READ_BY = {
     "current_epoch": ("current_epoch",),
     "global_step": ("global_step",),
     "global_rank": ("global_rank",),
@@ -40,14 +40,14 @@ _BEHIND = {
     "loggers": ("loggers",),
     "print": ("is_global_zero", "progress_bar_callback"),
 }
-"""What a LightningModule's own attributes ask of the trainer."""
+"""The attributes of the trainer that a LightningModule's properties read."""
 _READS = {"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"}
 _STORES = {"STORE_FAST", "STORE_NAME", "STORE_DEREF"}
 _LOADS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_NAME", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF"}
 
 
 def asked(owners: Iterable[Any], code: str) -> frozenset[str]:
-    """What these objects' own methods and the code of the script ask a trainer for; what no script has is refused."""
+    """The attributes of a trainer that these objects' methods and the script's code read. ExportError: no script has one of them."""
     codes = [compile(code, "the script", "exec", dont_inherit=True), *(c for owner in owners for c in methods(owner))]
     found = frozenset(name for one in codes for name in _asked(one))
     missing = sorted(found & MISSING)
@@ -65,7 +65,7 @@ def attributes(code: CodeType) -> Iterator[str]:
 
 
 def reads(function: Callable[..., Any], place: int) -> bool:
-    """Whether a function makes use of the argument at this place, as far as can be seen."""
+    """Whether a function uses the argument at this place, as far as its code shows."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     parameters = list(inspect.signature(function).parameters.values())[: place + 1]
     if code is None or len(parameters) <= place or any(p.kind is p.VAR_POSITIONAL for p in parameters):
@@ -100,16 +100,16 @@ def _asked(code: CodeType) -> Iterator[str]:
     steps = list(dis.get_instructions(code))
     pairs = list(zip(steps, [*steps[1:], steps[-1]], strict=True))
     trainers = {"trainer", "_trainer"}
-    trainers |= {behind.argval for step, behind in pairs if _loads(step, trainers) and behind.opname in _STORES}
-    for step, behind in pairs:
-        if step.opname in _READS and step.argval in _BEHIND:
-            yield from _BEHIND[step.argval]
-        if not _loads(step, trainers) or behind.opname in _STORES:
+    trainers |= {following.argval for step, following in pairs if _loads(step, trainers) and following.opname in _STORES}
+    for step, following in pairs:
+        if step.opname in _READS and step.argval in _READ_BY:
+            yield from _READ_BY[step.argval]
+        if not _loads(step, trainers) or following.opname in _STORES:
             continue
-        if behind.opname in _READS:
-            yield behind.argval
-        elif not (behind.opname == "LOAD_CONST" and behind.argval is None):  # `is not None`
-            # It is handed on: any of these words may be meant.
+        if following.opname in _READS:
+            yield following.argval
+        elif not (following.opname == "LOAD_CONST" and following.argval is None):  # `is not None`
+            # It is passed on: any of these names may be meant.
             yield from code.co_names
             yield from (text for text in code.co_consts if isinstance(text, str))
     for inner in code.co_consts:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from workbench.export.program import distributed, hooks, loaders, precision, tbptt
+from workbench.export.program import distributed, loaders, precision, tbptt
 from workbench.export.program import loss as block_loss
+from workbench.export.program.lightning import hooks
 from workbench.export.program.lines import indented
 from workbench.export.script_spec import ScriptSpec
 
 
 def sizes(r: ScriptSpec) -> str:
-    """How many batches make one update, where that changes on the way."""
+    """The table and function for how many batches make one update, where that changes during the run."""
     if r.windows is None:
         return ""
     rows = ", ".join(f"{begin}: {size}" for begin, size in sorted(r.windows.items()))
@@ -30,20 +31,20 @@ def sizes(r: ScriptSpec) -> str:
 def head(r: ScriptSpec) -> list[str]:
     """The head of the loop over an epoch's updates."""
     batches = "loader" if not r.limits else loaders.first(r.train, "loader", "limit")
-    if r.carries:
+    if r.tbptt:
         batches = tbptt.stream(r, batches)
-    elif r.numbered:
+    elif r.uses_batch_idx:
         batches = f"enumerate({batches})"
-    if r.together:
+    if r.distributed:
         return [distributed.head(r, batches, r.window if r.accumulates else "1")]
     if r.accumulates:
-        made = batches if r.carries or r.numbered else f"iter({batches})"
+        made = batches if r.tbptt or r.uses_batch_idx else f"iter({batches})"
         return [f"batches = {made}", f"while window := list(itertools.islice(batches, {r.window})):"]
     return [f"for {_item(r)} in {batches}:"]
 
 
 def batches_in_epoch(r: ScriptSpec) -> str:
-    """How many batches there are in an epoch, as an expression."""
+    """The expression for the number of batches in an epoch."""
     limit = r.settings.limit_train_batches
     if not r.limits:
         return "len(loader)"
@@ -53,8 +54,8 @@ def batches_in_epoch(r: ScriptSpec) -> str:
 
 
 def updates_in_epoch(r: ScriptSpec) -> str | None:
-    """How many updates there are in an epoch, as an expression; None where it is unknown before."""
-    if r.carries or not (r.train.sized or r.limits):
+    """The expression for the number of updates in an epoch; None where it is unknown before the epoch."""
+    if r.tbptt or not (r.train.sized or r.limits):
         return None
     batches = "limit" if r.limits else "len(loader)"
     if not r.accumulates:
@@ -63,34 +64,34 @@ def updates_in_epoch(r: ScriptSpec) -> str | None:
 
 
 def gradient(r: ScriptSpec, moved: bool = False) -> list[str]:
-    """The lines that add a window's gradient up and give its loss. moved: a single batch is on the device already."""
-    if r.together:
+    """The lines that accumulate a window's gradient and give its loss. moved: a single batch is on the device already."""
+    if r.distributed:
         return distributed.gradient(r, _weighted(r, distributed.SHARE, varies=False))
     return _window(r) if r.accumulates else _one_batch(r, moved)
 
 
 def _item(r: ScriptSpec) -> str:
-    """The names of what the loop is over."""
-    if r.carries:
+    """The loop variables."""
+    if r.tbptt:
         return tbptt.item(r)
-    return "number, batch" if r.numbered else "batch"
+    return "number, batch" if r.uses_batch_idx else "batch"
 
 
 def _call(r: ScriptSpec) -> str:
     """The forward pass of a training batch."""
-    state = "hiddens" if r.skips else "None if first else hiddens"
-    model = distributed.model(r) if r.together else "wrapped"
-    if r.joins:
-        return f"{model}(batch{', ' + state if r.carries else ''})"
+    state = "hiddens" if r.may_skip_batches else "None if first else hiddens"
+    model = distributed.model(r) if r.distributed else "wrapped"
+    if r.trains_loss:
+        return f"{model}(batch{', ' + state if r.tbptt else ''})"
     if r.hooks is None:
-        return f"forward({model}, batch{', ' + state if r.carries else ''})"
-    told = {"optimizer_idx": "turn", "hiddens": state}
-    more = [f"{name}={told[name]}" for name in r.told]
-    return f"{model}({', '.join(['batch', *(['number'] if r.indexed else []), *more])})"
+        return f"forward({model}, batch{', ' + state if r.tbptt else ''})"
+    values = {"optimizer_idx": "turn", "hiddens": state}
+    more = [f"{name}={values[name]}" for name in r.extra_arguments]
+    return f"{model}({', '.join(['batch', *(['number'] if r.step_takes_batch_idx else []), *more])})"
 
 
 def _one_batch(r: ScriptSpec, moved: bool) -> list[str]:
-    lines = ["if batch is None:", "    continue"] if r.train.empty and not r.carries else []
+    lines = ["if batch is None:", "    continue"] if r.train.empty and not r.tbptt else []
     lines += [*([] if moved else [hooks.to_device(r), *hooks.batch_started(r)]), *_fresh(r)]
     lines += precision.inside(r, hooks.left_out(r, block_loss.taken(r, _call(r))))
     return [*lines, *_backward(r, "loss"), *_carried(r)]
@@ -98,7 +99,7 @@ def _one_batch(r: ScriptSpec, moved: bool) -> list[str]:
 
 def _backward(r: ScriptSpec, loss: str, first: str = "") -> list[str]:
     """The backward pass; an object with hooks within an update keeps its gradients until then. first: whether it is a window's."""
-    if not r.within:
+    if not r.hooks_in_update:
         return [f"{precision.scaled(r, loss)}.backward()"]
     zeroed = hooks.zeroed(r)
     lines = [f"if {first}:", *indented(zeroed)] if first else zeroed
@@ -107,12 +108,12 @@ def _backward(r: ScriptSpec, loss: str, first: str = "") -> list[str]:
 
 
 def _fresh(r: ScriptSpec) -> list[str]:
-    """A batch begins without a hidden state, also where its first piece is left out."""
-    return ["hiddens = None if first else hiddens"] if r.carries and r.skips else []
+    """The line that drops the hidden state when a batch begins, also where its first piece is left out."""
+    return ["hiddens = None if first else hiddens"] if r.tbptt and r.may_skip_batches else []
 
 
 def _carried(r: ScriptSpec) -> list[str]:
-    return ["hiddens = detached(hiddens)"] if r.carries else []
+    return ["hiddens = detached(hiddens)"] if r.tbptt else []
 
 
 def _window(r: ScriptSpec) -> list[str]:
@@ -120,20 +121,20 @@ def _window(r: ScriptSpec) -> list[str]:
     item = _item(r)
     within = f"({item})" if "," in item else item
     lines = []
-    if r.train.empty and not r.carries:
+    if r.train.empty and not r.tbptt:
         lines.append(f"window = [{within} for {item} in window if batch is not None]")
     share = "1 / len(window)"
-    if (r.mean or r.carries) and not r.reports_weight:
+    if (r.mean or r.tbptt) and not r.reports_weight:
         count = [r.train.count] if r.mean else []
-        steps = [r.train.steps] if r.carries else []
+        steps = [r.train.steps] if r.tbptt else []
         unused = ", ".join("batch" if name == "batch" else "_" for name in item.split(", "))
         lines.append(f"sizes = [{' * '.join([*count, *steps])} for {unused} in window]")
         share = "sizes[place] / sum(sizes)"
-    varies = r.reports_weight or r.skips or (r.train.empty and not r.carries)
+    varies = r.reports_weight or r.may_skip_batches or (r.train.empty and not r.tbptt)
     lines.append("loss, kept = 0.0, []" if varies else "loss = 0.0")
     lines.append(f"for place, {within} in enumerate(window):")
     backward = _weighted(r, share, varies)
-    if r.alone:
+    if r.single_process_reason:
         each = [hooks.to_device(r), *hooks.batch_started(r), *_fresh(r), *backward]
     else:
         each = [
@@ -170,7 +171,7 @@ def _weighted(r: ScriptSpec, share: str, varies: bool) -> list[str]:
 
 
 def _made_up(r: ScriptSpec) -> list[str]:
-    """What is left of a window makes up the whole."""
+    """The lines that rescale a window of which batches were left out."""
     when = "len(window) > 1" if r.reports_weight else "len(kept) < len(window)"
     return [
         "if not kept:",

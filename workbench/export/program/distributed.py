@@ -9,7 +9,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 from workbench.export.inputs.collect import Data
-from workbench.export.program import hooks
+from workbench.export.program.lightning import hooks
 from workbench.export.program.lines import indented
 from workbench.export.script_spec import ScriptSpec
 
@@ -17,8 +17,8 @@ from workbench.export.script_spec import ScriptSpec
 
 
 def share(r: ScriptSpec) -> str:
-    """The class that deals a loader's batches out."""
-    if not r.together:
+    """The class that shards a loader's batches over the processes."""
+    if not r.distributed:
         return ""
     parts = [
         dedent('''\
@@ -110,7 +110,7 @@ def dealt(r: ScriptSpec, data: Data, batches: str) -> list[str]:
 
 def rounds(r: ScriptSpec) -> str:
     """The generator of updates, and the mean of gradients."""
-    if not r.together:
+    if not r.distributed:
         return ""
     counted = f"[{r.train.count} for {_item(r)} in window]" if r.mean else "[1] * len(window)"
     text = dedent('''\
@@ -143,9 +143,9 @@ def rounds(r: ScriptSpec) -> str:
 # ---- lines of main ----------------------------------------------------------------------------------------------
 
 
-def told(r: ScriptSpec) -> list[str]:
-    """One line where there are more or fewer processes than the run had."""
-    if r.alone:
+def process_note(r: ScriptSpec) -> list[str]:
+    """A line that is printed where there are more or fewer processes than the run had."""
+    if r.single_process_reason:
         return []
     made = "1 process" if r.ranks == 1 else f"{r.ranks} processes"
     times = "{now}" if r.ranks == 1 else f"{{now}}/{r.ranks}"
@@ -156,8 +156,8 @@ def told(r: ScriptSpec) -> list[str]:
 
 
 def seeded(r: ScriptSpec) -> list[str]:
-    """The lines after all that the processes make alike: from here on each draws its own random numbers."""
-    if not r.together:
+    """The lines after which each process draws its own random numbers; everything before them is the same in all."""
+    if not r.distributed:
         return []
     return [
         "if accelerator.process_index:  # from here on each process draws random numbers of its own",
@@ -177,14 +177,14 @@ def head(r: ScriptSpec, batches: str, size: str) -> str:
 
 
 def model(r: ScriptSpec) -> str:
-    """What a batch goes forward through."""
-    alone = "network" if r.hooks is None and not r.joins else "training"
+    """The expression for what a batch goes forward through."""
+    alone = "network" if r.hooks is None and not r.trains_loss else "training"
     return alone if r.partial else "through"
 
 
 def gradient(r: ScriptSpec, weighted: list[str]) -> list[str]:
     """The lines of an update's gradient and loss. weighted: forward and backward of a batch at its share."""
-    alone = "network" if r.hooks is None and not r.joins else "training"
+    alone = "network" if r.hooks is None and not r.trains_loss else "training"
     item = _item(r)
     choice = [
         "last = complete and place == len(window) - 1",
@@ -203,15 +203,15 @@ def gradient(r: ScriptSpec, weighted: list[str]) -> list[str]:
 
 
 SHARE = "weights[place] * unit"
-"""How much a batch of a window counts, as an expression."""
+"""The expression for the weight of a batch of a window."""
 
 
 def _item(r: ScriptSpec) -> str:
-    return "number, batch" if r.numbered else "batch"
+    return "number, batch" if r.uses_batch_idx else "batch"
 
 
 def mean_statistics() -> list[str]:
-    """Batch-norm statistics of the batches of all processes, which all count alike."""
+    """The lines that average batch-norm statistics over the batches of all processes, with equal weights."""
     return [
         "for layer in momenta:  # each process has seen its share of the batches",
         "    if layer.num_batches_tracked is None:",
@@ -228,8 +228,8 @@ def mean_statistics() -> list[str]:
 
 
 def start(r: ScriptSpec, script: str) -> str:
-    """How to start the script such that it repeats the run, as lines of its head."""
-    if not r.together:
+    """The lines at the script's head that say how to start it so that it repeats the run."""
+    if not r.distributed:
         return f"    python {script}\n    accelerate launch {script}    (or torchrun; on every device there is)"
     devices = r.settings.devices
     visible = f"CUDA_VISIBLE_DEVICES={','.join(map(str, devices))} " if isinstance(devices, tuple) else ""

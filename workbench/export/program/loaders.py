@@ -7,12 +7,13 @@ from textwrap import dedent
 from workbench.export.inputs.collect import Data
 from workbench.export.program import distributed
 from workbench.export.program.lines import call, indented
-from workbench.export.script_spec import ScriptSpec, is_whole
+from workbench.export.script_spec import ScriptSpec
+from workbench.techniques.limits import is_whole
 
 CONVERTED = (
     'torch.as_tensor(np.array(column, dtype=np.asarray(column).dtype.newbyteorder("=")) if hasattr(column, "__array__") else column)'
 )
-"""A frame, or an array that torch does not take directly, as a tensor."""
+"""A function that makes a tensor of a frame, or of an array that torch does not take directly."""
 
 
 def datasets(r: ScriptSpec) -> str:
@@ -79,7 +80,7 @@ _WORKER_INIT = dedent('''\
 
 
 def workers(r: ScriptSpec) -> str:
-    """With loader workers each batch has a seed of its own, as in `task.data`."""
+    """The classes that give each batch a seed of its own where there are loader workers, as `task/data/datasets.py` does."""
     samples = [data for data in r.loaders if data.kind == "samples"]
     if not r.settings.num_workers or not samples:
         return ""
@@ -160,7 +161,7 @@ def make_loader(r: ScriptSpec) -> str:
 
 
 def _batches(r: ScriptSpec, samples: list[Data], options: list[str]) -> list[str]:
-    """The lines that make the batches of indices, and deal them out where there are several processes."""
+    """The lines that make the batches of indices, and shard them where there are several processes."""
     trains, validates = r.train in samples, r.val in samples
     plain, mixed = "SequentialSampler(dataset)", trains and validates
     sampler, last = plain, "False"
@@ -174,9 +175,9 @@ def _batches(r: ScriptSpec, samples: list[Data], options: list[str]) -> list[str
     lines.append(f"batches = BatchSampler(sampler, config.batch_size, drop_last={last})")
     if "batches" in options:
         lines = [] if all(d.batch_sampler for d in samples) else ["if batches is None:", *indented(lines)]
-    if r.together:
+    if r.distributed:
         alike = ["batches = Alike(batches, config.seed)"] if any(data.draws for data in samples) else []
-        # What the user's own batch sampler leaves out is its own affair.
+        # The user's own batch sampler decides itself which batches to leave out.
         whole = "" if last == "False" or (r.train is not None and r.train.batch_sampler) else f", whole={last}"
         return [*lines, *alike, f"batches = Share(batches, accelerator{whole})"]
     even = "train" if mixed else str(trains)
@@ -204,7 +205,7 @@ def _options(r: ScriptSpec, data: Data) -> dict[str, str | None]:
 
 
 def _collate(r: ScriptSpec, data: Data) -> str | None:
-    """The user's collate function; inside of `Counted` where batches weigh as the samples that they were made of."""
+    """The user's collate function; inside `Counted` where a batch's weight is the number of samples it was made of."""
     return f"{_COUNTED[_counts_of(r).index(data.count)]}({data.collate})" if _is_counted(r, data) else data.collate
 
 
@@ -251,6 +252,8 @@ def common(r: ScriptSpec) -> list[str]:
         found.append("num_workers=config.num_workers")
         if s.persistent_workers:
             found.append("persistent_workers=config.num_workers > 0")
+        if s.prefetch_factor is not None:
+            found.append(f"prefetch_factor={s.prefetch_factor} if config.num_workers else None")
     if s.pin_memory is None and s.accelerator != "cpu" and all(data.pinned for data in r.loaders):
         found.append("pin_memory=torch.cuda.is_available()")
     elif s.pin_memory:
@@ -278,10 +281,10 @@ def loader(r: ScriptSpec, data: Data, name: str) -> list[str]:
             arguments.append("drop_last=True")
     arguments.append(f"generator={data.generator or 'torch.Generator().manual_seed(config.seed)'}")
     arguments += [*common(r), *(f"{o}={options[o]}" for o in ("collate_fn", "worker_init_fn") if o in options)]
-    if r.together and data.kind == "batches" and not data.iterable and wrapped:  # by number
+    if r.distributed and data.kind == "batches" and not data.iterable and wrapped:  # by number
         arguments.insert(1, f"sampler=Share(SequentialSampler({data.dataset}), accelerator)")
         return [*data.before, *call(f"{name} = ", "DataLoader", arguments, 4)]
-    if r.together:
+    if r.distributed:
         made = call(f"{name} = ", "DataLoader", arguments, 4)
         return [*data.before, *made, *call(f"{name} = ", "Share", distributed.dealt(r, data, name), 4)]
     return [

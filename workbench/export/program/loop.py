@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from workbench.export.program import accumulation, hooks, validation_schedule, weight_averaging
+from workbench.export.program import accumulation
+from workbench.export.program.lightning import hooks
 from workbench.export.program.lines import indented
+from workbench.export.program.optim import weight_averaging
 from workbench.export.program.update import (
     counts_taken,
     counts_turns,
@@ -12,6 +14,7 @@ from workbench.export.program.update import (
     scheduling,
     update,
 )
+from workbench.export.program.validation import validation_schedule
 from workbench.export.script_spec import ScriptSpec, at
 
 
@@ -27,10 +30,10 @@ def loop(r: ScriptSpec) -> list[str]:
     lines.append(f"{' = '.join(begun)} = 0")
     if counts_turns(r):
         lines.append(f"counts = [0] * {len(r.optimizers)}  # the steps of each optimizer")
-    lines += ["hiddens = None"] if r.carries else []
+    lines += ["hiddens = None"] if r.tbptt else []
     lines += validation_schedule.begun(r)
     tried = validation_schedule.sanity(r)
-    lines += [*hooks.called(r, "on_fit_start"), *(_told(r, "0") if tried else []), *tried, *hooks.called(r, "on_train_start")]
+    lines += [*hooks.called(r, "on_fit_start"), *(_set_epoch(r, "0") if tried else []), *tried, *hooks.called(r, "on_train_start")]
     epoch = [*_begin(r), *_updates(r), *_after(r)]
     if _ends_by_epochs(r):
         lines += ["for epoch in range(config.max_epochs):", *indented(epoch)]
@@ -52,30 +55,30 @@ def _goes_on(r: ScriptSpec) -> str:
 
 
 def _begin(r: ScriptSpec) -> list[str]:
-    """The start of an epoch."""
+    """The lines at the start of an epoch."""
     lines = [*_milestone(r), *weight_averaging.annealed(r), *hooks.called(r, "on_train_epoch_start")]
     if r.limits and r.changed("batch_size"):
         lines.append(f"limit = {accumulation.batches_in_epoch(r)}")
-    if r.watches_training:
-        lines.append("losses, began = [], step" if r.midway else "losses = []")
+    if r.monitors_train_loss:
+        lines.append("losses, began = [], step" if r.validates_in_epoch else "losses = []")
     else:
         lines.append("total, began = 0.0, step")
     updates = accumulation.updates_in_epoch(r)
-    if r.midway and isinstance(r.settings.val_check_interval, float):
+    if r.validates_in_epoch and isinstance(r.settings.val_check_interval, float):
         lines.append(f"updates_in_epoch = {updates}")
         lines.append("stride = max(1, int(updates_in_epoch * config.val_check_interval + 1e-9))  # to the next check")
-    return [*lines, *_told(r, "epoch")]
+    return [*lines, *_set_epoch(r, "epoch")]
 
 
-def _told(r: ScriptSpec, epoch: str) -> list[str]:
+def _set_epoch(r: ScriptSpec, epoch: str) -> list[str]:
     """The calls of `set_epoch` of samplers and data sets that have it."""
     data = [r.train, *([r.val] if r.val is not None and r.validates else [])]
-    return [f"{part}.set_epoch({epoch})" for part in dict.fromkeys(part for one in data for part in one.told)]
+    return [f"{part}.set_epoch({epoch})" for part in dict.fromkeys(part for one in data for part in one.with_set_epoch)]
 
 
 def _milestone(r: ScriptSpec) -> list[str]:
-    """What was found, or set, at the start of an epoch holds from there on."""
-    set_there = any(step in r.joints.all for step, _ in r.changes)
+    """The lines for values that a search found, or the user set, at the start of an epoch."""
+    set_there = any(step in r.resume_points.all for step, _ in r.changes)
     if not (set_there or (r.changes and (r.settings.find_lr_at or r.settings.find_batch_size_at))):
         return []
     lines = replayed(r, "CHANGES.pop(step, ())")
@@ -87,9 +90,9 @@ def _milestone(r: ScriptSpec) -> list[str]:
 def _updates(r: ScriptSpec) -> list[str]:
     """The loop over an epoch's updates."""
     ends = [] if r.max_steps is None else ["step == config.max_steps"]
-    ends += [at(r.joints.cut)] if r.joints.cut else []
-    ends += [hooks.asked_to_end(r, "epoch")] if r.stops_itself else []
-    lines = [*validation_schedule.midway(r), *update(r)]
+    ends += [at(r.resume_points.cut)] if r.resume_points.cut else []
+    ends += [hooks.asked_to_end(r, "epoch")] if r.may_stop_itself else []
+    lines = [*validation_schedule.in_epoch(r), *update(r)]
     if len(ends) > 1:
         ends = [" or ".join(f"({end})" if " and " in end else end for end in ends)]
     lines += [f"if {ends[0]}:", "    break"] if ends else []
@@ -97,21 +100,21 @@ def _updates(r: ScriptSpec) -> list[str]:
 
 
 def _after(r: ScriptSpec) -> list[str]:
-    """What follows an epoch: averages, schedules, a check."""
-    lines = validation_schedule.ended_midway(r)
+    """The lines after an epoch: averages, schedules, a validation."""
+    lines = validation_schedule.ended_in_epoch(r)
     if r.stops_short:
         lines += ["if step == config.max_steps:  # here it was stopped", "    break"]
-    if r.endings and _followed(r):
-        lines += [f"if {at(r.endings)}:", *indented(replayed(r, "CHANGES.pop(step)"))]
-    lines += [*weight_averaging.after_epoch(r), *_scheduled(r), *validation_schedule.behind(r)]
-    if r.stops_itself:
+    if r.epoch_ends and _followed(r):
+        lines += [f"if {at(r.epoch_ends)}:", *indented(replayed(r, "CHANGES.pop(step)"))]
+    lines += [*weight_averaging.after_epoch(r), *_scheduled(r), *validation_schedule.after_epoch(r)]
+    if r.may_stop_itself:
         lines += [f"if {hooks.asked_to_end(r, 'epoch + 1')}:", "    break"]
     return lines
 
 
 def _followed(r: ScriptSpec) -> bool:
     """Whether a rate differs after an epoch from before its end."""
-    return r.anneals or any(s.interval == "epoch" or s.monitor is not None for o in r.optimizers for s in o.schedules)
+    return r.has_swa_lrs or any(s.interval == "epoch" or s.monitor is not None for o in r.optimizers for s in o.schedules)
 
 
 def _scheduled(r: ScriptSpec) -> list[str]:
@@ -123,7 +126,7 @@ def _scheduled(r: ScriptSpec) -> list[str]:
         for number, optimizer in enumerate(r.optimizers)
         for line in scheduling(r, number, optimizer, "epoch", "epoch + 1")
     ]
-    if not r.anneals:
+    if not r.has_swa_lrs:
         return lines
     step = hooks.stepped(r, "schedule" if r.several else "annealing")
     one = ["for schedule in annealing or ():", f"    {step}"] if r.several else [step]

@@ -5,22 +5,14 @@ from __future__ import annotations
 from textwrap import dedent
 
 from workbench.export.inputs.collect import Optimizer, quoted
-from workbench.export.program import (
-    accumulation,
-    distributed,
-    early_stopping,
-    hooks,
-    loaders,
-    log,
-    manual,
-    multiple_optimizers,
-    trainer,
-    weight_averaging,
-)
-from workbench.export.program import schedule as block_schedule
+from workbench.export.program import accumulation, distributed, loaders
+from workbench.export.program.lightning import hooks, log, trainer
 from workbench.export.program.lines import indented
 from workbench.export.program.loop import loop
+from workbench.export.program.optim import manual, multiple_optimizers, weight_averaging
+from workbench.export.program.optim import schedule as block_schedule
 from workbench.export.program.update import schedulers, set_lr
+from workbench.export.program.validation import early_stopping
 from workbench.export.script_spec import ScriptSpec
 
 
@@ -43,12 +35,12 @@ def _model(r: ScriptSpec) -> list[str]:
         'if accelerator.distributed_type in ("FSDP", "DEEPSPEED"):',
         '    raise SystemExit("This script trains data-parallel: launch it with a config of type MULTI_GPU, not FSDP or DeepSpeed.")',
     ]
-    if r.alone:
+    if r.single_process_reason:
         lines += [
             "if accelerator.num_processes > 1:",
-            f'    raise SystemExit("This script trains in one process: {r.alone}.")',
+            f'    raise SystemExit("This script trains in one process: {r.single_process_reason}.")',
         ]
-    lines += distributed.told(r)
+    lines += distributed.process_note(r)
     if r.settings.deterministic:
         warns = ", warn_only=True" if r.settings.deterministic == "warn" else ""
         lines.append(f"torch.use_deterministic_algorithms(True{warns})")
@@ -70,13 +62,15 @@ def _model(r: ScriptSpec) -> list[str]:
             f"start = Path(__file__).with_name({quoted(r.weights)})",
             "if start.exists():",
             *indented(_loaded(r)),
+            "else:",
+            '    accelerator.print(f"There is no {start}: it begins with the weights that its code makes, and losses may differ from the run\'s.")',
         ]
     return [*lines, "if not network.training:", "    network.train()"]
 
 
 def _loaded(r: ScriptSpec) -> list[str]:
-    """The weights that the run began with."""
-    if not r.joins:
+    """The lines that load the weights that the run began with."""
+    if not r.trains_loss:
         return [f"load_model({r.weights_of}, str(start))"]
     prefix = quoted(r.loss_prefix)
     return [
@@ -91,7 +85,7 @@ def threads(r: ScriptSpec) -> str:
 
 
 def _data(r: ScriptSpec) -> list[str]:
-    lines = [f"set_seed(config.seed{'' if r.together else ', device_specific=True'})"]
+    lines = [f"set_seed(config.seed{'' if r.distributed else ', device_specific=True'})"]
     if r.remakes_loader:
         lines += loaders.remade(r, r.train, "loader", "training")
     else:
@@ -104,7 +98,7 @@ def _data(r: ScriptSpec) -> list[str]:
         lines += made if r.validates else list(r.val.before)
     if r.loss_is_module:
         lines.append("loss_function.to(accelerator.device)")
-    if r.metrics.modules and r.measures:
+    if r.metrics.modules and r.has_metrics:
         lines += [
             "for metric in metrics.values():",
             "    if isinstance(metric, torch.nn.Module):",
@@ -112,24 +106,24 @@ def _data(r: ScriptSpec) -> list[str]:
         ]
     if r.hooks is None:
         whole = "network"
-        if r.joins:
+        if r.trains_loss:
             lines += ["network.to(accelerator.device)", "training = Together(network, loss_function)"]
             whole = "training"
-        lines += distributed.wrapped(r, whole) if r.together else [f"wrapped = accelerator.prepare_model({whole})"]
+        lines += distributed.wrapped(r, whole) if r.distributed else [f"wrapped = accelerator.prepare_model({whole})"]
     elif r.manual:
         lines.append("network.to(accelerator.device)")
     else:
         training = "TrainingStep(network)"
         lines.append("network.to(accelerator.device)")
-        if r.hands_results_on or r.together:
+        if r.reads_outputs or r.distributed:
             lines.append(f"training = {training}")
             training = "training"
-        lines += distributed.wrapped(r, training) if r.together else [f"wrapped = accelerator.prepare_model({training})"]
+        lines += distributed.wrapped(r, training) if r.distributed else [f"wrapped = accelerator.prepare_model({training})"]
     return [*lines, *trainer.planned(r), *_compiled(r)]
 
 
 def _compiled(r: ScriptSpec) -> list[str]:
-    """The model is compiled in place: calls of it go through torch.compile."""
+    """The lines that compile the model in place: calls of it go through torch.compile."""
     wanted = r.settings.compile
     if not wanted or r.compiled:
         return []
@@ -165,7 +159,7 @@ def compile_calls(r: ScriptSpec) -> str:
 
 def _optimizer(r: ScriptSpec) -> list[str]:
     lines = _own_optimizers(r) if r.hooks is not None else _given_optimizer(r)
-    lines += ["optimizer.train()"] if r.modes else []
+    lines += ["optimizer.train()"] if r.schedule_free else []
     lines += trainer.configured(r)
     lines += hooks.members(r, [name for names in schedulers(r) for name in names])
     lines += manual.made(r, [name for names in schedulers(r) for name in names])
@@ -198,7 +192,7 @@ def _own_rate(r: ScriptSpec) -> list[str]:
 
 
 def _placed(made: str, optimizers: tuple[Optimizer, ...], names: list[list[str]]) -> list[str]:
-    """The schedulers that a function of the user's returned."""
+    """The lines that take the schedulers which a function of the user's returned."""
     placed = [
         (name, schedule.place)
         for optimizer, own in zip(optimizers, names, strict=True)
@@ -210,7 +204,7 @@ def _placed(made: str, optimizers: tuple[Optimizer, ...], names: list[list[str]]
 
 
 def _parameters(r: ScriptSpec, made: bool) -> list[str]:
-    """The parameters that the loop looks at itself. made: they are there already, all of them."""
+    """The line that lists the parameters which the loop reads. made: the script has made them all already."""
     if r.several or r.manual or not multiple_optimizers.needs_parameters(r):
         return []
     if not r.optimizers[0].whole:
@@ -219,7 +213,7 @@ def _parameters(r: ScriptSpec, made: bool) -> list[str]:
 
 
 def _own_optimizers(r: ScriptSpec) -> list[str]:
-    """The optimizers and the schedulers that the user's object makes."""
+    """The lines that take the optimizers and schedulers which the user's object makes."""
     made = "network.configure_optimizers()"
     own = [["" for _ in optimizer.schedules] for optimizer in r.optimizers] if r.built_in else schedulers(r)
     places = [schedule.place for optimizer in r.optimizers for schedule in optimizer.schedules]
@@ -247,7 +241,7 @@ def _own_optimizers(r: ScriptSpec) -> list[str]:
 
 
 def _is_pair(r: ScriptSpec, places: list[str]) -> bool:
-    """Whether optimizers come as a plain list, or two lists of them and of their schedulers, in their order."""
+    """Whether optimizers are returned as a plain list, or as two lists (optimizers, schedulers), in their order."""
     at = "[0]" if places else ""
     optimizers = [optimizer.place for optimizer in r.optimizers]
     listed = optimizers == [f"{at}[{n}]" for n in range(len(optimizers))]
@@ -255,16 +249,22 @@ def _is_pair(r: ScriptSpec, places: list[str]) -> bool:
 
 
 def _decay(r: ScriptSpec) -> list[str]:
+    """The lines that apply the setting weight_decay: parameter groups keep their ratios, and those without decay stay without."""
     if r.settings.weight_decay is None:
         return []
-    groups = "for group in optimizer.param_groups:"
-    if r.several:
-        groups = "for group in [group for optimizer in optimizers for group in optimizer.param_groups]:"
-    return [groups, '    if "weight_decay" in group:', '        group["weight_decay"] = config.weight_decay']
+    optimizer, indent = ("one", "    ") if r.several else ("optimizer", "")
+    lines = [
+        f'leading = next((group["weight_decay"] for group in {optimizer}.param_groups if group.get("weight_decay")), None)',
+        f"for group in {optimizer}.param_groups:",
+        '    if "weight_decay" in group:',
+        '        share = group["weight_decay"] / leading if leading else 1.0',
+        '        group["weight_decay"] = share * config.weight_decay',
+    ]
+    return [*(["for one in optimizers:"] if r.several else []), *(indent + line for line in lines)]
 
 
 def _rates(r: ScriptSpec) -> list[str]:
-    """Objects that make their optimizers at a rate of their own: set the run's rate."""
+    """The lines that set the run's rate, for objects that make their optimizers at a rate of their own."""
     if r.optimizers[0].made_lr is None:
         return []
     first = next((one.made_lr for one in r.optimizers if one.made_lr), 0.0)
@@ -276,9 +276,9 @@ def _rates(r: ScriptSpec) -> list[str]:
 
 
 def _updates(r: ScriptSpec) -> str:
-    """How many updates the scheduler is made for, as an expression."""
+    """The expression for the number of updates that the scheduler is made for."""
     known = accumulation.updates_in_epoch(r)
-    if r.ended is not None or r.windows is not None or (known is None and r.max_steps is None):
+    if r.ended_at is not None or r.windows is not None or (known is None and r.max_steps is None):
         return "config.scheduled_steps"
     if r.max_epochs is None or known is None:
         return "config.max_steps"
@@ -290,7 +290,7 @@ def _updates(r: ScriptSpec) -> str:
 
 
 def _saved(r: ScriptSpec) -> list[str]:
-    if not r.joins:
+    if not r.trains_loss:
         return [f"torch.save({r.weights_of}.state_dict(), output)"]
     own = f'{{f"{r.loss_prefix}{{name}}": value for name, value in loss_function.state_dict().items()}}'
     return [f"torch.save({r.weights_of}.state_dict() | {own}, output)"]
@@ -299,10 +299,10 @@ def _saved(r: ScriptSpec) -> list[str]:
 def _end(r: ScriptSpec) -> list[str]:
     return [
         *weight_averaging.handed_over(r),
-        *(["optimizer.eval()"] if r.modes else []),
+        *(["optimizer.eval()"] if r.schedule_free else []),
         *hooks.called(r, "on_fit_end"),
         "if output and accelerator.is_main_process:",
         *indented(_saved(r)),
-        *r.undone,
-        "accelerator.end_training()" if r.alone else "accelerator.wait_for_everyone()",
+        *r.teardown,
+        "accelerator.end_training()" if r.single_process_reason else "accelerator.wait_for_everyone()",
     ]

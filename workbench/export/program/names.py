@@ -12,7 +12,7 @@ _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def replaced(text: str, names: Mapping[str, str]) -> str:
-    """`text` with some of its names written otherwise; attributes, keywords and strings are left alone."""
+    """`text` with some of its names replaced; attributes, keywords and strings do not change."""
     if not names:
         return text
     tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))

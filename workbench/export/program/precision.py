@@ -11,7 +11,7 @@ _TYPES = {"bf16-mixed": "bfloat16", "16-mixed": "float16"}
 
 
 def precision(r: ScriptSpec) -> str:
-    """The context of each forward pass."""
+    """The context manager of each forward pass."""
     if not r.mixed:
         return ""
     return dedent('''\
@@ -26,5 +26,5 @@ def inside(r: ScriptSpec, lines: list[str], device: str = "accelerator.device") 
 
 
 def scaled(r: ScriptSpec, loss: str) -> str:
-    """The loss that is given to backward."""
+    """The expression for the loss to call backward on."""
     return f"scaler.scale({loss})" if r.scales else loss

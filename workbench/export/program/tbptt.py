@@ -10,7 +10,7 @@ from workbench.export.script_spec import ScriptSpec
 
 def pieces(r: ScriptSpec) -> str:
     """The functions that split batches in time and cut off the hidden state."""
-    if not r.carries:
+    if not r.tbptt:
         return ""
     own = r.hooks is not None and r.hooks.splits
     return "\n\n\n".join([*([] if own else [_split(r)]), _stream(r, own), _DETACHED])
@@ -37,7 +37,7 @@ def _split(r: ScriptSpec) -> str:
 def _stream(r: ScriptSpec, own: bool) -> str:
     split = f"split(batch, config.truncated_bptt_steps, {r.settings.tbptt_time_dim})"
     given = "network.tbptt_split_batch(batch, config.truncated_bptt_steps)"
-    numbered = r.numbered
+    numbered = r.uses_batch_idx
     head = "for number, batch in enumerate(batches):" if numbered else "for batch in batches:"
     lines = [
         *(["if batch is None:", "    continue"] if r.train.empty else []),
@@ -60,11 +60,11 @@ _DETACHED = dedent('''\
 
 
 def stream(r: ScriptSpec, batches: str) -> str:
-    """The call that gives the pieces."""
+    """The call that yields the pieces."""
     own = r.hooks is not None and r.hooks.splits
     return f"pieces({batches}, config, network)" if own else f"pieces({batches}, config)"
 
 
 def item(r: ScriptSpec) -> str:
-    """The names of what the stream yields."""
-    return "number, first, batch" if r.numbered else "first, batch"
+    """The loop variables of the pieces."""
+    return "number, first, batch" if r.uses_batch_idx else "first, batch"

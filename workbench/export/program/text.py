@@ -13,26 +13,16 @@ from textwrap import dedent
 
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import GIVEN
-from workbench.export.program import (
-    accumulation,
-    distributed,
-    early_stopping,
-    hooks,
+from workbench.export.program import accumulation, distributed, loaders, loss, main, names, precision, tbptt
+from workbench.export.program.lightning import hooks, log
+from workbench.export.program.optim import (
     learning_rate,
-    loaders,
-    log,
-    loss,
-    main,
     manual,
     multiple_optimizers,
-    names,
-    precision,
     schedule,
-    tbptt,
-    validation,
-    validation_schedule,
     weight_averaging,
 )
+from workbench.export.program.validation import early_stopping, validate, validation_schedule
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.layout import Import, set_imports
 from workbench.techniques.averaging import swa_first_epoch
@@ -71,7 +61,7 @@ def text_of(r: ScriptSpec) -> str:
         expression = names.replaced(around, renamed).replace("@", "{}").format(*parts)
         if names.fits(name, expression, tree):
             inside[name] = expression
-        elif expression != name:  # else the user calls it so too
+        elif expression != name:  # else the user's code has that name too
             bindings.append(names.binding(name, expression))
     return _joined(r, imports, renamed, bindings, names.replaced(ours, inside))
 
@@ -83,12 +73,12 @@ def _place(r: ScriptSpec, name: str) -> int:
 
 
 def _ours(r: ScriptSpec) -> str:
-    """All that is not the user's, in the names of `GIVEN`."""
+    """All code that is not the user's, in the names of `GIVEN`."""
     functions = [
         loaders.datasets(r), distributed.share(r), loaders.workers(r), loaders.counted(r), loaders.make_loader(r), loaders.first_of(r), accumulation.sizes(r), distributed.rounds(r), tbptt.pieces(r),
         precision.precision(r), main.compile_calls(r), "" if r.manual else loss.forward(r), schedule.schedule(r),
         learning_rate.set_lr(r), multiple_optimizers.owned(r), multiple_optimizers.toggled(r), manual.manual(r), hooks.moved(r), hooks.outputs_of(r), hooks.clip_gradients(r), hooks.stepper(r), log.log(r),
-        weight_averaging.averaging(r), validation.kept(r), validation.evaluation_weights(r), validation.validate(r), early_stopping.stopping(r),
+        weight_averaging.averaging(r), validate.kept(r), validate.evaluation_weights(r), validate.validate(r), early_stopping.stopping(r),
         validation_schedule.mean_of(r), main.main(r), _parse(r),
     ]  # fmt: skip
     functions = [part for part in functions if part]
@@ -134,7 +124,7 @@ def _ends_in_block(text: str) -> bool:
 def _head(r: ScriptSpec) -> str:
     script = shlex.quote(r.script)
     end = ""
-    if r.ended is not None:
+    if r.ended_at is not None:
         how = "stopped by hand" if r.by_hand else "stopped by the clock" if r.settings.max_time is not None else "ended by a metric"
         end = f" The run was {how}; max_steps says where."
     start = "The weights that the run began with were not recorded: it begins with those that its code makes."
@@ -168,7 +158,7 @@ def _evidence(r: ScriptSpec) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Text that cannot end a docstring, begin an escape or a line, or be no text at all."""
+    """Text for a docstring: it cannot end it, and has no escapes, line breaks or unprintable characters."""
     printed = "".join(character if character.isprintable() else " " for character in text)
     return printed.replace("\\", "/").replace('"""', "'''")
 
@@ -211,7 +201,7 @@ def _taken(r: ScriptSpec) -> set[str]:
 
 
 def _rebound(r: ScriptSpec, used: set[str]) -> list[str]:
-    """The built-ins that our text reads and the user's code gives another meaning."""
+    """The built-ins that our text reads and the user's code rebinds."""
     found = sorted(name for name in used & _taken(r) & set(dir(builtins)) if not name.startswith("_"))
     if "super" in found:
         raise ExportError("`super` means something else in the code of this bench, and the script needs it: rename yours.")
@@ -219,7 +209,7 @@ def _rebound(r: ScriptSpec, used: set[str]) -> list[str]:
 
 
 def _renamed(r: ScriptSpec, ours: Iterable[str], imports: list[Import]) -> dict[str, str]:
-    """Our names that the user's code has too, with what they are called instead."""
+    """Our names that the user's code has too, with the names that replace them."""
     theirs = {item.binds: item.identity for item in _imported(r.sliced.imports)}
     taken = _taken(r)
     same = {name for name in GIVEN if r.given(GIVEN[name]) == name}
@@ -282,7 +272,7 @@ def _rows(r: ScriptSpec) -> list[tuple[str, str, str, str]]:
     """Each setting's name, type, value and note."""
     s = r.settings
     clip = 'float("inf")' if s.gradient_clip_val is None else repr(s.gradient_clip_val)
-    stopped = "updates" if r.ended is None else "updates; the run was stopped there"
+    stopped = "updates" if r.ended_at is None else "updates; the run was stopped there"
     return [
         ("lr", "float", repr(s.lr), ""),
         ("weight_decay", "float", repr(s.weight_decay), ""),
@@ -346,4 +336,4 @@ def _parse(r: ScriptSpec) -> str:
         "    if torch.distributed.is_initialized():  # not in main, whose wrapped model is to go first",
         "        torch.distributed.destroy_process_group()",
     ]
-    return whole if r.alone else "\n".join([whole, *ended])
+    return whole if r.single_process_reason else "\n".join([whole, *ended])

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from workbench.export.inputs.collect import Optimizer, Schedule
-from workbench.export.program import (
-    accumulation,
-    hooks,
-    manual,
-    multiple_optimizers,
-    trainer,
-    weight_averaging,
-)
+from workbench.export.program import accumulation
+from workbench.export.program.lightning import hooks, trainer
 from workbench.export.program.lines import indented, only
+from workbench.export.program.optim import manual, multiple_optimizers, weight_averaging
 from workbench.export.script_spec import ScriptSpec
 
 
@@ -23,13 +18,13 @@ def update(r: ScriptSpec) -> list[str]:
         lines = multiple_optimizers.in_turn(r, _step(r, "owned[turn]"))
     elif r.closure:
         lines = _by_closure(r)
-    elif r.within:
+    elif r.hooks_in_update:
         rate = f"rate = {_rate(r)}  # before the model has its say"
         lines = [rate, *(hooks.own_step(r, _evaluated(r)) if r.owns("optimizer_step") else _step(r, "parameters"))]
     else:
         lines = _step(r, "parameters")
-    behind = [*_behind(r), *hooks.batch_ended(r)]
-    return [*changed(r), *lines, *_log(r), *_recorded(r), "step += 1", *_counted(r), *behind]
+    after = [*_after_step(r), *hooks.batch_ended(r)]
+    return [*changed(r), *lines, *_log(r), *_recorded(r), "step += 1", *_counted(r), *after]
 
 
 def _step(r: ScriptSpec, parameters: str) -> list[str]:
@@ -48,24 +43,24 @@ def _step(r: ScriptSpec, parameters: str) -> list[str]:
                   ")", "if taken:", *indented([*clip, "optimizer.step()"]), *_put_back(r)]  # fmt: skip
     else:
         lines += [*clip, "optimizer.step()"]
-    return [*lines, *([] if r.within else ["optimizer.zero_grad()"])]
+    return [*lines, *([] if r.hooks_in_update else ["optimizer.zero_grad()"])]
 
 
 def _before(r: ScriptSpec) -> list[str]:
-    if not r.spoiled:
+    if not r.restored_buffers:
         return []
-    return [f"before = [(buffer, buffer.clone()) for buffer in {weight_averaging.buffers_of(r.spoiled)}]"]
+    return [f"before = [(buffer, buffer.clone()) for buffer in {weight_averaging.buffers_of(r.restored_buffers)}]"]
 
 
 def _put_back(r: ScriptSpec) -> list[str]:
-    """Of an update that is left out nothing stays: its forward pass has moved batch-norm statistics already."""
-    if not r.spoiled:
+    """The lines that restore the buffers of an update that is left out: its forward pass has changed batch-norm statistics."""
+    if not r.restored_buffers:
         return []
     return ["else:  # left out, with what its forward pass has moved", "    for buffer, value in before:", "        buffer.copy_(value)"]
 
 
 def evaluation(r: ScriptSpec) -> list[str]:
-    """Of an optimizer that evaluates the loss itself: the function that it calls, as often as it likes."""
+    """The closure for an optimizer that evaluates the loss itself, several times."""
     own = r.owns("optimizer_step")
     if not (r.closure or own):
         return []
@@ -82,7 +77,7 @@ def evaluation(r: ScriptSpec) -> list[str]:
 
 
 def _evaluated(r: ScriptSpec) -> str:
-    return "window" if r.accumulates else "number, batch" if r.numbered else "batch"
+    return "window" if r.accumulates else "number, batch" if r.uses_batch_idx else "batch"
 
 
 def _by_closure(r: ScriptSpec) -> list[str]:
@@ -96,7 +91,7 @@ def _by_closure(r: ScriptSpec) -> list[str]:
 
 
 def clipped(r: ScriptSpec, parameters: str) -> list[str]:
-    """The clipping of an optimizer's gradients."""
+    """The lines that clip an optimizer's gradients."""
     if r.owns("configure_gradient_clipping"):
         return hooks.limits(r)
     if not r.clips:
@@ -105,7 +100,7 @@ def clipped(r: ScriptSpec, parameters: str) -> list[str]:
 
 
 def _rate(r: ScriptSpec) -> str:
-    """The rate that is reported, as an expression."""
+    """The expression for the rate that is reported."""
     return f'{_first(r)}.param_groups[{r.optimizers[0].leading}]["lr"]'
 
 
@@ -114,7 +109,7 @@ def _first(r: ScriptSpec) -> str:
 
 
 def _log(r: ScriptSpec) -> list[str]:
-    rate = "rate" if r.manual or r.within else _rate(r)
+    rate = "rate" if r.manual or r.hooks_in_update else _rate(r)
     return [
         "if log:",
         f'    row = {{"step": step, "loss": loss.item(), "lr": {rate}}}',
@@ -125,23 +120,23 @@ def _log(r: ScriptSpec) -> list[str]:
 
 def _recorded(r: ScriptSpec) -> list[str]:
     """The training loss for monitors: the losses that the run recorded."""
-    if not r.watches_training:
+    if not r.monitors_train_loss:
         return []
     every, line = r.settings.log_every_n_steps, "losses.append(loss.item())"
     return [line] if every == 1 else [f"if step % {every} == 0:", f"    {line}"]
 
 
 def _counted(r: ScriptSpec) -> list[str]:
-    """What the epoch's mean and the user's object know of the update."""
+    """The lines that add the update to the epoch's mean and to what the user's object reads."""
     lines = []
-    if not r.watches_training:
-        whole = r.together or r.accumulates or r.several or r.closure or r.manual or r.owns("optimizer_step")
+    if not r.monitors_train_loss:
+        whole = r.distributed or r.accumulates or r.several or r.closure or r.manual or r.owns("optimizer_step")
         lines.append("total += loss" if whole else "total += loss.detach()")
     return [*lines, *trainer.progress(r, "global_step", "step")]
 
 
-def _behind(r: ScriptSpec) -> list[str]:
-    """Schedules and averages, which follow the steps that were taken."""
+def _after_step(r: ScriptSpec) -> list[str]:
+    """The lines of schedules and averages, after the steps that were taken."""
     lines = [*_stepped(r), *weight_averaging.after_update(r)]
     if not (r.may_not_step and lines):
         return lines
@@ -150,7 +145,7 @@ def _behind(r: ScriptSpec) -> list[str]:
 
 
 def counts_taken(r: ScriptSpec) -> bool:
-    """Whether the updates that were taken must be counted apart from all."""
+    """Whether updates that were taken must be counted apart from those that were skipped."""
     return r.may_not_step and any(s.frequency > 1 and s.interval == "step" for o in r.optimizers for s in o.schedules)
 
 
@@ -158,16 +153,16 @@ def _stepped(r: ScriptSpec) -> list[str]:
     if r.manual and r.hooks is not None:
         return []
     lines = _built_in(r) if r.built_in else _own(r)
-    return only("annealing is None", lines) if r.anneals and lines else lines
+    return only("annealing is None", lines) if r.has_swa_lrs and lines else lines
 
 
 def _built_in(r: ScriptSpec) -> list[str]:
     """The steps of the schedules that the settings ask for."""
-    name = "scheduler" if not r.in_turns else "schedulers[turn]"
+    name = "scheduler" if not r.optimizers_alternate else "schedulers[turn]"
     lines = [hooks.stepped(r, name)]
-    if r.settings.lr_schedule == "one_cycle" and (r.in_turns or r.another_length):  # the run continues after it
+    if r.settings.lr_schedule == "one_cycle" and (r.optimizers_alternate or r.another_length):  # the run continues after it
         lines = [_LAST_RATE, *only(_IN_CYCLE.format(name), lines)]
-    return ["for scheduler in schedulers:", *indented(lines)] if r.several and not r.in_turns else lines
+    return ["for scheduler in schedulers:", *indented(lines)] if r.several and not r.optimizers_alternate else lines
 
 
 def _own(r: ScriptSpec) -> list[str]:
@@ -175,7 +170,7 @@ def _own(r: ScriptSpec) -> list[str]:
     lines = []
     counted = "updates" if counts_taken(r) else "step"
     for number, optimizer in enumerate(r.optimizers):
-        if not r.in_turns:
+        if not r.optimizers_alternate:
             lines += scheduling(r, number, optimizer, "step", counted)
             continue
         own = scheduling(r, number, optimizer, "step", f"counts[{number}]")
@@ -186,7 +181,7 @@ def _own(r: ScriptSpec) -> list[str]:
 
 def counts_turns(r: ScriptSpec) -> bool:
     """Whether the steps of each optimizer must be counted."""
-    return r.in_turns and any(s.frequency > 1 and s.interval == "step" for o in r.optimizers for s in o.schedules)
+    return r.optimizers_alternate and any(s.frequency > 1 and s.interval == "step" for o in r.optimizers for s in o.schedules)
 
 
 def scheduling(r: ScriptSpec, number: int, optimizer: Optimizer, interval: str, counter: str) -> list[str]:
@@ -196,7 +191,7 @@ def scheduling(r: ScriptSpec, number: int, optimizer: Optimizer, interval: str, 
         if schedule.interval != interval or schedule.monitor is not None:
             continue
         count = counter if " " not in counter else f"({counter})"
-        if schedule.by_batches and interval == "step" and not r.carries:
+        if schedule.by_batches and interval == "step" and not r.tbptt:
             count = "(window[-1][0] + 1)" if r.accumulates else "(number + 1)"
         due = [f"{count} % {schedule.frequency} == 0"] if schedule.frequency != 1 else []
         if _may_end(r, schedule):
@@ -220,7 +215,7 @@ def _may_end(r: ScriptSpec, schedule: Schedule) -> bool:
 
 
 def schedulers(r: ScriptSpec) -> list[list[str]]:
-    """What the schedulers of each optimizer are called."""
+    """The names of each optimizer's schedulers."""
     if r.built_in:
         return [[f"schedulers[{n}]"] for n in range(len(r.optimizers))] if r.several else [["scheduler"]]
     counts = [len(optimizer.schedules) for optimizer in r.optimizers]
@@ -231,12 +226,12 @@ def schedulers(r: ScriptSpec) -> list[list[str]]:
 
 
 def changed(r: ScriptSpec) -> list[str]:
-    """Replay what was changed during the run."""
+    """The lines that replay what was changed during the run."""
     return replayed(r, "CHANGES.get(step, ())") if r.changes else []
 
 
 def replayed(r: ScriptSpec, pairs: str) -> list[str]:
-    """The lines that bring changes into force."""
+    """The lines that apply the changes."""
     lines = [f"for name, value in {pairs}:"]
     if r.changed("lr"):
         lines += ['    if name == "lr":', f"        {set_lr(r, 'config.lr', 'value')}"]
@@ -247,6 +242,6 @@ def set_lr(r: ScriptSpec, old: str, new: str, number: int = 0, begun: bool = Tru
     """The call that sets an optimizer's base rate. begun: the run continues another, and SWA's own schedule may be
     there.
     """
-    names = [*schedulers(r)[number], *(["annealing"] if r.anneals and begun else [])]
+    names = [*schedulers(r)[number], *(["annealing"] if r.has_swa_lrs and begun else [])]
     own = f"[{', '.join(names)}], " if r.scheduled else ""
     return f"set_lr({f'optimizers[{number}]' if r.several else 'optimizer'}, {own}{old}, {new})"

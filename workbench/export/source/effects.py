@@ -124,7 +124,7 @@ class Context(Protocol):
 
 
 def changed(node: ast.AST, context: Context) -> frozenset[str]:
-    """The names whose objects `node` changes, as far as can be told."""
+    """Return the names whose objects `node` is known to change."""
     reader = _Changes(context, conservative=True)
     reader.visit(node)
     return frozenset(reader.found)
@@ -300,7 +300,7 @@ class _Changes(ast.NodeVisitor):
             self.visit(node.value)
             self.returned |= self._expand(self._roots(node.value))
 
-    # -- definitions do nothing by themselves
+    # -- definitions, which do nothing until they are called
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         for decorator in node.decorator_list:
@@ -387,7 +387,7 @@ class _Changes(ast.NodeVisitor):
             if change and not name.startswith("clip_grad_"):
                 self._add(self._roots(call.func.value))
         elif name == "next" and call.args:
-            # A fresh iterator moves by itself; what it iterates over does not change.
+            # Iterating changes a fresh iterator, and not what it iterates over.
             moves = ("iterator", None) if isinstance(call.args[0], ast.Name) else ("iterator",)
             self._add(name for name in self._roots(call.args[0]) if self._kind(name) in moves)
         elif (in_place or name in _CHANGING_FIRST) and call.args and not name.startswith("clip_grad_"):

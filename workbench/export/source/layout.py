@@ -1,4 +1,4 @@
-"""Cuts source text out as it was written, and puts it together again in lines."""
+"""Cuts statements out of source text unchanged, and joins them into a script."""
 
 from __future__ import annotations
 
@@ -191,12 +191,20 @@ def set_imports(imports: Iterable[Import], futures: Iterable[str]) -> str:
 
 
 def _sorted(group: list[Import]) -> list[str]:
+    """The statements as linters sort them; a name with an alias has one of its own."""
     plain = sorted(item.text for item in group if item.name is None)
-    taken: dict[str, list[str]] = {}
+    taken: dict[tuple[str, str], list[str]] = {}
     for item in group:
         if item.name is not None:
-            taken.setdefault(item.module, []).append(item.name + (f" as {item.alias}" if item.alias else ""))
-    return plain + [_from(module, sorted(names)) for module, names in sorted(taken.items())]
+            taken.setdefault((item.module, f"{item.name} as {item.alias}" if item.alias else ""), []).append(item.name)
+    ordered = sorted(taken.items(), key=lambda entry: (entry[0][0].lower(), _by_type(entry[1][0]) if entry[0][1] else (-1,)))
+    return plain + [_from(module, [alias] if alias else sorted(names, key=_by_type)) for (module, alias), names in ordered]
+
+
+def _by_type(name: str) -> tuple[int, str, str]:
+    """Constants, then classes, then others."""
+    kind = 0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2
+    return kind, name.lower(), name
 
 
 def _from(module: str, names: list[str]) -> str:

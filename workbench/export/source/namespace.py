@@ -16,6 +16,9 @@ from workbench.export.source.effects import Summary
 from workbench.export.source.statements import Line, Statement
 from workbench.export.source.uses import DOT, Uses, imported_name, uses
 
+_CONSTANT = {"types", "typing", "typing_extensions", "code", "immutable"}
+"""What names hold that are constants, aliases of types, or type variables (`capture.kind`)."""
+
 
 class Namespaces(Protocol):
     """All namespaces of a slice, as far as one of them asks about the others (`slicer.py`)."""
@@ -139,6 +142,13 @@ class Namespace:
         """The names that statement `place` binds, also through the functions it calls."""
         own = self.uses[place]
         return own.binds | self._bound_by_calls.get(place, frozenset())
+
+    def only_defines(self, place: int) -> bool:
+        """Whether statement `place` is an import, a class, a function, a constant or an alias of a type."""
+        node = self.statements[place].node
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            return {self.kinds.get(name) for name in self.uses[place].binds} <= _CONSTANT
+        return isinstance(node, (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef))
 
     @cached_property
     def _bound_by_calls(self) -> dict[int, frozenset[str]]:

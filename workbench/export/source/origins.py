@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
+from workbench.export.errors import ExportError
+
 Origin = Literal["stdlib", "installed", "workbench", "local"]
 _LARGEST = 1_000_000
 _NOT_OWN = sys.stdlib_module_names | {"workbench"}
@@ -52,6 +54,23 @@ def resolve(name: str | None, level: int, package: str) -> str:
         return importlib.util.resolve_name("." * level + (name or ""), package or None)
     except ImportError:
         return name or ""
+
+
+def star_names(module: str, label: str) -> frozenset[str]:
+    """The names that `from module import *` binds in the code called `label`."""
+    loaded = sys.modules.get(module)
+    if loaded is None:
+        raise ExportError(
+            f"`from {module} import *` in {label} cannot be read: `{module}` is not loaded. Import the names you need one by one."
+        )
+    listed = getattr(loaded, "__all__", None)
+    return frozenset(listed if listed is not None else (n for n in vars(loaded) if not n.startswith("_")))
+
+
+def star_identity(module: str, name: str) -> str:
+    """What `name` refers to after `from module import *`: a module that is handed on is the same from everywhere."""
+    held = getattr(sys.modules.get(module), name, None)
+    return held.__name__ if isinstance(held, ModuleType) else f"{module}.{name}"
 
 
 def own_sources() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Finds which statements draw random numbers, and whether a script without some of them draws the same.
 
-A notebook that sets a seed, draws for a look around, and then draws its data, draws other data in a script without that
+A notebook may set a seed, draw to look at something, and then draw its data: it draws other data in a script without that
 look. A note says so; nothing is added to the script.
 """
 

@@ -11,7 +11,7 @@ import ast
 import builtins
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from workbench.export.errors import ExportError
@@ -20,6 +20,7 @@ from workbench.export.source.capture import kind
 from workbench.export.source.effects import Summary
 from workbench.export.source.namespace import At, Namespace, is_star
 from workbench.export.source.statements import Line, Loop, Source, Statement, is_main_guard, run
+from workbench.export.source.unresolved import unresolved
 from workbench.export.source.uses import DOT, Uses, imported_name, uses
 
 BUILTINS = frozenset(dir(builtins)) - {"display", "get_ipython", "exit", "quit", "copyright", "credits", "license"}
@@ -106,15 +107,7 @@ class Slicer:
     def star_names(self, program: Namespace, node: ast.stmt) -> frozenset[str]:
         """The names that `from module import *` binds."""
         assert isinstance(node, ast.ImportFrom)
-        module = origins.resolve(node.module, node.level, program.package)
-        loaded = sys.modules.get(module)
-        if loaded is None:
-            raise ExportError(
-                f"`from {module} import *` in {program.label} cannot be read: `{module}` is not loaded. "
-                "Import the names you need one by one."
-            )
-        listed = getattr(loaded, "__all__", None)
-        return frozenset(listed if listed is not None else (n for n in vars(loaded) if not n.startswith("_")))
+        return origins.star_names(origins.resolve(node.module, node.level, program.package), program.label)
 
     # -- asking
 
@@ -124,6 +117,27 @@ class Slicer:
         for name in sorted(names.eager | names.late):
             self._ask(_Ask(program, name, program.end, None))
         self._settle()
+
+    def try_to_keep(self, home: str, name: str, check: Callable[[], None]) -> None:
+        """Keep what `name` means at the end of the namespace `home`, where that adds only definitions and `check` raises no ExportError."""
+        kept = {id(p): (set(p.kept), set(p.needed), set(p.builtins_used)) for p in self.programs.values()}
+        before = set(self.inlined), set(self._touched), set(self._late_found), list(self._late_missing)
+        lazy = self.lazy
+        try:
+            program = self.module(home)
+            self._ask(_Ask(program, name, program.end, None, needed=False))
+            self._settle()
+            for own in self.programs.values():
+                if not all(map(own.only_defines, own.kept - kept.get(id(own), (set(),))[0])):
+                    raise ExportError(f"{name} needs more than definitions.")
+            check()
+        except ExportError:
+            for own in self.programs.values():
+                own.kept, own.needed, own.builtins_used = kept.get(id(own), (set(), set(), set()))
+            self.inlined, self._touched, self._late_found, self._late_missing = before
+            self._queue.clear()
+            self._changed.clear()
+            self.lazy = lazy
 
     def _start(self, program: Namespace) -> None:
         """Process state that a program sets is part of what its statements compute."""
@@ -273,27 +287,8 @@ class Slicer:
         return f" by `{statement.gist}` ({statement.place})"
 
     def _unresolved(self, ask: _Ask) -> ExportError:
-        program = ask.program
-        base = ask.name.partition(DOT)[0]
-        used = self._by(ask) or f" by {program.label}"
-        if base == "__file__":
-            return ExportError(f"`__file__` is used{used}; in the script it is another file. Write the path as text.")
-        if base in ("display", "get_ipython", "In", "Out", "exit", "quit") or set(base) == {"_"}:
-            return ExportError(
-                f"`{base}` is used{used}, but only a notebook has it. "
-                + ("Write `from IPython.display import display`." if base == "display" else "Use plain Python instead.")
-            )
-        places = [at for at in program.binders.get(base, ()) if base in program.uses[at].deletes]
-        if places:
-            statement = program.statements[places[-1]]
-            what = f"`{statement.gist}` ({statement.place}) deleted it before the Workbench was made"
-        elif base in self.stopped_names:
-            what = f"{self.stopped_names[base]} raised an error before it was defined"
-        elif program.name == "" and base in program.kinds:
-            what = "no code that can be read defines it (a magic such as %run or %store, exec, or the kernel did)"
-        else:
-            what = f"nothing in {program.label} defines it before the Workbench is made"
-        return ExportError(f"`{base}` is used{used}, but {what}. Define it in plain code before you make the Workbench.")
+        used = self._by(ask) or f" by {ask.program.label}"
+        return unresolved(ask.program, ask.name.partition(DOT)[0], used, self.stopped_names)
 
     # -- keeping
 

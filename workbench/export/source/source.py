@@ -11,6 +11,8 @@ secret_literals.py  what must not be written down
 statements.py  the straight line of statements that had run
 namespace.py   one namespace and its statements
 slicer.py      the slice
+annotation_names.py  what annotations name
+unresolved.py  why a name is defined nowhere
 layout.py      text
 Known limits: what a statement changes cannot be known in general (`effects` has the assumptions); random numbers drawn
 by code that is not needed are not drawn by the script (`Sliced.notes` says so).
@@ -23,7 +25,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from workbench.export.errors import ExportError
-from workbench.export.source import effects, layout, origins, rng_usage
+from workbench.export.source import annotation_names, effects, layout, origins, rng_usage
+from workbench.export.source.annotation_names import TypeOnly
 from workbench.export.source.capture import CallSite, Piece, Spot
 from workbench.export.source.layout import Block, Import
 from workbench.export.source.namespace import At, Namespace
@@ -56,7 +59,7 @@ class Sliced:
     imports: str
     """Import statements, `from __future__` first."""
     code: str
-    """The rest, in the order in which it ran, as it was written."""
+    """The rest, unchanged, in the order in which it ran."""
     arguments: dict[str, str]
     """Each argument's expression by parameter name. Names in those of `CODE_ARGUMENTS` are defined by `imports`
     and `code`; the expressions of settings are given as they stand, and nothing is kept for them."""
@@ -69,7 +72,7 @@ class Sliced:
     notes: tuple[str, ...] = ()
     """What a person should know: where the script draws other random numbers than the run did."""
     secrets: Secrets = field(default_factory=Secrets, repr=False)
-    """What the script reads from the environment, since it is not to be written down."""
+    """The secrets that the script reads from the environment."""
 
 
 def slice_call(site: CallSite) -> Sliced:
@@ -99,8 +102,11 @@ def slice_call(site: CallSite) -> Sliced:
     code = (statement.node for each in slicer.programs.values() for statement in each.statements)
     secrets = Secrets.of(code)
     writer = _Writer(slicer, list(given.values()), secrets)
-    writer.write(program)
     writer.check(wanted)
+    writer.write_type_only(annotation_names.keep_annotations(slicer, lambda: writer.check(wanted)))
+    for each in [program, *slicer.programs.values()]:  # the others are those that only annotations name
+        if each.kept:
+            writer.write(each)
     edits = tuple(wanted.attributes)
     arguments = {
         name: layout.cut_expression(source, node, _joined(edits if name in CODE_ARGUMENTS else (), secrets.edits(node)))
@@ -176,7 +182,7 @@ def _arguments(call: ast.Call, source: Source) -> dict[str, ast.expr]:
 
 
 def _without_batches(given: dict[str, ast.expr], program: Namespace) -> frozenset[str]:
-    """Take `wb.batches(…)` away from around arguments: the script makes loaders of ready batches by itself."""
+    """Remove `wb.batches(…)` from around arguments, since the script makes the loaders of ready batches."""
     found = set()
     for name, node in given.items():
         if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
@@ -290,6 +296,13 @@ class _Writer:
                 self._write_import(program, place, statement.node)
             else:
                 self._write_statement(program, place, statement)
+
+    def write_type_only(self, names: tuple[TypeOnly, ...]) -> None:
+        """Write what only type checkers see."""
+        if names:
+            self.imports.append(Import("typing", "TYPE_CHECKING"))
+            self.blocks.append(annotation_names.type_checking_block(names))
+            self.names |= {"TYPE_CHECKING", *(one.name for one in names)}
 
     def _write_statement(self, program: Namespace, place: int, statement: Statement) -> None:
         own = program.uses[place]
@@ -444,7 +457,7 @@ def _meanings(program: Namespace, place: int) -> Iterable[tuple[str, str]]:
         name = imported_name(alias)
         if alias.name == "*" and not origins.is_inlined(item.module):
             needed = {n for at, n in program.needed if at == place}
-            yield from ((n, f"import {item.module}.{n}") for n in needed)
+            yield from ((n, f"import {origins.star_identity(item.module, n)}") for n in needed)
         elif (place, name) in program.needed:
             if not origins.is_inlined(item.module):
                 yield name, f"import {item.identity}"

@@ -10,7 +10,7 @@ from functools import cached_property
 from workbench.export.errors import ExportError
 from workbench.export.source.capture import Spot
 from workbench.export.source.secret_literals import hidden_source
-from workbench.export.source.uses import imported_name, own_level, target_names
+from workbench.export.source.uses import definite, imported_name, own_level, target_names
 
 _INERT = {"catch_warnings", "suppress", "redirect_stdout", "redirect_stderr", "nullcontext"}
 _CLIP = 60
@@ -86,6 +86,8 @@ class Line:
 
     statements: list[Statement] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
+    type_only: dict[str, ast.stmt] = field(default_factory=dict)
+    """The statements under `if TYPE_CHECKING:`, which never ran, by the names that they bind."""
 
 
 def first_line(node: ast.stmt) -> int:
@@ -137,14 +139,20 @@ def bind_values(line: Line, label: str, scope: int, names: Mapping[str, str | No
 
 
 def _append(line: Line, source: Source, node: ast.stmt, scope: int, refusal: str | None = None) -> None:
-    if isinstance(node, (ast.Global, ast.Nonlocal, ast.Pass)) or _never_runs(node):
+    if isinstance(node, (ast.Global, ast.Nonlocal, ast.Pass)):
+        return
+    if isinstance(node, ast.If) and _is_type_checking(node.test):
+        for inner in node.body:
+            line.type_only |= dict.fromkeys(definite(inner), inner)
+        for inner in node.orelse:
+            _append(line, source, inner, scope, refusal)
         return
     line.statements.append(Statement(node, source, scope, refusal or _unfit(node)))
 
 
-def _never_runs(node: ast.stmt) -> bool:
-    test = ast.unparse(node.test) if isinstance(node, ast.If) else ""
-    return test.rpartition(".")[2] == "TYPE_CHECKING"  # of typing, under whatever name
+def _is_type_checking(test: ast.expr) -> bool:
+    """Whether `test` is `TYPE_CHECKING` of typing, under whatever name that module has."""
+    return isinstance(test, (ast.Name, ast.Attribute)) and ast.unparse(test).rpartition(".")[2] == "TYPE_CHECKING"
 
 
 def is_main_guard(node: ast.stmt) -> bool:

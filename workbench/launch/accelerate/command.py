@@ -25,7 +25,7 @@ from accelerate.commands.launch import launch_command_parser
 from workbench.engine.distributed.fsdp import ENVIRONMENT as SHARDS
 from workbench.engine.runtime.runtime import FSDP_REMEDY, RANK
 from workbench.launch.accelerate import fsdp_config
-from workbench.runs.files import append_to, write_whole
+from workbench.runs.folder.files import append_to, write_whole
 from workbench.settings import Settings, SettingsError
 
 OUTPUT = "output.log"
@@ -213,7 +213,7 @@ def _kind(given: Mapping[str, Any], config: Mapping[str, Any]) -> str:
 def _machines(settings: Settings, given: Mapping[str, Any], config: Mapping[str, Any]) -> int:
     named = given.get("num_machines")
     if named is not None and settings.num_nodes > 1 and named != settings.num_nodes:
-        raise SettingsError(f"num_nodes={settings.num_nodes} and launch num_machines={named!r} say different things: give one of them.")
+        raise SettingsError(f"num_nodes={settings.num_nodes} and launch num_machines={named!r} contradict each other: give one of them.")
     machines = int(named or (settings.num_nodes if settings.num_nodes > 1 else config.get("num_machines", 1)) or 1)
     rank = int(given.get("machine_rank", config.get("machine_rank")) or 0)
     if machines > 1 and rank != 0:
@@ -229,8 +229,8 @@ def _processes(settings: Settings, given: Mapping[str, Any], config: Mapping[str
     asked = None if settings.devices == "auto" else settings.devices if isinstance(settings.devices, int) else len(settings.devices)
     if named is not None and asked is not None and named != asked * machines:
         raise SettingsError(
-            f"devices={settings.devices!r} on {machines} machine{'s' if machines > 1 else ''} and launch num_processes={named!r} say "
-            "different things: give one of them (num_processes counts over all machines)."
+            f"devices={settings.devices!r} on {machines} machine{'s' if machines > 1 else ''} and launch num_processes={named!r} contradict "
+            "each other: give one of them (num_processes counts over all machines)."
         )
     configured = config.get("num_processes", -1)
     if asked is not None:

@@ -33,7 +33,7 @@ _GRACE = 3.0
 
 
 class SigtermReceived(BaseException):
-    """This process was told to end (SIGTERM): by the launcher, since another one has failed, or by somebody."""
+    """This process got SIGTERM: from the launcher, since another process has failed, or from somebody."""
 
 
 class LaunchError(RuntimeError):
@@ -85,21 +85,21 @@ class _RankEndedElsewhere(LaunchError):
     """Stands for `SigtermReceived`, as an error that can be raised where the job was asked for."""
 
 
-def of(error: BaseException, rank: int, world: int) -> Failure:
-    """The failure that this error is."""
+def failure_of(error: BaseException, rank: int, world: int) -> Failure:
+    """The failure of a rank, made from its error."""
     text = "".join(traceback.format_exception(error))
     if isinstance(error, SigtermReceived):
-        error = _RankEndedElsewhere(f"rank {rank} of {world} was told to end (SIGTERM), by the launcher or by somebody else.")
+        error = _RankEndedElsewhere(f"rank {rank} of {world} was ended by SIGTERM, from the launcher or from somebody else.")
     return Failure(rank, world, _sendable(error), text, time.time())
 
 
-def leave(folder: Path, failure: Failure) -> None:
-    """Write it for rank 0 and for the process that asked."""
+def write(folder: Path, failure: Failure) -> None:
+    """Write a failure for rank 0 and for the process that launched the job."""
     with contextlib.suppress(OSError):
         private_file.write(folder / f"{_NAME}{failure.rank}", failure)
 
 
-def found(folder: Path) -> list[Failure]:
+def read_failures(folder: Path) -> list[Failure]:
     """The failures that were written and can be read."""
     failures: list[Failure] = []
     for path in sorted(folder.glob(f"{_NAME}*[0-9]")):
@@ -108,11 +108,11 @@ def found(folder: Path) -> list[Failure]:
     return failures
 
 
-def root(folder: Path, mine: Failure | None = None) -> Failure | None:
-    """The cause of the others; if it is not there yet, wait a little."""
+def root_cause(folder: Path, mine: Failure | None = None) -> Failure | None:
+    """The failure that caused the others; waits a little for it if it is not written yet."""
     until = time.monotonic() + _GRACE
     while True:
-        there = [*found(folder), *([mine] if mine is not None else [])]
+        there = [*read_failures(folder), *([mine] if mine is not None else [])]
         first = min(there, key=lambda failure: failure.order, default=None)
         if first is not None and (not first.echo or time.monotonic() > until):
             return first
@@ -126,7 +126,7 @@ def hang_error(folder: Path, mine: Failure, others: Sequence[Process], seconds: 
     here = [process.pid for process in others if process.host == socket.gethostname()]
     _send(here, _STACKS)  # also of one that is not in Python; it goes to the output
     until = time.monotonic() + 4 * _GRACE  # on a busy machine writing that takes a while
-    while len(there := found(folder)) < len(others) and time.monotonic() < until:
+    while len(there := read_failures(folder)) < len(others) and time.monotonic() < until:
         # Again and again: a signal that another of its threads takes does not wake the main one.
         time.sleep(0.3)
         _send(here, signal.SIGTERM)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.instruments.memory import available_memory
-from workbench.runs.files import check_no_link
+from workbench.runs.folder.files import check_no_link
 from workbench.share.capacity import Capacity
 from workbench.share.package import Package, pack, unpack
 from workbench.share.segment import Segment

@@ -35,7 +35,7 @@ from workbench.launch.first_events import FirstEvents
 from workbench.launch.job import Job, JobSink, NullSink
 from workbench.launch.listeners import Listeners
 from workbench.launch.thread import JobRunner
-from workbench.runs import control
+from workbench.runs.folder import control
 from workbench.runs.printable import printable
 from workbench.runs.read import read_header
 from workbench.runs.store import RunFolder
@@ -72,8 +72,8 @@ def main(run: Path) -> int:
         return code
     except BaseException as error:  # noqa: BLE001 - every error is reported
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher ends all as soon as one has failed
-        failure = failure_files.of(error, rank, world)
-        failure_files.leave(run / FOLDER, failure)
+        failure = failure_files.failure_of(error, rank, world)
+        failure_files.write(run / FOLDER, failure)
         print(f"rank {rank}:\n{failure.text}", file=sys.stderr, flush=True)
         return 1
 
@@ -169,12 +169,12 @@ class _Work:
 
     def _fail(self, emit: JobSink, error: BaseException) -> NoReturn:
         """Report what really ended the job, which may be another rank's error."""
-        mine = failure_files.of(error, 0, len(self._processes))
+        mine = failure_files.failure_of(error, 0, len(self._processes))
         print(f"rank 0:\n{mine.text}", file=sys.stderr, flush=True)
-        root = failure_files.root(self._run / FOLDER, mine) or mine
+        root = failure_files.root_cause(self._run / FOLDER, mine) or mine
         if root.waited:
             root = mine = failure_files.hang_error(self._run / FOLDER, mine, self._processes[1:], self.settings.rank_timeout)
-        failure_files.leave(self._run / FOLDER, mine)
+        failure_files.write(self._run / FOLDER, mine)
         emit(Message(f"{root.where}:\n{root.text}", "error", self._given.assignment.updates))
         raise root.error
 

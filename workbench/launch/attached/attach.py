@@ -15,17 +15,18 @@ from workbench.launch.attached.attached_job import LaunchedJob, in_words
 from workbench.launch.code_line import line
 from workbench.launch.job import WORKERS, Job, JobSink
 from workbench.launch.thread import JobRunner
-from workbench.runs import control
-from workbench.runs.alive import identity
+from workbench.runs.folder import control
+from workbench.runs.folder.alive import identity
+from workbench.runs.folder.ids import check_id
 from workbench.runs.printable import printable
 from workbench.runs.read import RUNS, list_runs, read_header, summary, where_written
 from workbench.runs.record.event_log import EventLog
 from workbench.runs.run import Run
-from workbench.runs.store import check_id
 from workbench.settings import Settings
-from workbench.tuners.batch_size import BatchSizes
+from workbench.tuners.batch_size.batch_size_finder import BatchSizes
 from workbench.tuners.clip_search import ClipSearch
-from workbench.tuners.lr_finder import LRCurve
+from workbench.tuners.decay_search import WeightDecaySearch
+from workbench.tuners.learning_rate.lr_finder import LRCurve
 from workbench.tuners.plan import Plan
 from workbench.tuners.speed_search import SpeedSearch
 
@@ -154,6 +155,8 @@ def _finish(kind: str, folder: Path) -> Callable[[Job[Any]], Any]:
         return lambda job: SpeedSearch.from_events(job.events)
     if kind == "find_clip_val":
         return lambda job: ClipSearch.from_events(job.events)
+    if kind == "find_weight_decay":
+        return lambda job: WeightDecaySearch.from_events(job.events)
     if kind == "tune":
         return lambda job: Plan.from_events(job.events)
     if kind in ("validate", "test"):

@@ -24,10 +24,10 @@ from workbench.launch.first_events import FirstEvents, FirstMessages
 from workbench.launch.job import Detached, EventSink, JobSink
 from workbench.launch.process.run_in_child import RemoteTraceback
 from workbench.launch.thread import StillRunning
-from workbench.runs import control
-from workbench.runs.alive import is_alive
 from workbench.runs.checkpoints import list_checkpoints
-from workbench.runs.files import open_regular
+from workbench.runs.folder import control
+from workbench.runs.folder.alive import is_alive
+from workbench.runs.folder.files import open_regular
 from workbench.runs.printable import printable
 from workbench.runs.read import read_header
 from workbench.runs.record.follow import Tail
@@ -94,7 +94,7 @@ def _with_trackers(first: FirstMessages) -> tuple[FirstMessages, list[Tracker]]:
             with pack(tracker):
                 going.append(tracker)
         except Exception as error:  # noqa: BLE001 - whatever of its arguments cannot be sent
-            text = f"tracker {tracker.name!r} stays in this process, and gets the run's events as long as it is followed here: {error}"
+            text = f"tracker {tracker.name!r} stays in this process, and gets the run's events as long as this process follows the run: {error}"
             messages.append(Message(text, "warning"))
     return first._replace(messages=messages, trackers=going), going
 
@@ -163,7 +163,7 @@ class LaunchedJob:
             try:
                 self._send(command)
             except OSError as error:
-                emit(Message(f"{type(command).__name__} could not be left for {self._run.name} ({error}).", "error"))
+                emit(Message(f"{type(command).__name__} could not be sent to {self._run.name} ({error}).", "error"))
 
     def _alive(self) -> bool:
         try:
@@ -187,7 +187,7 @@ def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
 
 def _error(run: Path, end: RunEnded | None = None) -> BaseException:
     """The error of a run of this process, of its own type where that can be loaded."""
-    root = failure_files.root(run / FOLDER)
+    root = failure_files.root_cause(run / FOLDER)
     if root is None or (end is not None and end.error != f"{type(root.error).__name__}: {root.error}"):
         return in_words(run, end)
     root.error.__cause__ = RemoteTraceback(root.text)
@@ -222,7 +222,7 @@ def _copy_results_back(task: Task, run: Path, end: RunEnded, emit: EventSink) ->
     """Give the task's modules the weights of the run's last checkpoint, in place."""
     there = [one for one in list_checkpoints(run) if one.end and one.step == end.step]
     if not there:
-        emit(Message("the trained weights were not brought here: the run's end was not saved.", "warning", end.step))
+        emit(Message("the trained weights were not copied into this process: the run saved no checkpoint at its end.", "warning", end.step))
         return
     load_weights(task.trained_modules, there[-1].path / "model.safetensors")
     if not there[-1].resumable:

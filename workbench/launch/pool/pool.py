@@ -45,7 +45,7 @@ _numbers = itertools.count()
 
 
 class Pool:
-    """The ranks for these devices. They form their process group by themselves; nothing waits for it here."""
+    """The ranks for these devices. They form their process group; nothing waits for it here."""
 
     def __init__(self, accelerator: str, devices: tuple[int, ...]) -> None:
         self.key = accelerator, devices

@@ -46,11 +46,11 @@ from workbench.launch.process import child_main
 from workbench.launch.process import message as job_message
 from workbench.launch.process.channel import Channel
 from workbench.launch.process.child_main import (
+    apply_environment,
     become_child,
     flush,
     format_traceback,
     pack_error,
-    settle_in,
     unpacked,
 )
 from workbench.share.package import Package, pack
@@ -97,7 +97,7 @@ class _Rank:
         _forget_classes()
         try:
             request, packages = job_message.read(handles)
-            settle_in(request)
+            apply_environment(request)
             os.environ.update(place.environment)
             (assignment,) = unpacked(request.name, packages)
             self._at_work = assignment, ModulesBefore.of(assignment.task)
@@ -180,7 +180,7 @@ def _join_process_group(place: RankConfig) -> None:
 
 
 def _forget_classes() -> None:
-    """Forget classes: one that comes a second time comes as it is now, since the notebook may have changed it."""
+    """Forget classes, so that one which comes again is loaded anew: the notebook may have changed it."""
     for known in ("_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID"):
         getattr(_cloudpickle, known, {}).clear()
 

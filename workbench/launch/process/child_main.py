@@ -105,7 +105,7 @@ def run_spawned(handles: Sequence[Handle], pipe: Connection) -> NoReturn:
         with lock:
             pipe.send(message)
 
-    sys.stdout, sys.stderr = _Teller("out", send), _Teller("err", send)
+    sys.stdout, sys.stderr = _PipeWriter("out", send), _PipeWriter("err", send)
     reply, parcel = work(handles)
     flush()
     cover, answer = letter.write(reply, [parcel])
@@ -122,7 +122,7 @@ def work(handles: Sequence[Handle]) -> tuple[Reply, Package]:
     limits = contextlib.ExitStack()
     try:
         request, parcels = letter.read(handles)
-        settle_in(request)
+        apply_environment(request)
         (function, plain), *given = unpacked(request.name, parcels)
         arguments = [given[a.index] if isinstance(a, CallInput) else a for a in plain]
         try:
@@ -137,7 +137,7 @@ def work(handles: Sequence[Handle]) -> tuple[Reply, Package]:
         return Reply("error", format_traceback(error), peak), pack_error(error)
 
 
-def settle_in(request: Request) -> None:
+def apply_environment(request: Request) -> None:
     """Make this process like the caller's: where modules are found, what inspect finds of cells."""
     os.environ.clear()
     os.environ.update(request.environment)
@@ -172,7 +172,7 @@ def format_traceback(error: BaseException, own: Sequence[str] = (__file__,)) -> 
 
 def pack_error(error: BaseException) -> Package:
     """The exception itself, or a copy made without its constructor, or at least its name and text."""
-    bare = _Bare(type(error), error.args, dict(error.__dict__))
+    bare = _PackedError(type(error), error.args, dict(error.__dict__))
     last = RemoteError(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
     for candidate in (error, bare):
         try:
@@ -184,7 +184,7 @@ def pack_error(error: BaseException) -> Package:
     return pack(last)
 
 
-class _Bare:
+class _PackedError:
     """Packs an exception whose constructor does not take its `args`: it is rebuilt without calling it."""
 
     def __init__(self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> None:
@@ -228,7 +228,7 @@ def flush() -> None:
             stream.flush()
 
 
-class _Teller(io.TextIOBase):
+class _PipeWriter(io.TextIOBase):
     """A stdout or stderr that goes through the pipe."""
 
     def __init__(self, name: str, send: Callable[[Any], None]) -> None:

@@ -31,7 +31,7 @@ from workbench.launch.process import fd_passing
 
 PRELOAD = (
     "torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "accelerate", "cloudpickle",
-    "workbench.launch.process.child_main", "workbench.launch.pool.worker", "workbench.tuners.batch_size", "workbench.tuners.trial",
+    "workbench.launch.process.child_main", "workbench.launch.pool.worker", "workbench.tuners.batch_size.batch_size_finder", "workbench.tuners.trial",
     "workbench.task.factory",
 )  # fmt: skip
 """torch._dynamo: the first optimizer of a process imports it, for seconds."""

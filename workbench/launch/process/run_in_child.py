@@ -1,4 +1,4 @@
-"""Run a function in a child process that may die without harm, and learn how it ended."""
+"""Runs a function in a child process that may die without harm, and tells how it ended."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def in_words(code: int | None) -> str:
     if code is None:
         return "ended, and nothing is known of how"
     if code >= 0:
-        return f"ended by itself with exit code {code}, before there was a result"
+        return f"exited with code {code} before there was a result"
     try:
         name = signal.Signals(-code).name
     except ValueError:

@@ -18,10 +18,10 @@ from workbench.launch.job import EventSink, NullSink
 from workbench.launch.search.trial_process import in_all
 from workbench.settings import Settings
 from workbench.task.protocol import Task
-from workbench.tuners import batch_size
-from workbench.tuners.batch_size import BatchSizeRequest, Trials
-from workbench.tuners.batch_size_search import NotEnoughData, TrialStopped
-from workbench.tuners.distributed_trial import measure_on_ranks
+from workbench.tuners.batch_size import batch_size_finder
+from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, Trials
+from workbench.tuners.batch_size.batch_size_search import NotEnoughData, TrialStopped
+from workbench.tuners.batch_size.distributed_trial import measure_on_ranks
 from workbench.tuners.trial import at_size, make_average
 
 
@@ -70,7 +70,7 @@ class RankSearch(Assignment):
             gc.collect()
             gc.freeze()  # each trial frees its memory by collections, which spend most of their time on what was imported
             trial = in_all(settings, request, inbox, session)
-            found = batch_size.run(self.task, settings, request, emit, inbox, trial, session.ranks.world)
+            found = batch_size_finder.run(self.task, settings, request, emit, inbox, trial, session.ranks.world)
         return Done("stopped" if found.ended == "stopped" else "finished")
 
 

@@ -11,10 +11,11 @@ from workbench.events import Emit, Message
 from workbench.launch.search.trial_process import trials
 from workbench.settings import Settings, SettingsError
 from workbench.share.package import pack
-from workbench.tuners import batch_size, lr_finder
-from workbench.tuners.batch_size import BatchSizeRequest
-from workbench.tuners.batch_size_search import ModelDoesNotFit
-from workbench.tuners.lr_finder import LRRequest
+from workbench.tuners.batch_size import batch_size_finder
+from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest
+from workbench.tuners.batch_size.batch_size_search import ModelDoesNotFit
+from workbench.tuners.learning_rate import lr_finder
+from workbench.tuners.learning_rate.lr_finder import LRRequest
 
 
 def check(settings: Settings) -> None:
@@ -31,7 +32,7 @@ def searches_by_epoch(session: Session) -> AtEpoch:
         return {}  # a dry run tries the steps of a fit; a search on two batches would find nothing
     _refuse_too_late(session)
     if settings.find_batch_size_at:
-        batch_size.cap_of(session.task, ranks=session.ranks.world)
+        batch_size_finder.cap_of(session.task, ranks=session.ranks.world)
         if session.on_cpu and not session.ranks.several:  # its trials run in another process
             pack((session.task, settings), names={"task": session.task}, lists=True).close()
     return dict.fromkeys(_epochs(settings), _searches)
@@ -66,7 +67,7 @@ def _stopped_in_batch_size(session: Session, emit: Emit, inbox: Inbox) -> bool:
     best = None
     try:
         with trials(task, settings, request, inbox, session) as trial:
-            best = batch_size.run(task, settings, request, emit, inbox, trial, session.ranks.world).best
+            best = batch_size_finder.run(task, settings, request, emit, inbox, trial, session.ranks.world).best
     except ModelDoesNotFit as error:
         _warn(session, emit, f"no batch size was found at epoch {session.state.epoch}, and it stays. {error}")
     if inbox.has(Stop):

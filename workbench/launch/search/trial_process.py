@@ -21,9 +21,9 @@ from workbench.launch.process.run_in_child import Outcome, available_memory, run
 from workbench.settings import Settings
 from workbench.share.package import pack
 from workbench.task.protocol import Task
-from workbench.tuners.batch_size import BatchSizeRequest, Trials, TrialStopped
-from workbench.tuners.distributed_trial import measure_on_ranks
-from workbench.tuners.noise_trial import OUT_OF_MEMORY, measure_noise, noise_within
+from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, Trials, TrialStopped
+from workbench.tuners.batch_size.distributed_trial import measure_on_ranks
+from workbench.tuners.batch_size.noise_trial import OUT_OF_MEMORY, measure_noise, noise_within
 from workbench.tuners.trial import measure, measure_here, measure_within
 
 

@@ -50,7 +50,7 @@ class InitialWeights:
             self._fresh = self._fresh.with_changes(self._left, now)
             if fresh and now.buffers != self._left.buffers:
                 # A forward in training mode changes a BatchNorm's statistics: that does not mean another start.
-                emit(Message("The model's buffers were changed since the last job, its parameters not: put back."))
+                emit(Message("The model's buffers were changed since the last job, its parameters were not: the buffers were restored."))
         if fresh:
             self._fresh.put(self._task)
         elif where is not None:

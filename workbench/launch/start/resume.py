@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 from workbench.engine.checkpoint.files import peek, read_state
 from workbench.events import Changed, Event, Message, Resumed, RunStarted
-from workbench.runs import inherited, setting_text
+from workbench.launch.code_line import argument
+from workbench.runs import setting_text
 from workbench.runs.checkpoints import Checkpoint
+from workbench.runs.folder import inherited
 from workbench.runs.printable import printable
 from workbench.runs.read import read_header
 from workbench.settings import LOCAL, Settings, SettingsError, metadata_of
@@ -25,7 +27,7 @@ FIXED = (
 LENGTHS = ("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time")
 
 ASIDE = (
-    "pin_memory", "limit_test_batches", "limit_predict_batches", "num_sanity_val_steps", "track_grad_norm",
+    "pin_memory", "prefetch_factor", "limit_test_batches", "limit_predict_batches", "num_sanity_val_steps", "track_grad_norm",
     "log_every_n_steps", "layer_history_mb", "detect_anomaly", "checkpoint_every", "monitor", "monitor_mode", *LOCAL,
 )  # fmt: skip
 """Settings that do not change the arithmetic: the whole run might have had them from its beginning."""
@@ -84,7 +86,7 @@ class ResumePlan:
 
 @dataclass(frozen=True)
 class ResumeSettings:
-    """The settings of a resumed fit: `start` as it was written, the settings of the bench, those given to `fit`."""
+    """The settings of a resumed fit: `start` as the user wrote it, the settings of the bench, those given to `fit`."""
 
     start: str
     bench: Settings
@@ -185,7 +187,7 @@ def _first(folder: Path, events: Sequence[Event], settings: Settings) -> dict[st
 
 
 def _values(names: Sequence[str], of: Settings) -> str:
-    return ", ".join(f"{name}={setting_text.setting_text(getattr(of, name))!r}" for name in names)
+    return ", ".join(argument(name, setting_text.setting_text(getattr(of, name))) for name in names)
 
 
 def _same(name: str, one: Settings, other: Settings) -> bool:

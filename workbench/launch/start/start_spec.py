@@ -12,10 +12,10 @@ from workbench.launch.job import AnyJob
 from workbench.launch.job_folder import run_folder, weights_of
 from workbench.launch.start.resume import ResumePlan, ResumeSettings
 from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
+from workbench.runs.folder.ids import check_id
 from workbench.runs.printable import printable
 from workbench.runs.read import list_runs, read_header
 from workbench.runs.record.event_log import Recorded
-from workbench.runs.store import check_id
 from workbench.settings import Settings, SettingsError
 from workbench.values import shown
 
@@ -156,7 +156,7 @@ class StartResolver:
             raise FileNotFoundError(f"run {id!r} is a {kind} job, which leaves no checkpoints to start from; a fit does.")
         if which == "start":
             raise SettingsError(
-                f"start={self._wanted.text!r}: what a run starts with is weights alone. To train on from them: "
+                f"start={self._wanted.text!r}: the weights that a run starts with have no optimizer state. To train on from them: "
                 f"bench.load({id!r}, 'start'), then bench.fit()."
             )
         point = find(folder, which)

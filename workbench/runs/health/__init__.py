@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from workbench.events import Event, RunStarted
-from workbench.runs.health.divergence import Divergence, Rate
+from workbench.runs.health.divergence import Divergence, Rate, Rebound
 from workbench.runs.health.finding import Finding as Finding
 from workbench.runs.health.finding import Level, Rule
 from workbench.runs.health.layers import Layers
 from workbench.runs.health.loss import Overfitting, Standstill
 from workbench.runs.health.metrics import Constant
 from workbench.runs.health.norms import Clipping, Explosion
-from workbench.runs.health.numbers import Broken, LeftOut
+from workbench.runs.health.numbers import Failed, NonFinite, SkippedUpdates
+from workbench.runs.health.numbers import replaces_message as replaces_message
 from workbench.runs.health.observed import EvaluationMode, SameOrder, SlowCalls
 from workbench.runs.health.pace import Memory, Overhead, Waiting
 
@@ -29,14 +30,19 @@ class Health:
 
     def __init__(self) -> None:
         self._rules: tuple[Rule, ...] = ()
+        self._causes: tuple[Rule, ...] = ()
+        """Rules that may see the same trouble, the one that knows most first."""
 
     def on_event(self, event: Event) -> None:
         """Take in one event; the start of a run forgets the one before."""
         if isinstance(event, RunStarted):
             fit = event.kind == "fit"
+            self._causes = (
+                NonFinite(event), Divergence(event), Layers(event), Rebound(event), Explosion(event), Rate(event), Standstill(event),
+                Constant(event), Overfitting(event),
+            ) if fit else ()  # fmt: skip
             self._rules = (
-                Broken(event), LeftOut(event), Divergence(event), Explosion(event), Rate(event), EvaluationMode(event),
-                SameOrder(event), SlowCalls(event), Layers(event), Overfitting(event), Standstill(event), Constant(event), Memory(event),
+                *self._causes, Failed(event), SkippedUpdates(event), EvaluationMode(event), SameOrder(event), SlowCalls(event), Memory(event),
                 Waiting(event), Overhead(event), Clipping(event),
             ) if fit else ()  # fmt: skip
         for rule in self._rules:
@@ -44,9 +50,20 @@ class Health:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The current findings, most severe first."""
-        there = [finding for rule in self._rules for finding in rule.findings()]
+        """The current findings, most severe first; of one trouble what caused it, and not what follows from that."""
+        there: list[Finding] = []
+        known = False
+        for rule in self._rules:
+            if not (known and rule in self._causes):
+                found = list(rule.findings())
+                there += found
+                known |= any(finding.trouble for finding in found)
         return tuple(sorted(there, key=lambda one: ORDER.index(one.level)))
+
+    @property
+    def trouble(self) -> Finding | None:
+        """The finding that puts the result of the run in doubt; None: none does, or its status says it (failed)."""
+        return next((finding for finding in self.findings if finding.trouble not in ("", "failed")), None)
 
 
 def examine(events: Iterable[Event]) -> tuple[Finding, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -9,7 +10,8 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.events import Event, StepsDone
+from workbench import units
+from workbench.events import Event, RunStarted, StepsDone
 from workbench.runs.printable import printable
 from workbench.runs.record.series import column
 
@@ -18,15 +20,21 @@ Level = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`text` says what, `remedy` what to do, `step` at or since which update (None: all along)."""
+    """`text` says what, `advice` what to do, `step` at or since which update (None: all along).
+
+    `remedy`: a line of code that does it, on a bench of the name `bench` (`bench.set(lr=0.003)`); "": no single line does.
+    `trouble`: where the result of the run is in doubt, why, in a word or two, as they stand beside its status.
+    """
 
     level: Level
     text: str
-    remedy: str = ""
+    advice: str = ""
     step: int | None = None
+    remedy: str = ""
+    trouble: str = ""
 
     def __str__(self) -> str:
-        return printable(f"{self.text}; {self.remedy}" if self.remedy else self.text)
+        return printable(f"{self.text}; {self.advice}" if self.advice else self.text)
 
 
 class Rule(Protocol):
@@ -46,6 +54,39 @@ def taken(event: StepsDone) -> NDArray[np.bool_]:
     return there
 
 
+def in_a_line(error: str) -> str:
+    """The line of a recorded error that names it: the first one, or of a traceback the last."""
+    lines = error.strip().splitlines() or ["no reason was given"]
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]
+
+
 def several(event: StepsDone) -> bool:
     """Whether several optimizers did it."""
     return "loss.1" in event.columns or "lr.1" in event.columns
+
+
+def warmup_of(start: RunStarted) -> int:
+    """The updates over which the learning rate rises from zero."""
+    warmup = start.settings.get("warmup", 0)
+    if isinstance(warmup, float) and 0 <= warmup < 1:
+        return int(warmup * (start.updates or 0))
+    return int(warmup) if isinstance(warmup, float | int) and math.isfinite(warmup) else 0
+
+
+def lower_rate(start: RunStarted, times: float) -> str:
+    """The line of code that divides the learning rate of a run; "" where its record has no rate."""
+    rate = start.settings.get("lr")
+    if not isinstance(rate, float | int) or isinstance(rate, bool) or not math.isfinite(rate) or rate <= 0:
+        return ""
+    return f"bench.set(lr={units.rate(rate / times, 2)})"
+
+
+def noise_of(losses: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The median of the logarithms of positive losses, and half of what eight in ten of them span; of rows, of each one."""
+    low, median, high = np.quantile(np.log(losses), (0.1, 0.5, 0.9), axis=-1)
+    return median, (high - low) / 2
+
+
+HEAVY = 1.0
+"""A spread of losses (`noise_of`) from which a single one says nothing of where a fit began: batches of a sample or two."""
+FIND_RATE = "bench.find_lr()"

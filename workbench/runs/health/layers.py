@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Event, RunStarted, StepsDone
-from workbench.runs.health.finding import Finding, several, taken
+from workbench.runs.health.finding import Finding, lower_rate, several, taken
 
 
 class Layers:
@@ -25,11 +25,13 @@ class Layers:
     """Of the median: Glorot and Bengio (2010) saw layers of one network differ by tens in a bad initialisation."""
 
     def __init__(self, start: RunStarted) -> None:
-        self._names = start.layers
+        self._names, self._lower = start.layers, lower_rate(start, 10)
         n = len(start.layers)
         self._silent, self._small = np.zeros(n, np.int64), np.zeros(n, np.int64)
         """For how many updates up to now."""
         self._weak_since = np.zeros(n, np.int64)
+        self._zero = np.zeros(n, np.bool_)
+        """Whether the last gradient was zero; one that is NaN never was computed."""
 
     def on_event(self, event: Event) -> None:
         if not isinstance(event, StepsDone) or not event.columns.get("layer_norms"):
@@ -42,6 +44,7 @@ class Layers:
         steps, norms = event.steps[measured][::every], norms[measured][::every]
         if not len(steps):
             return
+        self._zero = norms[-1] == 0
         there = np.where(norms > 0, norms, np.nan)
         none = np.isnan(there)
         small = ~none & (norms < self.BELOW * _median(there))
@@ -54,18 +57,22 @@ class Layers:
     def findings(self) -> Iterator[Finding]:
         bias = np.array([name.endswith("bias") for name in self._names], dtype=np.bool_)
         silent = self._silent >= self.FOR
+        dead = silent & (self._weak_since > 0)
         rules = (
-            (silent & (self._weak_since == 0), "no gradient reaches", "is it used in the forward, and joined to the loss?"),
-            (silent & (self._weak_since > 0), "no gradient reaches", "its units are dead or saturated: lower the learning rate"),
+            (silent & ~dead, "no gradient reaches", "is it used in the forward, and joined to the loss?"),
+            (dead, "no gradient reaches", "its units are dead or saturated: lower the learning rate"),
             ((self._small >= self.FOR) & ~bias, "hardly a gradient (1000 times below the median layer's) reaches",
              "normalise before it, or give it a residual path; or its learning rate is for others"),
         )  # fmt: skip
-        for which, what, remedy in rules:
+        for which, what, advice in rules:
             found = np.flatnonzero(which)
             if len(found):
                 since = int(self._weak_since[found].min())
                 when = f" since update {since}" if since else f" in {int(max(self._silent[found[0]], self._small[found[0]]))} updates"
-                yield Finding("warning", f"{what} {_names([self._names[i] for i in found])}{when}", remedy, since)
+                died = which is dead and bool((dead & self._zero & ~bias).any())
+                remedy, trouble = (self._lower, "dead layers") if died else ("", "")
+                text = f"{what} {_names([self._names[i] for i in found])}{when}"
+                yield Finding("warning", text, advice, since, remedy, trouble)
 
 
 def _since(ends: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -1,39 +1,42 @@
-"""Finds a loss that does not move, and validation data that no longer agree."""
+"""Finds a loss that does not fall, and validation metrics that get worse while it falls."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from workbench.events import Event, Resumed, RunStarted, StepsDone, Validated
-from workbench.runs.health.finding import Finding, several, taken
+from workbench.events import Event, Resumed, RunEnded, RunStarted, StepsDone, Validated
+from workbench.runs.health.finding import FIND_RATE, HEAVY, Finding, noise_of, several, taken, warmup_of
+from workbench.runs.health.metrics import better
 from workbench.runs.record.series import column
 
 
 class Standstill:
-    """A loss that is after 300 updates where it began."""
+    """A loss that is after 300 updates where it began, or above; at the end of a shorter fit, after 100."""
 
-    AFTER = 300
+    AFTER, AT_END = 300, 100
     """Updates after the warm-up: fewer are within the patience of a person who watches."""
     FIRST, LAST = 50, 100
+    """Updates whose mean is taken for the beginning and for now, of a fit that is long enough for both."""
     MOVED = 0.01
     """Of the first loss: a model that learns anything has passed this many times over by then."""
 
     def __init__(self, start: RunStarted) -> None:
-        warmup = start.settings.get("warmup", 0) or 0
-        updates = start.updates or 0
-        self._from = int(warmup * updates) if isinstance(warmup, float) and warmup < 1 else int(warmup)
+        self._from, self._supervised = warmup_of(start), start.supervised
         self._first: list[float] = []
         self._last: deque[float] = deque(maxlen=self.LAST)
         self._step, self._seen = 0, 0
-        self._knows = True
+        self._knows, self._over = True, False
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Resumed):
             self._knows = self._seen > 0  # it may have begun where another run's loss had come down already
+        self._over |= isinstance(event, RunEnded)
         if not isinstance(event, StepsDone):
             return
         if several(event):
@@ -46,57 +49,130 @@ class Standstill:
         self._step = int(event.steps[-1]) + 1 if event.rows else self._step
 
     def findings(self) -> Iterator[Finding]:
-        if not self._knows or self._seen < self.AFTER:
+        if not self._knows or self._seen < (self.AT_END if self._over else self.AFTER):
             return
-        first, last = np.array(self._first), np.array(self._last)
+        first, last = np.array(self._first[: self._seen // 4]), np.array(self._last)[-(self._seen // 2) :]
         fell = float(first.mean() - last.mean())
         noise = math.sqrt(float(first.var()) / len(first) + float(last.var()) / len(last))
-        if abs(fell) < self.MOVED * abs(float(first.mean())) and abs(fell) < 2 * noise + 1e-12:
+        stands = abs(fell) < self.MOVED * abs(float(first.mean())) and abs(fell) < 2 * noise + 1e-12
+        advice = "unless it began where it ends, find_lr() tells whether the learning rate is too low"
+        if self._supervised and self._is_not_lower(first, last):
+            began, advice = float(first[0]), "find_lr() measures a rate at which it falls"
+            text = f"the loss is not lower than at its start after {self._step} updates: {began:.4g} then, {np.median(last):.4g} now"
+        elif stands:
             text = f"the loss has not moved in {self._step} updates: from {first.mean():.4g} to {last.mean():.4g}"
-            yield Finding("info", text, "unless it began where it ends, find_lr() tells whether the learning rate is too low")
+        else:
+            return
+        yield Finding("warning", text, advice, remedy=FIND_RATE, trouble="not learning")
+
+    def _is_not_lower(self, first: NDArray[np.float64], last: NDArray[np.float64]) -> bool:
+        """Whether it is where the very first loss was, which no step has touched, or above, beyond what batches differ by."""
+        if not ((first > 0).all() and (last > 0).all()):
+            return False
+        now, spread = noise_of(last)
+        return bool(spread < HEAVY and now >= math.log(1 - self.MOVED) + math.log(first[0]) + spread)
+
+
+@dataclass
+class _Metric:
+    """What is kept of one metric; `sign` times its values is lower where it is better."""
+
+    sign: float
+    best: float = math.inf
+    since: int = 0
+    worse: deque[float] = field(default_factory=lambda: deque(maxlen=3))
+    """Its last values since the best one."""
+    steps: deque[float] = field(default_factory=lambda: deque(maxlen=20))
+    """How far neighbouring checks differ."""
+    last: float = math.nan
+    train: float = math.nan
+    """The training loss at the best one."""
 
 
 class Overfitting:
-    """Validation rises while training falls: the generalisation loss of Prechelt (1998), "Early Stopping - But When?"
+    """A validation metric gets worse while the training loss falls.
 
-    It speaks where the last three checks are all above the best one, the last by more than 5% (his GL of 5), while the
-    training loss (the median of the last 200 updates) has fallen by as much.
+    Of val_loss this is the generalisation loss of Prechelt (1998), "Early Stopping - But When?": the last three checks are
+    all above the best one, the last by more than 5% (his GL of 5), while the training loss (the median of the last 200
+    updates) has fallen by as much. Of a metric whose direction its name tells, the drop must also be three times what
+    neighbouring checks differ by: shares of few samples are noisy.
     """
 
-    ABOVE = 0.05
+    ABOVE, BELOW = 0.05, 0.1
+    """Of the best value: how much worse the loss is, and how much worse another metric."""
+    GROSS = 0.5
+    """From here on the result is in doubt: a usual fit of a small data set overfits by some percent."""
     CHECKS = 3
+    """Since the best one, as many as are kept."""
+    NOISE = 3.0
     NAME = "val_loss"
+    SEARCH = 800
+    """Updates of `find_weight_decay()`, for four values."""
+    BEYOND = 2.0
+    """A stretch of the search that shows overfitting is this many times as long as the fit until its best check."""
 
     def __init__(self, start: RunStarted) -> None:
         self._recent: deque[float] = deque(maxlen=200)
-        self._best, self._last, self._since = math.inf, math.inf, 0
-        self._train_at_best = math.nan
-        self._behind = 0
+        self._metrics: dict[str, _Metric] = {}
+        self._stops = bool(start.settings.get("early_stopping"))
+        self._searches = not start.settings.get("truncated_bptt_steps")  # the search refuses it
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, StepsDone):
             loss = column(event, "loss")
             self._recent.extend(loss[np.isfinite(loss)].tolist())
-        elif isinstance(event, Validated):
-            self._check(event)
+        elif isinstance(event, Validated) and self._recent:
+            for name, value in event.metrics.items():
+                sign = 1.0 if name == self.NAME else -better(name)
+                if sign and math.isfinite(value) and not name.endswith("_averaged"):
+                    self._check(self._metrics.setdefault(name, _Metric(sign)), value, event.step)
 
-    def _check(self, event: Validated) -> None:
-        value = event.metrics.get(self.NAME)
-        if value is None or not math.isfinite(value) or not self._recent:
-            return
-        self._last = value
-        self._behind += 1
-        if value < self._best:
-            self._best, self._since, self._behind = value, event.step, 0
-            self._train_at_best = self._train
+    def _check(self, metric: _Metric, value: float, step: int) -> None:
+        if math.isfinite(metric.last):
+            metric.steps.append(abs(value - metric.last))
+        metric.last = value
+        metric.worse.append(value)
+        if metric.sign * value < metric.best:
+            metric.best, metric.since, metric.train = metric.sign * value, step, self._train
+            metric.worse.clear()
 
     @property
     def _train(self) -> float:
         return float(np.median(self._recent)) if self._recent else math.nan
 
     def findings(self) -> Iterator[Finding]:
-        rises = self._behind >= self.CHECKS and self._best > 0 and self._last > (1 + self.ABOVE) * self._best
-        if rises and self._train < (1 - self.ABOVE) * self._train_at_best:
-            text = f"validation has risen since update {self._since}, from {self._best:.4g} to {self._last:.4g}, while training falls"
-            remedy = "early_stopping='val_loss' ends it in time; more data, or weight_decay, puts it off"
-            yield Finding("warning", text, remedy, self._since)
+        for name, metric in self._metrics.items():
+            best, gross = metric.sign * metric.best, self._worse(name, metric)
+            if gross is None or not self._train < metric.train - self.ABOVE * abs(metric.train):
+                continue
+            rises = "risen" if metric.sign > 0 else "fallen"
+            what = "validation" if name == self.NAME else name
+            text = f"{what} has {rises} since update {metric.since}, from {best:.4g} to {metric.last:.4g}, while training falls"
+            advice, remedy = self._remedy(name, metric)
+            yield Finding("warning", text, advice, metric.since, remedy, "overfitting" if gross else "")
+
+    def _remedy(self, name: str, metric: _Metric) -> tuple[str, str]:
+        """The advice, and the line of code that does it: early stopping, then weight decay, which its search judges by val_loss."""
+        if not self._stops:
+            monitor = repr(name) if metric.sign > 0 else repr({"monitor": name, "mode": "max"})
+            advice = f"early_stopping={monitor} ends it in time; more data or weight_decay delays overfitting"
+            return advice, f"bench.set(early_stopping={monitor})"
+        if name != self.NAME or not self._searches:
+            return "more data or weight_decay delays overfitting", ""
+        needed = math.ceil(4 * self.BEYOND * metric.since / 100) * 100
+        search = "find_weight_decay()" if needed <= self.SEARCH else f"find_weight_decay(updates={needed})"
+        return f"more data delays it; {search} tests in {max(needed, self.SEARCH):,} updates whether weight_decay does too", f"bench.{search}"
+
+    def _worse(self, name: str, metric: _Metric) -> bool | None:
+        """Whether it is worse than the best value, grossly or not; None: it is not."""
+        best = abs(metric.best)
+        if len(metric.worse) < self.CHECKS or not best or (name == self.NAME and metric.best < 0):
+            return None
+        if name == self.NAME:
+            drop = metric.sign * metric.last - metric.best
+            return drop > self.GROSS * best if drop > self.ABOVE * best else None
+        drop = metric.sign * float(np.median(metric.worse)) - metric.best
+        drop = min(drop, metric.sign * metric.last - metric.best)
+        if drop <= self.BELOW * best or drop <= self.NOISE * float(np.median(metric.steps)):
+            return None
+        return drop > self.GROSS * best

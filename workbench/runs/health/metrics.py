@@ -11,6 +11,22 @@ from workbench.events import Event, RunStarted, StepsDone, Validated
 from workbench.runs.health.finding import Finding, several
 from workbench.runs.record.series import column
 
+_MEASURES = re.compile(
+    r"(?i)(?<![a-z])(loss|acc\w*|err\w*|f1|f_?beta|au(?:ro|pr)?c|iou|dice|precision|recall|r2|score|perplexity|ppl|bleu"
+    r"|rouge|wer|cer|psnr|ssim|map|ap|kappa|mcc|\w*mse|\w*mae|\w*mape|corr\w*)(?![a-z])"
+)
+"""Words for what is measured; under another name a module may log a setting of its own, which is constant by right."""
+_BAD = re.compile(r"(?i)loss|err|mse|mae|mape|wer|cer|perplexity|ppl")
+"""Those of them that are lower where they are better."""
+
+
+def better(name: str) -> float:
+    """1: this metric is higher where it is better; -1: lower; 0: its name does not tell. A part of a loss may rise by right."""
+    word = _MEASURES.search(name.removeprefix("val_"))
+    if word is None or word[0].lower() == "loss":
+        return 0.0
+    return -1.0 if _BAD.search(word[0]) else 1.0
+
 
 @dataclass
 class _Series:
@@ -30,12 +46,6 @@ class Constant:
     """Of the validation loss, which has many digits; while the training loss has not fallen: a fit that is at its
     minimum, to the last digit, has come down before."""
     MOVED = 0.01
-    _MEASURES = re.compile(
-        r"(?i)(?<![a-z])(loss|acc\w*|err\w*|f1|f_?beta|au(?:ro|pr)?c|iou|dice|precision|recall|r2|score|perplexity|ppl|bleu"
-        r"|rouge|wer|cer|psnr|ssim|map|ap|kappa|mcc|\w*mse|\w*mae|\w*mape|corr\w*)(?![a-z])"
-    )
-    """Words for what is measured; under another name a module may log a setting of its own, which is constant by right."""
-    _BAD = re.compile(r"(?i)loss|err|mse|mae|mape|wer|cer")
 
     def __init__(self, start: RunStarted) -> None:
         self._series: dict[str, _Series] = {}
@@ -72,7 +82,7 @@ class Constant:
                 yield Finding("info", text, "is it computed from the outputs? A model that gives one class to all samples looks so too")
 
     def _is_measured(self, name: str, value: float) -> bool:
-        best = 0.0 if self._BAD.search(name) else 1.0
+        best = 0.0 if _BAD.search(name) else 1.0
         if value == best:
             return False  # an easy task is solved at the first check
-        return self._MEASURES.search(name.removeprefix("val_")) is not None or value != float(f"{value:.3g}")
+        return _MEASURES.search(name.removeprefix("val_")) is not None or value != float(f"{value:.3g}")

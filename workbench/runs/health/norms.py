@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Changed, Event, RunStarted, StepsDone
-from workbench.plots.clipping import WINDOW, was_cut
+from workbench.plots.training.clipping import WINDOW, was_cut
 from workbench.runs.health.finding import Finding, taken
 from workbench.runs.record.series import column
+from workbench.units import rate
 
 
 class Explosion:
@@ -64,7 +65,8 @@ class Clipping:
     """Updates without a clipped one; clipping that catches spikes alone still catches one in hundred or so."""
 
     def __init__(self, start: RunStarted) -> None:
-        self._clip = start.settings.get("gradient_clip_val")
+        clip = start.settings.get("gradient_clip_val")
+        self._clip = clip if isinstance(clip, float | int) else None
         self._same = start.settings.get("track_grad_norm", 2.0) == 2.0
         """Whether the norm before clipping is the 2-norm, as the one after it is."""
         self._clear()
@@ -95,8 +97,8 @@ class Clipping:
         share = sum(self._cut) / WINDOW
         if len(self._cut) == WINDOW and share >= self.ALWAYS:
             text = f"{share:.0%} of the last {WINDOW} updates were clipped: the clip value sets the length of each step"
-            remedy = f"one update in ten has a norm above {np.quantile(self._norms, 0.9):.2g}: a clip value there cuts those alone"
-            yield Finding("info", text, remedy)
+            advice = f"one update in ten has a norm above {rate(float(np.quantile(self._norms, 0.9)), 2)}: a clip value there cuts those alone"
+            yield Finding("info", text, advice)
         elif self._seen >= self.NEVER and not self._clipped:
-            text = f"none of {self._seen} updates was clipped: the largest norm was {self._largest:.3g}, the clip value is {self._clip:.3g}"
+            text = f"none of {self._seen} updates was clipped: the largest norm was {rate(self._largest)}, the clip value is {rate(self._clip)}"
             yield Finding("info", text, "as a safety net that is fine")

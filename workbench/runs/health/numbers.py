@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
 
 from workbench.events import Event, Message, RunEnded, RunStarted, StepsDone
-from workbench.runs.health.finding import Finding, taken
+from workbench.runs.health.finding import FIND_RATE, Finding, in_a_line, taken
 from workbench.runs.record.series import column
 
 _ERROR = "NonFiniteError: "
+_SKIPPED = re.compile("This update was skipped|The update was not taken")
+"""The run's own message about each of the first updates that are skipped; the second text is that of earlier versions."""
 
 
-class Broken:
+def replaces_message(message: Message) -> bool:
+    """Whether a finding replaces this message of the run."""
+    return message.level == "warning" and _SKIPPED.search(message.text) is not None
+
+
+class NonFinite:
     """The first update whose loss or gradient was not finite, and the first layer that shows it."""
 
     def __init__(self, start: RunStarted) -> None:
@@ -26,8 +34,10 @@ class Broken:
         if isinstance(event, StepsDone):
             self._steps(event)
         elif isinstance(event, RunEnded) and event.error and event.error.startswith(_ERROR):
-            # The run's own words know more: the batch, and where it began.
-            self._found = Finding("error", event.error.removeprefix(_ERROR).strip().rstrip("."), "", event.step)
+            # The run's own message has more: the batch, and where it began.
+            text = event.error.removeprefix(_ERROR).strip().rstrip(".")
+            remedy = "" if "the batch itself holds" in text else FIND_RATE
+            self._found = Finding("error", text, "", event.step, remedy, trouble="not finite")
 
     def findings(self) -> Iterator[Finding]:
         if self._found is not None:
@@ -46,11 +56,11 @@ class Broken:
             where = f", first in {self._layers[wrong[0]]}" if len(wrong) else ""
             step = int(event.steps[row])
             text = f"{what} not finite at update {step}{where}"
-            self._found = Finding("error", text, "lower the learning rate, clip, or look for bad inputs", step)
+            self._found = Finding("error", text, "lower the learning rate, clip, or look for bad inputs", step, FIND_RATE, "not finite")
         self._alive |= np.isfinite(norms).any(axis=0)
 
 
-class LeftOut:
+class SkippedUpdates:
     """Updates that were not taken. 16-mixed leaves out a few by design while it looks for its scale."""
 
     BY_DESIGN = 10
@@ -62,7 +72,7 @@ class LeftOut:
         self._scaled = start.settings.get("precision") == "16-mixed"
         self._first, self._count, self._updates = 0, 0, 0
         self._said = ""
-        """What the run itself said of the first one."""
+        """The run's own message about the first one."""
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, StepsDone):
@@ -71,8 +81,8 @@ class LeftOut:
                 self._first = int(event.steps[skipped.argmax()])
             self._count += int(skipped.sum())
             self._updates += event.rows
-        elif isinstance(event, Message) and event.level == "warning" and not self._said and "The update was not taken" in event.text:
-            self._said = event.text.partition("The update was not taken")[0].strip().rstrip(".")
+        elif isinstance(event, Message) and replaces_message(event) and not self._said:
+            self._said = _SKIPPED.split(event.text)[0].strip().rstrip(".")
 
     def findings(self) -> Iterator[Finding]:
         if not self._count:
@@ -83,3 +93,20 @@ class LeftOut:
             yield Finding("warning", f"{many} {self._first}{why}", "look at the batch, or lower the learning rate", self._first)
         elif self._count > max(self.BY_DESIGN, self.SHARE * self._updates):
             yield Finding("warning", f"{many} {self._first}: too large for 16 bits", "precision='bf16-mixed' has room for them", self._first)
+
+
+class Failed:
+    """The error that ended the run, where no rule knows more of it."""
+
+    def __init__(self, start: RunStarted) -> None:
+        self._found: Finding | None = None
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, RunEnded) and event.error and not event.error.startswith(_ERROR):
+            where = f" in {event.where}" if event.where else ""
+            text = f"an error ended it after {event.step} updates{where}: {in_a_line(event.error)}"
+            self._found = Finding("error", text, "", event.step, trouble="failed")
+
+    def findings(self) -> Iterator[Finding]:
+        if self._found is not None:
+            yield self._found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 from workbench.events import Event, Observed, RunStarted
 from workbench.runs.health.finding import Finding, Level
@@ -45,8 +46,8 @@ class SameOrder:
     def on_event(self, event: Event) -> None:
         if isinstance(event, Observed) and event.what == "same_order" and self._found is None:
             text = f"epoch {event.epoch} had its samples in the same order as epoch {event.epoch - 1}, although they are shuffled"
-            remedy = "does the sampler seed its generator in __iter__? Seed it once, or by set_epoch(epoch)"
-            self._found = Finding("warning", text, remedy, event.step)
+            advice = "does the sampler seed its generator in __iter__? Seed it once, or by set_epoch(epoch)"
+            self._found = Finding("warning", text, advice, event.step)
 
     def findings(self) -> Iterator[Finding]:
         if self._found is not None:
@@ -54,10 +55,20 @@ class SameOrder:
 
 
 class SlowCalls:
-    """Lines of the user's code that read values or move tensors in each update, with the time that was measured."""
+    """Lines of the user's code that make training wait in each update, with the time that was measured."""
 
     WARNS = 0.1
     """The share of an update from which it is a warning."""
+    READS = "keep it a tensor: self.log(…) and metrics= read values later, all at once"
+    MOVES = "make it on the device, with device=x.device, or once, as a buffer"
+    MAKES = "its values are copied from the CPU each time: make it once, as a buffer"
+    ADVICE: ClassVar[Mapping[str, str]] = {
+        "to": MOVES, "cuda": MOVES, "tensor": MAKES, "as_tensor": MAKES, "asarray": MAKES, "new_tensor": MAKES,
+        "empty_cache": "leave it out: torch uses that memory again by itself, and else has to get it anew from the device",
+        "synchronize": "leave it out: torch waits for the device where a value is needed",
+        "collect": "leave it out, or call it once an epoch: it looks at every object of the process",
+    }  # fmt: skip
+    """By the name of the call; of any other, which reads a value, it is `READS`."""
 
     def __init__(self, start: RunStarted) -> None:
         self._found: tuple[Finding, ...] = ()
@@ -67,13 +78,11 @@ class SlowCalls:
             self._found = tuple(self._finding(sentence, event.step) for sentence in event.parts)
 
     def _finding(self, sentence: str, step: int) -> Finding:
-        moves = sentence.endswith((" to()", " cuda()"))
-        remedy = "make it on the device, with device=x.device, or once, as a buffer"
-        if not moves:
-            remedy = "keep it a tensor: self.log(…) and metrics= read values later, all at once"
+        call = re.search(r"in (\w+)\(\)$", sentence)
+        advice = self.ADVICE.get(call[1], self.READS) if call is not None else self.READS
         share = re.search(r"takes (\d+)% of an update", sentence)
         level: Level = "warning" if share is not None and int(share[1]) >= 100 * self.WARNS else "info"
-        return Finding(level, sentence, remedy, step)
+        return Finding(level, sentence, advice, step)
 
     def findings(self) -> Iterator[Finding]:
         yield from self._found

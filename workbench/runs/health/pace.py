@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from workbench.events import Event, Resumed, RunStarted, StepsDone, TimeSpent
-from workbench.runs.health.finding import Finding
+from workbench.events import Event, Observed, Resumed, RunStarted, StepsDone, TimeSpent
+from workbench.runs.health.finding import Finding, Level
 
 
 class Waiting:
@@ -19,30 +19,73 @@ class Waiting:
 
     def __init__(self, start: RunStarted) -> None:
         self._workers = start.settings.get("num_workers", 0)
+        self._on_cpu = start.device.partition(",")[0].endswith("cpu")
+        self._options: dict[str, str] = {}
+        """Where an option of the training loader comes from, as `Observed` has them."""
         self._clear()
 
     def _clear(self) -> None:
         self._first: tuple[float, float] | None = None
         self._last = (0.0, 0.0)
+        self._spent: list[tuple[float, float]] = []
+        """Seconds, and those of them that passed before the first batch of an epoch: until the first event, and since."""
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, StepsDone):
             self._last = (event.seconds, event.waited)
             self._first = self._first or self._last
+        elif isinstance(event, TimeSpent):
+            seconds, begins = self._spent.pop() if len(self._spent) > 1 else (0.0, 0.0)
+            self._spent.append((seconds + event.seconds, begins + event.parts.get("first batch", 0.0)))
+        elif isinstance(event, Observed) and event.what == "loader_option" and len(event.parts) > 1:
+            self._options[event.parts[0]] = event.parts[1]
         elif isinstance(event, Resumed):
             self._clear()  # what came until here another process did, by its own clock
 
-    def findings(self) -> Iterator[Finding]:
+    @property
+    def _share(self) -> float:
+        """The share of the time in which training has waited; 0 while too little time has passed."""
         since, waited = self._first or self._last
         seconds = self._last[0] - since
-        if seconds < self.SECONDS:
-            return
-        share = (self._last[1] - waited) / seconds
+        return (self._last[1] - waited) / seconds if seconds >= self.SECONDS else 0.0
+
+    @property
+    def _share_of_first(self) -> float:
+        """The same, for the first batches of epochs alone."""
+        seconds, begins = self._spent[1] if len(self._spent) > 1 else (0.0, 0.0)
+        return begins / seconds if seconds > 0 else 0.0
+
+    def findings(self) -> Iterator[Finding]:
+        share = self._share
         if share >= self.SHARE:
-            remedy = "find_num_workers() tries loader workers; preload=True keeps the data in memory"
-            if self._workers:
-                remedy = f"find_num_workers() tries more than num_workers={self._workers}; preload=True keeps the data in memory"
-            yield Finding("warning", f"training waits for its data {share:.0%} of the time", remedy)
+            yield self._waits(share)
+        pinned = self._options.get("pin_memory=True")
+        if pinned is not None and self._on_cpu:
+            waits = f" (training waits for its data {share:.0%} of the time)" if share else ""
+            yield self._option("info", f"pin_memory=True is of no use in a fit on the CPU{waits}", "pin_memory", False, None, pinned)
+
+    def _waits(self, share: float) -> Finding:
+        text, of_first = f"training waits for its data {share:.0%} of the time", self._share_of_first
+        restarts = self._options.get("persistent_workers=False")
+        if restarts is not None and of_first >= share / 2:
+            text += f", {of_first:.0%} for the first batch of an epoch: the loader's workers start anew in each"
+            return self._option("warning", text, "persistent_workers", True, True, restarts)
+        if OWN in self._options.values():
+            return Finding("warning", text, "your DataLoader makes its batches itself: give it more num_workers")
+        more = f"more than num_workers={self._workers}" if self._workers else "loader workers"
+        advice = f"find_num_workers() tries {more}; preload=True keeps the data in memory"
+        return Finding("warning", text, advice, remedy="bench.find_num_workers()")
+
+    def _option(self, level: Level, text: str, name: str, theirs: bool, setting: bool | None, place: str) -> Finding:
+        """A finding about an option of the loader: the value that the user's DataLoader should have, or the setting."""
+        advice = f"set {name}={setting}" if place == "setting" else f"give your DataLoader {name}={theirs}, or set {name}={setting}"
+        if place == OWN:
+            return Finding(level, text, f"give your DataLoader {name}={theirs}")
+        return Finding(level, text, advice, remedy=f"bench.set({name}={setting})")
+
+
+OWN = "own DataLoader"
+"""The place of options of a DataLoader that makes its batches itself: settings do not change it."""
 
 
 class Overhead:
@@ -74,10 +117,10 @@ class Overhead:
     def findings(self) -> Iterator[Finding]:
         if not self._seconds >= self.SECONDS:
             return
-        for part, (limit, text, remedy) in self.LIMITS.items():
+        for part, (limit, text, advice) in self.LIMITS.items():
             share = self._parts.get(part, 0.0) / self._seconds
             if share >= limit:
-                yield Finding("info", f"{text} {share:.0%} of the time", remedy)
+                yield Finding("info", f"{text} {share:.0%} of the time", advice)
 
 
 class Memory:

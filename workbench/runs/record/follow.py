@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from workbench.events import Event
-from workbench.runs.files import open_regular
+from workbench.runs.folder.files import open_regular
 from workbench.runs.read import LONGEST, RECORD, UNREADABLE, event_of
 from workbench.runs.record.stream import whole_lines
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -10,8 +11,8 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from workbench.events import BY_LAYER, BenchEvent, Event, StepsDone
-from workbench.runs.files import open_regular
-from workbench.runs.read import LONGEST, RECORD, UNREADABLE, event_of
+from workbench.runs.folder.files import open_regular
+from workbench.runs.read import LONGEST, RECORD, UNREADABLE, event_of, parse
 
 E = TypeVar("E", bound=BenchEvent)
 
@@ -19,6 +20,10 @@ ROWS = 5000
 """Updates in one flush at most, where short ones are joined: drawing costs by the flush, and ten come a second."""
 BYTES = 1 << 24
 """Bytes in memory at a time: with thousands of layers a few hundred updates fill them."""
+_SHORT = 1 << 17
+"""Bytes of a record that is read whole where a sample of its events is wanted."""
+_WIDEST = 1 << 20
+"""Bytes of a line that is read for a sample."""
 
 
 def stream(folder: Path, only: Container[str] | None = None) -> Iterator[Event]:
@@ -58,6 +63,26 @@ def recorded(path: Path, only: Container[str] | None = None, first: int = 0, cou
                 yield event_of(line, only)
             except UNREADABLE:
                 continue
+
+
+def sampled(folder: Path, count: int, only: Container[str] | None = None) -> Iterator[Event]:
+    """Events of a run folder, in order: all of a short record; of a long one those at about `count` places, at equal distances.
+
+    It costs the same however long the record is. Lines of more than `_WIDEST` bytes are left out.
+    """
+    with contextlib.suppress(FileNotFoundError), open_regular(folder / RECORD) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size <= _SHORT:
+            file.seek(0)
+            yield from parse(file.read(_SHORT), only).events
+            return
+        for at in range(count):
+            file.seek(size * at // count)
+            if at:
+                file.readline(_WIDEST)  # the rest of a line
+            line = file.readline(_WIDEST)
+            with contextlib.suppress(*UNREADABLE):
+                yield event_of(line, only)
 
 
 def count_lines(path: Path) -> int:
@@ -105,4 +130,6 @@ def _one(held: list[StepsDone], rows: int) -> StepsDone:
     last = held[-1]
     columns = {name: b"".join(event.columns[name] for event in held) for name in last.columns}
     memory = max((event.memory for event in held if event.memory is not None), default=None)
-    return replace(last, step=held[0].step, rows=rows, columns=columns, memory=memory)
+    counts = [event.samples for event in held if event.samples is not None]
+    samples = sum(counts) if len(counts) == len(held) else None
+    return replace(last, step=held[0].step, rows=rows, columns=columns, memory=memory, samples=samples)

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from workbench.events import BY_LAYER, Event, StepsDone, thinned, to_line
-from workbench.runs.files import open_regular
+from workbench.runs.folder.files import open_regular
 from workbench.runs.read import UNREADABLE, event_of
 from workbench.runs.record.stream import whole_lines
 
 NEWEST, LEFT = 1 / 4, 5 / 8
 """Shares of the allowance: what the newest updates take, and everything after a thinning."""
 _MARKS = tuple(f'"{name}":"'.encode() for name in BY_LAYER)
-_STRIDE = re.compile(rb'"layers_every":(\d{1,15})\}')
+_STRIDE = re.compile(rb'"layers_every":(\d{1,15})(?:,"samples":(?:\d{1,15}|null))?\}')
 
 
 def layer_size(event: Event) -> int:

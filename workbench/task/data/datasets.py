@@ -81,7 +81,7 @@ class Batches(IterableDataset[Any]):
 def batches(ready: Iterable[Any]) -> Batches:
     """Ready batches for `train=`, `val=`, `test=` or `predict`: `train=wb.batches([(x1, y1), (x2, y2)])`.
 
-    A list by itself is a data set of samples. Each epoch reads the batches again in their order; an iterator can be
+    A plain list is a data set of samples. Each epoch reads the batches again in their order; an iterator can be
     read only once. Raises TypeError where `ready` cannot be iterated.
     """
     if isinstance(ready, (str, bytes, Mapping)) or not isinstance(ready, Iterable):

@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from workbench import units
 from workbench.events import Message
 from workbench.settings import Settings
 from workbench.task.data.datasets import Columns, Preloaded
+from workbench.task.data.loader_parts import Parts
 from workbench.task.data.resumable_sampler import checksum_of
 from workbench.task.data.rng_state import DataRngState, process_state, restored_process_state
-from workbench.task.data.spec import DataSpec, Parts
+from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 
 _PROBED, _READS = 8, 3
@@ -51,12 +53,12 @@ def preload(spec: DataSpec, settings: Settings, free: Callable[[], int]) -> Mess
     there = free()
     if size > there * _LEFT:
         raise TaskError(
-            f"preload=True: {name} would take about {size / 1e6:,.0f} MB ({count:,} samples), and {there / 1e6:,.0f} MB of memory "
+            f"preload=True: {name} would take about {units.size(size)} ({count:,} samples), and {units.size(there)} of memory "
             "are free: take preload=False, or smaller samples."
         )
     spec.preloaded = Preloaded(dataset, _gathered(_read(parts, settings, count), count))
     took = time.perf_counter() - began
-    return Message(f"preloaded {name}: {count:,} samples, {size / 1e6:,.0f} MB in {took:.1f} s.")
+    return Message(f"preloaded {name}: {count:,} samples, {units.size(size)} in {took:.1f} s.")
 
 
 def _readable(spec: DataSpec) -> Parts | None:

@@ -109,7 +109,7 @@ class ResumableBatchSampler(Sampler[Any]):
     def _handed_out(self, batches: Iterator[Any]) -> Iterator[Any]:
         self.drawn.clear()
         for batch in batches:
-            self.drawn.append(_drawn(batch))
+            self.drawn.append(None if type(batch) is int else _drawn(batch))
             if self.before_each is not None:
                 self.before_each()
             yield batch

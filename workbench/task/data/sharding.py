@@ -126,7 +126,7 @@ def _inside(batches: Any) -> Any:
 
 
 def refuse_sharded(name: str, *samplers: Any) -> None:
-    """Raise TaskError for a sampler that shards by itself: most of the data would be left out."""
+    """Raise TaskError for a sampler that shards the data itself: most of the data would be left out."""
     for sampler in samplers:
         if isinstance(sampler, DistributedSampler):
             raise TaskError(

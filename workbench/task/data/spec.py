@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import (
@@ -21,12 +19,9 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     IterableDataset,
-    RandomSampler,
-    Sampler,
     SequentialSampler,
     Subset,
     TensorDataset,
-    get_worker_info,
 )
 
 from workbench.settings import Settings, SettingsError
@@ -42,6 +37,15 @@ from workbench.task.data.datasets import (
     SeededBatches,
     StackedTensors,
 )
+from workbench.task.data.loader_parts import (
+    Collate,
+    Parts,
+    WorkerInit,
+    length_of,
+    parts_of,
+    users_data,
+    without_users_rng,
+)
 from workbench.task.data.resumable_sampler import ResumableBatchSampler
 from workbench.task.data.rng_state import DataRngState
 from workbench.task.data.samplers import ShuffledSampler
@@ -51,147 +55,10 @@ from workbench.task.errors import TaskError
 
 Loader = CountedLoader
 """The type of loader that `DataSpec.loader` makes."""
-Collate = Callable[[list[Any]], Any]
 
 
 def _as_is(batch: Any) -> Any:
     return batch
-
-
-@dataclass(frozen=True)
-class WorkerInit:
-    """Calls a user's worker_init_fn with the user's data set in `get_worker_info()` instead of `SeededBatches`."""
-
-    users: Callable[[int], None]
-
-    def __call__(self, worker_id: int) -> None:
-        info = get_worker_info()
-        if info is not None and isinstance(info.dataset, (SeededBatches, CopiedStream)):
-            inside = info.dataset.current if isinstance(info.dataset, CopiedStream) else info.dataset.dataset
-            users = inside.users if isinstance(inside, Preloaded) else inside
-            object.__setattr__(info, "dataset", users)  # it is frozen
-        self.users(worker_id)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The parts of a loader."""
-
-    dataset: Dataset[Any]
-    collate_fn: Collate | None = None
-    sampler: Any = None
-    batch_sampler: Any = None
-    ready: bool = False
-    """The data set yields batches, not samples (`DataLoader(batch_size=None)`)."""
-    generator: torch.Generator | None = None
-    worker_init_fn: Callable[[int], None] | None = None
-    defaults: dict[str, Any] = field(default_factory=dict)
-    """Settings that a DataLoader brought along: batch_size, shuffle, num_workers, …"""
-    worker_options: dict[str, Any] = field(default_factory=dict)
-    """Options of a DataLoader's workers that are not settings: timeout, prefetch_factor, …"""
-
-    @property
-    def own_batches(self) -> str | None:
-        """Why the setting `batch_size` cannot apply; None: it can."""
-        if self.batch_sampler is not None:
-            return f"its loader has a batch_sampler of its own ({type(self.batch_sampler).__name__})"
-        if self.ready and isinstance(users := users_data(self.dataset), DataLoader):
-            return f"its loader ({type(users).__name__}) makes its batches itself"
-        if self.ready:
-            return "it yields ready batches"
-        return None
-
-
-_LIKE_THEIR_PARTS = ("torch", "torchdata", "accelerate")
-"""Packages whose loaders give the batches of a plain DataLoader of the same parts."""
-
-
-def makes_batches_itself(loader: DataLoader[Any]) -> bool:
-    """Whether a DataLoader subclass overrides iteration, so that a loader made of its parts may yield other batches."""
-    for method in ("__iter__", "_get_iterator"):
-        owner = next((kind for kind in type(loader).__mro__ if method in vars(kind)), None)  # accelerate's hold a loader
-        if owner is not None and owner.__module__.partition(".")[0] not in _LIKE_THEIR_PARTS:
-            return True
-    return False
-
-
-def parts_of(loader: DataLoader[Any]) -> Parts:
-    """The parts of a user's DataLoader, from which an equal one can be made at any batch size.
-
-    A loader that makes its batches itself is read directly.
-    """
-    if makes_batches_itself(loader):
-        return Parts(Batches(loader), ready=True)
-    iterable = isinstance(loader.dataset, IterableDataset)
-    own_batches: Any = None if iterable else loader.batch_sampler
-    sampler, batch_size, drop_last = loader.sampler, loader.batch_size, loader.drop_last
-    if type(own_batches) is BatchSampler:
-        # Also where it was given as batch_sampler=: the loader itself does not show it then.
-        sampler, batch_size, drop_last = own_batches.sampler, own_batches.batch_size, own_batches.drop_last
-        own_batches = None
-    defaults: dict[str, Any] = {
-        "num_workers": loader.num_workers,
-        "shuffle": type(sampler) is RandomSampler,
-        "drop_last": drop_last,
-    }
-    if batch_size is None:
-        batch_size = getattr(own_batches, "batch_size", None)  # of a batch sampler with drop_last
-    if isinstance(batch_size, int):
-        defaults["batch_size"] = batch_size
-    if loader.pin_memory:
-        defaults["pin_memory"] = True
-    options: dict[str, Any] = {}
-    if loader.num_workers:
-        defaults["persistent_workers"] = loader.persistent_workers
-        options = {name: getattr(loader, name) for name in ("prefetch_factor", "timeout", "multiprocessing_context")}
-    collate = loader.collate_fn
-    default_collate = collate in (torch.utils.data.default_collate, torch.utils.data.default_convert)
-    return Parts(
-        dataset=loader.dataset,
-        collate_fn=None if default_collate else collate,
-        sampler=None if iterable or _usual(sampler, loader) else sampler,
-        batch_sampler=own_batches,
-        ready=loader.batch_size is None and loader.batch_sampler is None,
-        generator=loader.generator,
-        worker_init_fn=loader.worker_init_fn,
-        defaults=defaults,
-        worker_options=options,
-    )
-
-
-def _usual(sampler: Any, loader: DataLoader[Any]) -> bool:
-    """Whether a sampler is one that a DataLoader makes by default; any other is the user's choice and stays."""
-    if type(sampler) is RandomSampler:
-        if sampler.replacement or sampler._num_samples is not None:
-            return False
-        if sampler.generator not in (None, loader.generator):
-            return False
-    elif type(sampler) is not SequentialSampler:
-        return False
-    return _length(sampler.data_source) == _length(loader.dataset)
-
-
-def _apart(sampler: Any, copies: dict[int, Any] | None = None) -> Any:
-    """Return a sampler that does not advance the user's generators: a copy if it has one, else the sampler itself."""
-    copies = {} if copies is None else copies
-    if id(sampler) in copies:
-        return copies[id(sampler)]
-    copies[id(sampler)] = sampler
-    changed: dict[str, Any] = {}
-    for name, part in getattr(sampler, "__dict__", {}).items():
-        if isinstance(part, Sampler):
-            other = _apart(part, copies)
-        elif isinstance(part, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)):
-            clone = part.clone_state() if isinstance(part, torch.Generator) else copy.deepcopy(part)
-            other = copies.setdefault(id(part), clone)
-        else:
-            continue
-        if other is not part:
-            changed[name] = other
-    if changed:
-        own = copies[id(sampler)] = copy.copy(sampler)
-        vars(own).update(changed)
-    return copies[id(sampler)]
 
 
 class DataSpec:
@@ -224,7 +91,7 @@ class DataSpec:
             parts = Parts(found[0], ready=found[1])
         if collate_fn is not None:
             parts = replace(parts, collate_fn=collate_fn)
-        if _length(parts.dataset) == 0:
+        if length_of(parts.dataset) == 0:
             raise TaskError(f"{name} is empty: it has 0 samples, and at least one is needed.")
         spec = cls(name, parts)
         spec.from_loader = isinstance(data, DataLoader) and parts.dataset is data.dataset
@@ -259,7 +126,17 @@ class DataSpec:
     def samples(self) -> int | None:
         """How many samples there are; None where the data has no length."""
         parts = self.parts
-        return None if parts.ready else _length(parts.dataset)
+        return None if parts.ready else length_of(parts.dataset)
+
+    @property
+    def label(self) -> str:
+        """The kind of the data and the number of samples: what tells one data set from another in records. "": an object
+        makes them.
+        """
+        if self.made_by_object:
+            return ""
+        many = "" if self.samples is None else f", {self.samples:,} samples"
+        return f"{type(users_data(self.parts.dataset)).__name__}{many}"
 
     def refuse_unused(self, given: Mapping[str, Any], *, train: bool = True) -> None:
         """Raise SettingsError for a setting that the user gave and that cannot take effect on this data. train: it
@@ -371,6 +248,7 @@ class DataSpec:
             "worker_init_fn": parts.worker_init_fn,
             "collate_fn": self._collate(parts),
             **(parts.worker_options if workers else {}),
+            **({"prefetch_factor": settings.prefetch_factor} if workers and settings.prefetch_factor is not None else {}),
         }
         if isinstance(parts.dataset, IterableDataset):
             if not parts.ready:
@@ -381,7 +259,7 @@ class DataSpec:
             common["sampler"] = ResumableBatchSampler(self._sampler(parts, settings, train, generator), generator, share)
             return CountedLoader(parts.dataset, batch_size=None, **common)
         if parts.batch_sampler is not None:
-            return _map_style(parts, _apart(parts.batch_sampler), settings, share, common)
+            return _map_style(parts, without_users_rng(parts.batch_sampler), settings, share, common)
         return _map_style(parts, self._batches(parts, settings, size, train, generator), settings, share, common)
 
     def _collate(self, parts: Parts) -> Collate | None:
@@ -405,10 +283,10 @@ class DataSpec:
         if parts.sampler is not None:
             if train and parts.defaults.get("shuffle") and not settings.shuffle:
                 raise TaskError(
-                    f"shuffle=False: the loader of {self.name} has a RandomSampler of its own, which stays as it is; "
+                    f"shuffle=False: the loader of {self.name} has a RandomSampler of its own, which this setting does not replace; "
                     "give the Dataset, or a loader without it."
                 )
-            return _apart(parts.sampler)
+            return without_users_rng(parts.sampler)
         shuffled = settings.shuffle and (not parts.ready or parts.defaults.get("shuffle", False))
         return ShuffledSampler(dataset, generator=generator) if train and shuffled else SequentialSampler(dataset)
 
@@ -470,14 +348,6 @@ def _on_cpu(dataset: Any) -> bool:
     return all(tensor.device.type == "cpu" for tensor in tensors)
 
 
-def _length(dataset: Any) -> int | None:
-    """Its length; None where it has none: PyG's samplers raise a ValueError for that, others a NotImplementedError."""
-    try:
-        return len(dataset)
-    except (TypeError, ValueError, NotImplementedError):
-        return None
-
-
 def resumable_sampler_of(loader: Loader) -> ResumableBatchSampler | None:
     """Return the resumable batch sampler of a loader; None where the data have no indices."""
     for sampler in (loader.batch_sampler, loader.sampler):
@@ -500,11 +370,6 @@ def users_dataset(loader: Loader) -> Any:
     return users_data(dataset.current if isinstance(dataset, CopiedStream) else dataset)
 
 
-def users_data(dataset: Any) -> Any:
-    """The user's data, of which this data set is made."""
-    return dataset.users if isinstance(dataset, (Batches, Preloaded)) else dataset
-
-
 def users_collate(loader: Loader) -> Any:
     """The collate function of this loader, without its counting wrapper."""
     collate = loader.collate_fn
@@ -513,7 +378,7 @@ def users_collate(loader: Loader) -> Any:
 
 def batches_in(loader: DataLoader[Any]) -> int | None:
     """Batches in one pass over a loader; None where it has no length."""
-    return _length(loader)
+    return length_of(loader)
 
 
 def set_epoch(loader: Loader, epoch: int) -> None:

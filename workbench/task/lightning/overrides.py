@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from workbench.task.data.datasets import Batches
-from workbench.task.data.spec import DataSpec, Parts, parts_of
+from workbench.task.data.loader_parts import Parts, parts_of
+from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 
 LR_NAMES = ("lr", "learning_rate")

@@ -36,7 +36,7 @@ from workbench.task.lightning.setup import Preparation
 from workbench.task.lightning.trainer import unknown
 from workbench.task.lightning.unsupported import explain_no_logger
 from workbench.task.metrics.step_output import reported_weight, score_weight
-from workbench.task.optim.optimizer_factory import leading_group
+from workbench.task.optim.optimizer_factory import leading_group, set_weight_decay
 from workbench.task.optim.schedulers import refuse_built_in
 from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task
 from workbench.values import shown
@@ -289,9 +289,8 @@ class LightningTask(Task):
         for one in found:
             if self._reads_rate is not False:
                 one.lr = None  # the object used the job's rate itself
-            for group in one.optimizer.param_groups:
-                if settings.weight_decay is not None and "weight_decay" in group:
-                    group["weight_decay"] = settings.weight_decay
+            if settings.weight_decay is not None:
+                set_weight_decay(one.optimizer, settings.weight_decay)
         self._made = found
         return found[0] if len(found) == 1 else found
 

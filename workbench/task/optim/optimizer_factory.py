@@ -83,7 +83,8 @@ class OptimizerFactory:
         if weight_decay is not None:
             if not self._takes("weight_decay"):
                 raise TaskError(
-                    f"weight_decay={weight_decay}: the optimizer {self.name} takes no weight_decay; leave the setting at None."
+                    f"weight_decay={weight_decay}: the optimizer {self.name} takes no weight_decay; leave the setting at None, or let it take "
+                    "one, lambda params, lr, weight_decay=0.01: …"
                 )
             arguments["weight_decay"] = weight_decay
         if self._parameters is not None and not any(p.kind is not p.KEYWORD_ONLY for p in self._parameters.values()):
@@ -150,6 +151,23 @@ def group_rates(optimizer: Optimizer) -> list[float]:
 def leading_group(rates: Sequence[float]) -> int:
     """Return the index of the group whose rate is `lr`: the first rate that is not 0."""
     return next((number for number, rate in enumerate(rates) if rate), 0)
+
+
+def leading_decay(optimizer: Optimizer) -> float | None:
+    """The weight decay of the first parameter group that has one above 0; 0 where all are 0, None where none has any."""
+    found = [float(group["weight_decay"]) for group in optimizer.param_groups if "weight_decay" in group]
+    return next(filter(None, found), found[0] if found else None)
+
+
+def set_weight_decay(optimizer: Optimizer, value: float) -> None:
+    """Give the first parameter group with a decay above 0 this one; the others keep their ratio to it, and those at 0 stay there.
+
+    Where all are at 0, all get it.
+    """
+    first = leading_decay(optimizer)
+    for group in optimizer.param_groups:
+        if "weight_decay" in group:
+            group["weight_decay"] = (group["weight_decay"] / first if first else 1.0) * value
 
 
 def base_rate(optimizer: Optimizer, whose: str) -> float:

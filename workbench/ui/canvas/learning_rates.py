@@ -1,4 +1,4 @@
-"""The learning rate of each optimizer over a fit, for the strip below the loss."""
+"""Draws the learning rate of each optimizer over a fit, in the strip below the loss."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 
 from workbench.events import StepsDone
 from workbench.runs.record.series import column
-from workbench.ui.canvas.channels import Buckets
-from workbench.ui.canvas.messages import Outbox
+from workbench.ui import texts
+from workbench.ui.canvas.transport.channels import Buckets
+from workbench.ui.canvas.transport.messages import Outbox
 
 BUCKETS = 500
 MOST = 5
@@ -35,6 +36,6 @@ class Rates:
             several = [name for name in event.columns if name.startswith("lr.") and name[3:].isdigit()]
             self._names = sorted(several, key=lambda name: int(name[3:]))[:MOST] or ["lr"]
             self._channel.reset([("last", len(self._names))])
-            self._outbox.put("rates", [f"optimizer {name[3:]}" for name in self._names] if several else ["lr"])
+            self._outbox.put("rates", [texts.optimizer(name[3:]) for name in self._names] if several else ["lr"])
         rates = np.array([column(event, name) for name in self._names], np.float64).T
         self._channel.add(event.steps, event.every, [rates])

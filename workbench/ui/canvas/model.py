@@ -1,4 +1,4 @@
-"""The state of the canvas, folded from events: each event goes to the part that draws it."""
+"""Keeps the state of the canvas, folded from events: each event goes to the part that draws it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from workbench.events import (
+    Annotated,
     BenchEvent,
     Called,
     Changed,
@@ -14,6 +15,8 @@ from workbench.events import (
     Compared,
     CurveEnded,
     CurvePoint,
+    DecaySearchEnded,
+    DecayTrial,
     Deleted,
     Logged,
     Message,
@@ -36,23 +39,27 @@ from workbench.events import (
     Validated,
 )  # fmt: skip
 from workbench.plots.names import shorten
-from workbench.runs import setting_text
-from workbench.ui import format
-from workbench.ui.canvas.channels import Buckets, Channel, Samples
+from workbench.ui import format, texts
+from workbench.ui.canvas.clock import COLUMNS as CLOCK_COLUMNS
+from workbench.ui.canvas.clock import ROWS as CLOCK_ROWS
+from workbench.ui.canvas.clock import Clock
 from workbench.ui.canvas.findings import Findings
 from workbench.ui.canvas.gradients.gradients import Gradients
 from workbench.ui.canvas.gradients.layers import Layers
 from workbench.ui.canvas.learning_rates import BUCKETS, Rates
-from workbench.ui.canvas.messages import Outbox
+from workbench.ui.canvas.metrics import BUCKETS as METRIC_BUCKETS
+from workbench.ui.canvas.metrics import Metrics
 from workbench.ui.canvas.progress import Progress
 from workbench.ui.canvas.runs.past_curves import PastCurves
-from workbench.ui.canvas.searches import BatchSizeSearch
-from workbench.ui.canvas.sweeps import EARLIER, EARLIER_POINTS, POINTS, LRSweeps
+from workbench.ui.canvas.searches.batch_sizes import BatchSizeSearch
+from workbench.ui.canvas.searches.sweeps import EARLIER, EARLIER_POINTS, POINTS, LRSweeps
 from workbench.ui.canvas.time_shares import TimeShares
 from workbench.ui.canvas.training import LINE_BUCKETS, Training
+from workbench.ui.canvas.transport.channels import Buckets, Channel, Samples
+from workbench.ui.canvas.transport.messages import Outbox
 
-SPEEDS = 4
-"""The most trials of a search for workers or a precision on the progress line: the last ones."""
+TRIED = 4
+"""The most trials of a search for workers, a precision or a weight decay on the progress line: the last ones."""
 MEASURED = 12
 """The most metrics of a validation or a test on the progress line."""
 
@@ -61,27 +68,30 @@ class CanvasModel:
     """The state of one canvas. Not safe across threads: its owner locks."""
 
     def __init__(self) -> None:
-        # The browser knows the columns of "fit" by this order: see extensions/live/src/loss.ts.
-        fit = Buckets([("min", 2), ("max", 3), ("mean", 2), ("last", 3)], LINE_BUCKETS)
+        # The browser knows the columns of "fit" by this order: see extensions/live/src/training/loss.ts.
+        fit = Buckets([("min", 2), ("max", 3), ("mean", 3), ("last", 3)], LINE_BUCKETS)
         layers = Layers()
         val, curve, earlier = Samples(3, 1000), Samples(3, POINTS), Samples(3, EARLIER * EARLIER_POINTS)
         gradients = {"heat": layers.heat, "picked": layers.picked}
+        metrics, clock = Buckets([("last", 1)], METRIC_BUCKETS), Samples(CLOCK_COLUMNS, CLOCK_ROWS)
         rates, self.curves = Buckets([("last", 1)], BUCKETS), PastCurves()
         past: dict[str, Channel] = {"rates": rates, "past": self.curves.past, "compared": self.curves.compared}
-        self.outbox = Outbox({"fit": fit, "val": val, "curve": curve, "earlier": earlier, **gradients, **past})
+        self.outbox = Outbox({"fit": fit, "val": val, "curve": curve, "earlier": earlier, **gradients, **past, "metrics": metrics, "clock": clock})
         self._gradients = Gradients(self.outbox, layers)
         self._training = Training(self.outbox, fit, val, self._gradients)
         self.sweep = LRSweeps(self.outbox, curve, earlier)
         self._sizes = BatchSizeSearch(self.outbox)
         self._progress = Progress(self.outbox)
         self._rates = Rates(self.outbox, rates)
-        self._findings = Findings(self.outbox)
+        self._metrics = Metrics(self.outbox, metrics)
+        self._clock = Clock(clock)
+        self.findings = Findings(self.outbox)
         self._time = TimeShares(self.outbox)
         self._run: RunStarted | None = None
         self._measured: Mapping[str, float] = {}
         """The metrics of a validation or a test, which has no card of its own."""
-        self._speeds: list[list[str]] = []
-        """The trials of a search for workers or a precision, in words."""
+        self._tried: list[list[str]] = []
+        """The trials of a search for workers, a precision or a weight decay, in words."""
 
     def draw(self, event: BenchEvent) -> None:
         fits = event.kind == "fit" if isinstance(event, RunStarted) else self._progress.kind == "fit"
@@ -94,34 +104,39 @@ class CanvasModel:
                 if self._progress.kind == "fit":
                     self._training.steps(event)
                     self._rates.steps(event)
+                    self._metrics.steps(event)
+                    self._clock.steps(event)
                     self._sizes.left()
                 self._progress.steps(event, self._values())
             case Validated():
                 if self._progress.kind == "fit":
                     self._training.validated(event)
+                    self._metrics.measured(event)
                     self._progress.values(self._values())
                 elif self._run is not None:
                     self._measured = event.metrics
                     self._progress.values(self._values())
             case Logged():
                 self._training.logged(event)
+                self._metrics.measured(event)
                 self._progress.values(self._values())
             case Saved():
                 self._progress.saved(event)
             case Changed():
                 self._training.changed(event)
+                self._clock.changed(event)
                 self._progress.changed(event)
             case Resumed():
                 self._training.resumed(event)
                 self._progress.resumed(event)
             case CurvePoint() | RaceTrial() | CurveEnded() | TrialStarted() | Trial() | SearchEnded():
                 self._search(event)
-            case SpeedTrial():
-                self._speeds.append([_in_words(event.values), _speed(event)])
-                del self._speeds[:-SPEEDS]
+            case SpeedTrial() | DecayTrial():
+                self._tried.append(_tried(event))
+                del self._tried[:-TRIED]
                 if self._progress.kind != "tune":
                     self._progress.search(self._progress.done + 1, self._values())
-            case SpeedSearchEnded() | ClipSearchEnded():
+            case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
                 if self._progress.kind != "tune":
                     self._progress.found(event)
             case TuneStep():
@@ -131,28 +146,32 @@ class CanvasModel:
             case RunEnded():
                 self._sizes.run_ended(event)
                 self._progress.end(event)
+                self.findings.error(self._progress.kind, event)
                 self._gradients.ended()
             case Called():
                 self.outbox.put("code", event.code[:2000])
             case SettingsSet():
                 self._sizes.chosen(event.settings)
                 self._gradients.settings(event.settings)
-            case TimeSpent() | Message() | Shown() | Compared() | Deleted():
+                self._metrics.settings(event.settings)
+            case TimeSpent() | Message() | Shown() | Compared() | Deleted() | Annotated():
                 pass  # the panel's own: its notices, and the past
-        if fits and not isinstance(event, Called | SettingsSet | Shown | Compared | Deleted):
-            self._findings.on_event(event)
+        if fits and not isinstance(event, Called | SettingsSet | Shown | Compared | Deleted | Annotated):
+            self.findings.on_event(event)
             self._time.on_event(event)
 
     def clear(self) -> None:
         """Begin again, for another run's events."""
-        self._run, self._measured, self._speeds = None, {}, []
+        self._run, self._measured, self._tried = None, {}, []
         self._training.clear()
         self._gradients.clear()
         self._rates.start()
+        self._metrics.start()
+        self._clock.start(None)
         self.sweep.clear()
         self._sizes.clear()
         self._progress.clear()
-        self._findings.clear()
+        self.findings.clear()
         self._time.clear()
 
     def settle(self) -> None:
@@ -164,11 +183,14 @@ class CanvasModel:
         return self._gradients.look(message)
 
     def _start(self, event: RunStarted) -> None:
-        self._run, self._measured, self._speeds = event, {}, []
+        self._run, self._measured, self._tried = event, {}, []
         self._progress.start(event)
+        self.findings.error(event.kind, None)
         if event.kind == "fit":
             self._training.start(event)
             self._rates.start()
+            self._metrics.start()
+            self._clock.start(event)
         elif event.kind == "find_lr":
             self.sweep.start(event)
         elif event.kind == "find_batch_size":
@@ -203,19 +225,23 @@ class CanvasModel:
         """The last values, at the end of the progress line."""
         if self._progress.kind == "find_lr":
             return [["lr", format.rate(self.sweep.lr)], ["loss", format.number(self.sweep.loss)]]
-        if self._speeds and self._progress.kind != "fit":
-            return self._speeds
+        if self._tried and self._progress.kind != "fit":
+            return self._tried
         if self._progress.kind != "fit":
             return [[shorten(name, 40), format.number(value)] for name, value in islice(self._measured.items(), MEASURED)]
-        told = {"loss": self._training.loss, "val": self._training.val, "averaged": self._training.averaged}
+        told = {texts.LOSS: self._training.loss, texts.VAL: self._training.val, texts.AVERAGED: self._training.averaged}
         known = [[name, format.number(value)] for name, value in told.items() if value is not None]
         return known + [[shorten(name, 40), format.number(value)] for name, value in self._training.on_bar.items()]
 
 
 def _in_words(values: Mapping[str, Any]) -> str:
     """The settings of a trial, as they are written in code."""
-    return shorten(", ".join(f"{name}={setting_text.recorded(name, value)}" for name, value in values.items()), 60)
+    return shorten(format.assignments(values), 60)
 
 
-def _speed(trial: SpeedTrial) -> str:
-    return "failed" if not trial.updates_per_second else f"{format.pace(trial.updates_per_second)} updates/s"
+def _tried(trial: SpeedTrial | DecayTrial) -> list[str]:
+    """The values of a trial, and what came of them."""
+    if isinstance(trial, DecayTrial):
+        return [_in_words({"weight_decay": trial.weight_decay}), f"{texts.HELD_OUT_LOSS} {format.number(trial.loss)}"]
+    speed = texts.FAILED if not trial.updates_per_second else texts.updates_per_second(format.pace(trial.updates_per_second))
+    return [_in_words(trial.values), speed]

@@ -1,4 +1,4 @@
-"""The progress line in words, and the sentence that a screen reader says when a job changes its state."""
+"""Writes the progress line, and the sentence that a screen reader says when a job changes its state."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from workbench.events import (
     Changed,
     ClipSearchEnded,
     CurveEnded,
+    DecaySearchEnded,
     Resumed,
     RunEnded,
     RunStarted,
@@ -20,8 +21,8 @@ from workbench.events import (
     StepsDone,
     TuneStep,
 )
-from workbench.ui import format
-from workbench.ui.canvas.messages import Outbox
+from workbench.ui import format, texts
+from workbench.ui.canvas.transport.messages import Outbox, cut
 
 
 class Progress:
@@ -59,7 +60,7 @@ class Progress:
         self._clear()
         self._run, self._status = event, "running"
         self._outbox.put("memory", None)
-        self._say(f"{format.job(event.kind)} on {event.device}.")
+        self._say(texts.job_on(format.job(event.kind), event.device))
         self._put()
 
     def clear(self) -> None:
@@ -88,7 +89,7 @@ class Progress:
         """Events until here are of another run: its speed says nothing about this one."""
         self._done, self._from = event.step, (self._seconds, event.step)
         self._recent.clear()
-        self._say(f"{format.job(self.kind)} continues at update {event.step}.")
+        self._say(texts.job_continues(format.job(self.kind), event.step))
         self._put()
 
     def saved(self, event: Saved) -> None:
@@ -101,8 +102,8 @@ class Progress:
 
     def tuned(self, event: TuneStep) -> None:
         """A search of a tuning is over: count it, and add what it found."""
-        found = ", ".join(f"{name}={value}" for name, value in event.values.items()) or f"{event.search} found nothing"
-        self._done, self._ended = self._done + 1, " · ".join(filter(None, [self._ended, found]))
+        found = format.assignments(event.values) or texts.found_nothing(event.search)
+        self._done, self._ended = self._done + 1, texts.SEPARATOR.join(filter(None, [self._ended, found]))
         self._put()
 
     def values(self, values: list[list[str]]) -> None:
@@ -117,30 +118,27 @@ class Progress:
             return
         self._status = status
         self._recent.clear()
-        self._say(f"{format.job(self.kind)}: {status}.")
+        self._say(texts.job_state(format.job(self.kind), status))
         self._put()
 
-    def found(self, event: CurveEnded | SearchEnded | SpeedSearchEnded | ClipSearchEnded) -> None:
+    def found(self, event: CurveEnded | SearchEnded | SpeedSearchEnded | ClipSearchEnded | DecaySearchEnded) -> None:
         if isinstance(event, CurveEnded):
             known = event.suggestion is not None
-            self._ended = f"suggestion {format.rate(event.suggestion)}" if known else "no rate can be trusted here"
-        elif isinstance(event, SpeedSearchEnded | ClipSearchEnded):
-            self._ended = ", ".join(f"{name}={value}" for name, value in event.best.items()) or event.reason or event.ended
+            self._ended = texts.suggestion(format.rate(event.suggestion)) if known else texts.NO_RATE
+        elif isinstance(event, SpeedSearchEnded | ClipSearchEnded | DecaySearchEnded):
+            self._ended = format.assignments(event.best) or event.reason or event.ended
         else:
-            known = event.best is not None
-            self._ended = f"best {event.best}, largest {event.largest}" if known else "no size fits"
+            self._ended = texts.NO_SIZE if event.best is None else texts.sizes_found(event.best, event.largest)
 
     def end(self, event: RunEnded) -> None:
         if self._status not in ("running", "paused"):
             self._clear()  # a job that was stopped before its turn: another one's state is shown
         self._status = event.status
         self._done = max(self._done, event.step)
-        if event.error is not None:
-            self._ended = _last_line(event.error)
         self._seconds = event.seconds
         if self.kind == "find_lr":
             self._values = []  # the loss at which a sweep ran away says nothing
-        self._say(f"{format.job(self.kind)}: {event.status}. {self._ended}".strip())
+        self._say(texts.job_state(format.job(self.kind), event.status, self._ended))
         self._put()
 
     def _say(self, sentence: str) -> None:
@@ -152,6 +150,8 @@ class Progress:
         self._outbox.put("progress", {
             "status": self._status,
             "doing": format.job(self.kind),
+            "kind": self.kind,
+            "run": "" if self._run is None else cut(self._run.run, 80),
             "done": self._done,
             "total": total,
             "words": self._words(total),
@@ -162,25 +162,24 @@ class Progress:
     def _words(self, total: int | None) -> list[str]:
         """'312/980', '00:41 < 01:27', '7.6 updates/s', 'epoch 2/5', 'on 2 x cuda', '3 updates skipped', 'saved at 300'; without a total '312'."""
         if self._run is None:
-            return ["waiting for its turn"] if self._status == "queued" else ["it had not begun"]
+            return [] if self._status == "queued" else [texts.NOT_BEGUN]
         live = self._status in ("running", "paused")
-        parts = [f"{self._done}/{total}" if total is not None else f"{self._done}{' searches' if self.kind == 'tune' else ''}"]
+        parts = [f"{self._done}/{total}" if total is not None else texts.searches_done(self._done) if self.kind == "tune" else str(self._done)]
         rate = self._rate() if live else self._rate_of_all()
         if self._seconds > 0 and live and rate and total is not None:
             parts.append(f"{format.clock(self._seconds)} < {format.clock((total - self._done) / rate)}")
         elif self._seconds > 0:
             parts.append(format.clock(self._seconds))
         if rate and self._epoch is not None:
-            parts.append(f"{format.pace(rate)} updates/s")
+            parts.append(texts.updates_per_second(format.pace(rate)))
         if self._epoch is not None:
-            epochs = self._run.epochs
-            parts.append(f"epoch {self._epoch + 1}" + (f"/{epochs}" if epochs else ""))
+            parts.append(texts.epoch(self._epoch + 1, self._run.epochs))
         if self._run.ranks > 1:
-            parts.append(f"on {self._run.device}")
+            parts.append(texts.on_device(self._run.device))
         if self._skipped:
-            parts.append(f"{self._skipped} update{'s' if self._skipped > 1 else ''} skipped")
+            parts.append(texts.skipped(self._skipped))
         if self._saved is not None and (live or self._saved < self._done):  # a run that has ended has saved everything else
-            parts.append(f"saved at {self._saved}")
+            parts.append(texts.saved_at(self._saved))
         return parts
 
     def _rate(self) -> float | None:
@@ -204,8 +203,3 @@ def _speed(first: tuple[float, int], last: tuple[float, int]) -> float | None:
     """Updates in a second, from (seconds, updates) to (seconds, updates)."""
     (t0, n0), (t1, n1) = first, last
     return (n1 - n0) / (t1 - t0) if t1 > t0 and n1 > n0 else None
-
-
-def _last_line(text: str) -> str:
-    """The line of a traceback that names the error."""
-    return text.strip().splitlines()[-1] if text.strip() else ""

@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
+import ast
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from workbench.events import BenchEvent, Called
+from workbench.ui import texts
 from workbench.ui.bench import Bench
-from workbench.ui.canvas.messages import cut
+from workbench.ui.canvas.runs.pending_deletions import PendingDeletions
 from workbench.ui.controls.widget_utils import aside
+
+REMEDIES = {
+    f"bench.{name}": name
+    for name in ("set", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "find_weight_decay")
+}
+"""What a finding may advise to call."""
+
+
+class ScriptForm(Protocol):
+    """What the canvas asks of the form that shows and writes a script."""
+
+    def open(self, run: str) -> None:
+        """Show the script of this run."""
+
+    def write(self, path: str) -> None:
+        """Write it to this file."""
+
+    def close(self) -> None:
+        """Close the form."""
 
 
 class CanvasRequests:
     """Carries out requests of the canvas. `failed` shows an error to whoever asked.
 
-    `tell` gives the panel an event that the bench does not emit, after all that it has emitted; `put` takes a name and
-    plain data for the canvas.
+    `tell` gives the panel an event that the bench does not emit, after all that it has emitted; `continue_` continues a run.
     """
 
     def __init__(
-        self, bench: Bench, failed: Callable[[Exception, str], None], open_export: Callable[[str], None],
-        refresh: Callable[[], None], tell: Callable[[BenchEvent], None], put: Callable[[str, Any], None],
+        self, bench: Bench, failed: Callable[[Exception, str], None], export: ScriptForm,
+        refresh: Callable[[], None], tell: Callable[[BenchEvent], None], continue_: Callable[[str], None], deletions: PendingDeletions,
     ) -> None:  # fmt: skip
-        self._bench, self._failed, self._open_export = bench, failed, open_export
-        self._refresh, self._tell, self._put = refresh, tell, put
-        self._kept = 0
+        self._bench, self._failed, self._export = bench, failed, export
+        self._refresh, self._tell, self._continue, self._deletions = refresh, tell, continue_, deletions
         self._wanted: tuple[str, ...] = ()
         self._comparing = threading.Lock()
         """Comparisons are read one after another: of those that came meanwhile the last one counts."""
@@ -34,7 +53,7 @@ class CanvasRequests:
         try:
             self._do(message)
         except Exception as error:  # noqa: BLE001 - shown to the person who clicked
-            self._failed(error, str(message.get("what", "")).replace("_", " ").capitalize())
+            self._failed(error, texts.ACTIONS.get(str(message.get("what", "")), texts.ACTIONS["canvas"]))
 
     def _do(self, message: Mapping[str, Any]) -> None:
         match message:
@@ -42,37 +61,57 @@ class CanvasRequests:
                 self._bench.set(batch_size=size, accumulate_grad_batches=many)
             case {"what": "use_batch_size", "value": int(size)}:
                 self._bench.set(batch_size=size)
+            case {"what": "stop", "job": str(id)}:
+                next(job for job in self._bench.jobs if job.id == id and not job.done()).stop()
+            case {"what": "stop_all"}:
+                for job in list(self._bench.jobs):
+                    if not job.done():
+                        job.stop()
+                self._tell(Called("[job.stop() for job in bench.jobs]"))
             case {"what": "export", "run": str(run)}:
-                self._open_export(run)
+                self._export.open(run)
+            case {"what": "write_script", "path": str(path)}:
+                self._export.write(path)
+            case {"what": "close_script"}:
+                self._export.close()
             case {"what": "show", "run": str(run)}:
                 self._bench.show(run or None)
             case {"what": "continue", "run": str(run)}:
-                self._bench.fit(start=run)
-            case {"what": "delete", "run": str(run)}:
-                # Checkpoints may be large: other clicks need not wait until they are deleted.
-                aside(lambda: self._bench.delete(run), lambda error: self._not_deleted(run, error), "delete")
+                self._continue(run)
+            case {"what": "delete", "runs": list(runs)}:
+                self._deletions.add([*map(str, runs)])
+            case {"what": "undo_delete", "number": int(number)}:
+                self._deletions.undo(number)
+            case {"what": "annotate", "run": str(run), **given}:
+                self._bench.annotate(run, **{name: given[name] for name in ("name", "notes", "tags", "pinned") if name in given})
             case {"what": "compare", "runs": list(runs)}:
                 self._wanted = wanted = tuple(map(str, runs))
-                aside(lambda: self._compare(wanted), lambda error: self._failed(error, "Compare"), "compare")
+                aside(lambda: self._compare(wanted), lambda error: self._failed(error, texts.ACTIONS["compare"]), "compare")
             case {"what": "refresh"}:
                 self._refresh()
             case {"what": "use_clip", "value": float(clip) | int(clip)}:
                 self._bench.set(gradient_clip_val=clip)
+            case {"what": "monitor", "name": str(name), "mode": "min" | "max" | None as mode}:
+                self._monitor(name, mode)
+            case {"what": "remedy", "code": str(code), "stop": bool(stop)}:
+                self._remedy(code, stop)
             case {"what": "measure_ratios", "on": bool(on)}:
                 self._measure_ratios(on)
             case _:
-                raise ValueError(f"the canvas asked for {dict(message)!r}, which the panel does not know.")
+                raise ValueError(texts.unknown_request(dict(message)))
+
+    def _monitor(self, name: str, mode: Literal["min", "max"] | None) -> None:
+        """Judge the next fit's checkpoints by this metric. mode: whether lower or higher is better; None: its name says it."""
+        if self._bench.settings.monitor_mode == mode:
+            self._bench.set(monitor=name)
+        else:
+            self._bench.set(monitor=name, monitor_mode=mode)
 
     def _compare(self, runs: tuple[str, ...]) -> None:
         """Compare these, or none any more."""
         with self._comparing:
             if self._wanted == runs:
                 self._bench.compare(*runs)
-
-    def _not_deleted(self, run: str, error: Exception) -> None:
-        self._failed(error, "Delete")
-        self._kept += 1
-        self._put("kept", {"run": cut(run, 80), "times": self._kept})
 
     def _measure_ratios(self, on: bool) -> None:
         """Measure them from now on: in the running fit, and in those to come."""
@@ -83,3 +122,31 @@ class CanvasRequests:
         self._bench.set(track_update_ratio=on)
         if going:  # each call has shown its own line, and only the last one would be seen
             self._tell(Called(f"bench.job.change(track_update_ratio={on}); bench.set(track_update_ratio={on})"))
+
+    def _remedy(self, code: str, stop: bool) -> None:
+        """Do what a finding advises; `stop`: the running fit is stopped first, for a search that would wait for its end.
+
+        The line may be made of a record that a stranger wrote: it is read as one call with plain values, never executed.
+        """
+        method, values = remedy(code)
+        call = getattr(self._bench, method)
+        job = self._bench.job
+        if stop and job is not None and not job.done():
+            job.stop()
+            call(**values)
+            self._tell(Called(f"bench.job.stop(); {code}"))
+        else:
+            call(**values)
+
+
+def remedy(code: str) -> tuple[str, dict[str, Any]]:
+    """The method of a bench and its arguments that a finding's line of code names; ValueError for any other line."""
+    try:
+        call = ast.parse(code, mode="eval").body
+        if isinstance(call, ast.Call) and not call.args and (method := REMEDIES.get(ast.unparse(call.func))):
+            values = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
+            if None not in values:  # **values
+                return method, {str(name): value for name, value in values.items()}
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        pass
+    raise ValueError(texts.unknown_remedy(code, [*REMEDIES]))

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Iterable
 
 from workbench.events import Event, Resumed, RunEnded, RunStarted, TimeSpent
-from workbench.plots.time_spent import total
-from workbench.ui.canvas.messages import Outbox, cut
+from workbench.plots.training.time_spent import total
+from workbench.ui import texts
+from workbench.ui.canvas.transport.messages import Outbox, cut
 
 RECENT = 10
 """Events whose sum is shown while a fit runs."""
@@ -39,11 +40,11 @@ class TimeShares:
         elif isinstance(event, TimeSpent):
             self._recent.append(event.parts)
             self._all = total([self._all, event.parts])
-            self._put("Time of the last seconds", total(self._recent))
+            self._put(texts.LAST_SECONDS, total(self._recent))
         elif isinstance(event, Resumed):
             self._recent.clear()  # of the run that this one continues
         elif isinstance(event, RunEnded) and self._all:
-            self._put("Time of the whole run", self._all)
+            self._put(texts.WHOLE_RUN, self._all)
 
     def _put(self, title: str, parts: dict[str, float]) -> None:
         whole = sum(parts.values())

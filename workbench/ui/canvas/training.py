@@ -1,4 +1,4 @@
-"""A fit for the canvas: loss, validation, live changes; its gradients are in gradients.py."""
+"""Draws a fit on the canvas: loss, validation, live changes. Its gradients are in gradients/gradients.py."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from workbench.events import Changed, Logged, Resumed, RunStarted, StepsDone, Validated
 from workbench.plots.smooth import Smoother
+from workbench.plots.training.compare import are_losses
 from workbench.runs.chart_data import UNMARKED
-from workbench.ui import format
-from workbench.ui.canvas.channels import Buckets, Samples
+from workbench.ui import format, texts
 from workbench.ui.canvas.gradients.gradients import Gradients, column
-from workbench.ui.canvas.messages import Outbox, cut
+from workbench.ui.canvas.transport.channels import Buckets, Samples
+from workbench.ui.canvas.transport.messages import Outbox, cut
 
 LINE_BUCKETS = 1000
 AVERAGED = "_averaged"
@@ -53,7 +54,7 @@ class Training:
         self._fit.reset()
         self._val.reset()
         self._outbox.put("changes", [])
-        self._outbox.put("val", {"name": "val", "averaged": ""})
+        self._outbox.put("val", {"name": texts.VAL, "averaged": ""})
 
     def steps(self, event: StepsDone) -> None:
         """Add one flush: the loss and the norms."""
@@ -62,10 +63,10 @@ class Training:
         loss = column(event, "loss")
         of = self._gradients.steps(event, loss)
         finite = np.where(np.isfinite(loss), loss, np.nan)
-        least, most, mean = (finite, of.norm), (finite, of.norm, of.bad), (of.norm, of.clipped)
+        least, most, mean = (finite, of.norm), (finite, of.norm, of.bad), (of.norm, of.clipped, finite)
         last = (self._smooth.add(loss), _learning_rate(event), of.smooth)
         table = np.array([*least, *most, *mean, *last]).T
-        self._fit.add(event.steps, event.every, [table[:, :2], table[:, 2:5], table[:, 5:7], table[:, 7:]])
+        self._fit.add(event.steps, event.every, [table[:, :2], table[:, 2:5], table[:, 5:8], table[:, 8:]])
         self.loss = float(loss[-1])
         self._show(event)
 
@@ -77,11 +78,12 @@ class Training:
         self._show(event)
         if value is None:
             return
-        self._val.add([float(event.step), _drawn(value), _drawn(averaged)])
+        if are_losses([self._monitor or ""]):  # another metric has no place on the axis of the loss
+            self._val.add([float(event.step), _drawn(value), _drawn(averaged)])
         self.val, self.averaged = value, self.averaged if averaged is None else averaged
         self._outbox.put("val", {
-            "name": str(self._monitor)[:40],
-            "averaged": "averaged" if averaged is not None or self.averaged is not None else "",
+            "name": str(self._monitor)[:40] if are_losses([self._monitor or ""]) else "",
+            "averaged": texts.AVERAGED if averaged is not None or self.averaged is not None else "",
         })  # fmt: skip
 
     def logged(self, event: Logged) -> None:
@@ -97,7 +99,7 @@ class Training:
 
     def resumed(self, event: Resumed) -> None:
         """Mark where this run continues another one's record."""
-        self._mark(event.step, ["resumed", *(format.change(name, value) for name, value in event.values.items())])
+        self._mark(event.step, [texts.RESUMED, *(format.change(name, value) for name, value in event.values.items())])
 
     def _mark(self, step: int, said: list[str]) -> None:
         """Mark a place on the plots. What happens at one update has one line, or its names would overlap."""

@@ -1,4 +1,4 @@
-"""The live canvas: one anywidget that draws events as they come.
+"""Defines the live canvas: one anywidget that draws events as they come.
 
 Events are folded into bounded state here; `flush` sends what the browser does not have yet, one message of at most 40
 kB a call. A view that opens later (a second view, a reloaded page) sends "ready", and gets everything again: drawing
@@ -7,6 +7,7 @@ works the same way whenever a view opens.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,14 +19,11 @@ import traitlets
 from workbench.events import BenchEvent, StepsDone
 from workbench.runs.brief import RunBrief
 from workbench.runs.record.stream import joined
+from workbench.ui import texts
 from workbench.ui.canvas.model import CanvasModel
 
 _STATIC = Path(__file__).parents[1] / "static"
-_NOT_BUILT = """
-export default { render({ el }) {
-  el.textContent = "The live canvas is not built. In a source checkout: cd extensions/live && npm ci && npm run build";
-} };
-"""
+_NOT_BUILT = f"export default {{ render({{ el }}) {{ el.textContent = {json.dumps(texts.NOT_BUILT)}; }} }};"
 
 
 class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
@@ -78,7 +76,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
                 self._complain()
 
     def anew(self, events: Iterable[BenchEvent] = ()) -> None:
-        """Begin again with only these events; curves behind the loss, and comparisons, stay."""
+        """Begin again with only these events; the curves of previous runs, and comparisons, stay."""
         with self._lock:
             self._held.clear()
             self._picture.clear()
@@ -92,10 +90,10 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
             self._picture.outbox.put(name, value)
         self.wake()
 
-    def put_behind(self, briefs: Sequence[RunBrief]) -> None:
-        """Draw these past fits behind the loss."""
+    def put_previous(self, briefs: Sequence[RunBrief]) -> None:
+        """Draw the losses of these runs in grey."""
         with self._lock:
-            self._picture.curves.behind(self._picture.outbox, briefs)
+            self._picture.curves.draw_previous(self._picture.outbox, briefs)
         self.wake()
 
     def put_compared(self, briefs: Sequence[RunBrief]) -> None:
@@ -103,6 +101,11 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         with self._lock:
             self._picture.curves.over_one_another(self._picture.outbox, briefs)
         self.wake()
+
+    def search_in(self, root: Path) -> None:
+        """Let the health of a run say what searches under this root have found."""
+        with self._lock:
+            self._picture.findings.root = root
 
     def look_at(self, optimizer: int) -> None:
         """Show the learning-rate curves of this optimizer, of several."""

@@ -1,4 +1,4 @@
-"""The Export form: shows the script of a run, and writes it to the file that the user names."""
+"""Shows the script of a run beside the panel, and writes it to the file that the user names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from workbench.ui import texts
 from workbench.ui.bench import Bench
 from workbench.ui.controls.notice import Notice
 from workbench.ui.controls.run_buttons import RunButtons
@@ -41,6 +42,10 @@ class ExportForm:
         self._run = run
         switch.value = True
 
+    def close(self) -> None:
+        """Close the form."""
+        self._bar().export.value = False
+
     def show(self, wanted: bool) -> None:
         """Open or close the form."""
         if wanted:
@@ -72,14 +77,14 @@ class ExportForm:
             aside(work, failed, "preview")
 
     def write(self, path: str) -> None:
-        """Write the script to this file."""
-        run = self._run
+        """Write the script to this file, "" for train.py, with the starting weights beside it."""
+        run, path = self._run, path.strip() or "train.py"
 
         def work() -> None:
             self._bench.export(path, run)
             for about in (_ABOUT, _WRITTEN):
                 self._notice.drop(about)
-            self._notice.say(f"Written: {path}", about=_WRITTEN)
+            self._notice.say(texts.written(path), about=_WRITTEN)
 
         aside(work, self._failed, "export")
 
@@ -94,14 +99,14 @@ class ExportForm:
                 if self._bar().export.value and self._run == run:  # the user has not opened something else
                     self._notice.drop(_ABOUT)
                     self._shown = shown
-                    self._preview.show(run or "the last fit", text)
+                    self._preview.show(run or texts.LAST_RUN, text)
 
     def _hide(self) -> None:
         with self._placing:
             self._preview.hide()
 
     def _failed(self, error: Exception) -> None:
-        self._notice.error(error, "Export", _ABOUT)
+        self._notice.error(error, texts.ACTIONS["export"], _ABOUT)
 
 
 def _last_fit(jobs: Iterable[Any]) -> Any:

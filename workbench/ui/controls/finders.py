@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from workbench.events import (
     BenchEvent,
     ClipSearchEnded,
     CurveEnded,
+    DecaySearchEnded,
     RunStarted,
     SearchEnded,
     SpeedSearchEnded,
 )
-from workbench.ui import format
+from workbench.ui import format, texts
 from workbench.ui.bench import Bench
 from workbench.ui.controls.form import Form
 from workbench.ui.controls.header import Header
+from workbench.ui.controls.widget_utils import off
 
 
 @dataclass(frozen=True)
@@ -36,40 +38,63 @@ class Rate:
     @property
     def text(self) -> str:
         own = format.rate(self.value)
-        return own if self.ratio == 1 else f"{own} (lr={format.rate(self.setting)})"
+        return own if self.ratio == 1 else texts.own_rate(own, format.rate(self.setting))
+
+
+class Begin(Protocol):
+    """Starts a job for a click and shows an error. `of`: the setting that it searches a value for."""
+
+    def __call__(self, doing: str, kind: str, call: Callable[[], object], of: str = "") -> None: ...
 
 
 class Finders:
-    """Connects the header's finders with the bench. `ask(doing, call)` calls, and shows an error."""
+    """Connects the header's finders with the bench."""
 
-    def __init__(self, bench: Bench, ask: Callable[[str, Callable[[], object]], None]) -> None:
-        self._bench, self._ask = bench, ask
+    def __init__(self, bench: Bench, begin: Begin) -> None:
+        self._bench, self._begin = bench, begin
         self._started: RunStarted | None = None
         self._rates: dict[int, Rate | None] = {}
         """The suggestion of each optimizer's last sweep."""
 
     def find_lr(self, optimizer: int, race: bool) -> None:
-        # As it is written in code: defaults are left out.
+        # As in code: defaults are left out.
         asked: dict[str, Any] = ({"optimizer": optimizer} if optimizer else {}) | ({"race": True} if race else {})
-        self._ask("Find learning rate", lambda: self._bench.find_lr(**asked))
+        self._begin(texts.ACTIONS["find_lr"], "find_lr", lambda: self._bench.find_lr(**asked), "lr")
 
     def find_batch_size(self, keep: bool) -> None:
         asked = {"keep_effective": True} if keep else {}
-        self._ask("Find batch size", lambda: self._bench.find_batch_size(**asked))
+        self._begin(texts.ACTIONS["find_batch_size"], "find_batch_size", lambda: self._bench.find_batch_size(**asked), "batch_size")
 
     def find_clip_val(self) -> None:
-        self._ask("Find clip value", self._bench.find_clip_val)
+        self._begin(texts.ACTIONS["find_clip_val"], "find_clip_val", self._bench.find_clip_val, "gradient_clip_val")
 
     @property
     def of_settings(self) -> dict[str, tuple[str, Callable[[], None]]]:
         """The searches in the form of all settings: by setting, what it does, and the call."""
         return {
-            "num_workers": ("Try numbers of loader workers for speed", lambda: self._ask("Find workers", self._bench.find_num_workers)),
+            "num_workers": (
+                texts.FIND_WORKERS,
+                lambda: self._begin(texts.ACTIONS["find_num_workers"], "find_num_workers", self._bench.find_num_workers, "num_workers"),
+            ),
             "precision": (
-                "Try precisions for speed, and whether their losses agree with float32's",
-                lambda: self._ask("Find precision", self._bench.find_precision),
+                texts.FIND_PRECISION,
+                lambda: self._begin(texts.ACTIONS["find_precision"], "find_precision", self._bench.find_precision, "precision"),
+            ),
+            "weight_decay": (
+                texts.FIND_WEIGHT_DECAY,
+                lambda: self._begin(texts.ACTIONS["find_weight_decay"], "find_weight_decay", self._bench.find_weight_decay, "weight_decay"),
             ),
         }
+
+    @staticmethod
+    def show_busy(header: Header, form: Form, busy: Callable[[str], bool]) -> None:
+        """Turn off the buttons of the searches that wait or run; busy: whether one of this kind does."""
+        off(header.find_batch_size, busy("find_batch_size"))
+        off(header.find_clip, busy("find_clip_val"))
+        for button in (header.find_lr, header.race):
+            off(button, busy("find_lr"))
+        for name, button in form.find.items():
+            off(button, busy(f"find_{name}"))
 
     def look_at(self, header: Header, optimizer: int) -> None:
         """Offer the result for this optimizer."""
@@ -95,10 +120,11 @@ class Finders:
             case ClipSearchEnded():
                 value = event.best.get("gradient_clip_val")
                 header.use_clip.offer(dict(event.best), format.rate(value) if value else "", event.reason, self._bench.settings)
-            case SpeedSearchEnded():
-                name = next((name for name in form.found if name in event.best), None)
+            case SpeedSearchEnded() | DecaySearchEnded():
+                own = "weight_decay" if isinstance(event, DecaySearchEnded) else None
+                name = next((name for name in form.found if name in event.best), own)
                 if name is not None:
-                    text = ", ".join(f"{key}={value}" for key, value in event.best.items())
+                    text = format.assignments(event.best)
                     form.found[name].offer(dict(event.best), text, event.reason, self._bench.settings)
             case _:
                 pass
@@ -123,7 +149,7 @@ class Finders:
             return
         changes, text, many = {"batch_size": event.best}, str(event.best), event.accumulate_grad_batches
         if many is not None:
-            changes["accumulate_grad_batches"], text = many, f"{many} x {event.best}"
+            changes["accumulate_grad_batches"], text = many, texts.accumulated(many, event.best)
         header.use_batch_size.offer(changes, text, event.ended, self._bench.settings)
 
 

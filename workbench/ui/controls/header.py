@@ -1,10 +1,9 @@
-"""The header: batch size, learning rate, clip and epochs, with their finders and what these found."""
+"""Makes the header: batch size, learning rate, clip and epochs, with their finders and what these found."""
 
 from __future__ import annotations
 
 import html
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +12,13 @@ import ipywidgets as widgets
 
 from workbench.launch.select_launcher import ranks
 from workbench.settings import Settings, SettingsError
-from workbench.tuners.effective_batch import effective_batch
-from workbench.ui.controls import setting_control
+from workbench.tuners.batch_size.effective_batch import effective_batch
+from workbench.ui import texts
+from workbench.ui.controls.setting_control import Control, SettingControls, tooltip
 from workbench.ui.controls.widget_utils import shown
 
-Edited = Callable[[str, Any], None]
 LOWEST, HIGHEST, STEP = -7, 1, 0.02
-"""The slider's decades. The number box takes any rate; one outside is shown at the slider's end."""
+"""The slider's decades. The box takes any rate; one outside is shown at the slider's end."""
 
 
 class Found(widgets.Button):  # type: ignore[misc]
@@ -43,7 +42,7 @@ class Found(widgets.Button):  # type: ignore[misc]
     def settle(self, settings: Settings) -> None:
         """These settings are in use now."""
         self._used = all(_near(value, getattr(settings, name)) for name, value in self._changes.items())
-        self.description = f"{self._text} in use" if self._used else f"Use {self._text}"
+        self.description = texts.in_use(self._text) if self._used else texts.use(self._text)
         (self.add_class if self._used else self.remove_class)("wb-used")
         shown(self, bool(self._changes))
 
@@ -65,84 +64,68 @@ class Finding:
 
 
 class Header(widgets.Box):  # type: ignore[misc]
-    """The four steps. `edited(name, value)` is called when the user changes one; `show` never calls it."""
+    """The four steps. `slid(lr)` is called when the user moves the slider; `show` never calls it."""
 
-    def __init__(self, settings: Settings, edited: Edited, finding: Finding, optimizers: int = 1) -> None:
-        self._edited = edited
-        self._here = threading.local()
-        """`showing` is set in the thread that updates the controls: its changes are not the user's."""
-        self.batch_size = _bare(setting_control.make("batch_size", settings.batch_size), "Batch size", "82px")
-        self.clip = _bare(setting_control.make("gradient_clip_val", settings.gradient_clip_val), "Clip, 0: off", "82px")
-        self.epochs = _bare(setting_control.make("max_epochs", settings.max_epochs), "Epochs", "72px")
-        self.lr = _bare(setting_control.make("lr", settings.lr), "Learning rate", "96px")
+    def __init__(self, settings: Settings, controls: SettingControls, slid: Callable[[float], None], finding: Finding, optimizers: int = 1) -> None:
+        self._controls = controls
+        self.batch_size = _bare(controls["batch_size"], texts.BATCH_SIZE, "82px")
+        self.clip = _bare(controls["gradient_clip_val"], texts.CLIPPING_LABEL, "82px")
+        self.epochs = _bare(controls["max_epochs"], texts.EPOCHS, "72px")
+        self.lr = _bare(controls["lr"], texts.LEARNING_RATE, "96px")
         # Not continuous: a continuous slider reports every value back that is set from here, late and a little off,
         # and would undo what was chosen meanwhile.
         self.slider = widgets.FloatLogSlider(
             value=10 ** on_slider(settings.lr), base=10, min=LOWEST, max=HIGHEST, step=STEP, readout_format=".1e", continuous_update=False,
-            layout=widgets.Layout(flex="1 1 70px", width="auto", min_width="70px"), tooltip=setting_control.tooltip("lr"),
+            layout=widgets.Layout(flex="1 1 70px", width="auto", min_width="70px"), tooltip=tooltip("lr"),
         )  # fmt: skip
         self.use_batch_size, self.use_lr, self.use_clip = Found(finding.use), Found(finding.use), Found(finding.use)
         self.keep = widgets.Checkbox(indent=False, layout=widgets.Layout(width="auto")).add_class("wb-keep")
         self.optimizer = widgets.Dropdown(
-            options=[(str(i), i) for i in range(optimizers)], description="of optimizer", layout=widgets.Layout(width="auto"),
-            style={"description_width": "auto"}, tooltip="The optimizer that Find sweeps, and whose curve is shown",
+            options=[(str(i), i) for i in range(optimizers)], description=texts.OPTIMIZER, layout=widgets.Layout(width="auto"),
+            style={"description_width": "auto"}, tooltip=texts.OPTIMIZER_TOOLTIP,
         )  # fmt: skip
         shown(self.optimizer, optimizers > 1)
-        self.find_batch_size = _button("Find", "Try batch sizes for speed and memory", lambda: finding.batch_size(self.keep.value))
-        self.find_lr = _button("Find", "Sweep the learning rate and watch the loss", lambda: finding.lr(self.optimizer.value, False))
+        self.find_batch_size = _button(texts.FIND, texts.FIND_BATCH_SIZE, lambda: finding.batch_size(self.keep.value))
+        self.find_lr = _button(texts.FIND, texts.FIND_LR, lambda: finding.lr(self.optimizer.value, False))
         self.race = _button(
-            "Race", "Sweep, then train four rates around the suggestion for a while: validation batches judge",
+            texts.RACE, texts.RACE_TOOLTIP,
             lambda: finding.lr(self.optimizer.value, True),
         )  # fmt: skip
-        self.find_clip = _button("Find", "Measure the gradient norms of 200 updates, and suggest a clip value", finding.clip_val)
-        self._size_step = _step("①", "Batch size", [self.batch_size.widget, self.find_batch_size, self.keep, self.use_batch_size])
+        self.find_clip = _button(texts.FIND, texts.FIND_CLIP, finding.clip_val)
+        self._size_step = _step("①", texts.BATCH_SIZE, self.batch_size, [self.batch_size.widget, self.find_batch_size, self.keep, self.use_batch_size])
         rate = [self.slider, self.lr.widget, self.find_lr, self.race, self.optimizer, self.use_lr]
         super().__init__([
             self._size_step,
-            _step("②", "Learning rate", rate).add_class("wb-step-lr"),
-            _step("③", "Clip", [self.clip.widget, self.find_clip, self.use_clip], "0: off"),
-            _step("④", "Epochs", [self.epochs.widget]),
+            _step("②", texts.LEARNING_RATE, self.lr, rate).add_class("wb-step-lr"),
+            _step("③", texts.CLIPPING, self.clip, [self.clip.widget, self.find_clip, self.use_clip], texts.CLIPPING_NOTE),
+            _step("④", texts.EPOCHS, self.epochs, [self.epochs.widget]),
         ])  # fmt: skip
         self.add_class("wb-four")
-        for control in (self.batch_size, self.clip, self.epochs, self.lr):
-            # The value that the user sent, not the present one: another thread may have shown the old settings over it.
-            control.widget.observe(lambda change, control=control: self._changed(control.name, control.means(change["new"])), "value")
-        self.slider.observe(lambda change: self._changed("lr", rounded(change["new"])), "value")
+        self.slider.observe(lambda change: None if controls.shows else slid(rounded(change["new"])), "value")
         self.optimizer.observe(lambda change: finding.look_at(change["new"]), "value")
         self.show(settings)
 
     def show(self, settings: Settings) -> None:
-        """Set the controls to these settings."""
-        self._here.showing = True
-        try:
-            for control in (self.batch_size, self.clip, self.epochs, self.lr):
-                value = getattr(settings, control.name)
-                if control.read() != value:
-                    control.write(value)
+        """Bring what is beside the boxes to these settings."""
+        with self._controls.showing():
             if on_slider(self.slider.value) != on_slider(settings.lr):
                 self.slider.value = 10 ** on_slider(settings.lr)
-            self.epochs.widget.placeholder = "–" if settings.epochs is None else str(settings.epochs)
+            self.epochs.widget.placeholder = texts.NO_NUMBER if settings.epochs is None else str(settings.epochs)
             self.use_lr.settle(settings)
             self.use_batch_size.settle(settings)
             self.use_clip.settle(settings)
             self._show_kept(settings)
-            self._size_step.children[0].value = _name("①", "Batch size", _each(settings))
-        finally:
-            self._here.showing = False
+            self._size_step.children[0].value = _name("①", texts.BATCH_SIZE, _each(settings))
 
     def _show_kept(self, settings: Settings) -> None:
         """Show how many samples an update has now, which the search for a batch size can keep."""
         try:
-            kept, why = str(effective_batch(settings, ranks(settings))), "Search with as many samples in an update as now"
+            kept, why = str(effective_batch(settings, ranks(settings))), texts.KEEP_TOOLTIP
         except SettingsError as error:
             kept, why = "", str(error)
             self.keep.value = False
         self.keep.disabled = not kept
-        self.keep.description, self.keep.tooltip = f"keep {kept} an update" if kept else "keep the update's size", why
-
-    def _changed(self, name: str, value: Any) -> None:
-        if not getattr(self._here, "showing", False):
-            self._edited(name, value)
+        self.keep.description, self.keep.tooltip = texts.keep(kept) if kept else texts.KEEP, why
 
 
 def on_slider(lr: float) -> float:
@@ -163,8 +146,8 @@ def _near(value: Any, current: Any) -> bool:
     return math.isclose(value, current, rel_tol=1e-3) if numbers else bool(value == current)
 
 
-def _bare(control: setting_control.Control, title: str, width: str) -> setting_control.Control:
-    """Hide a label whose step's title says the same; screen readers still get it (panel.css)."""
+def _bare(control: Control, title: str, width: str) -> Control:
+    """Hide a label whose step's title says the same; screen readers still get it (controls/controls.css)."""
     control.widget.description = title
     control.widget.layout.width = width
     control.widget.style.description_width = "0"
@@ -177,8 +160,10 @@ def _button(text: str, tooltip: str, clicked: Callable[[], None]) -> widgets.But
     return button
 
 
-def _step(number: str, title: str, parts: list[widgets.Widget], note: str = "") -> widgets.VBox:
-    return widgets.VBox([widgets.HTML(_name(number, title, note)), widgets.HBox(parts)]).add_class("wb-step")
+def _step(number: str, title: str, control: Control, parts: list[widgets.Widget], note: str = "") -> widgets.VBox:
+    row = widgets.HBox(parts)
+    control.stands_in(row)
+    return widgets.VBox([widgets.HTML(_name(number, title, note)), row]).add_class("wb-step")
 
 
 def _name(number: str, title: str, note: str) -> str:
@@ -192,4 +177,4 @@ def _each(settings: Settings) -> str:
         count = ranks(settings)
     except SettingsError:  # the error comes when a job is started
         return ""
-    return f"each of {count}" if count > 1 else ""
+    return texts.each_of(count) if count > 1 else ""

@@ -6,13 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from workbench.events import Event, RunEnded, RunStarted, StepsDone
+from workbench.runs.brief import RunBrief
 from workbench.runs.setting_text import same, text
 from workbench.settings import Settings, SettingsError
 from workbench.techniques.stopping import reached
-from workbench.ui import format
+from workbench.ui import format, texts
 
-LIVE = {"lr": "lr", "gradient_clip_val": "clip", "accumulate_grad_batches": "accumulation"}
-"""What the run buttons can change in a running fit, and the names that they show."""
+LIVE = tuple(texts.LIVE)
+"""What the run buttons can change in a running fit."""
+GOING = ("queued", "running", "paused")
+"""The states of a job that waits or runs."""
 LENGTHS = ("max_epochs", "max_steps", "max_time")
 """A fit that came to its end has more to do with another one of these."""
 
@@ -24,7 +27,7 @@ def more_to_do(jobs: Iterable[Any], now: Settings) -> dict[str, Any] | None:
     controls, if that leaves more to do. A deleted one cannot be continued.
     """
     fits = [job for job in jobs if job.kind == "fit"]
-    if any(job.status in ("queued", "running", "paused") for job in fits):
+    if any(job.status in GOING for job in fits):
         return None
     begun = [job for job in fits if any(isinstance(event, RunStarted) for event in job.events)]
     if not begun or begun[-1].settings.fast_dev_run or _gone(begun[-1]):
@@ -36,6 +39,41 @@ def more_to_do(jobs: Iterable[Any], now: Settings) -> dict[str, Any] | None:
     then = begun[-1].settings
     other = {name: getattr(now, name) for name in LENGTHS if not same(getattr(now, name), getattr(then, name))}
     return other if other and _leaves_more(begun[-1].events, then, other) else None
+
+
+def lengths(run: RunBrief, now: Settings) -> dict[str, Any]:
+    """The lengths with which a recorded run is continued: of one that came to its end, those in the controls that differ."""
+    if run.status != "finished":
+        return {}
+    then = _settings(run)
+    return {name: getattr(now, name) for name in LENGTHS if not same(getattr(now, name), getattr(then, name))}
+
+
+def why_not_continued(run: RunBrief, resumable: bool, now: Settings, parameters: int) -> str:
+    """Why a recorded run cannot be continued by a model of so many parameters; "": it can. resumable: it has a checkpoint."""
+    if run.unseen:
+        return texts.MAY_STILL_RUN
+    if run.status in GOING:
+        return texts.NOT_ENDED
+    if run.model[1] not in (None, parameters):
+        return texts.another_model(run.model[0])
+    if not resumable:
+        return texts.NO_CHECKPOINT
+    if run.status != "finished":
+        return ""
+    epochs = int(run.curve[-1, 1] + 1e-6) if len(run.curve) else 0
+    try:
+        longer = _settings(run).replace(**lengths(run, now))
+    except SettingsError as error:
+        return str(error)
+    ended = reached(longer, run.step, epochs, run.seconds)
+    if ended is None and lengths(run, now):
+        return ""
+    return texts.at_its_end(ended or texts.EARLY_STOPPING)
+
+
+def _settings(run: RunBrief) -> Settings:
+    return Settings.make(**{name: value for name, value in run.settings.items() if name in Settings.model_fields})
 
 
 def _leaves_more(events: Sequence[Event], then: Settings, other: Mapping[str, Any]) -> bool:
@@ -62,7 +100,7 @@ def differences(now: Settings, in_run: Mapping[str, Any]) -> dict[str, Any]:
 
 def in_words(changes: Mapping[str, Any]) -> str:
     """'lr 3.2e-3, clip off, accumulation 4'."""
-    return ", ".join(f"{LIVE[name]} {_value(value)}" for name, value in changes.items())
+    return ", ".join(f"{texts.LIVE[name]} {_value(value)}" for name, value in changes.items())
 
 
 def _gone(job: Any) -> bool:
@@ -71,5 +109,5 @@ def _gone(job: Any) -> bool:
 
 def _value(value: Any) -> str:
     if value is None:
-        return "off"
+        return texts.OFF
     return format.rate(value) if isinstance(value, float) else text(value)

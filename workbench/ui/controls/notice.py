@@ -1,4 +1,4 @@
-"""Notices: errors, warnings and messages, shown above the canvas until they are closed."""
+"""Shows notices (errors, warnings and messages) above the canvas until they are closed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal
 
 import ipywidgets as widgets
 
+from workbench.ui import texts
 from workbench.ui.controls.widget_utils import shown
 
 Level = Literal["info", "warning", "error"]
@@ -16,6 +17,8 @@ _CLASSES = {"info": "wb-info", "warning": "wb-warning", "error": "wb-error-notic
 _KEPT = 4
 """The most notices at once. Beyond it the oldest that is not an error is removed, or else the oldest."""
 _LONGEST = 1500
+CLICKED = "clicked"
+"""The key of notices about clicks that failed: they are of no interest any more when the next job starts."""
 
 
 class Notice(widgets.HBox):  # type: ignore[misc]
@@ -26,7 +29,7 @@ class Notice(widgets.HBox):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._text = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", width="auto")).add_class("wb-notice")
         close = widgets.Button(
-            icon="times", tooltip="Put these notices away", layout=widgets.Layout(width="30px", flex="0 0 auto")
+            icon="times", tooltip=texts.CLOSE_NOTICES, layout=widgets.Layout(width="30px", flex="0 0 auto")
         )
         close.on_click(lambda _: self.clear())
         super().__init__([self._text, close])
@@ -55,14 +58,14 @@ class Notice(widgets.HBox):  # type: ignore[misc]
         words = str(error).strip() or type(error).__name__
         plain = type(error).__module__.startswith("workbench")
         said = words if plain else f"{type(error).__name__}: {words}"
-        self.say(f"{doing}: {said}" if doing else said, "error", about)
+        self.say(texts.failed(doing, said) if doing else said, "error", about)
 
     def attempt(self, doing: str, call: Callable[[], object]) -> None:
         """Call it for the user who clicked; an error becomes a notice that begins with what was attempted."""
         try:
             call()
         except Exception as error:  # noqa: BLE001 - shown to the person who clicked
-            self.error(error, doing)
+            self.error(error, doing, CLICKED)
 
     def drop(self, about: str) -> None:
         """Remove a notice that no longer applies."""

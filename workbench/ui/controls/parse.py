@@ -6,31 +6,14 @@ import ast
 from typing import Any
 
 from workbench.settings import Settings, SettingsError, metadata_of
+from workbench.ui import texts
 
 _NOTHING = ("none", "off")
 _WORDS = {"yes": True, "on": True, "true": True, "no": False, "false": False}
-_DEFAULTS = {
-    "weight_decay": "the optimizer's own",
-    "accumulate_grad_batches": "1, or {0: 8, 4: 4}",
-    "early_stopping": "none; val_loss, say, or EarlyStopping(monitor='val_loss', patience=5)",
-    "swa_lrs": "as scheduled",
-    "truncated_bptt_steps": "off",
-    "find_lr_at": "none, or 0, 5",
-    "find_batch_size_at": "none, or 0",
-    "val_check_interval": "each epoch (1.0)",
-    "compile": "off",
-    "max_time": "none, or 00:01:30:00",
-    "max_steps": "no limit",
-    "check_val_every_n_epoch": "every (1)",
-    "checkpoint_every": "epochs 10 min apart",
-    "monitor": "val_loss, if any",
-    "devices": "auto, or 2, or [0, 2]",
-    "launch": "your own config",
-}
 
 
 class ParseError:
-    """Text that is neither a value nor a word. No setting takes it, so the error names it as it was typed."""
+    """Text that is neither a value nor a word. No setting takes it, so the error names what was typed."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -70,13 +53,13 @@ def settled(name: str, value: Any) -> tuple[Any] | None:
 def default(name: str) -> str:
     """The default, in words."""
     value = Settings.model_fields[name].default
-    if name in _DEFAULTS:
-        return _DEFAULTS[name]
+    if name in texts.DEFAULTS:
+        return texts.DEFAULTS[name]
     if value is None or value == ():
-        return "none"
+        return texts.NONE
     if isinstance(value, int | float) and not value:
-        return f"off ({value})"
-    return "all (1.0)" if value == 1.0 and metadata_of(name).unit == "batches or a fraction" else str(value)
+        return texts.off(value)
+    return texts.all_of_it(value) if value == 1.0 and metadata_of(name).unit == "batches or a fraction" else str(value)
 
 
 def _nothing(name: str, typed: str) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.events import (
+    Annotated,
     BenchEvent,
     Called,
     Compared,
@@ -27,38 +28,48 @@ from workbench.events import (
 )  # fmt: skip
 from workbench.runs import read
 from workbench.runs.brief import RunBrief
+from workbench.runs.checkpoints import list_checkpoints
+from workbench.runs.folder.annotations import read_annotations
 from workbench.runs.record.event_log import newest, now
 from workbench.runs.record.follow import Tail
 from workbench.runs.record.sequence import stream
 from workbench.runs.record.stream import joined
+from workbench.ui import texts
 from workbench.ui.bench import Bench
-from workbench.ui.canvas.messages import cut
-from workbench.ui.canvas.runs.past_curves import BEHIND
-from workbench.ui.canvas.runs.runs_table import RunsTable, listed
+from workbench.ui.canvas.runs.past_curves import PREVIOUS
+from workbench.ui.canvas.runs.pending_deletions import PendingDeletions
+from workbench.ui.canvas.runs.runs_table import RunsTable, listed, moving
+from workbench.ui.canvas.transport.messages import cut
 from workbench.ui.canvas.widget import LiveView
 from workbench.ui.controls.widget_utils import aside
 
 EVERY = 0.5
 """Seconds between two reads of the record of a shown run that another process still writes."""
-_OF_NO_RUN = Called | SettingsSet | Message | Shown | Compared | Deleted
+_OF_NO_RUN = Called | SettingsSet | Message | Shown | Compared | Deleted | Annotated
 
 
 class RunHistory:
     """Shows past runs: their table, their curves on the canvas, and a recorded run in place of the live one.
 
     The panel calls `on_event` with every event before it draws it, on one thread. seen: returns the jobs whose plots are shown.
+    listed: called when the table was read.
     """
 
     def __init__(
-        self, bench: Bench, canvas: LiveView, seen: Callable[[], Iterable[Any]], failed: Callable[[Exception, str], None]
-    ) -> None:
-        self._root, self._canvas, self._seen, self._failed = bench.root, canvas, seen, failed
+        self, bench: Bench, canvas: LiveView, seen: Callable[[], Iterable[Any]], failed: Callable[[Exception, str], None],
+        listed: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._root, self._canvas, self._seen, self._failed, self._listed = bench.root, canvas, seen, failed, listed
         self._model = (bench.summary.name, bench.summary.parameters)
-        self._table = RunsTable(bench.root, self._list, lambda error: failed(error, "Runs"))
+        self._table = RunsTable(bench.root, self._list, self._move, lambda error: failed(error, texts.ACTIONS["runs"]))
+        self.deletions = PendingDeletions(lambda run: bench.delete(run), lambda pending: canvas.put("deleting", pending), lambda error: failed(error, texts.ACTIONS["delete"]))
         self._looked_at = False
         """A panel that nobody sees reads nothing."""
+        self._noted: set[str] = set()
+        """The runs whose notes were sent."""
         self._briefs: list[RunBrief] = []
-        self._behind: list[RunBrief] = []
+        self._resumable: set[str] = set()
+        self._previous: list[RunBrief] = []
         self._fit = ""
         """The fit of the loss plot."""
         self._shown = ""
@@ -82,8 +93,9 @@ class RunHistory:
             self._table.refresh()
 
     def close(self) -> None:
-        """Stop reading and drawing."""
+        """Stop reading and drawing. Runs whose deletion can still be undone stay."""
         self._table.close()
+        self.deletions.close()
         with self._drawing:
             self._shown, self._turn = "", self._turn + 1
 
@@ -103,7 +115,7 @@ class RunHistory:
                     self._live_fit = event.run
                     self._look_at(event.run)
                     self.refresh()
-            case RunEnded():
+            case RunEnded() | Annotated():
                 self.refresh()
             case _:
                 pass
@@ -114,6 +126,11 @@ class RunHistory:
     def lets_through(self, event: BenchEvent) -> bool:
         """Whether an event is drawn now."""
         return not self._shown or isinstance(event, _OF_NO_RUN)
+
+    @property
+    def runs(self) -> list[tuple[RunBrief, bool]]:
+        """The listed runs, newest first, and whether they have a checkpoint from which a fit can continue."""
+        return [(one, one.id in self._resumable) for one in self._briefs]
 
     # -- one that is shown again
 
@@ -126,7 +143,7 @@ class RunHistory:
         if run:
             self._canvas.put("opened", {"run": cut(run, 80)})
             self._look_at(run)
-            aside(lambda: self._draw(run, turn), lambda error: self._failed(error, f"Show {run}"), "show")
+            aside(lambda: self._draw(run, turn), lambda error: self._failed(error, texts.show_run(run)), "show")
         elif before:
             self._canvas.put("opened", None)
             self._draw_live()
@@ -142,7 +159,7 @@ class RunHistory:
                 return
             self._canvas.anew(first)
         if self._draw_all(events, turn) and not record.over:
-            aside(lambda: self._draw_on(record, turn), lambda error: self._failed(error, f"Show {run}"), "follow")
+            aside(lambda: self._draw_on(record, turn), lambda error: self._failed(error, texts.show_run(run)), "follow")
 
     def _draw_on(self, record: Record, turn: int) -> None:
         """Draw what another bench or another process still writes."""
@@ -160,7 +177,7 @@ class RunHistory:
                 try:
                     self._canvas.draw(event)
                 except Exception as error:  # noqa: BLE001 - shown; the others are drawn
-                    self._failed(error, "Show")
+                    self._failed(error, texts.ACTIONS["show"])
             self._canvas.wake()
         return self._turn == turn
 
@@ -173,26 +190,39 @@ class RunHistory:
         later = next((place for place, event in enumerate(reversed(newest(events))) if event is self._last), 0)
         return islice(stream(events), len(events) - later)
 
-    # -- the table, and the curves behind the loss
+    # -- the table, and the losses of previous runs
 
     def _list(self, briefs: list[RunBrief], count: int) -> None:
-        self._canvas.put("runs", listed(briefs, count))
+        annotated = {one.id: read_annotations(one.path) for one in briefs if one.path is not None}
+        for run, added in annotated.items():
+            if added.notes or run in self._noted:  # each on its own: all of them are more than a message holds
+                self._noted.add(run)
+                self._canvas.put(f"notes.{run}", added.notes)
+        self._canvas.put("runs", listed(briefs, count, annotated))
+        self._canvas.put("moving", [])
+        self.deletions.settle({one.id for one in briefs})
+        resumable = {one.id for one in briefs if one.status in read.OVER and one.path is not None and list_checkpoints(one.path)}
         with self._placing:
-            self._briefs = briefs
-            self._put_behind()
+            self._briefs, self._resumable = briefs, resumable
+            self._put_previous()
+        self._listed()
+
+    def _move(self, briefs: list[RunBrief]) -> None:
+        """Show the present values of running runs."""
+        self._canvas.put("moving", [moving(one) for one in briefs])
 
     def _look_at(self, fit: str) -> None:
         with self._placing:
             self._fit = fit
-            self._put_behind()
+            self._put_previous()
 
-    def _put_behind(self) -> None:
-        """Draw the last finished fits of this model behind the loss, except for the shown one."""
+    def _put_previous(self) -> None:
+        """Draw the losses of the last finished fits of this model in grey, except for the shown one."""
         fits = [one for one in self._briefs if one.id != self._fit and one.status in read.OVER and one.model == self._model]
-        behind = [one for one in fits if len(one.curve)][:BEHIND]
-        if behind != self._behind:
-            self._behind = behind
-            self._canvas.put_behind(behind)
+        previous = [one for one in fits if len(one.curve)][:PREVIOUS]
+        if previous != self._previous:
+            self._previous = previous
+            self._canvas.put_previous(previous)
 
     # -- those compared
 
@@ -206,7 +236,7 @@ class RunHistory:
                 if self._compared == runs:  # the user has not closed it meanwhile
                     self._canvas.put_compared(briefs)
 
-        aside(work, lambda error: self._failed(error, "Compare"), "compare")
+        aside(work, lambda error: self._failed(error, texts.ACTIONS["compare"]), "compare")
 
     def _deleted(self, run: str) -> None:
         if run == self._shown:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from workbench.ui.canvas.messages import cut
+from workbench.ui import texts
+from workbench.ui.canvas.transport.messages import cut
 
 PART = 30_000
 """Bytes of a part as JSON: one fits into a message."""
@@ -50,5 +51,5 @@ def _parts(text: str) -> list[str]:
         parts.append(cut(text, PART))
         text = text[len(parts[-1]) :]
     if text:
-        parts[-1] += "\n# … cut here; the written file is whole.\n"
+        parts[-1] += texts.SCRIPT_CUT
     return parts

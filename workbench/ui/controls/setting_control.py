@@ -1,42 +1,128 @@
-"""Makes the control of one setting from its type, bounds and metadata in `workbench.settings`."""
+"""Makes the control of each setting from its type and metadata in `workbench.settings`, and keeps what was typed until it is valid."""
 
 from __future__ import annotations
 
+import contextlib
+import html
+import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import ipywidgets as widgets
-from annotated_types import Ge, Gt, Le, Lt
-from pydantic.fields import FieldInfo
 
-from workbench.runs import setting_text
-from workbench.settings import Settings, SettingsError, metadata_of
+from workbench.runs.setting_text import same, typed
+from workbench.settings import Settings, metadata_of
+from workbench.ui import texts
 from workbench.ui.controls import parse
+from workbench.ui.controls.widget_utils import shown
 
-_HUGE = 10**12
 
-
-@dataclass(frozen=True)
 class Control:
-    """A widget for setting `name`. `means`, `read` and `write` use the setting's own values."""
+    """The widget of setting `name`. `means`, `read` and `write` use the setting's own values."""
 
-    name: str
-    widget: widgets.Widget
-    means: Callable[[Any], Any]
-    """The setting's value for a value of the widget."""
-    write: Callable[[Any], None]
-    text: bool = False
-    """Whether it is a line of text, which may hold an invalid value."""
+    def __init__(self, name: str, widget: widgets.Widget, means: Callable[[Any], Any], write: Callable[[Any], None]) -> None:
+        self.name, self.widget, self.means, self.write = name, widget, means, write
+        self.why = ""
+        """Why what it shows was refused; "": it is the setting's value."""
+        self._row: widgets.Box | None = None
+        self._reason: widgets.HTML | None = None
 
     def read(self) -> Any:
         """The shown value."""
         return self.means(self.widget.value)
 
-    def refused(self) -> bool:
-        """Whether its text is not a valid value."""
-        return self.text and parse.settled(self.name, self.read()) is None
+    def stands_in(self, row: widgets.Box) -> None:
+        """Name the box that holds the widget: the reason for a refusal is added at its end."""
+        self._row = row
+
+    def mark(self, why: str) -> None:
+        """Show why the value is refused, below it; "": it is not, or no longer."""
+        if why == self.why:
+            return
+        self.why = why
+        (self.widget.add_class if why else self.widget.remove_class)("wb-refused")
+        if self._row is None:
+            return
+        if self._reason is None:
+            # Made when it is first needed, and added at the end: what is before it in the page is not drawn again.
+            self._reason = widgets.HTML().add_class("wb-why")
+            self._row.children = (*self._row.children, self._reason)
+        text = why[:1].upper() + why[1:] if why.partition(" ")[0].isalpha() else why  # which may begin with a setting's name
+        self._reason.value = f'<span role="alert">⚠ {html.escape(text)}</span>' if why else ""
+        shown(self._reason, bool(why))
+
+
+class SettingControls:
+    """The controls of all settings. What a person enters stays until it is valid, or until the setting is changed elsewhere.
+
+    edited(name, value): sets it, and returns why that was refused, or "". refused(): the refused ones have changed.
+    """
+
+    def __init__(self, settings: Settings, edited: Callable[[str, Any], str], refused: Callable[[], None]) -> None:
+        self._settings, self._edited, self._refused = settings, edited, refused
+        self._here = threading.local()
+        """`showing` is set in the thread that updates the controls: its changes are not the user's. `entered` names the control
+        whose new value this thread sets.
+        """
+        self._controls = {name: make(name, getattr(settings, name)) for name in Settings.model_fields}
+        for control in self._controls.values():
+            # The value that the user sent, not the present one: another thread may have shown the old settings over it.
+            control.widget.observe(lambda change, control=control: self._changed(control, change["new"]), "value")
+
+    def __getitem__(self, name: str) -> Control:
+        return self._controls[name]
+
+    @property
+    def refused(self) -> list[str]:
+        """The settings whose entered values were refused."""
+        return [name for name, control in self._controls.items() if control.why]
+
+    @contextlib.contextmanager
+    def showing(self) -> Iterator[None]:
+        """Inside, this thread's changes of the controls are not the user's."""
+        before, self._here.showing = self.shows, True
+        try:
+            yield
+        finally:
+            self._here.showing = before
+
+    @property
+    def shows(self) -> bool:
+        """Whether this thread updates the controls."""
+        return getattr(self._here, "showing", False)
+
+    def show(self, settings: Settings) -> None:
+        """Set the controls to these settings. A refused value stays where its setting has not changed."""
+        before, self._settings = self._settings, settings
+        with self.showing():
+            for name, control in self._controls.items():
+                value = getattr(settings, name)
+                if control.why and same(value, getattr(before, name)) and name != getattr(self._here, "entered", ""):
+                    continue
+                self._mark(control, "")
+                if not same(control.read(), value):
+                    control.write(value)
+
+    def _changed(self, control: Control, entered: Any) -> None:
+        if self.shows:
+            return
+        self._here.entered = control.name
+        try:
+            why = self._edited(control.name, control.means(entered))
+        finally:
+            self._here.entered = ""
+        with self.showing():
+            if why:
+                control.widget.value = entered
+            self._mark(control, why)
+
+    def _mark(self, control: Control, why: str) -> None:
+        changes = bool(control.why) != bool(why)
+        control.mark(why)
+        if changes:
+            self._refused()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,53 +132,38 @@ class Shape:
     types: tuple[type, ...]
     choices: tuple[Any, ...]
     optional: bool
-    low: float | None
-    high: float | None
 
 
 def shape(name: str) -> Shape:
     """The shape of setting `name`."""
-    field = Settings.model_fields[name]
-    plain, choices, optional = _flatten(field.annotation)
-    low, high = _bounds(field)
-    return Shape(plain, choices, optional, low, high)
+    return Shape(*_flatten(Settings.model_fields[name].annotation))
 
 
 def make(name: str, value: Any) -> Control:
     """The control for setting `name`, showing `value`."""
     s = shape(name)
     if s.types == (bool,) and s.choices:
-        made = _choice(name, {"no": False, "yes": True} | {str(c): c for c in s.choices})
+        made = _choice(name, {texts.NO: False, texts.YES: True} | {str(c): c for c in s.choices})
     elif s.types == (bool,):
         made = _choice(name, _BOOLEANS) if s.optional else _checkbox(name)
     elif s.choices and not s.types:
-        made = _choice(name, {str(c): c for c in s.choices} | ({_NONE.get(name, "none"): None} if s.optional else {}))
-    elif len(s.types) == 1 and s.types[0] in (int, float) and not s.choices and (not s.optional or zero_is_off(name)):
-        made = _number(name, s)
+        made = _choice(name, {str(c): c for c in s.choices} | ({_NONE.get(name, texts.NONE): None} if s.optional else {}))
     else:
-        made = _written(name)
+        made = _text(name, s)
     made.write(value)
     return made
-
-
-def zero_is_off(name: str) -> bool:
-    """Whether 0 means None for this setting, so that a number box can say both."""
-    try:
-        return shape(name).optional and getattr(Settings.make(**{name: 0}), name) is None
-    except SettingsError:
-        return False
 
 
 def tooltip(name: str) -> str:
     """What a setting means, with its unit."""
     unit = metadata_of(name).unit
     both = {int, float} <= set(shape(name).types)
-    kinds = " A whole number counts; one with a point, like 1.0, is a fraction." if both else ""
+    kinds = texts.WHOLE_OR_FRACTION if both else ""
     return f"{Settings.model_fields[name].description}{f' ({unit})' if unit else ''}{kinds}"
 
 
-_BOOLEANS = {"auto": None, "yes": True, "no": False}
-_NONE = {"monitor_mode": "by its name"}
+_BOOLEANS = {texts.AUTO: None, texts.YES: True, texts.NO: False}
+_NONE = {"monitor_mode": texts.MONITOR_MODE_BY_NAME}
 """The name of None where it is not "none"."""
 _WIDE = {"description_width": "184px"}  # as long as the longest name, marked
 
@@ -116,37 +187,21 @@ def _choice(name: str, options: dict[str, Any]) -> Control:
     return Control(name, box, lambda word: options[word], lambda value: setattr(box, "value", words[value]))
 
 
-def _number(name: str, s: Shape) -> Control:
-    """A number box. Strict bounds are left to Settings, whose message says more than a box that jumps back."""
-    low = s.low if s.low is not None else -_HUGE
-    high = s.high if s.high is not None else _HUGE
-    box: widgets.Widget
-    if s.types[0] is int:
-        box = widgets.BoundedIntText(min=int(low), max=int(high), **_common(name))
-    else:
-        box = widgets.BoundedFloatText(min=low, max=high, step=None, **_common(name))
-    off = s.optional
-
-    def means(number: Any) -> Any:
-        return None if off and number == 0 else number
-
-    return Control(name, box, means, lambda value: setattr(box, "value", 0 if value is None else value))
-
-
-def _written(name: str) -> Control:
-    """A line of text, for what may be None or of several kinds: a number, a word, a dict. Empty is the default."""
+def _text(name: str, s: Shape) -> Control:
+    """A line of text: a number, or what may be None or of several kinds. Empty is the default."""
     default = Settings.model_fields[name].default
-    box = widgets.Text(placeholder=parse.default(name), continuous_update=False, **_common(name))
+    number = s.types in ((int,), (float,)) and not s.optional  # a person reads its default as any other value
+    box = widgets.Text(placeholder=typed(name, default) if number else parse.default(name), continuous_update=False, **_common(name))
 
     def write(value: Any) -> None:
-        box.value = "" if setting_text.same(value, default) else setting_text.typed(name, value)
+        box.value = "" if not number and same(value, default) else typed(name, value)
 
-    def means(line: Any) -> Any:
-        value = parse.read(name, line, bool in shape(name).types)
+    def means(line: str) -> Any:
+        value = parse.read(name, line, bool in s.types)
         settled = parse.settled(name, value)
         return value if settled is None else settled[0]
 
-    return Control(name, box, means, write, text=True)
+    return Control(name, box, means, write)
 
 
 def _flatten(annotation: Any) -> tuple[tuple[type, ...], tuple[Any, ...], bool]:
@@ -164,18 +219,3 @@ def _flatten(annotation: Any) -> tuple[tuple[type, ...], tuple[Any, ...], bool]:
     if annotation is type(None):
         return (), (), True
     return (origin or annotation,), (), False
-
-
-def _bounds(field: FieldInfo) -> tuple[float | None, float | None]:
-    low: Any = None
-    high: Any = None
-    for rule in field.metadata:
-        if isinstance(rule, Ge):
-            low = rule.ge
-        elif isinstance(rule, Gt):
-            low = rule.gt
-        elif isinstance(rule, Le):
-            high = rule.le
-        elif isinstance(rule, Lt):
-            high = rule.lt
-    return low, high

@@ -40,19 +40,25 @@ def _under(lock: AbstractContextManager[Any], call: Callable[..., None]) -> Call
     return locked
 
 
-def tree(root: widgets.Widget) -> Iterator[widgets.Widget]:
-    """A widget and everything inside it, layouts and styles too: each is a model with a comm of its own."""
-    yield root
-    for part in ("layout", "style"):
-        if isinstance(held := getattr(root, part, None), widgets.Widget):
+def tree(root: widgets.Widget, seen: set[widgets.Widget] | None = None) -> Iterator[widgets.Widget]:
+    """A widget and everything inside it, each once, layouts and styles too: each is a model with a comm of its own."""
+    seen = set() if seen is None else seen
+    for held in (root, getattr(root, "layout", None), getattr(root, "style", None)):
+        if isinstance(held, widgets.Widget) and held not in seen:
+            seen.add(held)
             yield held
     for child in getattr(root, "children", ()):
-        yield from tree(child)
+        yield from tree(child, seen)
 
 
 def shown(widget: widgets.Widget, visible: bool) -> None:
     """Show or hide a widget."""
     widget.layout.display = None if visible else "none"
+
+
+def off(button: widgets.Button, is_off: bool) -> None:
+    """Show that a button does nothing now. It is not disabled, which would take the keyboard's focus from it."""
+    (button.add_class if is_off else button.remove_class)("wb-off")
 
 
 def aside(work: Callable[[], None], failed: Callable[[Exception], None], name: str) -> None:

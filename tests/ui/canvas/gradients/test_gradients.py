@@ -8,22 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.instruments.test_layer_groups import BLOCK, a_stack
 from tests.ui.canvas.test_widget import Screen, started
 from tests.ui.fakes import FakeBench
 from workbench.events import Called, Changed, Floats, RunEnded, SettingsSet, StatusChanged, StepsDone, pack
 from workbench.settings import Settings
 from workbench.ui.canvas.gradients import layers as of_layers
-from workbench.ui.canvas.gradients.layer_groups import in_order, rows
-from workbench.ui.canvas.messages import LIMIT
+from workbench.ui.canvas.transport.messages import LIMIT
 from workbench.ui.panel import Panel
 
 CLIPPED = 6
-"""The column of "fit" (extensions/live/src/loss.ts)."""
-BLOCK = ("ln.weight", "ln.bias", "attn.weight", "attn.bias", "mlp.weight", "mlp.bias")
-
-
-def a_stack(blocks: int) -> tuple[str, ...]:
-    return ("wte.weight", *(f"h.{i}.{part}" for i in range(blocks) for part in BLOCK), "head.weight", "head.bias")
+"""The column of "fit" (extensions/live/src/training/loss.ts)."""
 
 
 def norms_of(step: int, table: Floats | np.ndarray[Any, Any], **columns: Any) -> StepsDone:
@@ -46,31 +41,6 @@ def state(screen: Screen) -> dict[str, Any]:
 
 def names(told: list[list[Any]]) -> list[str]:
     return [name for name, _, _ in told]
-
-
-@pytest.mark.parametrize(
-    ("layers", "shown", "some"),
-    [
-        (a_stack(6), 39, ["wte.weight", "h.0.ln.weight", "head.bias"]),
-        (a_stack(12), 39, ["wte.weight", "h.0.ln", "h.11.mlp", "head.bias"]),
-        (a_stack(16), 19, ["wte.weight", "h.0", "h.15", "head.weight", "head.bias"]),
-        (a_stack(100), 36, ["wte.weight", "h.0 … h.2", "h.99", "head"]),
-        (tuple(f"{side}.{i}.w{k}" for side in ("enc", "dec") for i in range(24) for k in range(9)), 36, ["enc.0 … enc.1", "dec.23"]),
-        (tuple(map(str, range(3000))), 40, ["0 … 74"]),
-        (("w",) * 50, 25, ["w … w"]),
-        ((), 0, []),
-    ],
-)
-def test_rows_are_modules_where_layers_are_many(layers: tuple[str, ...], shown: int, some: list[str]) -> None:
-    found = rows(layers)
-    assert len(found) == shown <= 40
-    assert {*some} <= {row.name for row in found}
-    assert [row.first for row in found] == [0, *(row.end for row in found)][: len(found)]
-    assert (found[-1].end if found else 0) == len(layers)
-
-
-def test_layers_of_a_module_are_brought_together() -> None:
-    assert in_order(["a.w", "b.w", "a.b", "c", "b.b"]) == [0, 2, 1, 4, 3]
 
 
 def test_a_module_is_the_largest_of_its_layers_and_opens_from_the_first_update_on() -> None:
@@ -192,7 +162,7 @@ def test_what_measures_ratios_is_said() -> None:
     assert state(screen)["ratios"]["on"] is True
     assert state(screen)["changes"] == [], "it changes nothing that is drawn"
     screen.draw(RunEnded("finished", 2, 1.0), SettingsSet(Settings.make(track_update_ratio=True).model_dump()))
-    assert state(screen)["ratios"] == {"on": True, "words": "The next fit measures update ratios."}
+    assert state(screen)["ratios"] == {"on": True, "words": "The next run measures update ratios."}
 
 
 def test_the_caption_says_what_a_chosen_clip_value_would_have_cut() -> None:

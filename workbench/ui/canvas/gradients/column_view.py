@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.events import Floats
-from workbench.ui.canvas.channels import Buckets, Sent
+from workbench.ui.canvas.transport.channels import Buckets, Sent
 
 Range = tuple[int, int]
 """The first column and the one after the last."""

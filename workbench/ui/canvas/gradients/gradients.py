@@ -1,4 +1,4 @@
-"""A fit's gradients for the canvas: the total norm and its clip line, each layer's norms and update ratios."""
+"""Draws a fit's gradients on the canvas: the total norm and its clip line, each layer's norms and update ratios."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Changed, Floats, RunStarted, StepsDone
-from workbench.plots.clipping import WINDOW, clip_share, suggest_clip, was_cut
 from workbench.plots.smooth import Smoother
-from workbench.ui import format
+from workbench.plots.training.clipping import WINDOW, clip_share, suggest_clip, was_cut
+from workbench.ui import format, texts
 from workbench.ui.canvas.gradients.layers import Layers
-from workbench.ui.canvas.messages import Outbox, cut
+from workbench.ui.canvas.transport.messages import Outbox, cut
 
 CLIPS = 100
 """Clip values that were used one after another; the oldest are dropped."""
@@ -212,23 +212,23 @@ class Gradients:
         if self._broken is not None:
             return
         step = int(event.steps[row])
-        what = "gradient" if np.isfinite(loss[row]) else "loss"
+        of_gradient = bool(np.isfinite(loss[row]))
         self._look_for_life(layers[: row + 1])
         broken = self._wrong(layers)[row] & (np.isinf(layers[row]) | self._alive.any())
         place, where = None, ""
         if broken.any() and not np.isnan(layers[row]).all():
             layer = int(np.argmax(broken))
-            place, where = self.layers.place(layer), f", first in {cut(self._names[layer], 120)}"
-        self._broken = {"step": step, "place": place, "words": f"{what} not finite at update {step}{where}"}
+            place, where = self.layers.place(layer), cut(self._names[layer], 120)
+        self._broken = {"step": step, "place": place, "words": texts.broken(of_gradient, step, where)}
 
     def _tell_ratios(self) -> None:
         on = self._measuring if self._running else self._wanted
         if self.layers.measured:
             said = ""
         elif self._running:
-            said = "The first update ratios come with the next updates." if on else "This run does not measure update ratios yet."
+            said = texts.FIRST_RATIOS if on else texts.NO_RATIOS_YET
         else:
-            said = "The next fit measures update ratios." if on else "The last fit did not measure update ratios."
+            said = texts.RATIOS_NEXT if on else texts.NO_RATIOS
         self._outbox.put("ratios", {"on": on, "words": said})
 
     def _suggest(self) -> float | None:
@@ -246,12 +246,12 @@ class Gradients:
         if not len(norms):
             return ""
         p50, p95 = np.percentile(norms, [50, 95])
-        spread = f"p50 {format.number(float(p50))} · p95 {format.number(float(p95))}"
+        spread = texts.norms(format.number(float(p50)), format.number(float(p95)))
         if not self._clips[-1][1]:
-            return f"no clipping · {spread}{self._would_cut(norms)}"
+            return texts.no_clipping(spread) + self._would_cut(norms)
         if not self._same:
-            return f"the clip value limits {'the 2-norm' if self._by_norm else 'each entry'} and is not drawn among these norms · {spread}"
-        return f"clipped {format.percent(float(self._cut.mean()))} of the last {len(self._cut)} · {spread}{self._would_cut(norms)}"
+            return texts.clip_not_drawn(self._by_norm, spread)
+        return texts.clipped(format.percent(float(self._cut.mean())), len(self._cut), spread) + self._would_cut(norms)
 
     def _would_cut(self, norms: NDArray[np.float64]) -> str:
         """What the value that is set for the next fit would have cut of this one; "" where it is this one's, or off."""
@@ -259,7 +259,7 @@ class Gradients:
         if not value or value == self._clips[-1][1] or not self._by_norm or not self._same or len(self._recent) > 1:
             return ""
         then, now = (format.percent(clip_share([part], value)) for part in (self._first, norms))
-        return f" · {format.number(value)} would cut {then} of the first {len(self._first)} updates, {now} of the last {len(norms)}"
+        return texts.would_clip(format.rate(value), then, len(self._first), now, len(norms))
 
 
 def column(event: StepsDone, name: str) -> NDArray[np.float64]:
@@ -281,5 +281,5 @@ def _last(known: NDArray[np.float64] | None, new: NDArray[np.float64]) -> NDArra
 
 
 def _trend(smoother: Smoother, norm: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Smoothed on a logarithmic scale, as it is drawn: a mean of the norms would follow their spikes."""
+    """Smoothed on the logarithmic scale of the plot: a mean of the norms would follow their spikes."""
     return np.exp(smoother.add(np.log(np.where(norm > 0, norm, np.nan))))

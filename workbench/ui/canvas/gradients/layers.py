@@ -1,4 +1,4 @@
-"""The history of each layer, in bounded memory, and the part of it that the canvas shows.
+"""Keeps the history of each layer, in bounded memory, and selects the part that the canvas shows.
 
 The history of every layer stays here, also of those that no row shows now: a module that is opened is drawn from the
 first update on. The shown rows, the open module and the layers with a line are the same in every view.
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Floats
-from workbench.ui.canvas.channels import Buckets
-from workbench.ui.canvas.gradients import layer_groups
+from workbench.instruments import layer_groups
+from workbench.instruments.layer_groups import Row
 from workbench.ui.canvas.gradients.column_view import ColumnView
-from workbench.ui.canvas.gradients.layer_groups import Row
-from workbench.ui.canvas.messages import cut
+from workbench.ui.canvas.transport.channels import Buckets
+from workbench.ui.canvas.transport.messages import cut
 
 BUCKETS = 512
 """Columns of the heat map at most."""
@@ -26,7 +26,9 @@ MOST_LAYERS = 4000
 PICKED = 5
 """The most layers with a line of their own; the first that was picked is removed."""
 _NAME = 120
-"""Bytes for the name of a row."""
+"""Bytes for the name of a line."""
+_ROW_NAME = 400
+"""Bytes for the name of a row of the map: who points at one reads the whole name."""
 Quantity = Literal["norm", "ratio"]
 
 
@@ -72,7 +74,7 @@ class Layers:
         self._last: Floats = np.full(len(self._given), np.nan, np.float32)
         self._held: Floats = self._last.copy()
 
-    # -- what comes ------------------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------------
 
     def add_norms(self, steps: NDArray[np.int64], every: int, table: Floats) -> None:
         """Add norms (rows x layers) of updates `steps`; another number of layers is not this model's."""
@@ -121,7 +123,7 @@ class Layers:
             self.heat.follow(source, row)
             self.picked.follow(source, row)
 
-    # -- what is asked for -----------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------------
 
     def show(self, quantity: Quantity) -> None:
         self._shown = quantity
@@ -164,7 +166,7 @@ class Layers:
     def _look_at_picks(self) -> None:
         self.picked.look(self._norms, [(r.first, r.end) for r in self._picks.values()])
 
-    # -- what is said of it ----------------------------------------------------------------------------------------
+    # -- descriptions ----------------------------------------------------------------------------------------------
 
     @property
     def measured(self) -> bool:
@@ -209,5 +211,4 @@ def _named(layers: Sequence[str]) -> str:
 
 
 def _told(row: Row) -> list[Any]:
-    name = row.name if len(row.name) <= 80 else f"{row.name[:38]}…{row.name[-40:]}"
-    return [cut(name, _NAME), row.first, row.end]
+    return [cut(row.name, _ROW_NAME), row.first, row.end]

@@ -1,24 +1,25 @@
-"""Curves of recorded runs on the canvas: the last fits behind the present one, and compared ones."""
+"""Draws losses of recorded runs on the canvas: the previous runs in grey, and the compared ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from workbench.plots.compare import are_losses
+from workbench.plots.training.compare import are_losses
 from workbench.runs.brief import RunBrief
 from workbench.runs.compare import differences
 from workbench.runs.read import shown_status
-from workbench.runs.run import duration
-from workbench.ui import format
-from workbench.ui.canvas.channels import Table
-from workbench.ui.canvas.messages import Outbox, cut
-from workbench.ui.canvas.static_table import StaticTable
+from workbench.ui import format, texts
+from workbench.ui.canvas.transport.channels import Table
+from workbench.ui.canvas.transport.messages import Outbox, cut
+from workbench.ui.canvas.transport.static_table import StaticTable
+from workbench.units import duration
 
-BEHIND = 3
-"""The most past fits drawn behind the present one: more would hide it."""
+PREVIOUS = 3
+"""The most previous runs drawn with the present one: more would hide it."""
 NAME, VALUE = 40, 120
 """Bytes of a name, and of a value in a table, at most."""
 ROWS = 40
@@ -26,21 +27,21 @@ ROWS = 40
 
 
 class PastCurves:
-    """Two static tables: "past" with columns (which, updates, loss), "compared" with (which, kind, updates, epochs,
+    """Two static tables: "past" with columns (which, updates, epochs, seconds, loss), "compared" with (which, kind, updates, epochs,
     seconds, value).
 
     `which` is the number of the name that goes with it; kind 0 is the smoothed training loss, 1 a validation, which is
-    there where each run's validations are of a loss, as in `workbench.plots.compare`: another metric has another axis.
+    there where each run's validations are of a loss, as in `workbench.plots.training.compare`: another metric has another axis.
     """
 
     def __init__(self) -> None:
-        self.past, self.compared = StaticTable(3), StaticTable(6)
+        self.past, self.compared = StaticTable(5), StaticTable(6)
 
-    def behind(self, outbox: Outbox, briefs: Sequence[RunBrief]) -> None:
-        """Draw these fits behind the loss, the newest first."""
+    def draw_previous(self, outbox: Outbox, briefs: Sequence[RunBrief]) -> None:
+        """Draw the losses of these runs in grey, the newest first."""
         outbox.put("past", [{"run": cut(one.id, NAME), "words": _ending(one)} for one in briefs])
-        parts = [np.column_stack([np.full(len(one.curve), i), one.curve[:, [0, 3]]]) for i, one in enumerate(briefs)]
-        self.past.show(_stack(parts, 3))
+        parts = [np.column_stack([np.full(len(one.curve), i), one.curve]) for i, one in enumerate(briefs)]
+        self.past.show(_stack(parts, 5))
 
     def over_one_another(self, outbox: Outbox, briefs: Sequence[RunBrief]) -> None:
         """Compare these fits; none: end the comparison."""
@@ -60,12 +61,12 @@ def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
 
     metric: the metric of the drawn validations; "": none are drawn.
     """
-    metrics = dict.fromkeys(name for one in briefs for name in one.metrics)
-    rows = [["status", *(shown_status(one.status, one.unseen) for one in briefs)]]
+    endings = [one.ending for one in briefs]
+    rows = [[texts.STATUS, *(shown_status(one.status, one.unseen) for one in briefs)]]
     rows += [[name, *values] for name, values in differences([one.settings for one in briefs]).items()]
-    rows += [[name, *(format.number(one.metrics.get(name)) for one in briefs)] for name in metrics]
-    rows.append(["updates", *(str(one.step) for one in briefs)])
-    rows.append(["time", *(duration(one.seconds) for one in briefs)])
+    rows += [[name, *(format.number(one.get(name)) for one in endings)] for name in dict.fromkeys(chain(*endings))]
+    rows.append([texts.UPDATES, *(str(one.step) for one in briefs)])
+    rows.append([texts.TIME, *(duration(one.seconds) for one in briefs)])
     return {
         "runs": [cut(one.id, NAME) for one in briefs],
         "rows": [[cut(cell, VALUE) for cell in row] for row in rows[:ROWS]],
@@ -74,8 +75,8 @@ def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
 
 
 def _ending(one: RunBrief) -> str:
-    """Its final values: 'loss 0.41, val_loss 0.45'."""
-    said = [f"loss {format.number(one.loss)}"]
+    """Its final values: 'smoothed loss 0.41, val_loss 0.45'."""
+    said = [f"{texts.SMOOTHED_LOSS} {format.number(one.loss)}"]
     if one.value is not None:
         said.append(f"{cut(one.monitor, NAME)} {format.number(one.value)}")
     return ", ".join(said)

@@ -1,4 +1,4 @@
-"""The brief of a growing run: each look reads only what is new in its record."""
+"""Keeps the brief of a growing run: each update reads only what is new in its record."""
 
 from __future__ import annotations
 

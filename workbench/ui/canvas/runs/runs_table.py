@@ -1,4 +1,4 @@
-"""The table of a bench's fits for the canvas: newest first, read on a thread, each record once."""
+"""Lists a bench's fits for the canvas: newest first, read on a thread, each record once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ import numpy as np
 from workbench.runs import read
 from workbench.runs.brief import RunBrief
 from workbench.runs.compare import differences
-from workbench.runs.run import duration
-from workbench.ui import format
-from workbench.ui.canvas.messages import cut
+from workbench.runs.folder.annotations import Annotations
+from workbench.ui import format, texts
+from workbench.ui.canvas.metrics import is_loss
 from workbench.ui.canvas.runs.run_brief import LiveRunBrief
+from workbench.ui.canvas.transport.messages import cut
+from workbench.units import duration
 
 MOST = 50
 """The most fits that are listed; the folder may hold more, and the card says so."""
@@ -27,9 +29,11 @@ SPARK = 32
 """Points of a spark-line, each a height from 0 to 99."""
 COLUMNS = 6
 """The most settings that differ; the first in the order of the settings."""
-CELL = 60
-"""Bytes of a cell."""
-EVERY = 5.0
+METRICS = 3
+"""The most metrics that have columns, besides the losses."""
+CELL, ADDED = 60, 960
+"""Bytes of a cell, and of a name or a tag that a person gave."""
+EVERY = 2.0
 """Seconds between two reads of the records of running runs."""
 ROOM = 34_000
 """Bytes of all rows; the oldest are left out beyond it."""
@@ -39,11 +43,15 @@ class RunsTable:
     """Reads the folder on a thread of its own when asked to. `read_it` gets the fits, newest first, as far as they
     are read.
 
-    While one of them runs, in whatever process, another thread reads its record now and then.
+    While one of them runs, in whatever process, another thread reads its record now and then: `moved` gets those whose
+    values alone have changed.
     """
 
-    def __init__(self, root: Path, read_it: Callable[[list[RunBrief], int], None], failed: Callable[[Exception], None]) -> None:
-        self._root, self._read_it, self._failed = root, read_it, failed
+    def __init__(
+        self, root: Path, read_it: Callable[[list[RunBrief], int], None], moved: Callable[[list[RunBrief]], None],
+        failed: Callable[[Exception], None],
+    ) -> None:  # fmt: skip
+        self._root, self._read_it, self._moved, self._failed = root, read_it, moved, failed
         self._known: dict[Path, tuple[tuple[int, int], RunBrief]] = {}
         self._growing: dict[Path, LiveRunBrief] = {}
         self._listed: tuple[list[RunBrief], int] = [], 0
@@ -133,8 +141,12 @@ class RunsTable:
             now = one if one.status in read.OVER or one.path is None else self._brief(one.path)
             if now is not None or (one.path is not None and one.path.is_dir()):  # one read may fail; the next one need not
                 briefs.append(now or one)
-        if briefs != before:
-            self._listed = briefs, count - (len(before) - len(briefs))
+        if briefs == before:
+            return
+        self._listed = briefs, count - (len(before) - len(briefs))
+        if [(one.path, one.status) for one in briefs] == [(one.path, one.status) for one in before]:
+            self._moved([one for one in briefs if one.status not in read.OVER])
+        else:
             self._read_it(*self._listed)
 
     def _brief(self, path: Path) -> RunBrief | None:
@@ -182,15 +194,25 @@ def fits(root: Path) -> list[Path]:
     return [path for _, _, path in sorted(found, reverse=True)]
 
 
-def listed(briefs: Sequence[RunBrief], count: int) -> dict[str, Any]:
-    """The table for the canvas, small enough for one message; `count`: how many fits there are in all."""
+def listed(briefs: Sequence[RunBrief], count: int, annotated: Mapping[str, Annotations]) -> dict[str, Any]:
+    """The table for the canvas, small enough for one message; `count`: how many fits there are in all.
+
+    annotated: by run, what a person added to it.
+    """
     several = len({one.model for one in briefs}) > 1
     differ = dict(list(differences([one.settings for one in briefs]).items())[:COLUMNS])
-    columns = [*(["model"] if several else []), *differ]
+    metrics = list(dict.fromkeys(name for one in briefs for name in one.metrics if not is_loss(name)))[:METRICS]
+    values = {**differ, **_of_metrics(briefs, metrics)}
+    columns = [*([texts.MODEL] if several else []), *values]
     rows: list[dict[str, Any]] = []
     size = 0
     for i, one in enumerate(briefs):
-        row = _row(one, [*([one.model[0]] if several else []), *(values[i] for values in differ.values())])
+        cells = [*([one.model[0]] if several else []), *(column[i] for column in values.values())]
+        added = annotated.get(one.id, Annotations())
+        row = {
+            **moving(one), "from": cut(one.origin, CELL), "cells": [cut(cell, CELL) for cell in cells], "created": _finite(one.created) or 0,
+            "name": cut(added.name, ADDED), "tags": [cut(tag, ADDED) for tag in added.tags], "pinned": added.pinned, "noted": bool(added.notes),
+        }  # fmt: skip
         size += len(json.dumps(row))
         if size > ROOM:
             break
@@ -198,22 +220,37 @@ def listed(briefs: Sequence[RunBrief], count: int) -> dict[str, Any]:
     return {"columns": columns, "rows": rows, "more": count - len(rows)}
 
 
-def _row(one: RunBrief, cells: Sequence[str]) -> dict[str, Any]:
+def _of_metrics(briefs: Sequence[RunBrief], names: Sequence[str]) -> dict[str, list[str]]:
+    """Two columns for each of these metrics: the best value of each run, and the last."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        best = [format.number(one.best[name]) if name in one.best else "" for one in briefs]
+        if any(best):
+            found[texts.best(name)] = best
+        found[texts.last(name)] = [format.number(one.metrics[name]) if name in one.metrics else "" for one in briefs]
+    return found
+
+
+def moving(one: RunBrief) -> dict[str, Any]:
+    """The part of a run's row that changes while it runs. "order" has numbers to sort by, null where there is none."""
     spark, dots = _drawn(one)
     return {
         "run": one.id,
         "status": read.shown_status(one.status, one.unseen),
-        "from": cut(one.origin, CELL),
         "loss": format.number(one.loss),
         "metric": cut(one.monitor, CELL),
         "value": "" if one.value is None else format.number(one.value),
-        "cells": [cut(cell, CELL) for cell in cells],
         "step": one.step,
         "time": duration(one.seconds),
-        "created": one.created if math.isfinite(one.created) else 0,
+        "order": [_finite(one.loss), _finite(one.value), _finite(one.seconds)],
         "spark": spark,
         "dots": dots,
+        "trouble": None if one.trouble is None else [one.trouble.level, one.trouble.trouble],
     }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _drawn(one: RunBrief) -> tuple[list[int], list[list[int]]]:
@@ -225,10 +262,12 @@ def _drawn(one: RunBrief) -> tuple[list[int], list[list[int]]]:
     line = np.interp(at, steps, loss)
     checks = one.checks[:: max(1, -(-len(one.checks) // 12))] if "loss" in one.monitor else one.checks[:0]
     seen = np.concatenate([line, checks[:, 3]])
+    seen /= float(np.abs(seen).max()) or 1.0  # a difference of two huge losses has no room in a float
+    line, checked = np.split(seen, [len(line)])
     low, high = float(seen.min()), float(seen.max())
     span = (high - low) or 1.0
     length = float(steps[-1] - steps[0]) or 1.0
     heights = np.rint(99 * (line - low) / span).astype(int)
     across = np.clip(np.rint(99 * (checks[:, 0] - steps[0]) / length), 0, 99).astype(int)
-    up = np.rint(99 * (checks[:, 3] - low) / span).astype(int)
+    up = np.rint(99 * (checked - low) / span).astype(int)
     return heights.tolist(), [list(point) for point in zip(across.tolist(), up.tolist(), strict=True)]

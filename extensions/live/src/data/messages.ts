@@ -1,0 +1,208 @@
+// The types of what Python sends (workbench/ui/canvas/transport/messages.py): small values by name, and rows of float32.
+
+export interface Part {
+  channel: string;
+  generation: number;
+  start: number;
+  rows: number;
+  columns: number;
+  more: boolean;
+  origin?: number;
+  width?: number;
+  every?: number;
+  view?: number;
+}
+
+export interface Suggestion {
+  name: string;
+  lr: number | null; // null: this rule found none, and why
+  why: string;
+}
+
+/** A parameter group: its rate as a multiple of the setting. */
+export interface Group {
+  name: string;
+  ratio: number;
+}
+
+/** What the curve is of; of an optimizer that was not swept yet only its number. */
+export interface Swept {
+  optimizer: number;
+  run?: string;
+  low?: number | null;
+  high?: number | null;
+  groups?: Group[];
+  whose?: string;
+}
+
+export interface Curve {
+  suggestion: number | null;
+  diverged: number | null;
+  ended: string;
+  notes: string[];
+  doubts: string[];
+  suggestions: Suggestion[];
+}
+
+export interface Sized {
+  size: number;
+  batches: number | null; // so many make the samples of an update, where these are kept
+}
+
+export interface Trial extends Sized {
+  state: "fits" | "memory" | "error";
+  rate: number | null;
+  rate_words: string;
+  /** Half the width of the speed's 95% interval, as a share of it. */
+  rate_within: number | null;
+  peak: number | null;
+  peak_words: string;
+  error: string | null;
+  /** How many an epoch has; null where nobody knows. */
+  updates: number | null;
+}
+
+/** A metric of the user's. `judges`: checkpoints can be judged by it; `mode`: what is better, null where nobody knows. */
+export interface Metric {
+  name: string;
+  mode: "min" | "max" | null;
+  judges: boolean;
+  last: string;
+  best: string;
+  at: number | null;
+}
+
+export interface Progress {
+  status: "queued" | "running" | "paused" | "finished" | "stopped" | "failed";
+  doing: string;
+  kind: string;
+  run: string;
+  done: number;
+  total: number | null;
+  words: string[];
+  values: [string, string][];
+  ended: string;
+}
+
+/** A row of the heat map: its name, its first layer, and the one after its last. */
+export type Row = [name: string, first: number, end: number];
+
+/** A row that has a line: which stroke, its last value (the largest of a module), and its share of the total. */
+export interface Pick {
+  stroke: number;
+  name: string;
+  first: number;
+  end: number;
+  value: number | null;
+  share: number | null;
+}
+
+/** A fit in the table of runs, in the words of workbench/ui/canvas/runs/runs_table.py. */
+export interface RunRow {
+  run: string;
+  status: string;
+  from: string;
+  loss: string;
+  metric: string;
+  value: string;
+  cells: string[];
+  step: number;
+  time: string;
+  created: number;
+  /** Loss, validation and seconds, to sort by. */
+  order: (number | null)[];
+  spark: number[];
+  dots: [number, number][];
+  /** Why its result is in doubt: the level of that finding, and a word or two. */
+  trouble?: [string, string] | null;
+  name: string;
+  tags: string[];
+  pinned: boolean;
+  noted: boolean; // its notes lie in "notes." and its id
+}
+
+/** Runs that are deleted unless that is undone; due: it is too late to. */
+export interface Deletion {
+  number: number;
+  runs: string[];
+  due: boolean;
+}
+
+export interface Finding {
+  level: "error" | "warning" | "info";
+  text: string;
+  advice: string;
+  /** A line of code on `bench` that does it; "" where no single line does. */
+  remedy: string;
+  /** Why the result of the run is in doubt, in a word or two; "": it is not. */
+  trouble: string;
+}
+
+/** The error that ended a job. */
+export interface Failed {
+  title: string;
+  type: string;
+  message: string;
+  /** The last line of the user's own code that it passed. */
+  where: string;
+  traceback: string;
+}
+
+export interface State {
+  followed?: boolean; // one job of another process: cards of what it is not are left out
+  runs?: { columns: string[]; rows: RunRow[]; more: number };
+  moving?: Partial<RunRow>[]; // the present values of runs that run
+  ended?: Record<string, string>; // by run, why it cannot be continued
+  deleting?: Deletion[];
+  past?: { run: string; words: string }[];
+  compared?: { view: number; runs: string[]; rows: string[][]; metric: string } | null;
+  opened?: { run: string } | null;
+  queue?: { job: string; words: string }[]; // the jobs that wait for the running one to end
+  rates?: string[];
+  health?: Finding[] | null;
+  failure?: Failed | null;
+  /** The share of the time by part, the largest first. */
+  time?: { title: string; shares: [string, number][] } | null;
+  map?: { shown: "norm" | "ratio"; view: number; rows: Row[]; path: Row[]; merged: number };
+  picks?: Pick[];
+  /** Where a loss or a gradient was first not finite; `place`: the layer, where one is known. */
+  broken?: { step: number; place: number | null; words: string } | null;
+  /** Whether update ratios are measured, and where there are none, why. */
+  ratios?: { on: boolean; words: string };
+  changes?: [number, string][];
+  clips?: [number, number | null][];
+  norm?: { caption: string; by_norm: boolean; lined: boolean; suggested: number | null };
+  metrics?: { monitor: string | null; metrics: Metric[] };
+  val?: { name: string; averaged: string };
+  curve?: Curve | null;
+  swept?: Swept;
+  /** The rates that trained for a while after the sweep, with their held-out losses. */
+  raced?: { lr: number; loss: number | null }[];
+  earlier_curves?: { run: string; suggestion: number | null }[];
+  trials?: Trial[];
+  trying?: Sized | null;
+  room?: { bytes: number; words: string } | null;
+  chosen?: Sized;
+  search?: { best: number | null; fastest: number | null; largest: number | null; reason: string; noise: number | null; noise_reason: string; ended: string } | null;
+  progress?: Progress | null; // null: nothing has run, or nothing of what is shown
+  said?: string;
+  code?: string;
+  memory?: { used: number; of: number | null; words: string } | null;
+  script?: { run: string; of: number; parts: number; lines: number } | null; // its text lies in "script.0", "script.1", …
+}
+
+/** A part of the script's text; `of`: which showing it is of. */
+export interface ScriptPart {
+  of: number;
+  text: string;
+}
+
+export interface Draw {
+  type: "draw";
+  state: State;
+  parts: Part[];
+}
+
+export function isDraw(message: unknown): message is Draw {
+  return typeof message === "object" && message !== null && (message as { type?: unknown }).type === "draw";
+}

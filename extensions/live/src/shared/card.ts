@@ -1,0 +1,67 @@
+// A card of the canvas: a title with tools, a key that shows the values under the cursor, a body, a caption.
+
+import { el, setText } from "./dom";
+import { texts } from "../texts";
+
+export interface KeyItem {
+  name: string;
+  /** A CSS class that draws the swatch: "line", "faint", "dot", … */
+  swatch: string;
+  /** So many digits wide is the place of its value, whatever it is: nothing moves as values come and go. */
+  room?: number;
+}
+
+export class Card {
+  readonly root: HTMLElement;
+  readonly head = el("header", "wb-head");
+  readonly body = el("div", "wb-body");
+  readonly tools = el("span", "wb-tools");
+  /** Under the plot: the caption, and what belongs beside it. */
+  readonly foot = el("div", "wb-foot");
+  readonly key = el("div", "wb-key");
+  private readonly caption = el("div", "wb-caption");
+  private readonly hintLine: HTMLElement;
+  private readonly values = new Map<string, HTMLElement>();
+
+  constructor(title: string, hint: string, name: string) {
+    this.root = el("section", `wb-card wb-${name}`, "", { "aria-label": title });
+    this.head.append(el("h4", "", title), this.tools);
+    this.hintLine = el("div", "wb-hint", hint);
+    this.foot.append(this.caption);
+    this.root.append(this.head, this.hintLine, this.key, this.body, this.foot);
+    this.empty = true;
+  }
+
+  /** A card with nothing to draw is one line: its title, and what will appear. */
+  set empty(is: boolean) {
+    this.root.classList.toggle("wb-empty", is);
+  }
+
+  setKey(items: KeyItem[]): void {
+    this.key.replaceChildren();
+    this.values.clear();
+    for (const item of items) {
+      const holder = el("span", "wb-key-item");
+      const value = el("b");
+      if (item.room) value.style.width = `${item.room}ch`;
+      holder.append(el("i", `wb-swatch wb-swatch-${item.swatch}`), el("span", "wb-key-name", item.name, { title: item.name }), value);
+      this.key.append(holder);
+      this.values.set(item.name, value);
+    }
+  }
+
+  setValue(name: string, text: string): void {
+    const target = this.values.get(name);
+    if (target) setText(target, text);
+  }
+
+  /** The key with its present values, to be announced; `without`: names that are left out. */
+  reading(without: string[] = []): string {
+    const shown = [...this.values].filter(([name, value]) => value.textContent && !without.includes(name));
+    return texts.list(shown.map(([name, value]) => texts.plot.value(name, value.textContent ?? "").trim()));
+  }
+
+  setCaption(text: string): void {
+    setText(this.caption, text);
+  }
+}

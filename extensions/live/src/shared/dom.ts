@@ -1,0 +1,32 @@
+// Makes elements and sets their text.
+
+type Attributes = Record<string, string>;
+
+export function el<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  className = "",
+  text = "",
+  attributes: Attributes = {},
+): HTMLElementTagNameMap[K] {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (text) made.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
+
+/** Set text only where it differs, so that selections and screen readers are left in peace. */
+export function setText(target: HTMLElement, text: string): void {
+  if (target.textContent !== text) target.textContent = text;
+}
+
+/** A button that is pressed or not; `set` hears which. */
+export function toggle(text: string, title: string, on: boolean, set: (on: boolean) => void): HTMLButtonElement {
+  const button = el("button", "wb-tool", text, { type: "button", "aria-pressed": String(on), title });
+  button.addEventListener("click", () => {
+    const now = button.getAttribute("aria-pressed") !== "true";
+    button.setAttribute("aria-pressed", String(now));
+    set(now);
+  });
+  return button;
+}

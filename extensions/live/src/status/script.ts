@@ -1,0 +1,65 @@
+// Shows the script of a run before it is written, over the right side of the canvas: to read, to copy, to write into a file.
+
+import { copyText } from "./code-line";
+import { el, setText } from "../shared/dom";
+import type { Store } from "../data/store";
+import type { ScriptPart } from "../data/messages";
+import { texts } from "../texts";
+
+const { script: words } = texts;
+
+export class Script {
+  readonly root = el("section", "wb-card wb-script", "", { "aria-label": words.label });
+  private readonly title = el("h4");
+  private readonly length = el("span", "wb-key-item");
+  private readonly path = el("input", "", "", { type: "text", value: "train.py", "aria-label": words.path, spellcheck: "false" });
+  private readonly code = el("pre", "", "", { tabindex: "0", role: "region", "aria-label": words.text });
+
+  constructor(private readonly store: Store) {
+    const [head, foot, tools] = [el("header", "wb-head"), el("form", "wb-script-foot"), el("span", "wb-tools")];
+    const copy = el("button", "wb-tool", texts.copy, { type: "button", title: words.copyTooltip });
+    const close = el("button", "wb-tool", texts.close, { type: "button", title: words.closeTooltip });
+    const write = el("button", "wb-tool wb-strong", words.write, { type: "submit", title: words.writeTooltip });
+    tools.append(copy, close);
+    head.append(this.title, this.length, tools);
+    foot.append(this.path, write);
+    this.root.append(head, this.code, foot);
+    this.root.hidden = true;
+    copy.addEventListener("click", () => void copyText(this.code, copy));
+    close.addEventListener("click", () => this.close());
+    foot.addEventListener("submit", (event) => {
+      event.preventDefault();
+      store.request("write_script", { path: this.path.value });
+    });
+    this.root.addEventListener("keydown", (event) => {
+      event.stopPropagation(); // Jupyter has shortcuts of its own for what is typed here
+      if (event.key === "Escape") this.close();
+    });
+    this.draw();
+  }
+
+  /** Until all parts of a script are there, what was shown before it stays. */
+  draw(): void {
+    const { script } = this.store.state;
+    if (!script) {
+      this.root.hidden = true;
+      return;
+    }
+    const parts = Array.from({ length: script.parts }, (_, i) => this.part(i));
+    if (!parts.every((part) => part?.of === script.of)) return;
+    this.root.hidden = false;
+    setText(this.title, words.title(script.run));
+    setText(this.length, words.lines(script.lines));
+    setText(this.code, parts.map((part) => part?.text).join(""));
+  }
+
+  /** The focus goes back to the button that opened it. */
+  private close(): void {
+    this.store.request("close_script");
+    this.root.closest(".wb-panel")?.querySelector<HTMLElement>(".wb-run .wb-export")?.focus();
+  }
+
+  private part(number: number): ScriptPart | null | undefined {
+    return (this.store.state as Record<string, unknown>)[`script.${number}`] as ScriptPart | null | undefined;
+  }
+}

@@ -1,0 +1,165 @@
+"""Writes the pages of the reference that the code defines: `python -m tests.docs.generate`.
+
+`docs/reference/settings.md` follows from `workbench/settings.py`, `docs/reference/events.md` from `workbench/events.py`,
+`docs/reference/cli.md` from `workbench/cli.py`. A test compares the files with what this module makes.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from typing import Any, get_args
+
+import click
+
+from tests.docs.pages import DOCS
+from workbench import cli, events
+from workbench.settings import Group, Settings, metadata_of
+from workbench.values import EarlyStopping
+
+SETTINGS_HEAD = """\
+<!-- Written by `python -m tests.docs.generate` from workbench/settings.py. -->
+# Settings
+
+Give a setting to `wb.Workbench(…)`, to `bench.set(…)`, or to one job: `bench.fit(lr=1e-3)`. A job's settings hold for that job alone.
+`bench.settings` is frozen. `help(wb.Settings)` prints this list.
+
+- Names are those of Lightning 2 where it has one. A typo raises an error that names the nearest setting.
+- Epochs and updates count from zero. An *update* is one step of the optimizer.
+- Where several units make sense, the type decides. An int counts: `limit_train_batches=1` is one batch. A float is a fraction: `1.0`
+  is all of them. A string is a time: `val_check_interval="00:00:10:00"` is every ten minutes. A `timedelta` or a dict such as
+  `{"minutes": 10}` is a time too.
+- You can change a *live* setting while a fit runs: `job.change(lr=1e-4)`.
+- A setting that has no effect on your data or job raises an error, which says what decides instead.
+"""
+STOPPING_HEAD = """
+## EarlyStopping
+
+`early_stopping=wb.EarlyStopping(monitor="val_loss", patience=5)`. Give a list for several rules.
+
+| argument | default | what it does |
+|---|---|---|
+"""
+EVENTS_HEAD = """\
+<!-- Written by `python -m tests.docs.generate` from workbench/events.py. -->
+# Events
+
+A job reports what it does as events: frozen dataclasses of plain data. `job.events` and `run.events` are sequences of them. A
+listener is a function of one event: `wb.Workbench(…, listeners=[f])`, or `bench.subscribe(f)`. The record of a run holds the same
+events, a line of JSON each.
+
+The bench calls listeners in your process, away from the training loop. An error in a listener becomes one message, and the run
+continues. [Listen to a run](../howto/listeners.md) has examples.
+
+Ignore events that you do not know: later versions may add some.
+"""
+CLI_HEAD = """\
+<!-- Written by `python -m tests.docs.generate` from workbench/cli.py. -->
+# Command line
+
+`pip install tuning-workbench` installs the command `workbench`. A run is named by its id (`0012-fit`) or its number (`12`).
+"""
+UNRECORDED = """
+## Of the bench, not recorded
+
+Listeners also receive these. They tell a view what to show, and no record holds them.
+"""
+
+
+def settings() -> str:
+    """The page of all settings."""
+    parts = [SETTINGS_HEAD]
+    for group in get_args(Group):
+        rows = [_setting(name) for name in Settings.model_fields if metadata_of(name).group == group]
+        parts.append(f"\n## {group.capitalize()}\n\n| setting | default | unit | what it does |\n|---|---|---|---|\n" + "".join(rows))
+    rules = [f"| `{name}` | {_default(field.default)} | {_cell(field.description)} |\n" for name, field in EarlyStopping.model_fields.items()]
+    return "".join([*parts, STOPPING_HEAD, *rules])
+
+
+def _setting(name: str) -> str:
+    field, item = Settings.model_fields[name], metadata_of(name)
+    live = " *Live.*" if item.live else ""
+    return f"| `{name}` | {_default(field.default)} | {item.unit} | {_cell(field.description)}{live} |\n"
+
+
+def _default(value: Any) -> str:
+    return "required" if repr(value) == "PydanticUndefined" else f"`{value!r}`"
+
+
+def _cell(text: Any) -> str:
+    """Text for a cell of a table, where a bar would end it; what looks like code or HTML stays text."""
+    return re.sub(r"(\{[^}]*\})", r"`\1`", " ".join(str(text).split()).replace("|", "\\|"))
+
+
+def event_page() -> str:
+    """The page of all events and their fields."""
+    recorded = get_args(events.Event)
+    rest = [kind for kind in get_args(events.BenchEvent) if kind not in recorded]
+    return "".join([EVENTS_HEAD, *map(_event, recorded), UNRECORDED, *map(_event, rest)])
+
+
+def _event(kind: type) -> str:
+    first, *others = inspect.cleandoc(kind.__doc__ or "").split("\n\n")
+    text = "\n\n".join([first, *others])
+    known = {name: f": {doc}" for name, doc in _docs(kind)}
+    rows = [
+        f"| `{f.name}` | `{_type(f.type)}` | {'' if f.default is MISSING and f.default_factory is MISSING else 'optional'} | "
+        f"{_cell(known.get(f.name, '').removeprefix(': '))} |\n"
+        for f in fields(kind)
+    ]
+    return f"\n## {kind.__name__}\n\n{text}\n\n| field | type | | meaning |\n|---|---|---|---|\n" + "".join(rows)
+
+
+def _type(hint: Any) -> str:
+    return str(hint).replace("|", "\\|")
+
+
+def _docs(kind: type) -> Iterator[tuple[str, str]]:
+    """The fields of a class that have a line of their own, and the line."""
+    tree = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    for field, text in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(field.target, ast.Name):
+            yield field.target.id, str(ast.literal_eval(text.value))
+
+
+def command_line() -> str:
+    """The page of the command `workbench`."""
+    return CLI_HEAD + "".join(_command(cli.main, "workbench"))
+
+
+def _command(command: click.Command, name: str) -> Iterator[str]:
+    """A command and those in it: how it is called, what it does, its options."""
+    context = click.Context(command, info_name=name)
+    usage = " ".join([name, *command.collect_usage_pieces(context)])
+    yield f"\n## {name}\n\n```\n{usage}\n```\n"
+    yield from map(_paragraph, inspect.cleandoc(command.help or "").split("\n\n"))
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    records = [record for one in options if one.name not in ("help", "version") and (record := one.get_help_record(context))]
+    if records:
+        yield "\n| option | |\n|---|---|\n" + "".join(f"| `{option}` | {_cell(meaning)} |\n" for option, meaning in records)
+    if command.epilog and (name == "workbench" or not isinstance(command, click.Group)):
+        yield _paragraph(command.epilog)
+    if isinstance(command, click.Group):
+        for child, inner in command.commands.items():
+            yield from _command(inner, f"{name} {child}")
+
+
+def _paragraph(text: str) -> str:
+    """A paragraph of help; click shows one that begins with a backspace line by line."""
+    kept = text.strip().removeprefix("\b\n")
+    return f"\n{kept}\n" if kept == text.strip() else f"\n```\n{kept}\n```\n"
+
+
+PAGES = {
+    DOCS / "reference" / "cli.md": command_line,
+    DOCS / "reference" / "settings.md": settings,
+    DOCS / "reference" / "events.md": event_page,
+}
+
+if __name__ == "__main__":
+    for path, make in PAGES.items():
+        path.write_text(make(), encoding="utf-8")

@@ -1,0 +1,136 @@
+"""A script of a run whose number of batches in an update was changed while it went on: it makes the same updates."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import workbench as wb
+from tests.export.export_running import Runner, check, make_bench
+from workbench.engine import loop
+from workbench.engine.session import Session
+from workbench.export.errors import ExportError
+from workbench.runs.run import Run
+
+PAIR = "model, train=(x, y), loss=F.cross_entropy, optimizer=torch.optim.AdamW, batch_size=8"
+HOOKED = """\
+class Hooked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net, self.lr = Net(), 0.05
+
+    def training_step(self, batch, index):
+        return F.cross_entropy(self.net(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=self.lr)
+"""
+MORE = "\n    def on_train_batch_end(self, outputs, batch, index):\n        print(outputs)\n"
+ASKS = "\n    def on_train_batch_start(self, batch, index):\n        print(self.trainer.accumulate_grad_batches)\n"
+SKIPS = HOOKED.replace("        return F.cross", "        if index == 5:\n            return None\n        return F.cross")
+
+
+def changed(bench: wb.Workbench, sizes: Mapping[int, int], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The fit of a bench in which so many batches make an update from these updates on; beside it ratios are measured."""
+    update, jobs = loop.train_step, []
+
+    def watched(session: Session, window: object) -> object:
+        while not jobs:
+            time.sleep(0.01)
+        loss = update(session, window)  # type: ignore[arg-type]
+        if session.state.step in sizes:
+            jobs[0].change(accumulate_grad_batches=sizes[session.state.step], track_update_ratio=session.state.step % 2 == 0)
+            jobs[0].change(accumulate_grad_batches=sizes[session.state.step])
+        return loss
+
+    monkeypatch.setattr(loop, "train_step", watched)
+    jobs.append(bench.fit())
+    run: Run = jobs[0].result()
+    assert [change.step for change in run.changes] == [step for step in sizes for _ in range(2)]
+    return run
+
+
+EARLY = "wb.EarlyStopping(monitor='val_loss', patience=4, min_delta=0.5)"
+CASES = {
+    "in the middle of an epoch": ("max_epochs=3", {3: 4, 9: 2}),
+    "behind an epoch": ("max_epochs=3", {13: 3}),
+    "from more to one": ("max_epochs=2, accumulate_grad_batches=4", {2: 1}),
+    "a schedule that is outlasted": ("max_epochs=2, accumulate_grad_batches=4, lr_schedule='one_cycle'", {1: 1}),
+    "a schedule that is not": ("max_epochs=3, lr_schedule='cosine', warmup=0.2", {4: 3}),
+    "a length in updates": ("max_steps=20", {5: 2}),
+    "checks within epochs": ("max_epochs=3, val=(x, y), val_check_interval=0.25, early_stopping=" + EARLY, {3: 2, 11: 1}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_updates_are_those_of_the_run(
+    case: str, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, sizes = CASES[case]
+    bench = make_bench(tmp_path, f"{PAIR}, {arguments}")
+    run = changed(bench, sizes, monkeypatch)
+    script = bench.export(tmp_path / "out" / "train.py")
+    check(bench, run, runner.run(script))
+    text = script.read_text()
+    assert "window_size(step)" in text
+    assert "CHANGES" not in text
+
+
+def test_with_what_a_person_has_asked_for(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at the validation data and a checkpoint at the end of an epoch, where a change of the rate comes too."""
+    bench = make_bench(tmp_path, f"{PAIR}, max_epochs=3, val=(x, y), lr_schedule='linear'")
+    update, jobs = loop.train_step, []
+
+    def watched(session: Session, window: object) -> object:
+        while not jobs:
+            time.sleep(0.01)
+        loss = update(session, window)  # type: ignore[arg-type]
+        if session.state.step in (5, 13):
+            jobs[0].validate()
+            jobs[0].checkpoint()
+            jobs[0].change(lr=0.01)
+            jobs[0].validate()
+        return loss
+
+    monkeypatch.setattr(loop, "train_step", watched)
+    jobs.append(bench.fit())
+    run = jobs[0].result()
+    assert list(run.validation["step"]) == [5, 13, 13, 26, 39]  # asked for twice before one update: done once
+    check(bench, run, runner.run(bench.export(tmp_path / "out" / "train.py")))
+
+
+def test_a_run_that_goes_on_with_another_number(runner: Runner, tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, f"{PAIR}, max_epochs=2, checkpoint_every=5, save_top_k=-1, val=(x, y), val_check_interval=0.5")
+    first = bench.fit().result()
+    run = bench.fit(start=f"{first.id}@5", accumulate_grad_batches=3).result()
+    check(bench, run, runner.run(bench.export(tmp_path / "out" / "train.py")))
+
+
+OBJECT = "Hooked(), train=(x, y), max_epochs=2, batch_size=8"
+REFUSED = [
+    ("in a plan by epochs", f"{PAIR}, max_epochs=2, accumulate_grad_batches={{0: 1, 1: 2}}", ""),
+    ("with batches that are left out", OBJECT, SKIPS),
+    ("and that the code reads", OBJECT, HOOKED + MORE),
+    ("and that the code reads", OBJECT, HOOKED + ASKS),
+]
+
+
+@pytest.mark.parametrize(("why", "arguments", "before"), REFUSED)
+def test_what_no_script_carries_yet(
+    why: str, arguments: str, before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench(tmp_path, arguments, f"{before}\n\n")
+    changed(bench, {3: 2}, monkeypatch)
+    with pytest.raises(ExportError, match=f"accumulate_grad_batches that was changed during the run.*{why}"):
+        bench.export(tmp_path / "out" / "train.py")
+
+
+def test_another_number_and_a_schedule_made_anew_is_refused(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, f"{PAIR}, max_epochs=2, checkpoint_every=5, save_top_k=-1, lr_schedule='cosine'")
+    first = bench.fit().result()
+    bench.fit(start=f"{first.id}@5", accumulate_grad_batches=3).result()
+    with pytest.raises(ExportError, match="accumulate_grad_batches that was set where the run continues another one, with a schedule"):
+        bench.export(tmp_path / "out" / "train.py")

@@ -1,0 +1,338 @@
+"""Each technique in an exported script: the losses, rates and weights of the run, to the last bit."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.export.export_running import Runner, check, lint, make_bench, repeats
+from workbench.engine import loop
+from workbench.engine.session import Session
+from workbench.engine.validation import schedule
+from workbench.techniques.precision import Precision
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PAIR = "model, train=(x, y), loss=F.cross_entropy, batch_size=20"
+BOTH = f"{PAIR}, val=(x[:50], y[:50])"
+GROUPS = (
+    "def make(parameters, lr):\n    parameters = list(parameters)\n"
+    "    return torch.optim.SGD([{'params': parameters[:2], 'lr': lr / 3}, {'params': parameters[2:]}], lr=lr, momentum=0.9)\n"
+)
+TOKENS = (
+    "def per_token(output, y):\n"
+    "    kept = y != 2\n    if not kept[:8].any():\n        return None\n"
+    "    return {'loss': F.cross_entropy(output[kept], y[kept]), 'weight': kept.sum()}\n"
+)
+SEQUENCES = (
+    "class Recurrent(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.cell, self.head = nn.LSTM(3, 8, batch_first=True), nn.Linear(8, 2)\n\n"
+    "    def forward(self, x, hiddens=None):\n        output, hiddens = self.cell(x, hiddens)\n"
+    "        return self.head(output), hiddens\n\n\n"
+    "def loss(output, y):\n    return F.cross_entropy(output.flatten(0, 1), y.flatten())\n\n\n"
+    "def recalled(output, y):\n    return (output.argmax(-1) == y).float().mean()\n\n\n"
+    "torch.manual_seed(1)\nsequences, labels = torch.randn(24, 11, 3), torch.randint(0, 2, (24, 11))\n"
+)
+PIECES = "Recurrent(), train=(sequences, labels), val=(sequences, labels), loss=loss, batch_size=5, truncated_bptt_steps=4"
+BROKEN = (
+    "class Broken(torch.utils.data.Dataset):\n    def __len__(self):\n        return 60\n\n"
+    "    def __getitem__(self, i):\n        return x[i] * (float('nan') if i in (7, 33) else 1.0), y[i]\n"
+)
+STATISTICS = (
+    "class Whitened(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.norm = nn.BatchNorm1d(3, affine=False)\n\n"
+    "    def forward(self, output, y):\n        return F.cross_entropy(self.norm(output), y)\n\n\n"
+)
+PARTS = (
+    "parts = nn.BatchNorm1d(8), nn.utils.parametrizations.spectral_norm(nn.Linear(8, 16)), nn.BatchNorm1d(16), nn.Linear(16, 3)\n"
+    "network = nn.Sequential(*parts)\nnetwork[0].running_mean += 0.3\nnetwork[0].eval()\n"
+)
+GAPS = (
+    "def collate(samples):\n    xs, ys = zip(*samples)\n"
+    "    if sum(ys) > 20:\n        return None\n    return torch.stack(xs), torch.stack(ys)\n"
+)
+AT_LAST = "early_stopping={'monitor': 'val_loss', 'patience': 1, 'min_delta': 10.0}"
+
+CASES: dict[str, tuple[str, str]] = {
+    # accumulation
+    "windows that change": (f"{PAIR}, accumulate_grad_batches={{0: 3, 2: 2, 3: 1}}, max_epochs=5", ""),
+    "windows from the second epoch": (f"{BOTH}, accumulate_grad_batches={{1: 2}}, max_epochs=3, lr_schedule='linear'", ""),
+    "losses with a weight, and none": (
+        f"{BOTH.replace('F.cross_entropy', 'per_token')}, accumulate_grad_batches=2, gradient_clip_val=0.1, max_epochs=3",
+        TOKENS,
+    ),
+    "losses with a weight, one batch an update": (f"{BOTH.replace('F.cross_entropy', 'per_token')}, max_epochs=2", TOKENS),
+    "losses that may be none": (
+        f"{PAIR.replace('F.cross_entropy', 'sometimes')}, accumulate_grad_batches=3, max_epochs=3",
+        "def sometimes(output, y):\n    return None if y[0] == 1 else F.cross_entropy(output, y)\n",
+    ),
+    "batches that may be none": (f"{BOTH}, collate_fn=collate, accumulate_grad_batches=2, max_epochs=3", GAPS),
+    "batches that may be none, one an update": (f"{BOTH}, collate_fn=collate, max_epochs=3", GAPS),
+    # schedules
+    "a warm-up": (f"{PAIR}, warmup=3, max_epochs=2", ""),
+    "a cosine behind a warm-up in parts, groups": (
+        f"{PAIR}, lr_schedule='cosine', warmup=0.3, optimizer=make, max_epochs=3, accumulate_grad_batches=2", GROUPS,
+    ),
+    "a line, a number of updates": (f"{PAIR}, lr_schedule='linear', max_steps=12, lr=0.1", ""),
+    "one cycle, groups": (f"{PAIR}, lr_schedule='one_cycle', optimizer=make, max_epochs=2", GROUPS),
+    "one cycle with a warm-up": (f"{PAIR}, lr_schedule='one_cycle', warmup=1, max_epochs=2", ""),
+    "schedulers in a list, with their own intervals": (
+        f"{PAIR}, max_epochs=4, scheduler=schedules, lr=0.1",
+        "def schedules(optimizer, updates):\n    decay = torch.optim.lr_scheduler\n"
+        "    return [decay.ExponentialLR(optimizer, 0.9), {'scheduler': decay.StepLR(optimizer, 1, 0.5), 'interval': 'epoch', "
+        "'frequency': 2}]\n",
+    ),
+    "a plateau": (
+        f"{BOTH}, max_epochs=4, lr=0.3, scheduler=plateau, check_val_every_n_epoch=1",
+        "def plateau(optimizer, updates):\n"
+        "    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.5)\n",
+    ),
+    "a cycle of the user's own that is shorter than the run": (
+        f"{PAIR}, max_epochs=3, scheduler=cycle",
+        "def cycle(optimizer, updates):\n    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=updates // 2)\n",
+    ),
+    "a cycle of the user's own, every third update": (
+        f"{PAIR}, max_epochs=4, scheduler=cycle",
+        "def cycle(optimizer, updates):\n    made = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=4)\n"
+        "    return {'scheduler': made, 'interval': 'step', 'frequency': 3}\n",
+    ),
+    # precision, compilation
+    "bfloat16": (f"{BOTH}, precision='bf16-mixed', accumulate_grad_batches=2, gradient_clip_val=0.5, max_epochs=2", ""),
+    "bfloat16, metrics": (
+        f"{BOTH}, precision='bf16-mixed', metrics={{'right': lambda output, y: (output.argmax(1) == y).float()}}, max_epochs=2", "",
+    ),
+    "compiled, watched for anomalies": (f"{BOTH}, compile='eager', detect_anomaly=True, max_epochs=1", ""),
+    # how much, how often
+    "limits": (f"{BOTH}, limit_train_batches=3, limit_val_batches=1, max_epochs=3, lr_schedule='cosine'", ""),
+    "limits in parts": (
+        f"{BOTH}, limit_train_batches=0.5, limit_val_batches=0.7, max_epochs=3, accumulate_grad_batches=2, lr_schedule='linear'", "",
+    ),
+    "no validation": (f"{BOTH}, limit_val_batches=0, max_epochs=2", ""),
+    "overfitting": (f"{BOTH}, overfit_batches=2, max_epochs=4", ""),
+    "checks at parts of an epoch": (
+        f"{BOTH}, val_check_interval=0.4, max_epochs=4, check_val_every_n_epoch=2, lr=0.3, scheduler=plateau",
+        "def plateau(optimizer, updates):\n    made = torch.optim.lr_scheduler\n"
+        "    return made.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.5)\n",
+    ),
+    "checks by updates": (f"{BOTH}, val_check_interval=3, max_epochs=3, {AT_LAST}", ""),
+    "checks by updates, until a number of updates": (f"{BOTH}, val_check_interval=3, max_steps=8", ""),
+    # the end
+    "the clock": (f"{PAIR}, max_time='00:00:00:00.3', lr_schedule='linear', max_epochs=4000", ""),
+    "early stopping": (f"{BOTH}, max_epochs=9, {AT_LAST}", ""),
+    "early stopping before the clock, in the middle of an epoch": (
+        f"{BOTH}, max_time='00:01:00:00', val_check_interval=3, weight_averaging='swa', swa_epoch_start=0, {AT_LAST}", "",
+    ),
+    "early stopping, minimums": (f"{BOTH}, max_epochs=9, min_epochs=3, min_steps=20, {AT_LAST}", ""),
+    "early stopping by the training loss and others": (
+        f"{BOTH}, max_epochs=9, log_every_n_steps=2, lr=0.01, val_check_interval=0.5, early_stopping=["
+        "wb.EarlyStopping(monitor='train_loss', patience=2, warmup=3, min_delta=0.05), "
+        "wb.EarlyStopping(monitor='val_loss', mode='max', patience=5, stopping_threshold=9.0, divergence_threshold=-5.0, "
+        "check_finite=False)]",
+        "",
+    ),
+    "early stopping without validation": (
+        f"{PAIR}, max_epochs=9, early_stopping=wb.EarlyStopping(monitor='train_loss', patience=2, min_delta=0.1)", "",
+    ),
+    "the training loss, of which some epochs keep none": (
+        f"{PAIR}, max_epochs=12, log_every_n_steps=12, scheduler=plateau, "
+        "early_stopping=wb.EarlyStopping(monitor='train_loss', patience=2, min_delta=5)",
+        "def plateau(optimizer, updates):\n    return {'scheduler': torch.optim.lr_scheduler.ReduceLROnPlateau("
+        "optimizer, factor=0.5, patience=0, threshold=0.5), 'monitor': 'train_loss'}\n",
+    ),
+    # averaging
+    "ema": (
+        f"{BOTH}, weight_averaging='ema', ema_decay=0.9, averaging_every_n_steps=2, averaging_start=3, max_epochs=3", "",
+    ),
+    "ema from an epoch on, windows": (
+        f"{PAIR}, weight_averaging='ema', averaging_start_epoch=1, max_epochs=3, accumulate_grad_batches=2", "",
+    ),
+    "ema of the user's own": (
+        f"{BOTH}, weight_averaging='ema', avg_fn=lambda mean, now, n: mean + (now - mean) / (n + 2), "
+        "should_update=lambda step, epoch: step % 3 == 0, max_epochs=2", "",
+    ),
+    "ema of a model with parts in eval mode, and with a spectral norm": (
+        f"{BOTH.replace('model', 'network')}, weight_averaging='ema', ema_decay=0.5, max_epochs=3", PARTS,
+    ),
+    "swa of a model with parts in eval mode": (
+        f"{PAIR.replace('model', 'network')}, weight_averaging='swa', swa_epoch_start=1, max_epochs=3", PARTS,
+    ),
+    "ema, a loss and a metric with statistics": (
+        f"{BOTH.replace('F.cross_entropy', 'Whitened()')}, weight_averaging='ema', ema_decay=0.5, max_epochs=3, lr=0.1, "
+        "metrics={'plain': F.cross_entropy, 'whitened': Whitened().eval()}, "
+        "early_stopping=wb.EarlyStopping(monitor='val_whitened_averaged', patience=1, min_delta=5)", STATISTICS,
+    ),
+    "a loss and metrics that have modes": (
+        f"{BOTH.replace('F.cross_entropy', 'Whitened()')}, max_epochs=3, lr=0.1, check_val_every_n_epoch=2, "
+        "metrics={'plain': F.cross_entropy, 'whitened': Whitened()}", STATISTICS,
+    ),
+    "ema, no buffers": ("nn.Linear(8, 3), train=(x, y), val=(x, y), loss=F.cross_entropy, weight_averaging='ema', max_epochs=2", ""),
+    "swa": (f"{BOTH}, weight_averaging='swa', swa_epoch_start=1, max_epochs=4", ""),
+    "swa with a rate of its own": (
+        f"{BOTH}, weight_averaging='swa', swa_epoch_start=0.5, swa_lrs=0.05, annealing_epochs=2, max_epochs=5, "
+        "lr_schedule='cosine', precision='bf16-mixed'", "",
+    ),
+    "swa without batch norm": (
+        "nn.Linear(8, 3), train=(x, y), loss=nn.CrossEntropyLoss(), weight_averaging='swa', swa_epoch_start=1, swa_lrs=0.1, "
+        "annealing_strategy='linear', max_epochs=4, limit_train_batches=2", "",
+    ),
+    "early stopping of an average that is late": (
+        f"{BOTH}, weight_averaging='swa', swa_epoch_start=2, max_epochs=9, scheduler=plateau, "
+        "early_stopping=wb.EarlyStopping(monitor='val_loss_averaged', patience=2, min_delta=5)",
+        "def plateau(optimizer, updates):\n    return {'scheduler': torch.optim.lr_scheduler.ReduceLROnPlateau("
+        "optimizer, factor=0.5, patience=0, threshold=0.5), 'monitor': 'val_loss_averaged'}\n",
+    ),
+    "early stopping of an average": (
+        f"{BOTH}, weight_averaging='ema', max_epochs=9, "
+        "early_stopping=wb.EarlyStopping(monitor='val_loss_averaged', patience=1, min_delta=5)", "",
+    ),
+    # sequences
+    "pieces": (f"{PIECES}, max_epochs=2", SEQUENCES),
+    "pieces in windows, metrics, clipping": (
+        f"{PIECES}, max_epochs=2, accumulate_grad_batches=2, gradient_clip_val=0.1, metrics={{'right': recalled}}", SEQUENCES,
+    ),
+    "pieces in bfloat16, checks by updates": (
+        f"{PIECES}, max_epochs=2, precision='bf16-mixed', val_check_interval=4, weight_averaging='ema'", SEQUENCES,
+    ),
+    # an optimizer that evaluates the loss again
+    "a closure": (
+        "model, train=(x, y), loss=F.cross_entropy, optimizer=torch.optim.LBFGS, lr=0.1, batch_size=50, max_epochs=2, "
+        "accumulate_grad_batches=2, gradient_clip_val=1.0, lr_schedule='linear'", "",
+    ),
+    "a closure, one batch an update": (
+        "model, train=(x, y), loss=F.cross_entropy, optimizer=torch.optim.LBFGS, lr=0.1, batch_size=50, max_epochs=2", "",
+    ),
+    # milestones
+    "a rate that was found on the way": (f"{BOTH}, max_epochs=4, find_lr_at=(1, 3), lr_schedule='linear', warmup=2", ""),
+    "a batch size that was found on the way": (
+        f"{BOTH}, max_epochs=3, find_batch_size_at=(1,), accumulate_grad_batches=2, limit_train_batches=4", "",
+    ),
+    "both, at the start of swa": (
+        f"{BOTH}, max_epochs=3, find_lr_at=(1,), find_batch_size_at=(1,), weight_averaging='swa', swa_epoch_start=1, swa_lrs=0.01",
+        "",
+    ),
+    # numbers that are not finite
+    "updates left out": (
+        "model, train=Broken(), loss=F.cross_entropy, on_nonfinite='skip', batch_size=10, max_epochs=2, gradient_clip_val=0.5, "
+        "lr_schedule='linear', weight_averaging='ema'", BROKEN,
+    ),
+    "updates left out, with a loss that has statistics": (
+        "model, train=Broken(), loss=Whitened(), val=(x, y), on_nonfinite='skip', batch_size=10, max_epochs=2, "
+        "accumulate_grad_batches=2", BROKEN + "\n\n" + STATISTICS,
+    ),
+    "updates left out, nothing else moves": (
+        "nn.Linear(8, 3), train=Broken(), loss=F.cross_entropy, on_nonfinite='skip', batch_size=10, max_epochs=2", BROKEN,
+    ),
+    "updates left out, schedules of their own": (
+        "model, train=Broken(), loss=F.cross_entropy, on_nonfinite='skip', batch_size=10, max_epochs=2, "
+        "accumulate_grad_batches=2, scheduler=lambda o, n: {'scheduler': torch.optim.lr_scheduler.ExponentialLR(o, 0.5), "
+        "'interval': 'step', 'frequency': 2}", BROKEN,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_technique(case: str, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The clock of the run goes by its updates: by the machine's, a slow one might take none at all in 0.3 s.
+    monkeypatch.setattr(Session, "seconds", property(lambda session: session.state.step / 77))
+    bench = make_bench(tmp_path, *CASES[case])
+    repeats(bench, runner, tmp_path)
+
+
+@pytest.mark.parametrize("stop", [12, 15])  # in the middle of an epoch, and behind one
+def test_a_stop_between_averages(stop: int, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = make_bench(tmp_path, f"{BOTH}, weight_averaging='swa', swa_epoch_start=1, swa_lrs=0.1, max_epochs=9, lr=0.01")
+    update, jobs = loop.train_step, []
+
+    def watched(session: Session, window: object) -> object:
+        while not jobs:
+            time.sleep(0.01)
+        loss = update(session, window)  # type: ignore[arg-type]
+        if session.state.step == 11:
+            jobs[0].change(lr=0.2)
+        if session.state.step == stop:
+            jobs[0].stop()
+        return loss
+
+    monkeypatch.setattr(loop, "train_step", watched)
+    jobs.append(bench.fit())
+    run = jobs[0].result()
+    assert (run.status, run.step, len(run.changes)) == ("stopped", stop, 1)
+    script = bench.export(tmp_path / "out" / "train.py")
+    check(bench, run, runner.run(script))
+    lint(script)
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_a_stop_behind_the_last_update_of_an_epoch_of_swa(
+    within: bool, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the check that follows, the weights of that epoch are averaged already; before it they are not."""
+    bench = make_bench(tmp_path, f"{BOTH}, weight_averaging='swa', swa_epoch_start=0, max_epochs=9")
+    update, validate, jobs = loop.train_step, schedule.validate, []
+
+    def stop(session: Session, wanted: bool) -> None:
+        while not jobs:
+            time.sleep(0.01)
+        if wanted and session.state.step == 10:
+            jobs[0].stop()
+
+    def updated(session: Session, window: object) -> object:
+        loss = update(session, window)  # type: ignore[arg-type]
+        stop(session, not within)
+        return loss
+
+    def validated(session: Session, batches: object, **more: Any) -> object:
+        stop(session, within)
+        return validate(session, batches, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "train_step", updated)
+    monkeypatch.setattr(schedule, "validate", validated)
+    jobs.append(bench.fit())
+    run = jobs[0].result()
+    assert (run.status, run.step) == ("stopped", 10)
+    check(bench, run, runner.run(bench.export(tmp_path / "train.py")))
+
+
+@pytest.mark.parametrize("windows", [1, 2])
+def test_float16(windows: int, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The CPU can do it too, slowly: the first steps overflow and are left out, in the script as in the run.
+    made = Precision(torch.float16, torch.device("cpu"), torch.amp.GradScaler("cpu", init_scale=2.0**24))
+    monkeypatch.setattr(Precision, "of", lambda *_: made)
+    bench = make_bench(tmp_path, f"{BOTH}, max_epochs=4, lr_schedule='linear', gradient_clip_val=0.5, weight_averaging='ema'")
+    run = bench.fit(precision="16-mixed", accumulate_grad_batches=windows).result()
+    script = bench.export(tmp_path / "out" / "train.py")
+    lint(script)
+    script.write_text(script.read_text().replace(".device.type)", ".device.type, init_scale=2.0**24)"))
+    check(bench, run, runner.run(script))
+    left_out = (run.history["lr"][1:] == run.history["lr"][:-1]).sum()
+    assert 0 < left_out < len(run.history["lr"]) - 1
+
+
+def test_names_of_the_user_stay_beside_techniques(runner: Runner, tmp_path: Path) -> None:
+    """What the script calls its own is called otherwise where the user has it already."""
+    ours = (
+        "EarlyStopping", "WINDOWS", "check", "first_of", "functools", "make_schedule", "math", "mean_of", "mixed_precision",
+        "random_numbers_kept", "refresh_batch_norm", "should_average", "training_batches", "weighted_mean", "window_size",
+    )  # fmt: skip
+    before = "".join(f"{name} = {number}\n" for number, name in enumerate(ours, 1))
+    before += (
+        "\n\ndef Average(output, target):\n"
+        f"    assert ({', '.join(ours)}) == {tuple(range(1, len(ours) + 1))}\n"
+        "    return F.cross_entropy(output, target)\n\n\n"
+        "def averaged(mean, now, count):\n    return mean + (now - mean) / (count + math - 6)\n\n\n"
+        "def annealing(parameters, lr):\n    return torch.optim.SGD(parameters, lr=lr * EarlyStopping)\n"
+    )
+    arguments = (
+        "model, train=(x, y), val=(x, y), loss=Average, optimizer=annealing, avg_fn=averaged, weight_averaging='swa', "
+        "swa_epoch_start=1, swa_lrs=0.1, accumulate_grad_batches={1: 2}, precision='bf16-mixed', limit_train_batches=3, "
+        "lr_schedule='linear', val_check_interval=2, early_stopping=wb.EarlyStopping(monitor='train_loss', patience=9), max_epochs=4"
+    )
+    bench = make_bench(tmp_path, arguments, before)
+    run = bench.fit().result()
+    script = bench.export(tmp_path / "out" / "train.py")
+    check(bench, run, runner.run(script))
+    lint(script)

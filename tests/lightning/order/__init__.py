@@ -1,0 +1,1 @@
+"""The order in which hooks run, here and under Lightning's Trainer."""

@@ -1,0 +1,1 @@
+"""Lightning modules on several ranks."""

@@ -1,0 +1,115 @@
+"""Executes the notebooks and writes them with outputs that read well without a kernel: `python -m tests.notebooks [NAME ...]`."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+from PIL import Image
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+WIDGET = "application/vnd.jupyter.widget-view+json"
+# Seconds for a kernel to start, for a cell, and for what it has printed to arrive: of the last, four are usual, and what comes
+# later is left out.
+STARTS, CELL, ARRIVES = 300, 900, 300
+COLOURS, WIDTH = 64, 900
+"""Of a committed picture, at the most: it reads well on a page, at a tenth of the size."""
+
+
+def execute(notebook: Any, folder: Path) -> None:
+    """Run all cells in a kernel of their own, which works in `folder`."""
+    client = NotebookClient(notebook, timeout=CELL, startup_timeout=STARTS, iopub_timeout=ARRIVES, kernel_name="python3",
+                            resources={"metadata": {"path": folder}})  # fmt: skip
+    client.execute()
+
+
+def tidy(notebook: Any) -> None:
+    """Leave out what a page without a kernel cannot show (progress bars, widgets) and what differs each time."""
+    notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    number = 0
+    for cell in notebook.cells:
+        cell.metadata = {}
+        if cell.cell_type != "code":
+            continue
+        number += 1
+        cell.execution_count = number
+        cell.outputs = _joined(output for output in cell.outputs if _stays(output))
+        for output in cell.outputs:
+            if "execution_count" in output:
+                output.execution_count = number
+            if "data" in output and "image/png" in output.data:
+                output.metadata = {}
+                output.data = {"image/png": _small(output.data["image/png"]), "text/plain": output.data.get("text/plain", "")}
+
+
+def _stays(output: Any) -> bool:
+    return output.get("name") != "stderr" and WIDGET not in output.get("data", ())
+
+
+def _joined(outputs: Iterable[Any]) -> list[Any]:
+    """The outputs, with what was printed in a row in one piece: how many pieces came is chance."""
+    found: list[Any] = []
+    for output in outputs:
+        if found and output.output_type == found[-1].output_type == "stream":
+            found[-1].text += output.text
+        else:
+            found.append(output)
+    return found
+
+
+def _small(png: str) -> str:
+    """The same picture, of so many pixels as a page shows, with few colours."""
+    picture = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
+    picture.thumbnail((WIDTH, picture.height), Image.Resampling.LANCZOS)
+    picture = picture.quantize(COLOURS)
+    file = io.BytesIO()
+    picture.save(file, "PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def shape(notebook: Any) -> list[list[str]]:
+    """What the outputs of each code cell are, without what may differ from one machine to the next: numbers, pictures, widths."""
+    return [[*_shapes(cell.outputs)] for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def _shapes(outputs: list[Any]) -> Iterator[str]:
+    for output in outputs:
+        if output.output_type == "stream":
+            yield f"printed: {_words(output.text)}"
+        elif output.output_type == "error":
+            yield f"error: {output.ename}"
+        elif "image/png" in output.data:
+            yield "picture"
+        else:  # of a result its first line: what follows depends on what was measured
+            first = output.data.get("text/plain", "").partition("\n")[0].partition(" · ")[0]
+            yield f"{' '.join(sorted(output.data))}: {_words(first)}"
+
+
+def _words(text: str) -> str:
+    return " ".join(re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", text).split())
+
+
+def main(names: list[str]) -> None:
+    """Execute these notebooks, or all, and write them."""
+    for path in NOTEBOOKS:
+        if names and path.stem not in names:
+            continue
+        notebook = nbformat.read(path, as_version=4)
+        with tempfile.TemporaryDirectory() as folder:
+            execute(notebook, Path(folder))
+        tidy(notebook)
+        nbformat.write(notebook, path)
+        print(f"{path.name}: {path.stat().st_size // 1000} kB")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

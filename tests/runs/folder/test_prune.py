@@ -1,0 +1,117 @@
+"""Deleting the oldest runs: those that are over and named, and nothing outside the root."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workbench.events import RunEnded, RunStarted
+from workbench.runs.folder.prune import mark_next, next_to_go, prune
+from workbench.runs.read import list_runs
+from workbench.runs.store import RunFolder
+
+
+def make(root: Path, id: str, *, created: float = 0.0, over: bool = True, **header: object) -> Path:
+    with RunFolder.create(root, id, {"kind": "fit", "created": created, **header}) as folder:
+        folder.append(RunStarted(id, "fit", {}, "cpu"))
+        if over:
+            folder.append(RunEnded("finished", 1, 0.1))
+    return folder.path
+
+
+def a_dead_process() -> dict[str, object]:
+    """The identity of a process that is gone."""
+    code = "import json; from workbench.runs.folder.alive import identity; print(json.dumps(identity()))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found: dict[str, object] = json.loads(out.stdout)
+    return found
+
+
+def prune_named(root: Path, keep: int) -> list[str]:
+    """Prune as a fit does that comes after one whose record names all."""
+    mark_next(root, [run.path for run in list_runs(root)], "last")
+    return prune(root, "fit", keep)
+
+
+def test_prune_takes_the_oldest_that_are_over(tmp_path: Path) -> None:
+    for i in range(6):
+        make(tmp_path, f"r{i}", created=float(i), over=i != 1)
+    assert prune_named(tmp_path, 10) == []
+    assert prune_named(tmp_path, 3) == ["r0", "r2", "r3"]  # r1 runs: this process is its writer
+    assert [r.id for r in list_runs(tmp_path)] == ["r1", "r4", "r5"]
+    assert prune_named(tmp_path, 0) == ["r4", "r5"]
+    assert sorted(os.listdir(tmp_path / "runs")) == ["r1"]
+    with pytest.raises(ValueError):
+        prune(tmp_path, "fit", -1)
+    assert prune(tmp_path / "nowhere", "fit", 0) == []
+
+
+def test_prune_takes_no_fit_that_was_not_named(tmp_path: Path) -> None:
+    paths = [make(tmp_path, f"r{i}", created=float(i)) for i in range(4)]
+    assert prune(tmp_path, "fit", 1) == []
+    assert next_to_go(tmp_path, 2, "r3") == paths[:3]  # with one more there would be five
+    mark_next(tmp_path, paths[:1], "r3")
+    assert prune(tmp_path, "fit", 1) == ["r0"]
+    mark_next(tmp_path, paths[1:], "r3")
+    mark_next(tmp_path, [], "r4")  # that no longer holds
+    assert prune(tmp_path, "fit", 1) == []
+
+
+def test_prune_keeps_to_one_kind(tmp_path: Path) -> None:
+    for i in range(4):
+        make(tmp_path, f"r{i}", created=float(i), kind="validate" if i % 2 else "find_lr")
+    assert prune(tmp_path, "validate", 1) == ["r1"]
+    assert prune(tmp_path, "fit", 0) == []
+    assert [r.id for r in list_runs(tmp_path)] == ["r0", "r2", "r3"]
+
+
+def test_prune_takes_the_dead_and_spares_what_may_live(tmp_path: Path) -> None:
+    dead = a_dead_process()
+    make(tmp_path, "dead", over=False, **dead)
+    make(tmp_path, "elsewhere", over=False, **dead | {"host": "another-machine"})
+    make(tmp_path, "rebooted", over=False, **dead | {"boot": "another boot"})
+    make(tmp_path, "contained", over=False, **dead | {"pid_namespace": "pid:[1]"})
+    make(tmp_path, "nameless", over=False, pid=None)
+    for file in (tmp_path / "runs").glob("*/*"):
+        then = file.stat().st_mtime - 30 * 86400
+        os.utime(file, (then, then))
+    assert prune_named(tmp_path, 0) == ["dead"]
+
+
+def test_prune_stays_inside(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("keep")
+    (outside / "run.json").write_text("{}")
+    (outside / "metrics.jsonl").write_text("")
+    root = tmp_path / "root"
+    path = make(root, "a", created=5.0)
+    (path / "link").symlink_to(outside, target_is_directory=True)
+    (root / "runs" / "linked").symlink_to(outside, target_is_directory=True)
+    (root / "runs" / ".gone-link").symlink_to(outside, target_is_directory=True)
+    (root / "runs" / "notes").mkdir()
+    (root / "runs" / "notes" / "mine.txt").write_text("keep")
+    (root / "runs" / "file.txt").write_text("keep")
+    assert prune_named(root, 0) == ["a"]
+    assert not path.exists()
+    assert (outside / "precious").read_text() == "keep"
+    assert (root / "runs" / "notes" / "mine.txt").exists()
+    assert (root / "runs" / "file.txt").exists()
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    make(root, "b")
+    (linked / "runs").symlink_to(root / "runs", target_is_directory=True)
+    assert prune(linked, "fit", 0) == []
+
+
+def test_what_a_killed_prune_left_goes_next_time(tmp_path: Path) -> None:
+    make(tmp_path, "a")
+    (tmp_path / "runs" / "a").rename(tmp_path / "runs" / ".gone-a")
+    assert list_runs(tmp_path) == []
+    prune(tmp_path, "fit", 5)
+    assert os.listdir(tmp_path / "runs") == []

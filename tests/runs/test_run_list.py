@@ -1,0 +1,66 @@
+"""The list of runs: by place, slice, id or number, and its table with a sparkline of each loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.runs.test_brief import events, recorded
+from workbench.events import RunEnded, StepsDone, pack
+from workbench.runs.folder.annotations import annotate
+from workbench.runs.run_list import RunList
+from workbench.runs.tables import sparkline
+
+
+def test_a_run_is_found_by_place_slice_id_or_number(tmp_path: Path) -> None:
+    for number in (1, 2, 12):
+        recorded(tmp_path, events(20, id=f"{number:04d}-fit"), f"{number:04d}-fit")
+    recorded(tmp_path, events(20, id="0003-find_lr"), "0003-find_lr", kind="find_lr")
+    runs = RunList.of(tmp_path)
+    assert [run.id for run in runs] == ["0001-fit", "0002-fit", "0012-fit"]
+    assert runs[-1] is runs["0012-fit"] is runs["12"] is runs[np.int64(2)]
+    assert [run.id for run in runs[1:]] == ["0002-fit", "0012-fit"]
+    assert isinstance(runs[1:], RunList)
+    with pytest.raises(IndexError, match=r"runs\[12\]: the last of 3 is runs\[2\], or runs\[-1\]. The run of this number is runs\['12'\]"):
+        runs[12]
+    with pytest.raises(KeyError, match="no fit '3': near it are 0001-fit, 0002-fit, 0012-fit"):
+        runs["3"]
+    with pytest.raises(KeyError, match="no fit 'last': there are none"):
+        runs[:0]["last"]
+    with pytest.raises(TypeError, match=r"runs\[1.5\]: give a place"):
+        runs[1.5]  # type: ignore[call-overload]
+    recorded(tmp_path, events(20, id="0012-other"), "0012-other")
+    with pytest.raises(KeyError, match="12 is the number of several runs: 0012-fit, 0012-other"):
+        RunList.of(tmp_path)["12"]
+
+
+def test_it_prints_as_a_table(tmp_path: Path) -> None:
+    annotate(recorded(tmp_path, events(1000)), name="<b>base</b>", tags=["sgd"], pinned=True)
+    recorded(tmp_path, events(20)[:1], "0002-fit")
+    runs = RunList.of(tmp_path)
+    head, first, second = repr(runs).splitlines()
+    assert head.split() == ["run", "status", "updates", "time", "loss", "last", "values", "name", "and", "tags"]
+    assert first.split()[:3] == ["0001-fit", "finished", "1000"]
+    assert first.endswith("█▂▂▁▁▁▁▁▁▁▁▁▁▁▁▁  val_loss 0.25  pinned  <b>base</b>  #sgd")
+    assert second.split()[0] == "0002-fit"
+    assert "&lt;b&gt;base&lt;/b&gt;" in runs._repr_html_()
+    assert repr(runs[:0]) == "[]"
+    assert "name and tags" not in repr(runs[1:])
+
+
+def test_a_long_record_is_read_at_a_few_places(tmp_path: Path) -> None:
+    start, *_ = events(1)
+    flushes = [StepsDone(at, 1, 10, 0, 0.1 * at, {"loss": pack(np.sin((at + np.arange(10)) * 1e-4)), "layer_norms": pack(np.ones((10, 20)))})
+               for at in range(0, 31_400, 10)]  # fmt: skip
+    path = recorded(tmp_path, [start, *flushes, RunEnded("finished", 31_400, 1.0)])
+    assert (path / "metrics.jsonl").stat().st_size > 1 << 21
+    assert "▁▃▄▅▆▇████▇▆▅▄▃▁" in repr(RunList.of(tmp_path))
+
+
+def test_a_sparkline_has_a_bar_a_value() -> None:
+    assert sparkline(np.array([0.0, 7.0, np.nan, 3.0, np.inf])) == "▁█ ▄ "
+    assert sparkline(np.array([2.0, 2.0])) == "▁▁"
+    assert sparkline(np.array([-1.7e308, 1.7e308])) == "▁█"
+    assert sparkline(np.array([np.nan])) == ""

@@ -1,0 +1,186 @@
+"""The race: what it tries, what it concludes, what a stretch is, and that nothing of it is left."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import workbench as wb
+from tests.engine.problems import (
+    adam,
+    bench,
+    labelled,
+    loss_of,
+    noisy_net,
+    plain_net,
+    same_weights,
+    sgd,
+    twin_of,
+    weights,
+)
+from tests.ranks import on_ranks
+from tests.reference import loop
+from tests.tuners.learning_rate.test_ranks_lr_finder import sweep
+from workbench.events import RaceTrial
+from workbench.settings import SettingsError
+from workbench.task.errors import TaskError
+from workbench.tuners.learning_rate.lr_finder import LRRequest
+from workbench.tuners.learning_rate.lr_race import SPACING, conclusion
+from workbench.tuners.stretch import HELD_OUT, next_value
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def trials(losses):
+    return [RaceTrial(lr, 75, loss) for lr, loss in losses.items()]
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ({0.1: 1.0, 1.0: 2.0, 10.0: 3.0}, 0.01),
+        ({0.1: 3.0, 1.0: 2.0, 10.0: 1.0}, 100.0),
+        ({0.1: 2.0, 1.0: 1.0, 10.0: 3.0}, 0.1**0.5),
+        ({0.1: 3.0, 1.0: 1.0, 10.0: 2.0}, 10**0.5),
+        ({0.1: 3.0, 1.0: 1.0, 10.0: math.inf}, 0.1**0.5),
+    ],
+    ids=["below", "above", "left", "right", "one diverged"],
+)
+def test_the_fourth_rate_is_beyond_the_best_or_beside_it(losses, expected):
+    assert next_value(losses) == pytest.approx(expected)
+
+
+def test_the_suggestion_is_drawn_to_the_better_rates():
+    assert conclusion(1.0, trials({0.1: 0.5, 1.0: 5.0, 10.0: 5.0})).lr == pytest.approx(0.1, rel=0.01)
+    between = conclusion(1.0, trials({0.1: 1.0, 1.0: 1.0, 10.0: 9.0})).lr
+    assert between == pytest.approx(0.1**0.5, rel=0.01)
+    assert conclusion(1.0, trials({0.1: 1.0, 1.0: math.inf, 10.0: math.inf, 0.01: 9.0})).lr == pytest.approx(0.1, rel=0.01)
+
+
+def test_a_higher_rate_must_be_clearly_better():
+    kept = conclusion(1.0, trials({0.1: 5.0, 1.0: 1.1, 10.0: 1.0}))
+    assert kept.lr == 1.0
+    assert "No rate above 1 is clearly better" in kept.why
+    assert conclusion(1.0, trials({0.1: 5.0, 1.0: 2.0, 10.0: 1.0})).lr > 5
+
+
+def test_a_longer_run_has_a_lower_rate():
+    losses = trials({0.1: 0.1, 1.0: 5.0, 10.0: 5.0})
+    lrs = [conclusion(1.0, losses, planned).lr for planned in (10, 75, 750, 10**9)]
+    assert lrs[0] == lrs[1] > lrs[2] > lrs[3]
+    assert lrs[3] == pytest.approx(lrs[0] / 2)
+
+
+def test_without_losses_to_compare_the_rate_stays():
+    assert conclusion(1.0, trials({0.1: math.inf, 1.0: 1.0, 10.0: math.inf})).lr == 1.0
+
+
+@pytest.mark.parametrize("judge", ["val", "training batches"])
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_a_stretch_is_the_plain_loops(schedule, judge, tmp_path):
+    model, data, val = noisy_net(), labelled(600), labelled(40, seed=2)
+    twin = twin_of(model)
+    b = bench(model, data, tmp_path, sgd, lr_schedule=schedule, max_epochs=2, **({"val": val} if judge == "val" else {}))
+    first = b.find_lr(race=True, race_updates=200).result().race[0]
+    assert first.updates == 50
+    loader, optimizer = loop.loader_of(data, 8), sgd(twin.parameters(), lr=1.0)
+    loop.seed_all(0)
+    feed = itertools.chain.from_iterable(itertools.repeat(loader))
+    held = loop.loader_of(val, 8, shuffle=False) if judge == "val" else list(itertools.islice(feed, HELD_OUT))
+    twin.train()
+    for update, batch in enumerate(itertools.islice(feed, 50)):
+        share = 1.0 if schedule == "constant" else 0.5 * (1 + math.cos(math.pi * update / 50))
+        optimizer.param_groups[0]["lr"] = first.lr * share
+        loss_of(twin, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    twin.eval()
+    with torch.no_grad():
+        expected = [loss_of(twin, batch).item() for batch in held]
+    assert first.loss == pytest.approx(sum(expected) / len(expected), rel=1e-5)
+
+
+def test_what_it_tries_and_what_it_leaves(tmp_path):
+    model, data = noisy_net(), labelled(800)
+    twin = twin_of(model)
+    plain = bench(twin, data, tmp_path / "plain", adam).fit(max_epochs=2).result()
+    b = bench(model, data, tmp_path / "raced", adam)
+    before, random = weights(model), torch.get_rng_state()
+    found = b.find_lr(race=True).result()
+    assert same_weights(before, weights(model))
+    assert torch.equal(random, torch.get_rng_state())
+    lr = found.suggestions["landmarks"].lr
+    assert [t.lr for t in found.race[:3]] == pytest.approx([lr, lr / SPACING, lr * SPACING])
+    assert len(found.race) == 4
+    assert all(t.updates == 75 and math.isfinite(t.loss) for t in found.race)
+    assert found.suggestion == found.suggestions["race"].lr
+    assert min(t.lr for t in found.race) / 2 <= found.suggestion <= max(t.lr for t in found.race)
+    assert "race" in repr(found)
+    assert b.fit(max_epochs=2).result().history["loss"].tolist() == plain.history["loss"].tolist()
+
+
+def test_short_epochs_need_validation_data_to_judge(tmp_path):
+    found = bench(plain_net(), labelled(80), tmp_path).find_lr(race=True).result()
+    assert found.race == ()
+    assert found.suggestion == found.suggestions["landmarks"].lr
+    assert "no val_loss to judge by (give val=)" in found.suggestions["race"].why
+    raced = bench(plain_net(), labelled(80), tmp_path, val=labelled(40, seed=2)).find_lr(race=True).result()
+    assert len(raced.race) == 4
+
+
+def test_losses_that_are_nearly_nothing_decide_little():
+    learned = trials({0.1: 0.001, 1.0: 0.004, 10.0: 0.002})
+    assert conclusion(1.0, learned, start=2.0).lr == pytest.approx(1.0, rel=0.2)
+    assert conclusion(1.0, learned).lr < 0.2
+
+
+def test_without_a_race_there_is_none(tmp_path):
+    found = bench(plain_net(), labelled(), tmp_path).find_lr(num_training=60).result()
+    assert found.race == ()
+    assert "race" not in found.suggestions
+
+
+@pytest.mark.parametrize("updates", [199, 0, 300.0, True, "300"])
+def test_too_few_updates_are_refused(updates, tmp_path):
+    with pytest.raises(SettingsError, match="race_updates="):
+        bench(plain_net(), labelled(), tmp_path).find_lr(race=True, race_updates=updates)
+
+
+def test_what_cannot_be_judged_is_refused(tmp_path):
+    pytest.importorskip("lightning")
+    import lightning as L
+
+    class Manual(L.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+            self.net = nn.Linear(6, 3)
+
+        def training_step(self, batch, batch_idx):
+            loss = F.cross_entropy(self.net(batch[0]), batch[1])
+            self.optimizers().zero_grad()
+            self.manual_backward(loss)
+            self.optimizers().step()
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    job = wb.Workbench(Manual(), train=(torch.randn(40, 6), torch.randint(3, (40,))), root=tmp_path).find_lr(race=True)
+    assert isinstance(job.exception(), TaskError)
+    assert "race=True" in str(job.exception())
+
+
+def test_ranks_race_together():
+    def raced():
+        _, end, untouched = sweep(plain_net(), labelled(800), {"batch_size": 4}, LRRequest(num_training=40, race=True, race_updates=200))
+        return end, untouched
+
+    (end, untouched), other = on_ranks(2, raced)
+    assert untouched
+    assert other == (end, True)
+    assert end.suggestions[0].name == "race"
+    assert end.suggestion == end.suggestions[0].lr

@@ -1,0 +1,31 @@
+"""A matplotlib figure that shows itself in a notebook. Imports matplotlib: import it only to draw."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+_DPI = 200
+"""Twice what is shown, for sharp text on dense screens."""
+
+
+class Picture(Figure):
+    """A Figure made without pyplot, so that any thread may draw one and no global list keeps it alive.
+
+    Jupyter draws plain Figures only after pyplot was imported; this one brings its own PNG.
+    """
+
+    def save(self, path: str | Path) -> Path:
+        """Write it into a file; its ending says how: ".png", ".svg", ".pdf", or another one that matplotlib knows; ".png" without one."""
+        path = Path(path)
+        path = path if path.suffix else path.with_suffix(".png")
+        self.savefig(path, dpi=_DPI)
+        return path
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        file = io.BytesIO()
+        self.savefig(file, format="png", dpi=_DPI)
+        width, height = self.get_size_inches() * _DPI / 2
+        return file.getvalue(), {"width": round(width), "height": round(height)}

@@ -1,0 +1,43 @@
+"""Plots a search for a weight decay: the held-out loss of each value.
+
+How to read it: lower is better. A clear dip above the present value means that the model overfits without that much decay;
+a flat line, that decay matters little here, or only later than the search has looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from workbench.plots.chart import Axis, Chart, Mark, Series
+from workbench.units import rate
+
+
+class Tried(Protocol):
+    """What is drawn of a trial (`events.DecayTrial` is one)."""
+
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def loss(self) -> float: ...
+
+
+def decay(trials: Sequence[Tried], suggestion: float | None) -> Chart:
+    """The chart of the trials, by their value; the first one's is the present value."""
+    inorder = sorted(trials, key=lambda t: t.weight_decay)
+    losses = np.array([t.loss for t in inorder], dtype=np.float64)
+    known = np.flatnonzero(np.isfinite(losses))
+    highest = float(losses[known].max()) if len(known) else 0.0
+    marks = []
+    for place, trial in enumerate(inorder):
+        if not np.isfinite(trial.loss):
+            marks.append(Mark(place, "diverged", highest, failed=True))
+        elif trial.weight_decay == suggestion:
+            marks.append(Mark(place, "suggestion", trial.loss, emphasis=True))
+        elif trial is trials[0]:
+            marks.append(Mark(place, "present", trial.loss))
+    ticks = tuple(rate(t.weight_decay) for t in inorder)
+    series = (Series("held-out loss", known, losses[known], "dots"),)
+    return Chart("Weight decay", Axis("weight_decay", ticks=ticks), Axis("held-out loss"), series, tuple(marks))

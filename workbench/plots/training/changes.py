@@ -1,0 +1,74 @@
+"""Marks events on a plot: live changes, and where a run was resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from workbench.plots.chart import Array, Mark
+from workbench.plots.names import shorten
+
+Changes = Sequence[tuple[int, Mapping[str, float | None] | str]]
+"""From which update on, and the new values of settings; or what happened there, in words."""
+_SAY = {"gradient_clip_val": "clip", "batch_size": "batch size", "accumulate_grad_batches": "accumulation"}
+_LETTER = 0.011
+"""The width of a letter of a mark's label as a share of the axis, generously."""
+_LONGEST = 40
+"""Letters of a label; a mark's `why` has all."""
+
+
+def change_marks(changes: Changes, step: Array) -> tuple[Mark, ...]:
+    """A line for each update with changes. Where labels would run into one another, several lines share the first one's."""
+    length = max(1.0, float(step[-1] - step[0])) if len(step) else 1.0
+    groups: list[list[tuple[int, str]]] = []
+    for at, text in _by_update(changes).items():
+        if groups:
+            first = groups[-1][0][0]
+            room = (at - first) / length / _LETTER
+            if room < (len(_label(groups[-1])) + len(_brief(text))) / 2:
+                groups[-1].append((at, text))
+                continue
+        groups.append([(at, text)])
+    return tuple(mark for group in groups for mark in _marks(group))
+
+
+def only(changes: Changes, *names: str) -> Changes:
+    """The changes of these settings alone; marks with a text of their own stay."""
+    kept = [(at, what if isinstance(what, str) else {k: v for k, v in what.items() if k in names}) for at, what in changes]
+    return [(at, what) for at, what in kept if what]
+
+
+def _by_update(changes: Changes) -> dict[int, str]:
+    """All that happened at one update in one text: lines on one another have no room for two."""
+    texts: dict[int, list[str]] = {}
+    for at, what in changes:
+        said = [what] if isinstance(what, str) else [f"{_SAY.get(k, k)} → {_value(v)}" for k, v in what.items()]
+        texts.setdefault(at, []).extend(said)
+    return {at: ", ".join(_once(said)) for at, said in texts.items()}
+
+
+def _once(said: list[str]) -> list[str]:
+    """Without repetitions: "resumed", and then "resumed, max_epochs → 5"."""
+    return [text for i, text in enumerate(said) if not any(f"{later}, ".startswith(f"{text}, ") for later in said[i + 1 :])]
+
+
+def _label(group: list[tuple[int, str]]) -> str:
+    return _brief(", ".join(text for _, text in group)) if len(group) <= 2 else f"{len(group)} changes"
+
+
+def _brief(text: str) -> str:
+    """The first of many changes, as many as a label has room for."""
+    if len(text) <= _LONGEST:
+        return text
+    whole, _, _ = text[: _LONGEST - 2].rpartition(", ")
+    return f"{whole}, …" if whole else shorten(text, _LONGEST)
+
+
+def _marks(group: list[tuple[int, str]]) -> list[Mark]:
+    why = "; ".join(f"from update {at}: {text}" for at, text in group)
+    return [Mark(at, "" if i else _label(group), why=why) for i, (at, _) in enumerate(group)]
+
+
+def _value(value: float | None) -> str:
+    if value is None:
+        return "off"
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"

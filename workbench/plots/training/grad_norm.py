@@ -1,0 +1,82 @@
+"""Plots gradient norms: each layer over time, and their total against the clip value.
+
+How to read it: rows that go dark towards the top are layers that stop learning (vanishing); a column that lights up in
+all rows is an explosion. Where the total is above the clip line, that update was scaled down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from workbench.plots.chart import Array, Axis, Chart, Heat, Series
+from workbench.plots.ranges import span, wide
+from workbench.plots.training import clipping
+from workbench.plots.training.changes import Changes, change_marks
+
+_COLUMNS = 400
+
+
+def grad_norm(
+    step: Array,
+    total: Array,
+    layers: Mapping[str, Array],
+    clip: Array | None = None,
+    changes: Changes = (),
+    share: float | None = None,
+    layer_step: Array | None = None,
+) -> list[Chart]:
+    """The heat map of `layers` (name: norms (rows,), before clipping), where there are any, and the total's chart.
+
+    `total` is before clipping and `clip` the clip value in force at each row (NaN: off), both of shape (rows,).
+    `layer_step`: the updates that `layers` are of, where these are not all. `share` of the updates with clipping on was clipped; None: there were none.
+    """
+    charts = []
+    marks = change_marks(changes, step)
+    if layers and len(step):
+        table = np.stack([np.asarray(v, np.float64) for v in layers.values()])
+        charts.append(
+            Chart(
+                "Gradient norm by layer",
+                Axis("update"),
+                Axis("layer"),
+                heat=_heat(step if layer_step is None else layer_step, table, tuple(layers)),
+            )
+        )
+    series = [Series("total, before clipping", step, total, "thin")]
+    limit = np.full(len(step), np.nan) if clip is None else np.asarray(clip, np.float64)
+    if np.isfinite(limit).any():
+        kept = clipping.corners(limit)
+        series.append(Series("clip value", step[kept], limit[kept], "limit", 1))
+    # A spike of a few updates is what one looks for: it must stay in the picture, and not flatten the rest.
+    log = wide(np.concatenate([total, limit]), 10)
+    return [
+        *charts,
+        Chart(
+            "Total gradient norm",
+            Axis("update"),
+            Axis("gradient norm", log=log, range=span(total, limit, log=log)),
+            tuple(series),
+            marks,
+            notes=_summary(total, share),
+        ),
+    ]
+
+
+def _heat(step: Array, table: Array, names: tuple[str, ...]) -> Heat:
+    """At most `_COLUMNS` columns; one for many updates shows the greatest, so a spike stays visible."""
+    width = -(-len(step) // _COLUMNS)
+    starts = np.arange(0, len(step), width)
+    greatest = np.fmax.reduceat(table, starts, axis=1)
+    blank = "" if (greatest > 0).all() else " (blank: none, or zero)"
+    return Heat(step[starts], names, greatest, f"gradient norm{blank}")
+
+
+def _summary(total: Array, share: float | None) -> tuple[str, ...]:
+    known = total[np.isfinite(total)]
+    if not known.size:
+        return ()
+    p50, p95 = np.quantile(known, [0.5, 0.95])
+    text = f"p50 {p50:.3g}, p95 {p95:.3g}"
+    return (text if share is None else f"clipped {share:.0%} of the updates with clipping on · {text}",)

@@ -1,0 +1,52 @@
+"""Plots the learning rate over a run: warm-up, schedule, and live changes.
+
+How to read it: the rate is that of the optimizer's first parameter group at each update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from workbench.plots.chart import Array, Axis, Chart, Series
+from workbench.plots.ranges import span
+from workbench.plots.training.changes import Changes, change_marks
+
+_LEAST, _MOST = 10.0, 1e4
+"""How much the axis spans: the last updates of a schedule that falls to zero would flatten all the others."""
+_ZEROS = 0.05
+"""The share of updates without any rate that a logarithmic axis may leave out."""
+
+
+def schedule(step: Array, rates: Mapping[str, Array], changes: Changes = ()) -> Chart:
+    """The chart of `rates` (name: learning rates of shape (rows,)) at update `step` (rows,).
+
+    The axis is logarithmic, and leaves out the zeros at which schedules end, unless there are many of them.
+    """
+    log = not len(step) or float(np.mean([values == 0 for values in rates.values()])) <= _ZEROS
+    drawn = [Series(name, *_known(step, values, log), tone=i) for i, (name, values) in enumerate(rates.items())]
+    limits = _readable(span(*rates.values(), log=True)) if log else span(*rates.values())
+    return Chart(
+        "Learning rate",
+        Axis("update"),
+        Axis("learning rate", log=log and limits is not None, range=limits),
+        tuple(drawn),
+        change_marks(changes, step),
+        notes=() if len(step) else ("No updates were recorded.",),
+    )
+
+
+def _known(step: Array, values: Array, log: bool) -> tuple[Array, Array]:
+    """Without the updates at which this optimizer had no turn: they would tear its line."""
+    known = np.isfinite(values) & ((values > 0) | (not log))
+    return step[known], values[known]
+
+
+def _readable(limits: tuple[float, float] | None) -> tuple[float, float] | None:
+    """At least a decade, or a constant rate would have no tick beside it; the upper ones where there are many."""
+    if limits is None:
+        return None
+    low, high = max(limits[0], limits[1] / _MOST), limits[1]
+    missing = max(1.0, _LEAST / (high / low)) ** 0.5
+    return low / missing, high * missing

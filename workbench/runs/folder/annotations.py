@@ -1,0 +1,97 @@
+"""Keeps what a person adds to a run: a name, notes, tags and a pin, in a file beside its header.
+
+A run folder may come from anybody: the file is read up to a size, and what is not of its type is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from workbench.runs.folder.files import read_json, write_whole
+from workbench.values import shown
+
+FILE = "annotations.json"
+NAME, NOTES, TAG, TAGS = 80, 3000, 40, 20
+"""Characters of a name, of notes and of a tag, and the number of tags, at most."""
+_LARGEST = 1 << 17
+"""Bytes of the file at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """The name, notes and tags that a person gave to a run. A pinned run is not deleted by `keep_runs`."""
+
+    name: str = ""
+    notes: str = ""
+    tags: tuple[str, ...] = ()
+    pinned: bool = False
+
+
+def read_annotations(run: Path) -> Annotations:
+    """The annotations in a run folder; empty where there are none, or none that can be read."""
+    try:
+        found = read_json(run / FILE, _LARGEST)
+    except (OSError, ValueError):
+        return Annotations()
+    kept: dict[str, Any] = {}
+    for name, check in _CHECKS.items():
+        with contextlib.suppress(TypeError, ValueError):
+            kept[name] = check(found[name]) if name in found else getattr(Annotations(), name)
+    return Annotations(**kept)
+
+
+def annotate(
+    run: Path, name: str | None = None, notes: str | None = None, tags: Iterable[str] | None = None, pinned: bool | None = None
+) -> Annotations:
+    """Replace annotations of the run in this folder; None does not change one. OSError: they cannot be written.
+
+    TypeError or ValueError names the argument that is wrong.
+    """
+    given = {"name": name, "notes": notes, "tags": tags, "pinned": pinned}
+    changes = {key: _CHECKS[key](value) for key, value in given.items() if value is not None}
+    now = replace(read_annotations(run), **changes)
+    write_whole(run / FILE, (json.dumps(asdict(now), indent=1) + "\n").encode())
+    return now
+
+
+def _text(argument: str, most: int, *, lines: bool = False) -> Callable[[Any], str]:
+    """A check of a text of at most so many characters; lines: it may have several."""
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str):
+            raise TypeError(f"{argument}={shown(value)}: give text.")
+        text = value.strip()
+        if len(text) > most:
+            raise ValueError(f"{argument}={shown(text, 40)} has {len(text)} characters: give at most {most}.")
+        if not lines and not text.isprintable():
+            raise ValueError(f"{argument}={shown(text, 40)} has characters that cannot be shown in a line: leave them out.")
+        return text
+
+    return check
+
+
+def _tags(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, list | tuple | set | frozenset):
+        raise TypeError(f"tags={shown(value)}: give a list of words, tags=['baseline'], for example.")
+    found = tuple(dict.fromkeys(tag for tag in map(_text("tags", TAG), value) if tag))
+    if len(found) > TAGS:
+        raise ValueError(f"tags has {len(found)} of them: give at most {TAGS}.")
+    if any("," in tag for tag in found):
+        raise ValueError(f"tags={shown(list(found))}: a tag has no comma, which separates them in the panel.")
+    return found
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"pinned={shown(value)}: give True or False.")
+    return value
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "name": _text("name", NAME), "notes": _text("notes", NOTES, lines=True), "tags": _tags, "pinned": _flag,
+}  # fmt: skip

@@ -1,0 +1,103 @@
+"""Names run folders: gives each run of a root a number that no other had, and checks the ids that users give."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import time
+from pathlib import Path
+
+from workbench.runs.folder.files import append_to, open_regular
+from workbench.runs.read import RUNS
+
+_ID = re.compile(r"\w[\w.-]{0,63}")
+_NUMBER = re.compile(r"(\d{4,})-[^\W\d]")  # not a date that someone chose as an id
+_DIGITS = re.compile(rb"[0-9]{1,18}")
+_GIVEN = ".given"
+"""In `<root>/runs`: the numbers of the runs, a line each. Its end is read: no number at or below one there is given again."""
+_TAIL = 1 << 12
+_LARGEST_NUMBER = 10**9
+"""The next run does not count on from larger numbers, which the workbench did not give."""
+
+
+def runs_folder(root: Path) -> Path:
+    """`<root>/runs`, made with a `.gitignore` in the root if it was not there."""
+    folder = Path(root) / RUNS
+    folder.mkdir(parents=True, exist_ok=True)
+    ignore = folder.parent / ".gitignore"
+    # A root that holds other things, such as the project itself, must not be hidden from git as a whole.
+    ours = all(entry.name == RUNS for entry in folder.parent.iterdir())
+    if ours:
+        with contextlib.suppress(FileExistsError), ignore.open("x") as file:
+            file.write("*\n")
+    return folder
+
+
+def new_id(root: Path, kind: str) -> str:
+    """Reserve an id such as "0012-fit": the next number in this root, unique among concurrent processes.
+
+    The number is larger than those of all runs that were made here, also of deleted ones: a `Run` of a deleted run must
+    not find another one in its place. The folder is made here (mkdir is the lock); pass the id on to `RunFolder.create`.
+    """
+    folder = runs_folder(root)
+    word = re.sub(r"[^\w]+", "-", kind).strip("-").lstrip("0123456789-")[:32] or "run"
+    while True:
+        numbers = _numbers(folder)
+        number = max((known for known in (*numbers, *_given(folder)) if known < _LARGEST_NUMBER), default=0) + 1
+        while number in numbers:
+            number += 1
+        mine = folder / f"{number:04d}-{word}"
+        try:
+            mine.mkdir()
+        except FileExistsError:
+            continue
+        if _numbers(folder).count(number) == 1:
+            note_given(mine)
+            return mine.name
+        # Another kind of job took the number at the same moment. Both may see both: step back, try again.
+        mine.rmdir()
+        time.sleep(random.SystemRandom().uniform(0, 0.01))  # the user's own random state does not change
+
+
+def is_id(text: str) -> bool:
+    """Whether it can name a run: letters, digits, '-', '_' and '.' alone."""
+    return _ID.fullmatch(text) is not None and ".." not in text and not text.endswith(".")
+
+
+def check_id(id: str) -> str:
+    """`id` if it can name a folder within runs/, else ValueError."""
+    if not isinstance(id, str) or not is_id(id):
+        raise ValueError(
+            f"{id!r} cannot be a run's id: letters, digits, '-', '_' and '.', at most 64, beginning with a letter or digit"
+        )
+    return id
+
+
+def _numbers(folder: Path) -> list[int]:
+    return [int(found[1]) for name in os.listdir(folder) if (found := _NUMBER.match(name))]
+
+
+def _given(folder: Path) -> list[int]:
+    """The numbers at the end of the file of those that were given; none where it cannot be read."""
+    try:
+        with open_regular(folder / _GIVEN) as file:
+            file.seek(-min(_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            numbers = [int(number) for number in file.read(_TAIL).split() if _DIGITS.fullmatch(number)]
+            return [number for number in numbers if number < _LARGEST_NUMBER]
+    except (OSError, ValueError):
+        return []
+
+
+def note_given(run: Path) -> None:
+    """Add a run's number to the file of those that were given, if it is larger; nothing where that cannot be written."""
+    found = _NUMBER.match(run.name)
+    if found is None or not max(_given(run.parent), default=0) < int(found[1]) < _LARGEST_NUMBER:
+        return
+    with contextlib.suppress(OSError):
+        number = append_to(run.with_name(_GIVEN))
+        try:
+            os.write(number, f"\n{found[1]}".encode())  # whatever another writer's line ends with
+        finally:
+            os.close(number)

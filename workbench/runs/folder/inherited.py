@@ -1,0 +1,121 @@
+"""Copies what a resumed run inherits: the record until its checkpoint, the starting weights, the checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from workbench.events import (
+    BY_LAYER,
+    Event,
+    Logged,
+    RunEnded,
+    RunStarted,
+    Saved,
+    StatusChanged,
+    StepsDone,
+    Validated,
+)
+from workbench.runs.checkpoints import FILES, Checkpoint, list_checkpoints
+from workbench.runs.folder.files import check_no_link
+
+_OF_A_JOB = RunStarted | RunEnded | StatusChanged
+"""What tells of one job alone."""
+
+
+def record_until(events: Sequence[Event], point: Checkpoint, checked: int) -> list[Event]:
+    """The events before the state of a checkpoint; a flush that reaches beyond it is cut.
+
+    checked: the update after which its last validation ran.
+    """
+    place = _place(events, point)
+    return [kept for i, event in enumerate(events) for kept in _kept(event, point, i <= place, checked)]
+
+
+def _kept(event: Event, point: Checkpoint, before: bool, checked: int) -> Iterator[Event]:
+    if isinstance(event, StepsDone):
+        rows = len(range(event.step, point.step, event.every)[: event.rows])
+        if rows:
+            yield event if rows == event.rows else first_rows(event, rows)
+    elif isinstance(event, Validated) and not event.asked:
+        if event.step <= checked:
+            yield event
+    elif isinstance(event, Logged):  # an epoch that the length of the run cut short counts as unfinished
+        if event.step <= point.step and event.epoch < point.epoch:
+            yield event
+    elif before and not isinstance(event, _OF_A_JOB):
+        yield event
+
+
+def _place(events: Sequence[Event], point: Checkpoint) -> int:
+    """The index of the last event before the checkpoint."""
+    for index in reversed(range(len(events))):
+        event = events[index]
+        if isinstance(event, Saved) and event.name == point.name:
+            return index
+    beyond = (i for i, event in enumerate(events) if _begins(event) > point.step)
+    return next(beyond, len(events)) - 1
+
+
+def _begins(event: Event) -> int:
+    """The count of updates that are taken when the first of this event is over."""
+    step = int(getattr(event, "step", 0))
+    return step + 1 if isinstance(event, StepsDone) else step
+
+
+def first_rows(event: StepsDone, rows: int) -> StepsDone:
+    """The first rows of a flush."""
+    there = event.layer_rows
+    layers = int(there.sum()), int(there[:rows].sum())
+    parts = {name: layers if name in BY_LAYER else (event.rows, rows) for name in event.columns}
+    columns = {name: data[: len(data) // max(1, parts[name][0]) * parts[name][1]] for name, data in event.columns.items()}
+    return replace(event, rows=rows, columns=columns)
+
+
+def missing(past: Sequence[Event], step: int) -> int | None:
+    """The update from which on a record lacks those before `step`; None: it has them."""
+    last = next((event for event in reversed(past) if isinstance(event, StepsDone)), None)
+    due = 0 if last is None else last.step + last.every * last.rows
+    return due if due < step else None
+
+
+def take_over(run: Path, mine: Path, point: Checkpoint) -> None:
+    """Copy the starting weights and the checkpoints up to this one, as hard links where the file system has them.
+
+    `mine`: the folder of checkpoints of the resumed run. OSError where it cannot be done.
+    """
+    check_no_link(run / "checkpoints")
+    start = run / "checkpoints" / "start.safetensors"
+    if start.exists():
+        _take(start, mine / start.name)
+    for one in list_checkpoints(run):
+        if (one.step, one.end) <= (point.step, point.end):
+            aside = mine / f".{one.name}"
+            try:
+                aside.mkdir()
+                for file in sorted(one.path.iterdir()):
+                    if file.name in FILES:
+                        _take(file, aside / file.name)
+                aside.rename(mine / one.name)
+            except FileNotFoundError:  # its run continued, and it was no longer among the best
+                continue
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+
+
+def _take(file: Path, mine: Path) -> None:
+    if file.is_symlink() or not file.is_file():
+        raise OSError(f"{file} is not a plain file")
+    with contextlib.suppress(OSError):
+        os.link(file, mine)
+        return
+    aside = mine.with_name(f".{mine.name}")
+    try:
+        shutil.copyfile(file, aside)
+        aside.replace(mine)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,77 @@
+"""Finds a recorded run by its id or its number, and says what is near where there is none."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from workbench.runs.printable import printable
+from workbench.runs.read import HEADER, RUNS, run_folders
+
+_NUMBER = re.compile(r"(\d+)-")
+_NEAR = 5
+"""Ids that an error names at most."""
+
+
+def check_root(root: Path) -> None:
+    """Raise OSError where this is not the folder of a bench's records, with the folder that may be meant."""
+    if not root.exists():
+        raise FileNotFoundError(f"There is no folder {root}. Give the root of a bench: --root FOLDER (a bench's own is .workbench).")
+    if not root.is_dir():
+        raise NotADirectoryError(f"{root} is not a folder. Give the root of a bench: --root FOLDER.")
+    if (root / RUNS).is_dir():
+        return
+    inside, above = root / ".workbench", next((one for one in (root.parent, root.parent.parent) if (one / RUNS).is_dir()), None)
+    is_runs = root.name == RUNS or (root / HEADER).exists()
+    meant = inside if (inside / RUNS).is_dir() else above if is_runs else None
+    hint = f"Is it --root {meant}?" if meant else "Give the root of a bench: --root FOLDER."
+    raise FileNotFoundError(f"{root} has no folder {RUNS}/, so no run was recorded there. {hint}")
+
+
+def check_not_linked(root: Path) -> None:
+    """Raise OSError where runs/ is a link: nothing is deleted through it."""
+    if (root / RUNS).is_symlink():
+        raise OSError(f"{root / RUNS} is a link to {(root / RUNS).resolve()}. Give the root that holds these runs: --root FOLDER.")
+
+
+def find_run(root: Path, text: str) -> Path:
+    """The folder of the run of this id ("0012-fit") or number ("12").
+
+    FileNotFoundError: there is none; ValueError: there are several. Both name those that are near.
+    """
+    check_root(root)
+    folders = {folder.name: folder for folder in run_folders(root)}
+    found = meant(text, folders)
+    if len(found) == 1:
+        return folders[found[0]]
+    if found:
+        raise ValueError(f"{text} is the number of several runs in {root}: {', '.join(map(printable, found))}. Give the whole id.")
+    if not folders:
+        raise FileNotFoundError(f"There is no run {text!r}: {root} holds no runs.")
+    raise FileNotFoundError(f"There is no run {text!r} in {root}. Near it: {near(text, folders)}.")
+
+
+def meant(text: str, ids: Collection[str]) -> list[str]:
+    """The ids that are meant by an id ("0012-fit") or a number ("12"): one, none, or several that have this number."""
+    if text in ids:
+        return [text]
+    return sorted(id for id in ids if text.isdecimal() and _number(id) == int(text))
+
+
+def near(text: str, ids: Iterable[str]) -> str:
+    """The ids nearest to what was given, in words: by number where it begins with one, else by their letters, else the newest."""
+    names = sorted(ids)
+    found = re.match(r"\d{1,18}", text)
+    if found:
+        by_distance = sorted(names, key=lambda name: (abs((_number(name) or 0) - int(found[0])), name))
+        chosen = sorted(by_distance[:_NEAR])
+    else:
+        chosen = difflib.get_close_matches(text, names, _NEAR) or names[-_NEAR:]
+    return ", ".join(map(printable, chosen))
+
+
+def _number(name: str) -> int | None:
+    found = _NUMBER.match(name)
+    return int(found[1]) if found and len(found[1]) < 19 else None

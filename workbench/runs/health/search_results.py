@@ -1,0 +1,191 @@
+"""Puts the results of recorded searches into findings that advise these searches.
+
+A finding's remedy may be a search ("bench.find_num_workers()"). Where it is recorded among the runs of the same root, for
+the same model and data, its result becomes the advice, and setting it the remedy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from workbench.events import (
+    ClipSearchEnded,
+    CurveEnded,
+    DecaySearchEnded,
+    Event,
+    RunStarted,
+    SearchEnded,
+    SpeedSearchEnded,
+    SpeedTrial,
+)
+from workbench.runs import read
+from workbench.runs.health import Finding
+from workbench.runs.record.stream import stream
+from workbench.settings import Settings, SettingsError
+from workbench.units import RATES, rate
+
+_SEARCH = re.compile(r"bench\.(find_[a-z_]+)\((?:updates=(\d+))?\)")
+_FINDS = {
+    "find_num_workers": "num_workers", "find_lr": "lr", "find_batch_size": "batch_size", "find_precision": "precision",
+    "find_clip_val": "gradient_clip_val", "find_weight_decay": "weight_decay",
+}  # fmt: skip
+"""The searches, each with the setting that it finds."""
+_TASK = ("model", "parameters", "data")
+"""What the headers of two runs of the same task have alike."""
+_ALIKE = ("batch_size", "accumulate_grad_batches", "precision", "lr_schedule", "preload", "accelerator", "devices")
+"""Settings on which what a search finds depends."""
+_GIVEN = {*_FINDS.values(), "accumulate_grad_batches", "persistent_workers", "prefetch_factor", "pin_memory", "compile"}
+"""The settings that a search may give."""
+_ALSO = {"find_weight_decay": ("lr",)}
+"""The same for one search."""
+_NEAR = 0.01
+"""A number that was typed, or taken by a click, has fewer digits than the one found."""
+
+
+class _Result(NamedTuple):
+    """What the run of this id found, its trials of the loader, if it had any, and its updates, where it is given a number of them."""
+
+    run: str
+    values: dict[str, Any]
+    trials: tuple[SpeedTrial, ...] = ()
+    updates: float = math.inf
+
+    def waiting(self, before: Any) -> str:
+        """In words, how long training waited for its data with these values, and how much faster it was than with
+        `before` workers; "": that was not measured.
+        """
+        own = next((trial for trial in reversed(self.trials) if trial.values == self.values), None)
+        if own is None or own.waiting is None:
+            return ""
+        base = next((trial for trial in self.trials if trial.values == {"num_workers": before}), None)
+        speed = (own.updates_per_second or 0.0) / (base.updates_per_second or math.inf) if base is not None else 0.0
+        return f"it was {own.waiting:.0%}" + (f", and training {speed:.2g} times as fast" if speed > 1 else "")
+
+
+class SearchResults:
+    """Looks for searches among the runs beside the one in `folder`, each kind once; None: it has no folder."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._header: dict[str, Any] = {}
+        self._known: dict[str, _Result | None] = {}
+
+    def with_results(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+        """The findings, with results in place of the searches that have been run."""
+        asked = {found[1] for one in findings if (found := _SEARCH.fullmatch(one.remedy)) and found[1] in _FINDS}
+        if self._folder is None or not asked:
+            return tuple(findings)
+        new = asked - self._known.keys()
+        if new:
+            self._known |= dict.fromkeys(new)
+            with contextlib.suppress(OSError, ValueError):  # it has no header, or is deleted meanwhile
+                self._header = read.read_header(self._folder)
+                self._look_for(self._folder, new)
+        return tuple(self._with_result(one) for one in findings)
+
+    def _look_for(self, folder: Path, searches: set[str]) -> None:
+        """Find the latest result of each of these searches."""
+        found: list[tuple[float, str, Path]] = []
+        for other in read.run_folders(folder.resolve().parent.parent):
+            with contextlib.suppress(OSError, ValueError):
+                header = read.read_header(other)
+                kind = header.get("kind")
+                if (kind in searches or kind == "tune") and _is_alike(self._header, header, kind):
+                    found.append((read.created(header, other), str(kind), other))
+        for _, kind, other in sorted(found):
+            with contextlib.suppress(OSError, ValueError):
+                for search in searches & {kind} if kind != "tune" else searches:
+                    result = next(_results(other, _FINDS[search], (self._header.get("settings") or {}).get(_FINDS[search])), None)
+                    self._known[search] = result or self._known[search]
+
+    def _with_result(self, finding: Finding) -> Finding:
+        search = _SEARCH.fullmatch(finding.remedy)
+        result = self._known.get(search[1]) if search is not None else None
+        if search is None or result is None or result.updates < int(search[2] or 0):
+            return finding
+        settings: Mapping[str, Any] = self._header.get("settings") or {}
+        other = {name: value for name, value in result.values.items() if not is_near(settings.get(name), value)}
+        values = ", ".join(f"{name}={_short(name, value)}" for name, value in (other or result.values).items())
+        where = f"tried in {result.run}"
+        if other:
+            waiting = result.waiting(settings.get("num_workers"))
+            found = f"with {values} {waiting}" if waiting else f"{search[1]}() found {values}"
+            return dataclasses.replace(finding, advice=f"{found} ({where})", remedy=f"bench.set({values})")
+        if search[1] not in ("find_num_workers", "find_weight_decay"):
+            return finding
+        preload = "" if settings.get("preload") or search[1] != "find_num_workers" else ": preload=True keeps the data in memory"
+        present = "the optimizer's own weight decay" if result.values == {"weight_decay": None} else values
+        advice = f"{search[1]}() found nothing better than {present} ({where}){preload}"
+        return dataclasses.replace(finding, advice=advice, remedy="bench.set(preload=True)" if preload else "")
+
+
+def recommended(event: Event) -> Mapping[str, Any]:
+    """The settings that a search recommends with this event; none where it is another event."""
+    match event:
+        case CurveEnded() if event.suggestion is not None:
+            return {"lr": event.suggestion}
+        case SearchEnded() if event.best is not None:
+            many = event.accumulate_grad_batches
+            return {"batch_size": event.best} | ({} if many is None else {"accumulate_grad_batches": many})
+        case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
+            return event.best
+        case _:
+            return {}
+
+
+def _short(name: str, value: Any) -> str:
+    """A value as a person would type it: no search is more exact than three digits."""
+    if not isinstance(value, float):
+        return repr(value)
+    return rate(value) if name in RATES else repr(float(f"{value:.3g}"))
+
+
+def is_near(value: Any, found: Any) -> bool:
+    """Whether a setting has the value that was found."""
+    numbers = isinstance(value, int | float) and isinstance(found, int | float)
+    return math.isclose(value, found, rel_tol=_NEAR) if numbers else bool(value == found)
+
+
+def _is_alike(run: Mapping[str, Any], search: Mapping[str, Any], kind: str) -> bool:
+    """Whether a search holds for a run: by their headers, of the same model and data, with settings alike."""
+    task, its = run.get("task"), search.get("task")
+    if not isinstance(task, dict) or not isinstance(its, dict) or not isinstance(task.get("data"), str):
+        return False
+    settings, its_settings = run.get("settings") or {}, search.get("settings") or {}
+    alike = (name for name in (*_ALIKE, *_ALSO.get(kind, ())) if name != _FINDS.get(kind))
+    return all(task.get(name) == its.get(name) for name in _TASK) and all(settings.get(n) == its_settings.get(n) for n in alike)
+
+
+def _results(folder: Path, setting: str, present: Any) -> Iterator[_Result]:
+    """What the search in this folder found of a setting, which is `present` in the run: nothing, or one result."""
+    trials: list[SpeedTrial] = []
+    before, updates = object(), math.inf
+    for event in stream(folder, ()):
+        if isinstance(event, RunStarted) and (event.request.get("optimizer") or event.request.get("group") is not None):
+            return  # of one of several rates
+        if isinstance(event, RunStarted):
+            before, given = event.settings.get(setting), event.request.get("updates")
+            updates = given if isinstance(given, int | float) else math.inf
+        trials += [event] if isinstance(event, SpeedTrial) else []
+        values = dict(recommended(event))
+        if isinstance(event, DecaySearchEnded) and event.ended == "all values tried" and not values and is_near(before, present):
+            values = {setting: present}  # nothing is clearly better
+        if setting in values and _are_settings(values):
+            yield _Result(folder.name, values, tuple(trials) if setting == "num_workers" else (), updates)
+
+
+def _are_settings(values: Mapping[str, Any]) -> bool:
+    """Whether these are plain values of settings that a search may give; a record may come from anybody."""
+    if not values.keys() <= _GIVEN or not all(value is None or isinstance(value, bool | int | float | str) for value in values.values()):
+        return False
+    try:
+        Settings.make(**values)
+    except (SettingsError, TypeError):
+        return False
+    return True

@@ -1,0 +1,124 @@
+"""Defines `RunList`: the recorded fits of a bench as a list that prints as a table and is indexed by place or by id."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self, SupportsIndex, overload
+
+import numpy as np
+
+from workbench.events import StepsDone
+from workbench.runs import read
+from workbench.runs.folder.annotations import read_annotations
+from workbench.runs.folder.lookup import meant, near
+from workbench.runs.printable import printable
+from workbench.runs.read import RunSummary
+from workbench.runs.record.series import column
+from workbench.runs.record.stream import sampled
+from workbench.runs.run import Run
+from workbench.runs.tables import html_table, sparkline, text_table
+from workbench.units import duration
+
+_HEAD = ("run", "status", "updates", "time", "loss", "last values", "name and tags")
+_ALWAYS = 4
+"""Columns that are never left out."""
+_BARS = 16
+"""Of a sparkline."""
+_PLACES = 4 * _BARS
+"""Of a long record at which its losses are read."""
+
+
+class RunList(list[Run]):
+    """Runs in a list: `runs[-1]`, `runs[2:5]`, `runs["0012-fit"]` or `runs["12"]`.
+
+    It prints as a table. Of each record it reads the end and a few places in between, so that long runs cost no more.
+    """
+
+    @classmethod
+    def of(cls, root: Path) -> Self:
+        """The fits recorded under `root`, oldest first."""
+        found = cls()
+        for summary in read.list_runs(root):
+            if summary.kind == "fit":
+                with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile
+                    found.append(Run.from_summary(summary))
+        return found
+
+    @overload
+    def __getitem__(self, index: SupportsIndex | str) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+
+    def __getitem__(self, index: SupportsIndex | str | slice) -> Run | Self:
+        """The run at a place, of an id or of a number given as text; the runs of a slice."""
+        if isinstance(index, slice):
+            return type(self)(super().__getitem__(index))
+        if isinstance(index, str):
+            return self._named(index)
+        if not isinstance(index, SupportsIndex):
+            raise TypeError(f"runs[{index!r}]: give a place (runs[-1]), a slice (runs[2:5]) or an id (runs['0012-fit']).")
+        try:
+            return super().__getitem__(index)
+        except IndexError:
+            there = f"the last of {len(self)} is runs[{len(self) - 1}], or runs[-1]" if self else "there are none"
+            number = f" The run of this number is runs['{index}']." if meant(str(index), [run.id for run in self]) else ""
+            raise IndexError(f"runs[{index!r}]: {there}.{number}") from None
+
+    def _named(self, text: str) -> Run:
+        ids = [run.id for run in self]
+        found = meant(text, ids)
+        if len(found) == 1:
+            return self[ids.index(found[0])]
+        if found:
+            raise KeyError(f"{text} is the number of several runs: {', '.join(map(printable, found))}. Give the whole id.")
+        raise KeyError(f"there is no fit {text!r}: {f'near it are {near(text, ids)}' if ids else 'there are none'}.")
+
+    def __repr__(self) -> str:
+        return text_table(self._table()) if self else "[]"
+
+    def _repr_html_(self) -> str:
+        return html_table("Runs", self._table())
+
+    def _table(self) -> list[list[str]]:
+        return table([*map(_now, self)])
+
+
+def table(runs: Iterable[RunSummary]) -> list[list[str]]:
+    """The head and a row a run: its status, length, loss, last metrics and what a person added; a column with nothing in it is left out."""
+    rows = [[*_HEAD], *map(_row, runs)]
+    kept = [at for at in range(len(_HEAD)) if at < _ALWAYS or any(row[at] for row in rows[1:])]
+    return [[row[at] for at in kept] for row in rows]
+
+
+def _now(run: Run) -> RunSummary:
+    """What the record of a run holds now, or what was known of it where that cannot be read any more."""
+    assert run.folder is not None  # as of all runs that are listed
+    with contextlib.suppress(OSError, ValueError):  # it was deleted meanwhile
+        return read.summary(run.folder)
+    return RunSummary(run.id, run.kind, 0.0, run.status, run.step, run.seconds, run.error, {}, run.folder, {}, run.unseen)
+
+
+def _row(run: RunSummary) -> list[str]:
+    values = [f"{name} {value:.4g}" for name, value in run.metrics.items() if f"{name}_epoch" not in run.metrics]
+    added = read_annotations(run.path)
+    words = ["pinned" * added.pinned, added.name, *(f"#{tag}" for tag in added.tags)]
+    status = read.shown_status(run.status, run.unseen) if run.path.is_dir() else "deleted"
+    return [run.id, status, str(run.step), duration(run.seconds), _losses(run.path), "  ".join(values), "  ".join(filter(None, words))]
+
+
+def _losses(run: Path) -> str:
+    """The training loss as a sparkline over the updates, "" where none is recorded: a bar is the mean of what was read of its updates."""
+    flushes = [event for event in sampled(run, _PLACES, ("loss",)) if isinstance(event, StepsDone) and event.rows]
+    if not flushes:
+        return ""
+    steps = np.concatenate([event.steps for event in flushes])
+    losses = np.concatenate([column(event, "loss") for event in flushes]).astype(np.float64)
+    first, known = steps.min(), np.isfinite(losses)
+    bars = min(_BARS, len(steps))
+    at = (steps - first) * bars // (steps.max() + 1 - first)
+    rows, finite = np.bincount(at, minlength=bars), np.bincount(at[known], minlength=bars)
+    means = np.bincount(at[known], losses[known], minlength=bars) / np.where(finite, finite, np.nan)
+    read_of = np.flatnonzero(rows)
+    return sparkline(np.interp(np.arange(bars), read_of, means[read_of]))

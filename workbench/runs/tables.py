@@ -1,0 +1,46 @@
+"""Writes tables of runs: as aligned text for a terminal and as HTML for a notebook, and a series of numbers as a sparkline."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.runs.printable import printable
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """The rows as lines of text with aligned columns; the first row is the head."""
+    table = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table)
+
+
+def html_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
+    """The rows as an HTML table, all text escaped; the first row and the first column are heads."""
+    head, *body = rows
+    lines = [f"<tr>{_cell('th', first)}{''.join(_cell('td', text) for text in rest)}</tr>" for first, *rest in body]
+    return (
+        f"<table><caption>{html.escape(caption)}</caption><thead><tr>{''.join(_cell('th', name) for name in head)}</tr></thead>"
+        f"<tbody>{''.join(lines)}</tbody></table>"
+    )
+
+
+def _cell(tag: str, text: str) -> str:
+    return f"<{tag} style='text-align:left'>{html.escape(text)}</{tag}>"
+
+
+def sparkline(values: NDArray[np.float64]) -> str:
+    """The values, shape (n,), as a bar each, the lowest and the highest at the ends of the scale; a space where one is not finite."""
+    there = np.isfinite(values)
+    if not there.any():
+        return ""
+    low, high = values[there].min(), values[there].max()
+    scale = max(abs(low), abs(high)) or 1.0  # a difference of two huge losses has no room in a float
+    span = (high / scale - low / scale) or 1.0
+    heights = np.rint((len(_BARS) - 1) * (values / scale - low / scale) / span)
+    return "".join(_BARS[int(height)] if known else " " for height, known in zip(heights, there, strict=True))

@@ -1,0 +1,166 @@
+"""Searches the batch size: real updates at each size, and only sizes that were tried and passed are returned.
+
+`batch_size_search` has the arithmetic of the search, `trial` what one trial does (`distributed_trial`: on several
+ranks). The launcher supplies the trials: on CPU it runs in a child process with a memory limit, on a device in place, on
+several ranks in theirs. After the trials it measures the gradient noise scale (`noise_trial`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from workbench.commands import Inbox, Stop
+from workbench.events import Emit, Trial, TrialStarted
+from workbench.instruments.noise_scale import NoiseScale
+from workbench.settings import Settings, SettingsError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
+from workbench.tuners.batch_size.batch_size_choice import Epoch
+from workbench.tuners.batch_size.batch_size_search import BatchSizes as BatchSizes
+from workbench.tuners.batch_size.batch_size_search import TrialStopped as TrialStopped
+from workbench.tuners.batch_size.batch_size_search import check, ended_event, search
+from workbench.tuners.batch_size.effective_batch import accumulation, effective_batch
+from workbench.tuners.batch_size.noise_trial import MOST, ON_RANKS, size_for_noise
+from workbench.tuners.stages import METHODS, data_of_stage
+
+LONGEST = "not measured: the trials took the longest samples, whose gradients say little about the others"
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchSizeRequest:
+    """How to search. `max_memory`: bytes a trial may take on CPU, in each rank; None: an even part of what is free now."""
+
+    mode: str = "power"
+    init_val: int = 2
+    steps_per_trial: int = 3
+    max_trials: int = 25
+    max_val: int | None = None
+    headroom: float = 0.05
+    max_memory: int | None = None
+    method: str = "fit"
+    """What is tried: "fit" (updates), or batches of "validate", "test" or "predict"."""
+    keep_effective: bool = False
+    """Whether the batches of an update hold as many samples as the settings say, whatever their size."""
+    min_updates_per_epoch: int = 20
+    """No size is recommended that leaves fewer updates in an epoch, if a smaller one does not."""
+    longest: bool = False
+    """Whether trials take the longest samples (longest_first.py)."""
+
+    def __post_init__(self) -> None:
+        check(self.mode, self.init_val, self.max_trials, self.max_val, None, self.headroom)
+        if not isinstance(self.steps_per_trial, int) or self.steps_per_trial < 1:
+            raise SettingsError(
+                f"steps_per_trial={self.steps_per_trial!r}: at least 1 update is needed; 3 is usual."
+            )
+        if not isinstance(self.min_updates_per_epoch, int) or self.min_updates_per_epoch < 1:
+            raise SettingsError(
+                f"min_updates_per_epoch={self.min_updates_per_epoch!r}: give a whole number; 1 recommends by speed alone."
+            )
+        if self.max_memory is not None and self.max_memory <= 0:
+            raise SettingsError(f"max_memory={self.max_memory!r}: bytes above 0, or None for what is free.")
+        if self.method not in METHODS:
+            raise SettingsError(f"method={self.method!r}: give one of {', '.join(map(repr, METHODS))}.")
+        if self.keep_effective and self.method != "fit":
+            raise SettingsError(
+                f"keep_effective=True is about updates, and method={self.method!r} takes none: leave it out."
+            )
+
+    def settings_at(self, settings: Settings, size: int) -> Settings:
+        """The settings that a trial of this size runs with."""
+        many = self.batches_at(settings, size)
+        return settings if many is None else settings.replace(accumulate_grad_batches=many)
+
+    def batches_at(self, settings: Settings, size: int) -> int | None:
+        """How many batches of this size an update has where the effective batch is kept; else the settings say it."""
+        return accumulation(effective_batch(settings), size) if self.keep_effective else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Trials:
+    """What the launcher supplies. trial: tries a size. noise: measures the gradient noise scale from up to so many batches
+    of a size; None: it cannot be measured there.
+    """
+
+    trial: Callable[[int], Trial]
+    noise: Callable[[int, int], NoiseScale] | None = None
+
+    def __call__(self, size: int) -> Trial:
+        return self.trial(size)
+
+
+def run(
+    task: Task,
+    settings: Settings,
+    request: BatchSizeRequest,
+    emit: Emit,
+    inbox: Inbox,
+    trials: Trials,
+    ranks: int = 1,
+) -> BatchSizes:
+    """Search with `trials`, which this many ranks make together, and emit each outcome.
+
+    A Stop ends it, and stays in the inbox.
+    """
+
+    cap = cap_of(task, request.method, ranks)
+    epoch = _epoch(settings, request, cap)
+
+    def told(size: int) -> Trial:
+        many = request.batches_at(settings, size)
+        emit(TrialStarted(size, many))
+        updates = None if epoch is None else dataclasses.replace(epoch, batches=many or epoch.batches).updates(size)
+        outcome = dataclasses.replace(trials(size), accumulate_grad_batches=many, updates_per_epoch=updates)
+        emit(outcome)
+        return outcome
+
+    def noise(passed: Sequence[Trial]) -> NoiseScale:
+        if request.longest:
+            return NoiseScale(None, None, LONGEST)
+        if trials.noise is None:
+            return NoiseScale(None, None, ON_RANKS)
+        size = size_for_noise([t.size for t in passed], cap)
+        return trials.noise(size, MOST if cap is None else min(MOST, cap // size))  # no sample twice
+
+    found = search(
+        told,
+        mode=request.mode,
+        init_val=request.init_val,
+        max_trials=request.max_trials,
+        max_val=request.max_val,
+        cap=cap,
+        headroom=request.headroom,
+        effective=effective_batch(settings, ranks) if request.keep_effective else None,
+        ranks=ranks,
+        epoch=epoch,
+        noise=noise if request.method == "fit" else None,
+        stop=lambda: inbox.has(Stop),
+    )
+    emit(ended_event(found))
+    return found
+
+
+def _epoch(settings: Settings, request: BatchSizeRequest, samples: int | None) -> Epoch | None:
+    """The epoch that a recommended size is to divide into updates; None: other stages have no updates."""
+    if samples is None or request.method != "fit":
+        return None
+    batches = settings.accumulate_grad_batches
+    most = batches if isinstance(batches, int) else max(1, *batches.values())
+    return Epoch(samples, most, request.min_updates_per_epoch)
+
+
+def cap_of(task: Task, method: str = "fit", ranks: int = 1) -> int | None:
+    """The most samples a batch can hold: the data's length, for each rank. Refuses data that makes its own batches."""
+    spec = data_of_stage(task, method)
+    own = spec.parts.own_batches
+    if own is not None:
+        raise TaskError(
+            f"find_batch_size cannot set the batch size of {spec.name}: {own}. Give the Dataset instead."
+        )
+    if spec.samples is None:
+        return None
+    if spec.samples < ranks:
+        raise TaskError(
+            f"{spec.name} has {spec.samples} samples, which is none for some of {ranks} ranks: take devices={spec.samples}."
+        )
+    return spec.samples // ranks

@@ -1,0 +1,420 @@
+"""Decides which batch sizes to try, and what the trials mean.
+
+A trial is whatever the caller makes of it (`tuners/trial.py` trains for a few updates). Names and modes are
+Lightning's; unlike there, a size that is returned was always tried and passed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workbench import units
+from workbench.events import SearchEnded, Trial
+from workbench.instruments.noise_scale import NoiseScale, rounded
+from workbench.plots.chart import Chart
+from workbench.plots.drawing.drawable import Drawable
+from workbench.plots.searches.batch_size import batch_size
+from workbench.runs.printable import printable
+from workbench.settings import SettingsError
+from workbench.tuners.batch_size.batch_size_choice import Epoch, choose
+from workbench.tuners.batch_size.effective_batch import accumulation, next_size, rescaled, short_of
+from workbench.values import shown
+
+MODES = ("power", "binsearch")
+
+
+class ModelDoesNotFit(RuntimeError):
+    """Not even one sample fits: the model alone needs more memory than there is."""
+
+
+class NotEnoughData(Exception):
+    """The data, whose length was unknown, does not fill one batch of this size."""
+
+
+class TrialStopped(Exception):
+    """A trial was cut short because its search was stopped: it says nothing about its size."""
+
+
+NoiseOf = Callable[[Sequence[Trial]], NoiseScale]
+"""Measures the gradient noise scale, given the trials that passed."""
+
+
+@dataclass(frozen=True)
+class BatchSizes(Drawable):
+    """What a batch-size search found. Sizes are samples in a batch per device; all were tried and passed.
+
+    `largest` is the biggest that passed; `fastest` the smallest with at least 90% of the best samples/s; `best` is
+    `fastest`, or the largest below it that makes `min_updates_per_epoch` updates, and `reason` says which.
+    `noise_scale`: the gradient noise scale in samples of an update, known within `noise_uncertainty` of itself (95%), at
+    the weights that the model has now; larger batches save few updates. It is small at the beginning of a training and
+    grows while the loss falls: a search from trained weights says more about the rest. None: not known, and
+    `noise_reason` says why. After "binsearch" neither is above the size that `headroom` left, since at the very limit a run may fail later on. All
+    are None where the search was stopped before any size passed. `trials` are in the order they were made.
+    `accumulate_grad_batches`: with `keep_effective=True`, how many batches of `best` make the effective batch.
+    `figure()` and `plot()` draw samples/s and peak memory over the sizes; with `ax`, the speed alone.
+    """
+
+    best: int | None
+    largest: int | None
+    trials: tuple[Trial, ...]
+    ended: str
+    accumulate_grad_batches: int | None = None
+    fastest: int | None = None
+    reason: str = ""
+    noise_scale: float | None = None
+    noise_uncertainty: float | None = None
+    noise_reason: str = ""
+
+    @classmethod
+    def from_events(cls, events: Iterable[Any]) -> BatchSizes:
+        """From a run's events or its record: the last search among them, as far as it got."""
+        trials: list[Trial] = []
+        last: SearchEnded | None = None
+        for event in events:
+            if isinstance(event, Trial):
+                if last is not None:  # a search that begins anew, at a later milestone
+                    trials, last = [], None
+                trials.append(event)
+            elif isinstance(event, SearchEnded):
+                last = event
+        if last is None:
+            last = SearchEnded(None, None, "not ended")
+        return cls(
+            last.best, last.largest, tuple(trials), last.ended, last.accumulate_grad_batches, last.fastest, last.reason,
+            last.noise_scale, last.noise_uncertainty, last.noise_reason,
+        )  # fmt: skip
+
+    def lr(self, lr: float, from_size: int, rule: str = "linear") -> float:
+        """`lr`, which was right for batches of `from_size`, rescaled for batches of `best`. You apply it.
+
+        rule: "linear" (twice the batch, twice the rate: SGD), "sqrt" (its square root: Adam and its kin) or "none".
+        Where the effective batch was kept, or no size passed, the rate is what it was. A rule of thumb: `find_lr` at
+        the new size measures.
+        """
+        kept = self.accumulate_grad_batches is not None or self.best is None
+        if isinstance(from_size, bool) or not isinstance(from_size, int) or from_size < 1:
+            raise SettingsError(f"from_size={from_size!r}: a batch size of at least 1 is needed.")
+        return rescaled(lr, rule, 1.0 if kept or self.best is None else self.best / from_size)
+
+    def _charts(self) -> list[Chart]:
+        return batch_size(self.trials, self.best, self.largest, self.fastest)
+
+    def __repr__(self) -> str:
+        many = self.accumulate_grad_batches
+        best = _or_none(self.best) + (f" x {many} batches" if many is not None else "")
+        ranks = max((t.ranks for t in self.trials), default=1)
+        each = f" on each of {ranks} devices" if ranks > 1 else ""
+        head = f"BatchSizes: best {best}, largest {_or_none(self.largest)}{each} ({self.ended})"
+        rows = [self._row(t) for t in sorted(self.trials, key=lambda t: t.size)]
+        columns = f"  {'size':>8}  {'outcome':<8}  {'samples/s':>10}  {'':>5}  {'peak':>10}"
+        reasons = [self._limits(), self.reason, self.noise_reason and f"Noise scale: {self.noise_reason}"]
+        return "\n".join(map(printable, [head, *(f"  {reason}" for reason in reasons if reason), columns, *rows]))
+
+    def _limits(self) -> str:
+        """The three numbers that bound a batch size, in a line; nothing where no noise scale was measured."""
+        if self.largest is None or not self.noise_reason:
+            return ""
+        noise = "noise scale not known" if self.noise_scale is None else f"noise suggests about {rounded(self.noise_scale)} now"
+        fastest = [] if self.fastest is None else [f"fastest from {self.fastest:,}"]
+        return " · ".join([f"fits up to {self.largest:,}", *fastest, noise])
+
+    def _row(self, t: Trial) -> str:
+        rate = "-" if t.samples_per_second is None else f"{t.samples_per_second:,.0f}"
+        peak = "-" if t.peak_bytes is None else units.size(t.peak_bytes)
+        within = "" if t.uncertainty is None else f"±{t.uncertainty:.0%}"
+        chosen = {"best": self.best, "largest": self.largest}
+        if self.fastest != self.best:
+            chosen["fastest"] = self.fastest
+        note = ", ".join(name for name in chosen if chosen[name] == t.size) if t.ok else _first_line(t.error)
+        return f"  {t.size:>8}  {'passed' if t.ok else 'failed':<8}  {rate:>10}  {within:>5}  {peak:>10}  {note}".rstrip()
+
+
+def search(
+    trial: Callable[[int], Trial],
+    *,
+    mode: str = "power",
+    init_val: int = 2,
+    max_trials: int = 25,
+    max_val: int | None = None,
+    cap: int | None = None,
+    headroom: float = 0.05,
+    effective: int | None = None,
+    ranks: int = 1,
+    epoch: Epoch | None = None,
+    noise: NoiseOf | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> BatchSizes:
+    """Try sizes until the limit is known; sizes in samples per device.
+
+    `trial(size)` runs one size and says whether it fitted; it raises any error but running out of memory, which ends
+    the search. "power" doubles from `init_val` until a size fails. "binsearch" goes to the maximum by the memory of
+    the sizes that passed (it bisects where that was not measured), takes `headroom` (a fraction) off and makes sure that
+    the smaller size passes; the maximum is known within 1%, and exactly without headroom. epoch: the updates that a recommended size should make. No size is above `max_val` (the user's) or
+    `cap` (the data set's length per rank); the lower of them is tried itself, and a start above it begins there. Where
+    the start fails it is halved down to 1, and where 1 fails too, `ModelDoesNotFit` is raised. No size is tried twice.
+    `stop()` is called before each trial. `noise(trials)`: measures the gradient noise scale once the trials are made, by
+    those of which one may be recommended; None: it is not measured.
+    `effective`: an effective batch to keep, of all `ranks` together. No size is above a rank's part of it, those that
+    divide that are preferred, as tries and as `best`, and the result says how many batches of `best` make it. Without a
+    failure memory is not the limit, so no headroom is taken.
+    """
+    check(mode, init_val, max_trials, max_val, cap, headroom)
+    part = None if effective is None else max(1, effective // ranks)
+    each = "" if ranks == 1 else " per device"
+    limits = {"max_val": max_val, f"the size of the data set{each}": cap, f"the effective batch{each}": part}
+    known = {name: value for name, value in limits.items() if value is not None}
+    limit_name = min(known, key=lambda name: known[name], default="")
+    hunt = _SizeSearch(trial, max_trials, stop)
+    limit = known.get(limit_name)
+    sizes = _by_memory(hunt, int(init_val), limit) if mode == "binsearch" and part is None else _doubling(int(init_val), limit, part)
+    ended = _power(hunt, sizes, limit_name)
+    ceiling = None
+    if mode == "binsearch" and hunt.smallest_failed is not None:
+        if hunt.why is None:
+            ended, ceiling = _bisect(hunt, headroom)
+        if ceiling is None and hunt.largest is not None:
+            ceiling = _less(hunt.largest, headroom)
+    # Where the effective batch is kept, an epoch has as many updates with any size.
+    safe, many, scale = hunt.safe(ceiling, part), None, NoiseScale(None, None, "")
+    if noise is not None and safe and hunt.why != "stopped" and not stop():
+        try:
+            scale = noise(safe)
+        except TrialStopped:
+            hunt.why = "stopped"
+    choice = choose(safe, epoch if effective is None else None)
+    ended, best = hunt.why or ended, choice.best
+    if effective is not None and best is not None:
+        many = accumulation(effective, ranks * best)
+        ended = "; ".join(filter(None, [ended, short_of(effective, best, ranks)]))
+    return BatchSizes(
+        best, hunt.largest, tuple(hunt.trials), ended, many, choice.fastest, choice.reason,
+        scale.value, scale.uncertainty, scale.reason,
+    )  # fmt: skip
+
+
+def ended_event(found: BatchSizes) -> SearchEnded:
+    """The event that closes a search."""
+    return SearchEnded(
+        found.best, found.largest, found.ended, found.accumulate_grad_batches, found.fastest, found.reason,
+        found.noise_scale, found.noise_uncertainty, found.noise_reason,
+    )  # fmt: skip
+
+
+class _SizeSearch:
+    """The trials so far. `passes` answers None once no more may be made, and `why` says which end that was."""
+
+    def __init__(self, trial: Callable[[int], Trial], max_trials: int, stop: Callable[[], bool]) -> None:
+        self._trial = trial
+        self._max = max_trials
+        self._stop = stop
+        self.trials: list[Trial] = []
+        self.why: str | None = None
+
+    def passes(self, size: int) -> bool | None:
+        known = next((t for t in self.trials if t.size == size), None)
+        if known is not None:
+            return known.ok
+        if self._stop():
+            self.why = "stopped"
+        elif len(self.trials) >= self._max:
+            self.why = f"max_trials={self._max} reached before the limit was known"
+        if self.why is not None:
+            return None
+        try:
+            self.trials.append(self._trial(size))
+        except TrialStopped:
+            self.why = "stopped"
+            return None
+        except NotEnoughData as error:
+            self.why = str(error)
+            return None
+        return self.trials[-1].ok
+
+    @property
+    def measures_memory(self) -> bool:
+        """Whether the peak and the limit of trials are known."""
+        return any(t.ok and t.peak_bytes is not None and t.limit_bytes is not None for t in self.trials)
+
+    @property
+    def smallest_failed(self) -> int | None:
+        return min((t.size for t in self.trials if not t.ok), default=None)
+
+    @property
+    def largest(self) -> int | None:
+        """The biggest that passed, of those below every failure: one above it passed by luck."""
+        passed = [t.size for t in self.trials if t.ok]
+        failed = self.smallest_failed
+        below = [size for size in passed if failed is None or size < failed]
+        return max(below or passed, default=None)
+
+    def safe(self, ceiling: int | None, effective: int | None = None) -> list[Trial]:
+        """The trials that passed, of which one may be recommended.
+
+        Sizes above `ceiling`, and sizes that do not divide `effective`, are among them only where there is no other.
+        """
+        passed = [t for t in self.trials if t.ok and t.size <= (self.largest or 0)]
+        if ceiling is not None:
+            passed = [t for t in passed if t.size <= ceiling] or passed
+        if effective is not None:
+            passed = [t for t in passed if effective % t.size == 0] or passed
+        return passed
+
+
+def _power(hunt: _SizeSearch, sizes: Iterator[int], limit_name: str) -> str:
+    """Go up until a size fails or the limit passes; halve where the start fails."""
+    size = next(sizes)
+    if hunt.passes(size) is False:
+        return _down(hunt, size)
+    for size in sizes:
+        outcome = hunt.passes(size)
+        if outcome is None:
+            break
+        if not outcome:
+            return f"{size} did not fit"
+    return f"stopped at {limit_name} ({size})"
+
+
+def _doubling(start: int, limit: int | None, effective: int | None = None) -> Iterator[int]:
+    """From the start up to the limit, which is tried itself: doubled, or by way of what divides `effective`."""
+    size = start if limit is None else min(start, limit)
+    yield size
+    while limit is None or size < limit:
+        size = next_size(size, effective)
+        size = size if limit is None else min(size, limit)
+        yield size
+
+
+def _down(hunt: _SizeSearch, size: int) -> str:
+    while size > 1:
+        failed, size = size, size // 2
+        if hunt.passes(size) is not False:
+            return f"{failed} did not fit"
+    raise ModelDoesNotFit(_does_not_fit(hunt.trials[-1]))
+
+
+def _does_not_fit(trial: Trial) -> str:
+    needs = "more memory than there is"
+    if trial.peak_bytes is not None:
+        needs += f" (it failed at a peak of {units.size(trial.peak_bytes)} above idle)"
+    said = f" The error was: {_first_line(trial.error)}" if trial.error else ""
+    return (
+        f"The model alone does not fit: even a batch of 1 sample needs {needs}. "
+        f"Use a smaller model, lower precision, or a device with more memory.{said}"
+    )
+
+
+def _by_memory(hunt: _SizeSearch, start: int, limit: int | None) -> Iterator[int]:
+    """From the start up: as far as the memory of the sizes that passed says, where that is known, else doubled."""
+    size = start if limit is None else min(start, limit)
+    yield size
+    while limit is None or size < limit:
+        predicted = size_that_fills(hunt.trials)
+        if predicted is None:  # far enough for the two to differ
+            size = _FAR * size if hunt.measures_memory else 2 * size
+        else:
+            size = min(max(predicted, size + 1), _FARTHEST * size)
+        size = size if limit is None else min(size, limit)
+        yield size
+
+
+_FAR, _FARTHEST = 8, 16
+"""How many times as large a size may be as the one before, without a prediction and with one."""
+_TELLS = 0.02
+"""Two peaks that differ by this share of the limit predict a size."""
+
+
+def size_that_fills(trials: Sequence[Trial]) -> int | None:
+    """The largest size that would fit, by the largest that passed and another one: memory grows in proportion to the size.
+
+    None where the peaks or the limit are not known, or all peaks are too close to tell.
+    """
+    peaks = {t.size: t.peak_bytes for t in trials if t.ok and t.peak_bytes is not None}
+    largest = max(peaks, default=0)
+    limit = next((t.limit_bytes for t in trials if t.size == largest), None)
+    if limit is None:
+        return None
+    other = max((size for size, peak in peaks.items() if peaks[largest] - peak >= _TELLS * limit), default=None)
+    if other is None:
+        return None
+    each = (peaks[largest] - peaks[other]) / (largest - other)
+    return largest + math.floor((limit - peaks[largest]) / each)
+
+
+def _bisect(hunt: _SizeSearch, headroom: float) -> tuple[str, int | None]:
+    """Between the last that passed and the first that failed, until the maximum is known; then the headroom.
+
+    Known within 1% where headroom is taken off: nothing depends on more, and near the limit a size passes or fails by
+    luck. The size that the memory of the others predicts is tried first. Where it lies outside, the maximum is near that
+    end: steps from there grow.
+    Says how it ended, and the size that passed with the headroom taken off (None: the trials ran out before).
+    """
+    low, high = hunt.largest, hunt.smallest_failed
+    assert low is not None
+    assert high is not None
+    step = 1
+    within = min(0.01, headroom / 5)
+    while high - low > max(1, math.floor(within * low)):
+        predicted = size_that_fills(hunt.trials)
+        middle = (low + high) // 2 if high < 4 * low else math.isqrt(low * high)
+        if predicted is not None and low < predicted < high:
+            middle, step = predicted, 1
+        elif predicted is not None and predicted <= low:  # a prediction that has passed is often exact
+            middle, step = min(low + max(step, math.floor(within * low)), middle), 4 * step
+        elif predicted is not None:
+            middle, step = max(high - step * max(1, high // 50), middle), 4 * step
+        outcome = hunt.passes(middle)
+        if outcome is None:
+            return "", None
+        low, high = (middle, high) if outcome else (low, middle)
+    return _verify(hunt, low, high, headroom)
+
+
+def _verify(hunt: _SizeSearch, maximum: int, failed: int, headroom: float) -> tuple[str, int | None]:
+    """Make sure that the maximum less the headroom passes; go down where it does not."""
+    size = _less(maximum, headroom)
+    while (outcome := hunt.passes(size)) is False and size > 1:
+        size = min(_less(size, headroom), size - 1)
+    known = f"exact maximum {maximum}" if failed == maximum + 1 else f"{maximum} fits, {failed} does not"
+    if size == maximum:
+        return f"{known}, no headroom taken", size
+    if not outcome:
+        return f"{maximum} passed once, but no smaller size did when it was tried after", None
+    return f"{known}; with {headroom:.0%} headroom {size} passed", size
+
+
+def _less(size: int, headroom: float) -> int:
+    """`size` with the headroom taken off, at least 1. (100 x 0.95 is 94.99… in floats.)"""
+    return max(1, math.floor(size * (1 - headroom) + 1e-9))
+
+
+def check(
+    mode: str, init_val: int, max_trials: int, max_val: int | None, cap: int | None, headroom: float
+) -> None:
+    """Raise an error for arguments that a search cannot take."""
+    if mode not in MODES:
+        raise SettingsError(f"mode={mode!r}: give 'power' (doubling) or 'binsearch' (to the exact maximum).")
+    counts = {"init_val": init_val, "max_trials": max_trials, "max_val": max_val}
+    for name, value in counts.items():
+        optional = name == "max_val" and value is None
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not optional and (not whole or value < 1):  # type: ignore[operator]
+            raise SettingsError(f"{name}={shown(value)}: a whole number of at least 1 is needed.")
+    if cap is not None and cap < 1:
+        raise SettingsError(
+            "the data set is empty: a batch-size search needs at least one sample on each rank."
+        )
+    if isinstance(headroom, bool) or not isinstance(headroom, int | float) or not 0 <= headroom < 1:
+        raise SettingsError(f"headroom={headroom!r}: give a fraction from 0 up to below 1, such as 0.05.")
+
+
+def _or_none(size: int | None) -> str:
+    return "none" if size is None else str(size)
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0][:120]

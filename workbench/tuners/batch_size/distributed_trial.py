@@ -1,0 +1,139 @@
+"""Runs one trial of the batch-size search on several ranks: first each alone, then all together.
+
+In the first part no rank waits for another, so that a rank that runs out of memory leaves no other in the middle of an
+update: the worst of them decides for all. The second part measures the speed of real updates of all of them together.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from workbench.engine.distributed.process_group import BUCKET
+from workbench.engine.session import Session
+from workbench.engine.snapshot import scratch
+from workbench.events import Trial
+from workbench.instruments import memory
+from workbench.instruments.memory import is_out_of_memory
+from workbench.settings import Settings
+from workbench.tuners.batch_size.batch_size_search import NotEnoughData, TrialStopped
+from workbench.tuners.trial import (
+    ENOUGH,
+    MOST,
+    at_size,
+    certain,
+    free_memory,
+    measured,
+    timed,
+    typical_time,
+    uncertainty,
+    updates,
+)
+
+
+def measure_on_ranks(
+    session: Session, settings: Settings, size: int, steps: int, method: str = "fit", epoch: int = 0, *,
+    max_memory: int | None = None, stop: Callable[[], bool] = lambda: False,
+) -> Trial:  # fmt: skip
+    """The same trial on all ranks, inside their session, which is restored.
+
+    max_memory: bytes that it may take in each rank on CPU; None: an even part of what is free. stop: says the same on all
+    ranks, and is called between two updates of all ranks.
+    """
+    settings = at_size(settings, size, method)
+    with scratch(session):
+        allowed = _allowed(session, max_memory) if session.on_cpu else None
+        aside = _of_gradients(session) if method == "fit" else 0
+        with session.alone():
+            own = _trial_alone(session, settings, size, steps, method, epoch, allowed, aside)
+        trial = _worst(size, session.ranks.all_gather_object(own))
+        for _ in session.ranks.rounds([None]):  # take what has come meanwhile
+            if stop():
+                raise TrialStopped
+        if trial.ok and method == "fit":
+            trial = _trial_of_all_ranks(session, settings, trial, steps, epoch, stop)
+        return trial
+
+
+def _allowed(session: Session, max_memory: int | None) -> int:
+    """Bytes that a trial may take in this process. All ranks are here, with all that they hold before it."""
+    free = min(session.ranks.all_gather_object(memory.available_memory()))
+    return max_memory or free // session.ranks.local_world
+
+
+def _trial_alone(
+    session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int, allowed: int | None, aside: int
+) -> Trial | NotEnoughData:
+    """This rank's own part, with `aside` bytes allocated; errors other than running out of memory are raised."""
+    enough = 0.0 if method == "fit" else ENOUGH
+    try:
+        with memory.limited(allowed):
+            held = torch.empty(aside, dtype=torch.uint8, device=session.device)  # noqa: F841 - it takes its place
+            passed = measured(session, settings, size, steps, method, epoch, enough)
+            return passed if allowed is None else replace(passed, limit_bytes=allowed)
+    except NotEnoughData as error:
+        return NotEnoughData(str(error))
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        peak = memory.peak_bytes() if session.on_cpu else None
+        failed = Trial(size, False, peak_bytes=peak, error=str(error), limit_bytes=allowed)
+        # The frames hold what took the memory, and what follows takes some.
+        traceback.clear_frames(error.__traceback__)
+    finally:
+        session.drop_gradients()
+        free_memory()
+    return failed
+
+
+def _of_gradients(session: Session) -> int:
+    """The bytes that the all-reduce of the gradients needs; 0 if the session has allocated them already."""
+    if session.parallel.reduce_buffers_ready:
+        return 0
+    return BUCKET + max(p.numel() * p.element_size() for p in session.trained)
+
+
+def _worst(size: int, found: Sequence[Trial | NotEnoughData]) -> Trial:
+    """Combine the trials of all ranks into one: it passed if each did, and its peak is the highest."""
+    trials = []
+    for own in found:
+        if isinstance(own, NotEnoughData):
+            raise own
+        trials.append(own)
+    peak = max((t.peak_bytes for t in trials if t.peak_bytes is not None), default=None)
+    for rank, trial in enumerate(trials):
+        if not trial.ok:
+            said = trial.error if len(trials) == 1 else f"rank {rank}: {trial.error}"
+            return replace(trial, peak_bytes=peak, error=said, ranks=len(trials))
+    rate = sum(t.samples_per_second or 0.0 for t in trials)
+    return replace(trials[0], samples_per_second=rate, peak_bytes=peak, ranks=len(trials))
+
+
+def _trial_of_all_ranks(
+    session: Session, settings: Settings, trial: Trial, steps: int, epoch: int, stop: Callable[[], bool]
+) -> Trial:
+    """The trial with the speed of updates that all ranks take together."""
+    work = updates(session, settings, trial.size, epoch)
+    seconds: list[float] = []
+
+    def take(count: int) -> None:
+        for _ in range(count):
+            seconds.append(timed(work))
+            if stop():
+                raise TrialStopped
+
+    try:
+        take(1 + steps)  # at the first, DDP lays out its buckets anew
+        # The ranks take as many updates as rank 0 needs to know its typical time: it decides after each ten.
+        most = session.ranks.broadcast_object(min(MOST, int(ENOUGH / typical_time(seconds))))
+        while len(seconds) < most and not session.ranks.broadcast_object(certain(seconds)):
+            take(min(10, most - len(seconds)))
+        samples = sum(session.ranks.all_gather_object(work.samples))
+    finally:
+        session.drop_gradients()
+        free_memory()
+    typical, known = session.ranks.broadcast_object((typical_time(seconds), uncertainty(seconds)))
+    return replace(trial, seconds=typical, samples_per_second=samples / typical, uncertainty=known)

@@ -1,0 +1,121 @@
+"""Measures the gradient noise scale at a session's present weights, from the gradients of single batches."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import traceback
+from collections.abc import Callable
+from contextlib import closing
+from time import perf_counter
+
+import numpy as np
+
+from workbench.engine.backward import batch_gradient
+from workbench.engine.session import Session
+from workbench.engine.setup import open_session
+from workbench.engine.snapshot import scratch
+from workbench.instruments.memory import is_out_of_memory
+from workbench.instruments.noise_scale import Array, NoiseScale, Sketch, noise_scale
+from workbench.settings import Settings
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
+from workbench.tuners.batch_size.batch_size_search import TrialStopped
+from workbench.tuners.trial import at_size, free_memory
+from workbench.tuners.trial_batches import NoBatch, cycled_windows
+
+MANY = 64
+"""Batches that are wanted: a size is chosen of which the data has so many."""
+MOST = 256
+"""Batches at the most."""
+_SECONDS = 5.0
+"""Seconds after which no further batches are taken, once there are enough for an estimate."""
+_ENOUGH = 16
+"""The batches after which it may end, and between two estimates."""
+_CERTAIN = 0.1
+"""It ends once the noise scale is known within this share of itself."""
+
+
+def size_for_noise(passed: list[int], samples: int | None) -> int:
+    """The batch size to measure with: the largest of which the data has enough batches; of unknown data at most `MANY`."""
+    most = MANY if samples is None else samples // MANY
+    return max((size for size in passed if size <= most), default=min(passed))
+
+
+def measure_noise(
+    task: Task, settings: Settings, size: int, most: int, epoch: int = 0, stop: Callable[[], bool] = lambda: False
+) -> NoiseScale:
+    """Measure it in a session of its own, from up to `most` batches of this size."""
+    with open_session(task, _settings(settings, size)) as session:
+        return noise_within(session, settings, size, most, epoch, stop)
+
+
+def noise_within(
+    session: Session, settings: Settings, size: int, most: int, epoch: int = 0, stop: Callable[[], bool] = lambda: False
+) -> NoiseScale:
+    """Measure it in this session, which is restored afterwards. Running out of memory leaves it unknown."""
+    why = _not_here(session)
+    if why is not None:
+        return NoiseScale(None, None, f"not measured: {why}.")
+    with scratch(session):
+        try:
+            return _measured(session, _settings(settings, size), size, most, epoch, stop)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            traceback.clear_frames(error.__traceback__)
+        finally:
+            session.drop_gradients()
+            free_memory()
+    return NoiseScale(None, None, OUT_OF_MEMORY)
+
+
+OUT_OF_MEMORY = "not measured: it needs a little more memory than there is."
+ON_RANKS = "not measured on several ranks; a search on one device measures it."
+
+
+def _settings(settings: Settings, size: int) -> Settings:
+    return at_size(settings, size).replace(accumulate_grad_batches=1)
+
+
+def _not_here(session: Session) -> str | None:
+    """Why this session's gradients have no single noise scale; None: they have one."""
+    if session.ranks.several:
+        return "it takes one device"
+    if session.task.manual:
+        return "with manual optimization the model calls backward itself"
+    if session.several:
+        return "each of several optimizers has a gradient of its own"
+    return "the pieces of a batch in time depend on each other" if session.tbptt is not None else None
+
+
+def _measured(
+    session: Session, settings: Settings, size: int, most: int, epoch: int, stop: Callable[[], bool]
+) -> NoiseScale:
+    (opt,) = session.optimizers
+    session.train_mode()
+    gradients: list[Array] = []
+    weights: list[float] = []
+    sketch = Sketch(opt.trained)
+    until = perf_counter() + _SECONDS
+    with closing(cycled_windows(session.task, settings, epoch=epoch, across_epochs=True)) as feed:
+        try:
+            for taken, window in enumerate(itertools.islice(feed, most), start=1):
+                weight = batch_gradient(session, opt, window)
+                if weight is not None and 0 < float(weight) < math.inf:
+                    gradient = sketch.take()
+                    if np.isfinite(gradient).all():  # float16 overflows until its scale has found its level
+                        gradients.append(gradient)
+                        weights.append(float(weight))
+                if stop():
+                    raise TrialStopped
+                if taken % _ENOUGH == 0 and (perf_counter() > until or _is_certain(gradients, weights, size)):
+                    break
+        except NoBatch:
+            raise TaskError(f"the data holds fewer than {size} samples") from None
+    return noise_scale(gradients, weights, size)
+
+
+def _is_certain(gradients: list[Array], weights: list[float], size: int) -> bool:
+    known = noise_scale(gradients, weights, size).uncertainty
+    return known is not None and known <= _CERTAIN

@@ -1,0 +1,221 @@
+"""Finds a learning rate: sweeps rates over real updates, one point per update, and changes nothing.
+
+Source: Smith, "Cyclical Learning Rates for Training Neural Networks" (2017). How to read the curve: left of its fall
+the rate is too small to matter, at the right edge the loss explodes; the suggestion is well below the edge.
+`lr_suggest` has the rules, `curve` the result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch.optim import Optimizer
+
+from workbench.commands import Inbox, Stop
+from workbench.engine import rng
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
+from workbench.engine.session import Session
+from workbench.engine.snapshot import scratch
+from workbench.engine.step import train_step
+from workbench.events import CurveEnded, CurvePoint, Emit
+from workbench.instruments.finite import NonFiniteError
+from workbench.settings import SettingsError
+from workbench.task.errors import TaskError
+from workbench.tuners import stretch
+from workbench.tuners.learning_rate import lr_race, sweep
+from workbench.tuners.learning_rate.curve import LRCurve as LRCurve
+from workbench.tuners.learning_rate.lr_suggest import divergence, doubts, recommended, suggest_all, trust
+from workbench.tuners.trial_batches import cycled_windows
+from workbench.values import shown
+
+PATIENCE = 1000
+"""Windows without a loss of the optimizer that is swept, after which the sweep gives up."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LRRequest:
+    """The range of a sweep. Rates per update; `num_training` updates; None: no early stop."""
+
+    min_lr: float = 1e-5
+    max_lr: float = 10.0
+    num_training: int = 100
+    mode: str = "exponential"
+    early_stop_threshold: float | None = 4.0
+    optimizer: int = 0
+    """Of several optimizers, the one whose rate is swept; the others stay at theirs."""
+    group: int | None = None
+    """Of its parameter groups, the one whose rate is swept; the others stay at theirs. None: all, in proportion."""
+    race: bool = False
+    """Whether rates around the suggestion train for a while, for a better one (`lr_race`)."""
+    race_updates: int = 300
+    """Updates of the race in all."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.optimizer, bool) or not isinstance(self.optimizer, int) or self.optimizer < 0:
+            raise SettingsError(
+                f"optimizer={shown(self.optimizer)}: the number of an optimizer is needed, counted from 0."
+            )
+        if self.group is not None and (isinstance(self.group, bool) or not isinstance(self.group, int) or self.group < 0):
+            raise SettingsError(f"group={shown(self.group)}: the number of a parameter group is needed, counted from 0; None sweeps all.")
+        sweep.rates(self.min_lr, self.max_lr, self.num_training, self.mode)
+        sweep.StopRule(self.early_stop_threshold)
+        stretch.check("race_updates", self.race_updates, lr_race.CANDIDATES, 300)
+
+    @property
+    def updates(self) -> int:
+        """The updates that are planned in all."""
+        return self.num_training + (self.race_updates if self.race else 0)
+
+
+def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> CurveEnded:
+    """Sweep the session's learning rate; whatever happens, the session is restored.
+
+    A Stop ends it, and stays in the inbox; other commands wait there too. Several ranks sweep together, and end alike.
+    """
+    opt = _chosen(session, request)
+    schedule = stretch.schedule_of(session, opt)
+    if request.race:
+        stretch.refuse(session, "race=True")
+    with scratch(session):
+        if schedule == "one_cycle":
+            _undo_momentum(opt.optimizer)
+        points, ended = _sweep(session, opt, request, emit, inbox)
+        end = _conclude(opt.optimizer, schedule, points, ended, request)
+    if request.race and end.suggestion is not None and not inbox.has(Stop):
+        raced, decided = lr_race.race(
+            session, opt, end.suggestion, request.race_updates, schedule, stretch.multiplier(opt.optimizer, request.group), emit, inbox
+        )
+        ended = sweep.STOPPED if inbox.has(Stop) else end.ended
+        # What speaks against the sweep's rate does not speak against one that losses decided.
+        doubts = () if decided else end.doubts
+        notes = tuple(note for note in end.notes if not decided or note not in end.doubts)
+        end = CurveEnded(ended, (raced, *end.suggestions), raced.lr, notes, doubts, end.diverged)
+    if request.group is not None:
+        end = dataclasses.replace(end, notes=(*end.notes, _of_group(opt.optimizer, request.group)))
+    if session.several:
+        end = dataclasses.replace(end, notes=(*end.notes, _whose(opt.index)))
+    end = session.ranks.broadcast_object(end)
+    emit(end)
+    return end
+
+
+def _chosen(session: Session, request: LRRequest) -> OptimizerHandle:
+    count = len(session.optimizers)
+    if request.optimizer >= count:
+        there = "is one optimizer, 0" if count == 1 else f"are {count} optimizers, 0 to {count - 1}"
+        raise TaskError(f"find_lr(optimizer={request.optimizer}): there {there}.")
+    opt = session.optimizers[request.optimizer]
+    groups = len(opt.optimizer.param_groups)
+    if request.group is not None and request.group >= groups:
+        there = "is one parameter group, 0" if groups == 1 else f"are {groups} parameter groups, 0 to {groups - 1}"
+        raise TaskError(f"find_lr(group={request.group}): there {there}.")
+    return opt
+
+
+def _sweep(
+    session: Session, opt: OptimizerHandle, request: LRRequest, emit: Emit, inbox: Inbox
+) -> tuple[list[CurvePoint], str]:
+    windows = cycled_windows(session.task, session.data.settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
+    with contextlib.closing(windows) as feed:
+        return _points(session, opt, request, feed, emit, inbox)
+
+
+def _points(
+    session: Session,
+    opt: OptimizerHandle,
+    request: LRRequest,
+    feed: Iterator[Sequence[object]],
+    emit: Emit,
+    inbox: Inbox,
+) -> tuple[list[CurvePoint], str]:
+    smoother, rule = sweep.Smoother(), sweep.StopRule(request.early_stop_threshold)
+    set_lr = stretch.multiplier(opt.optimizer, request.group)
+    session.train_mode()
+    points: list[CurvePoint] = []
+    for index, lr in enumerate(
+        sweep.rates(request.min_lr, request.max_lr, request.num_training, request.mode)
+    ):
+        if inbox and inbox.has(Stop):
+            return points, sweep.STOPPED
+        set_lr(float(lr))
+        rng.yield_lock()
+        loss, broken = _loss_of_update(session, opt, feed)
+        smoothed = smoother.update(loss) if math.isfinite(loss) else loss
+        points.append(CurvePoint(index, float(lr), loss, smoothed))
+        emit(points[-1])
+        ended = session.ranks.broadcast_object(rule.check(loss, smoothed) or broken)
+        if ended is not None:
+            return points, ended
+    return points, sweep.ALL_DONE
+
+
+def _loss_of_update(
+    session: Session, opt: OptimizerHandle, feed: Iterator[Sequence[object]]
+) -> tuple[float, str | None]:
+    """The loss of one more update in which `opt` took its turn, and why there can be no further one."""
+    try:
+        for window in itertools.islice(feed, PATIENCE):
+            its_turn = any(other is opt for other in session.turn())
+            loss = train_step(session, window)
+            if loss is not None and its_turn:
+                return float(session.state.losses.get(opt.index, loss)), None
+        raise TaskError(
+            f"{PATIENCE} windows of batches gave no loss for optimizer {opt.index}: every step left them out."
+        )
+    except NonFiniteError as error:
+        return error.loss, "gradient not finite"
+
+
+def _conclude(
+    optimizer: Optimizer, schedule: str, points: list[CurvePoint], ended: str, request: LRRequest
+) -> CurveEnded:
+    lrs, losses = [p.lr for p in points], [p.loss for p in points]
+    group = optimizer.param_groups[0]
+    beta = float(group["betas"][0]) if "betas" in group else float(group.get("momentum") or 0.0)
+    adaptive = "betas" in group or isinstance(
+        optimizer, (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Rprop)
+    )
+    suggestions = suggest_all(
+        lrs,
+        losses,
+        [p.smoothed for p in points],
+        beta=beta,
+        adaptive=adaptive,
+        schedule=schedule,
+        num_training=request.num_training,
+    )
+    seen, count = (lrs, losses), request.num_training
+    notes = trust(*seen, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count)
+    against = doubts(*seen, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count)
+    return CurveEnded(
+        ended, suggestions, recommended(suggestions), notes, against, divergence(*seen, num_training=count)
+    )
+
+
+def _undo_momentum(optimizer: Optimizer) -> None:
+    """A one-cycle schedule has set a momentum of its own by now; the sweep is the optimizer's alone."""
+    for group in optimizer.param_groups:
+        for name in ("momentum", "betas"):
+            if name in group and name in optimizer.defaults:
+                group[name] = optimizer.defaults[name]
+
+
+def _of_group(optimizer: Optimizer, number: int) -> str:
+    """What the rates of the curve are, where one group was swept."""
+    name = optimizer.param_groups[number].get("name")
+    called = f" ({name!s:.60})" if name else ""
+    return (
+        f"These are the rates of parameter group {number}{called} alone, the others stayed at theirs: give it this rate where the "
+        "optimizer is made. The setting lr moves all groups in proportion."
+    )
+
+
+def _whose(index: int) -> str:
+    """With several optimizers: what the rates of the curve are, and what the setting is."""
+    others = "the others stayed at theirs. The setting lr is the first optimizer's, and moves all in proportion."
+    return f"These are the rates of optimizer {index} alone (its first group, or the first that is not at 0); {others}"

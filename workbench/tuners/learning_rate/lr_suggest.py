@@ -1,0 +1,404 @@
+"""Suggests a learning rate from a swept curve: one pure function a rule, and what to trust.
+
+Every rule takes `lrs` and losses of one sweep, shape (n,), in the order they were swept, and gives a `Suggestion` with
+a sentence of why, or with `lr=None` and the reason for none. `steepest`, `valley`, `minimum` and `slide` read the
+smoothed loss, `landmarks` smooths the raw one itself. No curve is too short or too wild: points from the first one that
+is not finite on are left out.
+Sources: steepest and minimum are fastai's of 2018; valley is ESRI's and slide Andrew Chang's (Novetta), both as
+published in fastai 2.3 (pull request 3377); landmarks is this project's, see `landmarks`.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from workbench.events import Suggestion
+from workbench.tuners.learning_rate.sweep import diverged_above, smooth
+from workbench.units import rate
+
+Array = NDArray[np.float64]
+
+RECOMMENDED = "landmarks"
+_FULL = 100  # points of the sweep that the rules were made for; other lengths scale their windows by it
+_DIVERGED = 4.0  # a raw loss above this many times its start is the edge
+_BELOW = 0.316  # the good rate is half a decade below the edge and the minimum
+_WILD = 1e100  # losses beyond are as good as infinite, and their sums and slopes stay finite
+
+
+def suggest_all(
+    lrs: ArrayLike,
+    losses: ArrayLike,
+    smoothed: ArrayLike,
+    *,
+    beta: float,
+    adaptive: bool,
+    schedule: str = "constant",
+    num_training: int | None = None,
+) -> tuple[Suggestion, ...]:
+    """The suggestions of all five rules, the recommended one (`landmarks`) first.
+
+    `beta`: the optimizer's momentum or beta1, 0 without; `adaptive`: it scales gradients per parameter (the Adams,
+    RMSprop, Adagrad); `schedule`: the `lr_schedule` of the fit to come; `num_training`: the planned points of the
+    sweep, where it ended before.
+    """
+    return (
+        landmarks(lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=num_training),
+        steepest(lrs, smoothed, num_training=num_training),
+        valley(lrs, smoothed),
+        minimum(lrs, smoothed),
+        slide(lrs, smoothed, num_training=num_training),
+    )
+
+
+def recommended(suggestions: Iterable[Suggestion]) -> float | None:
+    """The rate to recommend among them, None where the rule found none."""
+    return next((s.lr for s in suggestions if s.name == RECOMMENDED), None)
+
+
+def steepest(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = None) -> Suggestion:
+    """Where the smoothed loss falls fastest per decade of learning rate.
+
+    The first tenth of the sweep is left out: a moving average of few values jumps with their noise.
+    """
+    x, y = _finite(lrs, smoothed)
+    skip = _points(10, num_training, len(x))
+    if len(x) - skip < 3:
+        return _none("steepest", f"only {_count(len(x))}: a slope needs at least {skip + 3}")
+    slopes = np.gradient(y[skip:], np.log10(x[skip:]))
+    at = int(np.argmin(slopes))
+    if (
+        slopes[at] >= 0 or not (np.diff(y[skip:]) < 0).any()
+    ):  # slopes of a flat line are zero but for rounding
+        return _none("steepest", "the smoothed loss never falls")
+    why = f"the smoothed loss falls fastest here, by {-slopes[at]:.3g} per decade of learning rate"
+    return Suggestion("steepest", float(x[skip + at]), skip + at, why)
+
+
+def valley(lrs: ArrayLike, smoothed: ArrayLike) -> Suggestion:
+    """The middle of the longest fall: of the longest run of points, others between them allowed, each below the last."""
+    x, y = _finite(lrs, smoothed)
+    fall = _longest_fall(y)
+    if fall is None:
+        return _none("valley", "the smoothed loss never falls" if len(x) > 1 else f"only {_count(len(x))}")
+    at, length, end = fall
+    why = f"the middle of the longest fall of the smoothed loss, {length} points that end at {rate(x[end], 2)}"
+    return Suggestion("valley", float(x[at]), at, why)
+
+
+def minimum(lrs: ArrayLike, smoothed: ArrayLike) -> Suggestion:
+    """A tenth of the rate at the lowest smoothed loss."""
+    x, y = _finite(lrs, smoothed)
+    if len(x) < 2:
+        return _none("minimum", f"only {_count(len(x))}")
+    low = int(np.argmin(y))
+    if low == 0:
+        return _none("minimum", "the smoothed loss never falls below its first value")
+    lr = float(x[low]) / 10
+    return Suggestion(
+        "minimum", lr, _nearest(x, lr), f"a tenth of {rate(x[low], 2)}, where the smoothed loss is lowest"
+    )
+
+
+def slide(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = None) -> Suggestion:
+    """Where the explosion begins, seen from the right.
+
+    An interval of 15 points slides from the end to the left for as long as the slopes at its two ends differ
+    by more than 5% of the curve's height per decade; its left end is the suggestion. fastai compares slopes
+    per point with 0.005 of a loss; measured against the curve, the answer does not depend on the loss's unit.
+    """
+    x, y = _finite(lrs, smoothed)
+    width = max(1, _points(15, num_training, len(x)))
+    if len(x) < width + 2:
+        return _none("slide", f"only {_count(len(x))}: the interval needs at least {width + 2}")
+    slopes = np.gradient(y, np.log10(x))
+    height = max(
+        float(np.ptp(y)), 1e-9 * float(np.abs(y).max())
+    )  # of a flat line, so that rounding is no slope
+    apart = np.abs(slopes[width:] - slopes[:-width]) > 0.05 * height
+    if not apart[-1]:
+        return _none("slide", "the curve ends as straight as before: no rise to slide down from")
+    if apart.all():
+        return _none("slide", "no straight stretch left of the rise")
+    at = int(np.flatnonzero(~apart)[-1]) + 1
+    why = f"left of it the smoothed loss is straight, right of it, within {width} points, it turns"
+    return Suggestion("slide", float(x[at]), at, why)
+
+
+def landmarks(
+    lrs: ArrayLike,
+    losses: ArrayLike,
+    *,
+    beta: float,
+    adaptive: bool,
+    schedule: str = "constant",
+    num_training: int | None = None,
+) -> Suggestion:
+    """The recommended rate: the median of three landmarks of the *raw* losses, which fail at different times.
+
+    - edge: the first rate whose loss is above 4 times the start (the median of the first ten) or not finite,
+      else the last rate; times (1 - beta) x 0.316, and x 0.56 for adaptive optimizers;
+    - valley: 4 times the valley of the losses before the edge, smoothed by 0.9, without the first ten;
+    - minimum: the rate of their lowest, without the first five, times sqrt(1 - beta) x 0.316.
+
+    The median times 0.75, or 1.33 where the rate falls to 0 (one-cycle, linear, cosine): what a high rate does
+    badly, the low ones at the end mend. Found on 17 tasks and checked once on 13 others, all swept 1e-5 to 10 in
+    100 updates (SEMANTICS.md); for cosine and linear on the tasks of `tests/benchmarks/lr_regret.py`. In a
+    sweep of another length ten means a tenth of it, five a twentieth, and 0.9 becomes 0.9^(100 / length), so
+    that each covers the same share of it; `num_training` tells the length of one that ended early, otherwise
+    it is taken as 100, or the points there are if they are more. Where one of the first ten losses is below
+    0, or their median is 0, the edge is a rise by 3 times the start's size, or the range of losses seen until then if that is wider
+    (`sweep.diverged_above`).
+    """
+    found = _find(lrs, losses, beta, adaptive, schedule, num_training)
+    if isinstance(found, str):
+        return _none(RECOMMENDED, found)
+    x = np.asarray(lrs, dtype=np.float64)
+    why = (
+        f"median of three estimates ({found.told}) "
+        f"x {_factor(schedule):g} for a {_SPOKEN.get(schedule, schedule)} rate"
+    )
+    return Suggestion(RECOMMENDED, found.lr, _nearest(x, found.lr), why)
+
+
+def trust(
+    lrs: ArrayLike,
+    losses: ArrayLike,
+    *,
+    beta: float,
+    adaptive: bool,
+    schedule: str = "constant",
+    num_training: int | None = None,
+) -> tuple[str, ...]:
+    """What a person needs to judge `landmarks`: notes in plain words, the flags last. Arguments as there.
+
+    There is no confidence interval: the spread of the landmarks does not predict how wrong they are.
+    """
+    found = _find(lrs, losses, beta, adaptive, schedule, num_training)
+    facts = () if isinstance(found, str) else _facts(found)
+    return facts + doubts(lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=num_training)
+
+
+def doubts(
+    lrs: ArrayLike,
+    losses: ArrayLike,
+    *,
+    beta: float,
+    adaptive: bool,
+    schedule: str = "constant",
+    num_training: int | None = None,
+) -> tuple[str, ...]:
+    """The notes of `trust` that speak against `landmarks`, or say why it has no recommendation. The arguments are those of `trust`."""
+    found = _find(lrs, losses, beta, adaptive, schedule, num_training)
+    if isinstance(found, str):
+        return (f"No recommendation: {found}.",)
+    return tuple(_flags(found, beta, schedule))
+
+
+def divergence(lrs: ArrayLike, losses: ArrayLike, *, num_training: int | None = None) -> float | None:
+    """The edge of `landmarks` itself: the first rate whose loss diverged or is not finite. None: no such rate was seen."""
+    x, y = _pair(lrs, losses)
+    start = _start(y, _points(10, num_training, len(x)))
+    if not len(start):
+        return float(x[0]) if len(x) else None
+    edge = _edge(y, *_level(start))
+    return None if edge is None else float(x[edge])
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The landmarks of one curve and what they rest on."""
+
+    lr: float
+    edge: float
+    valley: float
+    minimum: float
+    edge_at: float
+    """The edge itself; the last rate where none was seen."""
+    edge_seen: bool
+    first: float
+    """The lowest rate swept."""
+    fall: float
+    """How far the loss fell, as a share of its start."""
+    length: int
+    """Points that the sweep was to have."""
+
+    @property
+    def three(self) -> tuple[float, float, float]:
+        return self.edge, self.valley, self.minimum
+
+    @property
+    def told(self) -> str:
+        """The three in words; not by the names of rules, whose numbers are others."""
+        return f"from the edge {rate(self.edge, 2)}, from the longest fall {rate(self.valley, 2)}, from the lowest loss {rate(self.minimum, 2)}"
+
+
+def _facts(found: _Found) -> tuple[str, ...]:
+    low, high = min(found.three), max(found.three)
+    where = "below divergence" if found.edge_seen else "below the end of the sweep"
+    return (
+        f"Three estimates: {found.told} (range {rate(low, 2)} to {rate(high, 2)}).",
+        f"{_times(found.edge_at / found.lr)} {where} ({rate(found.edge_at, 2)}).",
+        f"Worth trying: {rate(found.lr / 2, 2)} to {rate(found.lr * 2, 2)} (half to twice).",
+    )
+
+
+def _times(ratio: float) -> str:
+    return f"{float(f'{ratio:.2g}'):,.0f}x" if ratio >= 10 else f"{ratio:.2g}x"
+
+
+def _flags(found: _Found, beta: float, schedule: str) -> Iterable[str]:
+    if not found.edge_seen:
+        yield f"No edge seen: no loss rose clearly above its start, so the last rate, {rate(found.edge_at, 2)}, stands in."
+    if found.fall < 0.15:
+        yield f"The loss fell by only {max(found.fall, 0):.0%} (less than 15%): the curve says little."
+    apart = math.log10(max(found.three) / min(found.three))
+    if apart > 1.2:
+        yield f"The landmarks are {apart:.1f} decades apart (more than 1.2): they do not agree."
+    if found.lr < found.first:
+        yield f"The suggestion is below the swept rates: sweep again from a min_lr under {rate(found.first, 2)}."
+    if found.length < _FULL / 2:
+        yield f"Swept in {found.length} updates: short sweeps outrun divergence, so the suggestion may be too high."
+    if schedule == "one_cycle" and beta == 0:
+        yield (
+            "One-cycle that cycles momentum turns it on (0.95) for this optimizer, which has none: "
+            f"take a tenth then, {rate(found.lr / 10, 2)}."
+        )
+
+
+_SPOKEN = {"one_cycle": "one-cycle", "constant": "constant", "linear": "linearly falling", "cosine": "cosine"}
+
+
+def _factor(schedule: str) -> float:
+    return 0.75 if schedule == "constant" else 1.33
+
+
+def _find(
+    lrs: ArrayLike, losses: ArrayLike, beta: float, adaptive: bool, schedule: str, num_training: int | None
+) -> _Found | str:
+    """The landmarks, or why there are none."""
+    if not 0 <= beta < 1:
+        return f"beta={beta!r} is not a momentum: 0 <= beta < 1 is needed"
+    x, y = _pair(lrs, losses)
+    ten, five = _points(10, num_training, len(x)), _points(5, num_training, len(x))
+    start = _start(y, ten)
+    if not len(start):
+        return "no loss was finite" if len(x) else "the sweep has no points"
+    base, spread = _level(start)
+    edge = _edge(y, base, spread)
+    kept = len(y) if edge is None else edge
+    if kept < ten + 3:
+        return _too_few(kept, ten, x, edge)
+    s = smooth(y[:kept], 0.9 ** (_FULL / _length(num_training, len(x))))
+    fall = _longest_fall(s[ten:])
+    if fall is None:
+        return "the loss never fell, so the curve says nothing of a good rate"
+    low = five + int(np.argmin(s[five:]))
+    edge_at = float(x[-1] if edge is None else x[edge])
+    e = edge_at * (1 - beta) * _BELOW * (0.56 if adaptive else 1.0)
+    v = 4 * float(x[ten + fall[0]])
+    m = float(x[low]) * math.sqrt(1 - beta) * _BELOW
+    size = base if spread is None else max(abs(base), spread)
+    return _Found(
+        lr=float(np.median([e, v, m])) * _factor(schedule),
+        edge=e,
+        valley=v,
+        minimum=m,
+        edge_at=edge_at,
+        edge_seen=edge is not None,
+        first=float(x[0]),
+        fall=(base - float(s[low])) / size if size > 0 else 0.0,
+        length=_length(num_training, len(x)),
+    )
+
+
+def _too_few(kept: int, ten: int, x: Array, edge: int | None) -> str:
+    if edge is None:
+        return f"only {_count(kept)}: at least {ten + 3} are needed"
+    return f"the loss diverged or was not finite at {rate(x[edge], 2)}, point {edge + 1}: sweep again over lower rates"
+
+
+def _start(y: Array, count: int) -> Array:
+    """The first losses, those that are finite."""
+    start = y[: max(1, count)]
+    return start[np.isfinite(start)]
+
+
+def _level(start: Array) -> tuple[float, float | None]:
+    """Where the losses begin, and their range there if they are not all above 0 (as `diverged_above` has it)."""
+    base = float(np.median(start))
+    return base, None if base > 0 and start.min() >= 0 else float(np.ptp(start))
+
+
+def _edge(y: Array, base: float, spread: float | None) -> int | None:
+    """The first point whose loss diverged or is not finite, None: all are well. `spread` as in `diverged_above`."""
+    lowest = base
+    for i, loss in enumerate(y):
+        wide = None if spread is None else max(spread, base - lowest)
+        if not math.isfinite(loss) or loss > diverged_above(_DIVERGED, base, wide):
+            return i
+        lowest = min(lowest, float(loss))
+    return None
+
+
+def _longest_fall(y: Array) -> tuple[int, int, int] | None:
+    """Middle, length and end of the longest strictly decreasing subsequence of `y`; None if nothing ever falls.
+
+    The first of equally long ones. The middle is counted back from the end by the length, fastai's way, so that
+    the points a run leaps over stretch it to no side. Patience sorting: n log n where the usual loop is n^2.
+    """
+    tails: list[float] = []  # [k]: the last value, negated, of the fall of k + 1 points that ends highest
+    best = end = 0
+    for i, value in enumerate(y):
+        place = bisect_left(tails, -float(value))
+        tails[place : place + 1] = [-float(value)]
+        if place + 1 > best:
+            best, end = place + 1, i
+    if best < 2:
+        return None
+    return max(0, end - best + best // 3 + best // 6), best, end
+
+
+def _pair(lrs: ArrayLike, losses: ArrayLike) -> tuple[Array, Array]:
+    x, y = np.asarray(lrs, dtype=np.float64).ravel(), np.asarray(losses, dtype=np.float64).ravel()
+    if len(x) != len(y):
+        raise ValueError(
+            f"{len(x)} learning rates and {len(y)} losses: a curve needs one loss for each rate."
+        )
+    if len(x) and not (x[0] > 0 and np.isfinite(x[-1]) and (np.diff(x) > 0).all()):
+        raise ValueError("learning rates must be above 0 and rise from point to point.")
+    return x, np.where(np.abs(y) > _WILD, np.inf, y)
+
+
+def _finite(lrs: ArrayLike, losses: ArrayLike) -> tuple[Array, Array]:
+    """The points before the first one that is not finite."""
+    x, y = _pair(lrs, losses)
+    bad = np.flatnonzero(~np.isfinite(y))
+    end = int(bad[0]) if len(bad) else len(y)
+    return x[:end], y[:end]
+
+
+def _length(num_training: int | None, seen: int) -> int:
+    return max(_FULL, seen) if num_training is None else max(num_training, seen)
+
+
+def _points(of_hundred: int, num_training: int | None, seen: int) -> int:
+    """So many points of a hundred, in a sweep of this length."""
+    return round(of_hundred * _length(num_training, seen) / _FULL)
+
+
+def _nearest(x: Array, lr: float) -> int:
+    return int(np.argmin(np.abs(np.log(x) - math.log(lr))))
+
+
+def _none(name: str, reason: str) -> Suggestion:
+    return Suggestion(name, None, None, reason)
+
+
+def _count(n: int) -> str:
+    return f"{n} finite point" if n == 1 else f"{n} finite points"

@@ -1,0 +1,156 @@
+"""Computes a sweep: the rates it visits, how its losses are smoothed, when it ends.
+
+The range test is Leslie Smith's ("Cyclical Learning Rates for Training Neural Networks", 2015); the smoothing and the
+factor of four that ends it are fastai's. Nothing here depends on models or devices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.settings import SettingsError
+from workbench.values import shown
+
+Mode = Literal["exponential", "linear"]
+Array = NDArray[np.float64]
+
+ALL_DONE = "all points done"
+NOT_FINITE = "loss not finite"
+STOPPED = "stopped"
+
+WARMUP = 10
+"""Points after which the smoothed loss says more than the noise of its first values."""
+
+
+def rates(
+    min_lr: float = 1e-5, max_lr: float = 10.0, num_training: int = 100, mode: str = "exponential"
+) -> Array:
+    """The learning rates of a sweep, one per update, shape (num_training,); first and last are exact."""
+    _check_range(min_lr, max_lr)
+    _check_count(num_training)
+    fraction = np.arange(num_training, dtype=np.float64) / (num_training - 1)
+    if mode == "exponential":
+        lrs = min_lr * (max_lr / min_lr) ** fraction
+    elif mode == "linear":
+        lrs = min_lr + (max_lr - min_lr) * fraction
+    else:
+        raise SettingsError(f"mode={mode!r}: give 'exponential' (even steps in log lr) or 'linear'.")
+    lrs[0], lrs[-1] = min_lr, max_lr  # powers round: the ends must be exact
+    return lrs
+
+
+def _check_range(min_lr: float, max_lr: float) -> None:
+    for name, value in (("min_lr", min_lr), ("max_lr", max_lr)):
+        if not _is_number(value) or not math.isfinite(value) or value <= 0:
+            raise SettingsError(f"{name}={shown(value)}: a learning rate above 0 is needed, such as 1e-5.")
+    if max_lr <= min_lr:
+        raise SettingsError(
+            f"max_lr={max_lr!r} is not above min_lr={min_lr!r}: raise max_lr or lower min_lr."
+        )
+    if not math.isfinite(max_lr / min_lr):
+        raise SettingsError(f"min_lr={min_lr!r} and max_lr={max_lr!r} are too far apart: raise min_lr.")
+
+
+def _check_count(num_training: int) -> None:
+    if not isinstance(num_training, int | np.integer) or isinstance(num_training, bool):
+        raise SettingsError(
+            f"num_training={num_training!r}: a whole number of points is needed, such as 100."
+        )
+    if num_training < 3:
+        raise SettingsError(f"num_training={num_training}: a curve needs at least 3 points; 100 is usual.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+class Smoother:
+    """Exponential moving average, debiased with a counter of its own (Adam's correction; fastai's smoothing).
+
+    Written as a mean that moves towards each new value by (1 - beta) / (1 - beta^n), which is the same number
+    as the debiased average and keeps a constant loss flat to the last bit.
+    """
+
+    def __init__(self, beta: float = 0.98) -> None:
+        if not 0 <= beta < 1:
+            raise SettingsError(f"beta={beta!r}: smoothing needs 0 <= beta < 1; 0 smooths nothing.")
+        self.beta = beta
+        self._unseen = 1.0  # beta^n, the weight that a plain average would still give to its zero start
+        self._mean = 0.0
+
+    def update(self, loss: float) -> float:
+        """The smoothed loss after `loss`. One that is not finite is returned unchanged and not averaged."""
+        if not math.isfinite(loss):
+            return loss
+        self._unseen *= self.beta
+        self._mean += (loss - self._mean) * (1 - self.beta) / (1 - self._unseen)
+        return self._mean
+
+
+def smooth(losses: Iterable[float], beta: float = 0.98) -> Array:
+    """`losses` smoothed one after another, shape (n,)."""
+    smoother = Smoother(beta)
+    return np.array([smoother.update(float(loss)) for loss in losses], dtype=np.float64)
+
+
+def diverged_above(threshold: float, low: float, spread: float | None = None) -> float:
+    """The loss above which it counts as diverged, seen from `low`: threshold x low for a loss above 0.
+
+    For a loss that goes below 0 (`spread` given) a multiple of it means nothing. There the same rise, of
+    threshold - 1, is counted in units of |low|, or of `spread`, the range of losses seen until then, where that
+    is wider.
+    """
+    if spread is None:
+        return threshold * low
+    return low + (threshold - 1) * max(abs(low), spread)
+
+
+class StopRule:
+    """Decides after each point whether the sweep ends, and why.
+
+    `threshold`: it ends when the smoothed loss is above this many times its best, the best starting at the first
+    smoothed value; None never ends it for that. A loss that is not finite always does. Once a loss was below zero, or
+    while the best is zero, the rise is measured against the range of smoothed losses seen up to the best
+    (`diverged_above`), and not within the first ten points, which give that range.
+    """
+
+    def __init__(self, threshold: float | None = 4.0) -> None:
+        if threshold is not None and (not _is_number(threshold) or not threshold > 1):
+            raise SettingsError(
+                f"early_stop_threshold={threshold!r}: give a number above 1 (the smoothed loss may rise to so many "
+                "times its best), or None to visit every rate."
+            )
+        self.threshold = threshold
+        self.best = math.inf
+        self._below_zero = False
+        self._seen = 0
+        self._highest = -math.inf
+        self._start = -math.inf  # the highest up to the best or in the first points, not on the way up after
+
+    def check(self, loss: float, smoothed: float) -> str | None:
+        """Why the sweep ends with this point; None: it continues."""
+        if not math.isfinite(loss):
+            return NOT_FINITE
+        self._note(loss, smoothed)
+        positive = not self._below_zero and self.best > 0
+        if self.threshold is None or not (positive or self._seen > WARMUP):
+            return None
+        if positive:
+            if smoothed > diverged_above(self.threshold, self.best):
+                return f"the loss diverged, as expected (smoothed loss above {self.threshold:g} x its best)"
+        elif smoothed > diverged_above(self.threshold, self.best, self._start - self.best):
+            return f"the loss diverged, as expected (smoothed loss rose by more than {self.threshold - 1:g} x its range)"
+        return None
+
+    def _note(self, loss: float, smoothed: float) -> None:
+        self._seen += 1
+        self._below_zero = self._below_zero or loss < 0
+        self._highest = max(self._highest, smoothed)
+        if smoothed <= self.best or self._seen <= WARMUP:
+            self._start = self._highest
+        self.best = min(self.best, smoothed)

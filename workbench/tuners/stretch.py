@@ -1,0 +1,162 @@
+"""Trains for a short stretch, and reads the loss of held-out batches: how values of a setting are compared.
+
+Every stretch starts from the same state and takes the same batches, with the run's schedule made as short as the stretch.
+Batches that no stretch trains on judge all of them alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
+
+from workbench.engine import rng
+from workbench.engine.backward import WindowForward
+from workbench.engine.optim.optimizer_handle import OptimizerHandle, chain
+from workbench.engine.session import Session
+from workbench.engine.snapshot import scratch
+from workbench.engine.step import train_step
+from workbench.engine.validation.validate import validate
+from workbench.instruments.finite import NonFiniteError
+from workbench.settings import Settings, SettingsError
+from workbench.task.errors import TaskError
+from workbench.task.optim.optimizer_factory import leading_group
+from workbench.techniques.schedules import built_in
+from workbench.tuners.trial_batches import cycled_windows
+from workbench.values import shown
+
+HELD_OUT = 16
+"""Batches that judge: the first of the validation data, or, where they have no val_loss, training batches that are left out."""
+FEWEST = 50
+"""Updates that a stretch needs: a shorter one says nothing."""
+LEARNED = 0.02
+"""The share of the loss at the start below which a loss says little."""
+
+
+def check(name: str, updates: object, candidates: int, usual: int) -> None:
+    """Raise SettingsError for a number of updates, the argument `name`, that is too small for so many stretches."""
+    if isinstance(updates, bool) or not isinstance(updates, int) or updates < candidates * FEWEST:
+        raise SettingsError(
+            f"{name}={shown(updates)}: give a whole number of at least {candidates * FEWEST}, {FEWEST} updates for each of {candidates} "
+            f"values; {usual} is usual."
+        )
+
+
+def refuse(session: Session, what: str) -> None:
+    """Raise TaskError for a task that cannot be judged without a step; `what` is the call or argument that asks for it."""
+    if session.task.manual:
+        raise TaskError(f"{what}: the module steps its optimizers itself, so no held-out batch can be judged without training: compare fits.")
+    if session.tbptt is not None:
+        raise TaskError(f"{what} does not work with truncated_bptt_steps: leave one of them out.")
+
+
+def starting_loss(session: Session, length: int) -> tuple[float | None, str]:
+    """The val_loss before any stretch of this length; None: training batches judge instead, or, with a reason, nothing can."""
+    with scratch(session):
+        start = _val_loss(session)
+    in_epoch = session.data.updates_in(session.state.epoch)
+    if math.isfinite(start):
+        return start, ""
+    if in_epoch is not None and in_epoch < HELD_OUT + length:
+        return None, f"an epoch has fewer than {HELD_OUT + length} updates, and there is no val_loss to judge by (give val=)"
+    return None, ""
+
+
+def schedule_of(session: Session, opt: OptimizerHandle) -> str:
+    """The `lr_schedule` of the fit to come. Of the user's own schedulers OneCycleLR and CosineAnnealingLR have theirs."""
+    parts = [part for schedule in opt.schedules for part in chain(schedule.scheduler)]
+    if any(isinstance(part, OneCycleLR) for part in parts):
+        return "one_cycle"
+    return "cosine" if any(isinstance(part, CosineAnnealingLR) for part in parts) else session.settings.lr_schedule
+
+
+def shape(settings: Settings, schedule: str, length: int) -> list[float]:
+    """The share of its rate that each update of a stretch has: the run's schedule in so many updates."""
+    if schedule == "constant":
+        return [1.0] * length
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    made = built_in(optimizer, settings.replace(lr_schedule=schedule, warmup=0), length)
+    assert made is not None
+    factors = []
+    for _ in range(length):
+        factors.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        made.step()
+    return factors
+
+
+def multiplier(optimizer: Optimizer, only: int | None = None) -> Callable[[float], None]:
+    """Sets the rate of the first group that is not at 0; the others keep their ratio to it, and those at 0 stay there.
+
+    only: sets the rate of this group alone, and the others stay at theirs.
+    """
+    # A schedule's warm-up may have all of them at 0 now.
+    base = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
+    first = base[leading_group(base)]
+
+    def set_lr(lr: float) -> None:
+        for group, own in zip(optimizer.param_groups, base, strict=True):
+            group["lr"] = lr if own == first else lr * (own / first)
+
+    def set_one(lr: float) -> None:
+        for number, (group, own) in enumerate(zip(optimizer.param_groups, base, strict=True)):
+            group["lr"] = lr if number == only else own
+
+    return set_lr if only is None else set_one
+
+
+def train(
+    session: Session, opt: OptimizerHandle, rates: Sequence[float], set_lr: Callable[[float], None], *, by_val: bool
+) -> float:
+    """The held-out loss after an update at each of these rates, in a session that is restored later; inf: it is not finite."""
+    windows = cycled_windows(session.task, session.data.settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
+    with contextlib.closing(windows) as feed:
+        held = [] if by_val else list(itertools.islice(feed, HELD_OUT))
+        session.train_mode()
+        try:
+            for rate, window in zip(rates, feed, strict=False):
+                set_lr(rate)
+                rng.yield_lock()
+                train_step(session, window)
+        except NonFiniteError:
+            return math.inf
+        return _val_loss(session) if by_val else _loss_of(session, opt, held)
+
+
+def next_value(losses: dict[float, float]) -> float:
+    """The value to try after these: one beyond the best where it lies at an end, else between it and its better neighbour."""
+    values = sorted(losses)
+    best = values.index(min(values, key=losses.__getitem__))
+    if best == 0:
+        return values[0] ** 2 / values[1]
+    if best == len(values) - 1:
+        return values[-1] ** 2 / values[-2]
+    neighbour = min(values[best - 1], values[best + 1], key=losses.__getitem__)
+    return math.sqrt(values[best] * neighbour)
+
+
+def _val_loss(session: Session) -> float:
+    """The val_loss of the first validation batches; inf: there is none, or it is not finite."""
+    batches = session.data.first_val(HELD_OUT)
+    found = validate(session, batches, trial=True, aside=True).get("val_loss", math.inf) if session.data.validates else math.inf
+    return found if math.isfinite(found) else math.inf
+
+
+def _loss_of(session: Session, opt: OptimizerHandle, windows: Sequence[Sequence[object]]) -> float:
+    """The mean loss of training batches, as in an evaluation; batches that the task leaves out do not count."""
+    session.task.model.eval()
+    results = []
+    with torch.no_grad():
+        for window in windows:
+            forward = WindowForward(session, opt, window)
+            results += [forward.run(number) for number in range(len(window))]
+    session.weights.reshard()
+    own = [float(result.loss) for result in results if result is not None]
+    losses = [loss for of_rank in session.ranks.all_gather_object(own) for loss in of_rank]
+    found = sum(losses) / len(losses) if losses else math.inf
+    return found if math.isfinite(found) else math.inf

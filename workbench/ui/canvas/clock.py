@@ -1,0 +1,54 @@
+"""Tells the canvas what a fit's updates are in epochs, samples and seconds, and how much memory is in use."""
+
+from __future__ import annotations
+
+import math
+
+from workbench.events import Changed, RunStarted, StepsDone
+from workbench.ui.canvas.transport.channels import Samples
+
+COLUMNS = 5
+"""Updates taken, epochs, samples, seconds, bytes; NaN: unknown. extensions/live/src/plot/axis.ts reads them by this order."""
+ROWS = 600
+_LENGTHS = {"batch_size", "accumulate_grad_batches"}
+"""Settings that change how many updates an epoch has."""
+
+
+class Clock:
+    """Adds a row for each flush that is drawn; a plot finds the place of any update between two of them."""
+
+    def __init__(self, channel: Samples) -> None:
+        self._channel = channel
+        self.start(None)
+
+    def start(self, event: RunStarted | None) -> None:
+        """Begin a fit; None: there is none yet."""
+        self._channel.reset()
+        self._run = event
+        self._even = event is not None and bool(event.updates and event.epochs)
+        """Whether all epochs have the same, known number of updates."""
+        self._samples = 0.0
+        self._seconds: float | None = None
+
+    def changed(self, event: Changed) -> None:
+        """A live change."""
+        self._even = self._even and not _LENGTHS & event.values.keys()
+
+    def steps(self, event: StepsDone) -> None:
+        """Add one flush."""
+        if not event.rows:
+            return
+        if self._seconds is None:  # where its first update began
+            began = max(0.0, event.seconds) if event.step else 0.0
+            self._channel.add([float(event.step), self._epochs(event.step, event.epoch), 0.0, began, math.nan])
+        self._seconds = event.seconds
+        self._samples = math.nan if event.samples is None else self._samples + event.samples
+        done = int(event.steps[-1]) + 1
+        memory = math.nan if event.memory is None else float(event.memory)
+        self._channel.add([float(done), self._epochs(done, event.epoch), self._samples, event.seconds, memory])
+
+    def _epochs(self, done: int, epoch: int) -> float:
+        """How many epochs `done` updates are; with fractions where an epoch's length is known, else those that have begun."""
+        if self._even and self._run is not None and self._run.updates and self._run.epochs:
+            return done * self._run.epochs / self._run.updates
+        return float(epoch + bool(done))

@@ -1,0 +1,96 @@
+"""Deletes runs some seconds after a person asked for it, so that it can be undone; until then nothing is removed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.ui.canvas.transport.messages import cut
+
+SECONDS = 10.0
+"""How long a deletion can be undone."""
+
+
+@dataclass(eq=False)
+class _Deletion:
+    """Runs that were deleted together."""
+
+    number: int
+    runs: list[str]
+    timer: threading.Timer | None = None
+    due: bool = False
+    """Whether it is too late to undo it."""
+
+
+class PendingDeletions:
+    """Calls `delete(run)` for each run when its time has come. show: gets what the canvas shows; failed: an error of `delete`.
+
+    If the process ends before, the runs stay.
+    """
+
+    def __init__(self, delete: Callable[[str], None], show: Callable[[list[dict[str, Any]]], None], failed: Callable[[Exception], None]) -> None:
+        self._delete, self._show, self._failed = delete, show, failed
+        self._lock = threading.RLock()
+        self._pending: list[_Deletion] = []
+        self._count = 0
+
+    def add(self, runs: Sequence[str]) -> None:
+        """Delete these in a while."""
+        with self._lock:
+            new = [run for run in dict.fromkeys(runs) if not any(run in one.runs for one in self._pending)]
+            if not new:
+                return
+            self._count += 1
+            one = _Deletion(self._count, new)
+            one.timer = threading.Timer(SECONDS, self._carry_out, [one])
+            one.timer.daemon = True
+            self._pending.append(one)
+            self._tell()
+            one.timer.start()
+
+    def undo(self, number: int) -> None:
+        """Keep the runs of this deletion, unless it is too late."""
+        with self._lock:
+            self._pending = [one for one in self._pending if one.number != number or one.due or _cancel(one)]
+            self._tell()
+
+    def settle(self, listed: Collection[str]) -> None:
+        """The table lists these runs now: a deletion that is done needs no mention any more when its runs are gone from it."""
+        with self._lock:
+            self._pending = [one for one in self._pending if not one.due or any(run in listed for run in one.runs)]
+            self._tell()
+
+    def close(self) -> None:
+        """Keep all runs that are not deleted yet."""
+        with self._lock:
+            self._pending = [one for one in self._pending if one.due or _cancel(one)]
+
+    def _carry_out(self, one: _Deletion) -> None:
+        with self._lock:
+            if one not in self._pending:
+                return
+            one.due = True
+            self._tell()
+        for run in list(one.runs):
+            try:
+                self._delete(run)
+            except Exception as error:  # noqa: BLE001 - shown to the person who clicked; the run is listed again
+                with self._lock:
+                    one.runs.remove(run)
+                    self._tell()
+                self._failed(error)
+        with self._lock:
+            self._pending = [other for other in self._pending if other.runs]
+            self._tell()
+
+    def _tell(self) -> None:
+        self._show([{"number": one.number, "runs": [cut(run, 80) for run in one.runs], "due": one.due} for one in self._pending])
+
+
+def _cancel(one: _Deletion) -> bool:
+    """Stop its timer; False: it is no longer pending."""
+    assert one.timer is not None
+    one.timer.cancel()
+    return False

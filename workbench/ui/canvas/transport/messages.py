@@ -1,0 +1,106 @@
+"""Sends changes in messages of bounded size: a little JSON, and rows of float32 as buffers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.ui.canvas.transport.channels import Channel, Channels
+
+LIMIT = 40_000
+"""Bytes in one message at most, JSON and buffers together."""
+_FRAME = 200
+"""Bytes for the description of one part."""
+_ROOM = LIMIT - _FRAME
+"""Bytes for values and rows."""
+
+
+def cut(text: str, size: int) -> str:
+    """As much of the beginning of `text` as takes `size` bytes in JSON, where one character may take twelve."""
+    taken = 0
+    for i, character in enumerate(text):
+        taken += len(json.dumps(character)) - 2
+        if taken > size:
+            return text[:i]
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """One message: `content` describes the buffers, which are rows of `parts` in order."""
+
+    content: dict[str, Any]
+    buffers: tuple[bytes, ...]
+
+    @property
+    def size(self) -> int:
+        return len(json.dumps(self.content)) + sum(map(len, self.buffers))
+
+
+class Outbox:
+    """What the browser does not have yet. `take` returns the next message of it."""
+
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+        self._values: dict[str, Any] = {}
+        self._sizes: dict[str, int] = {}
+        self._changed: dict[str, None] = {}
+
+    def put(self, key: str, value: Any) -> None:
+        """A small value of plain data; the browser only ever needs the newest."""
+        if key in self._values and self._values[key] == value:
+            return
+        text = json.dumps({key: value}, allow_nan=False)
+        if len(text) > _ROOM:
+            raise ValueError(f"{key!r} is too long for one message ({len(text)} bytes)")
+        self._values[key], self._sizes[key] = value, len(text)
+        self._changed[key] = None
+
+    def everything(self) -> None:
+        """Send everything again, from the start: a view has opened."""
+        self._changed = dict.fromkeys(self._values)
+        for channel in self._channels.values():
+            channel.restart()
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._changed) or any(c.unsent is not None for c in self._channels.values())
+
+    def take(self) -> Packet | None:
+        """The next message, or None when the browser has everything."""
+        if not self.waiting:
+            return None
+        room = _ROOM
+        state: dict[str, Any] = {}
+        for key in list(self._changed):
+            if self._sizes[key] <= room:
+                room -= self._sizes[key]
+                state[key] = self._values[key]
+                del self._changed[key]
+        parts: list[dict[str, Any]] = []
+        buffers: list[bytes] = []
+        for name, channel in self._channels.items():
+            if channel.unsent is not None:
+                part, data = _part(name, channel, room - _FRAME)
+                if part is not None:
+                    parts.append(part)
+                    buffers.append(data)
+                    room -= _FRAME + len(data)
+        return Packet({"type": "draw", "state": state, "parts": parts}, tuple(buffers))
+
+
+def _part(name: str, channel: Channel, room: int) -> tuple[dict[str, Any] | None, bytes]:
+    start = channel.unsent
+    assert start is not None
+    stop = min(channel.length, start + max(0, room) // (4 * channel.columns))
+    if room < 0 or (stop <= start and channel.length > start):
+        return None, b""
+    data = channel.rows(start, stop).tobytes()
+    more = stop < channel.length
+    channel.unsent = stop if more else None
+    part = {
+        "channel": name, "generation": channel.generation, "start": start, "rows": stop - start,
+        "columns": channel.columns, "more": more, **channel.head(),
+    }  # fmt: skip
+    return part, data

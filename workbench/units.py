@@ -1,0 +1,50 @@
+"""Writes bytes, times and rates, the same way in panel, tables, messages, code and plots."""
+
+from __future__ import annotations
+
+import math
+from decimal import Context, Decimal
+
+BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+"""Decimal units, as disks and GPUs are sold: 1 GB is 1,000,000,000 bytes."""
+
+
+_EXACT = Context(prec=17, traps=[])
+"""All digits of a float, whatever context the user has set."""
+RATES = ("lr", "min_lr", "max_lr", "gradient_clip_val", "weight_decay", "swa_lrs")
+"""The settings and arguments that are written as `rate` writes them."""
+
+
+def rate(value: float, digits: int | None = 3) -> str:
+    """A learning rate or the like, as Python reads it too: '3.2e-3', '0.05', '30'. digits: None for all that it has."""
+    exact = Decimal(repr(float(value if digits is None else f"{value:.{digits}g}"))).normalize(_EXACT)
+    if not exact.is_finite():
+        return str(float(value))
+    if exact == 0 or Decimal("0.01") <= abs(exact) < 100:
+        return f"{exact:f}"
+    first, *more = map(str, exact.as_tuple().digits)
+    return f"{'-' if exact < 0 else ''}{first}{'.' if more else ''}{''.join(more)}e{exact.adjusted()}"
+
+
+def size(value: float) -> str:
+    """Bytes, with three digits: '42.6 MB'."""
+    unit, of = next((one for one in BYTES if abs(three_digits(value)) >= one[1]), BYTES[-1])
+    return f"{three_digits(value) / of:.6g} {unit}"
+
+
+def three_digits(value: float) -> float:
+    """The value rounded to three digits; one that rounds up to a thousand takes the next unit."""
+    return float(f"{value:.3g}")
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: "0.31 s", "41 s", "1 min 27 s", "2 h 05 min"; a dash where they are not finite."""
+    if not math.isfinite(seconds):
+        return "–"
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
