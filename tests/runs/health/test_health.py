@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from workbench.events import (
     Changed,
@@ -29,13 +30,20 @@ from workbench.settings import Settings
 LAYERS = ("conv1.weight", "conv1.bias", "conv2.weight", "head.weight")
 
 
+CHAOS = [
+    2.5, 1.6e6, 2.3e5, 1.7e4, 1385, 4237, 1822, 144, 40, 69, 36, 45, 39, 31, 58, 65, 50, 46, 54, 67, 47, 15, 26, 13, 20, 18, 18, 14, 17, 15,
+    14, 20, 17, 14, 14, 14, 15, 35, 13, 73, 2270, 8.8, 9.5, 342, 5856, 2426,
+]  # fmt: skip
+"""Losses of a CNN on digits at a rate of 100."""
+
+
 def started(memory: int | None = None, layers: tuple[str, ...] = LAYERS, supervised: bool = False, **settings: Any) -> RunStarted:
     return RunStarted("r", "fit", Settings.make(**settings).model_dump(), "cpu", layers, 1000, 5, memory=memory, supervised=supervised)
 
 
 def steps(
-    loss: Sequence[float], at: int = 0, norm: Any = None, clipped: Any = None, layers: Any = None, *, seconds: float = 1.0,
-    waited: float = 0.0, memory: int | None = None, skipped: Any = None, **more: Any,
+    loss: Sequence[float] | NDArray[np.float64], at: int = 0, norm: Any = None, clipped: Any = None, layers: Any = None, *, seconds: float = 1.0,
+    waited: float = 0.0, memory: int | None = None, skipped: Any = None, samples: Any = None, **more: Any,
 ) -> StepsDone:  # fmt: skip
     """One flush; `norm` and `clipped` of all rows alike, or one by one."""
     n = len(loss)
@@ -45,7 +53,7 @@ def steps(
             columns[name] = pack(np.broadcast_to(np.asarray(values, np.float32), n))
     if layers is not None:
         columns["layer_norms"] = pack(np.broadcast_to(np.asarray(layers, np.float32), (n, np.shape(layers)[-1])))
-    return StepsDone(at, 1, n, 0, seconds, columns, waited=waited, memory=memory)
+    return StepsDone(at, 1, n, 0, seconds, columns, waited=waited, memory=memory, samples=samples)
 
 
 def falling(n: int, at: int = 0) -> list[float]:
@@ -290,6 +298,21 @@ def test_it_is_the_same_however_the_flushes_fall(rows: int) -> None:
     assert levels == [("warning", ["hardly", "a", "gradient"]), ("warning", ["the", "gradient", "norm"]), ("warning", ["the", "loss", "has"])]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_short_run_that_diverged_is_found_however_the_flushes_fall(seed: int) -> None:
+    edges = np.unique(np.random.default_rng(seed).integers(1, len(CHAOS), 8))
+    flushes = [steps(part, at, samples=64 * len(part)) for at, part in zip([0, *edges], np.split(CHAOS, edges), strict=True)]
+    found = only(started(supervised=True), *flushes, RunEnded("finished", len(CHAOS), 1.0))
+    assert (found.trouble, found.text) == ("diverged", "the loss has risen from 2.5 to 1604 from update 1 on, and is 16 now")
+
+
+def test_a_run_of_a_few_updates_that_diverged_says_so_at_its_end() -> None:
+    few = steps(CHAOS[:5], samples=320)
+    assert said(started(), few) == []
+    assert only(started(), few, RunEnded("finished", 5, 1.0)).trouble == "diverged"
+    assert said(started(), steps(falling(5)), RunEnded("finished", 5, 1.0)) == []
+
+
 def test_a_loss_that_runs_away_and_stays_finite() -> None:
     rising = (2.3 * 1.02 ** np.arange(300)).tolist()
     found = next(f for f in examine([started(), steps([2.3] * 50), steps(rising, 50)]) if "risen" in f.text)
@@ -309,7 +332,8 @@ def test_a_loss_that_runs_away_and_stays_finite() -> None:
     # A first batch that was easy by chance, noise, and a game of two.
     rng = np.random.default_rng(0)
     easy = np.concatenate([[1e-4], rng.chisquare(1, 200)]).tolist()
-    assert said(started(), steps(easy)) == []
+    for at in (1, 10, 201):  # of a sample each
+        assert said(started(), *(steps(easy[i : i + at], i, samples=at) for i in range(0, 201, at))) == []
     assert said(started(), steps([0.7] * 50), steps([30.0] * 100, 50, **{"loss.0": 1.0, "loss.1": 1.0})) == []
 
 

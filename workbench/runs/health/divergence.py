@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench import units
-from workbench.events import Event, RunStarted, StepsDone
+from workbench.events import Event, RunEnded, RunStarted, StepsDone
 from workbench.runs.health.finding import (
     FIND_RATE,
     HEAVY,
@@ -38,10 +38,10 @@ class Divergence:
     """Losses that grow in health do so by less: the targets of a value function, the weight of a second term."""
     SIGNED = 1000.0
     """The same where losses are below zero: they have no natural zero to be a multiple of."""
-    AT_ONCE, SOON = 100.0, 10
-    """The factor over the very first loss, within this many updates: the only loss that no step has touched, but of
-    a single batch.
-    """
+    AT_ONCE = 100.0
+    """The factor over the very first loss: the only one that no step has touched, but of a single batch."""
+    FEW = 8
+    """Samples an update: of fewer, the first loss may be small by chance, and the very first alone says nothing."""
     USUAL = 3.0
     """Times the first loss: the last update up to that is where the rise began."""
     LARGE = 1.0
@@ -50,49 +50,88 @@ class Divergence:
     SUPERVISED, SURELY = 3.0, 0.03
     """The same two where targets do not change: nothing that learns stays at three times its first loss."""
 
+    EVERY, LEAST = 10, 5
+    """Updates from one look at the last losses to the next, so that what is found does not depend on how they were flushed; and
+    of a run that ends sooner."""
+
     def __init__(self, start: RunStarted) -> None:
         self._supervised = start.supervised
         self._first: list[float] = []
         self._last: NDArray[np.float64] = np.empty(0)
         self._seen, self._since = 0, 0
-        self._knows = True
+        self._knows, self._few = True, False
         self._peak, self._began = 0.0, 0.0
         """The highest loss so far that was sure to be a divergence (0: there was none), and where it began."""
 
     def on_event(self, event: Event) -> None:
+        if isinstance(event, RunEnded) and self._knows and self._seen >= self.LEAST and self._seen % self.EVERY:
+            self._look(self._last, np.empty(0, np.int64), np.array([self._seen]))
         if not isinstance(event, StepsDone):
             return
         if several(event):
             self._knows = False  # in a game of two, one loss grows where the other falls
+        if event.rows and event.samples is not None:
+            self._few = event.samples < self.FEW * event.rows * event.every
         good = taken(event)
-        steps, losses = event.steps[good], column(event, "loss")[good]
+        losses = column(event, "loss")[good]
         self._first += losses[: self.FIRST - len(self._first)].tolist()
-        usual = steps[losses <= self.USUAL * abs(self._first[0])] if self._first and not self._peak else steps[:0]
-        if len(usual):
-            self._since = int(usual[-1]) + 1
         if not len(losses) or not self._knows:
             return
+        before, self._seen = self._seen, self._seen + len(losses)
         values = np.concatenate([self._last, losses])
-        before, self._last = self._seen - len(self._last), values[-self.LAST :]
-        self._seen += len(losses)
-        whole = len(values) // self.LAST * self.LAST
-        if whole > self.LAST:  # of many updates at once, those with the highest loss too
-            medians = np.median(values[-whole:].reshape(-1, self.LAST), axis=1)
-            end = len(values) - whole + self.LAST * (int(medians.argmax()) + 1)
-            self._look(values[end - self.LAST : end], before + end)
-        self._look(self._last, self._seen)
+        self._look(values, event.steps[good], np.arange(before // self.EVERY + 1, self._seen // self.EVERY + 1) * self.EVERY)
+        self._last = values[-self.LAST :]
 
-    def _look(self, last: NDArray[np.float64], seen: int) -> None:
-        """Examine these losses, the last of `seen`."""
-        if seen < self.SOON:
+    def _look(self, values: NDArray[np.float64], steps: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Examine the losses up to each of `ends`, shape (looks,), counted from the first loss of the run.
+
+        values: the losses that are known still, up to the last one. steps: the updates of those that are new.
+        """
+        usual = steps[values[len(values) - len(steps) :] <= self.USUAL * abs(self._first[0])]
+        gone = self._seen - len(values)  # losses that are no longer known
+        for end in ends[ends < self.LAST].tolist():
+            self._judge(values[None, : end - gone], np.array([end]), steps, usual)
+        ends = ends[ends >= self.LAST]
+        if len(ends):
+            windows = np.lib.stride_tricks.sliding_window_view(values, self.LAST)[ends - gone - self.LAST]
+            self._judge(windows, ends, steps, usual)
+        if not self._peak and len(usual):
+            self._since = int(usual[-1]) + 1
+
+    def _judge(self, windows: NDArray[np.float64], ends: NDArray[np.int64], steps: NDArray[np.int64], usual: NDArray[np.int64]) -> None:
+        """Examine windows of losses, shape (looks, losses), each of which ends at one of `ends`."""
+        now, began = np.median(windows, axis=1), self._rose_from(windows, ends)
+        if not began.any() and (not self._peak or now.min() > self._began):
             return
-        first, now = np.array(self._first), float(np.median(last))
-        if self._peak and now <= self._began:
-            self._peak = 0.0  # it came back
-        if now >= self.LARGE and (self._rose(first, last, seen) or self._rose_at_once(first, last, seen)):
-            self._peak, self._began = max(self._peak, now), abs(float(first[0]))
-        elif self._supervised and now >= self.SURELY and seen >= self.FIRST + self.LAST and (began := self._surely_rose_from(first, last)):
-            self._peak, self._began = max(self._peak, now), began
+        for end, median, start in zip(ends.tolist(), now.tolist(), began.tolist(), strict=True):
+            if self._peak and median <= self._began:
+                self._peak = 0.0  # it came back
+            if start:
+                if not self._peak:
+                    later = self._seen - end  # losses after the window
+                    known = usual[usual <= steps[-1 - later]] if later < len(steps) else usual[:0]
+                    self._since = int(known[-1]) + 1 if len(known) else self._since
+                self._peak, self._began = max(self._peak, median), start
+
+    def _rose_from(self, windows: NDArray[np.float64], ends: NDArray[np.int64]) -> NDArray[np.float64]:
+        """From where the loss of each window has risen, sure to be a divergence; 0 where it has not."""
+        first, now = np.array(self._first[: int(ends[0])]), np.median(windows, axis=1)  # from 20 on all of them are known
+        one, positive = abs(float(first[0])), bool((first > 0).all())
+        usual = max(abs(float(np.median(first))), float(np.quantile(np.abs(first), 0.9)))
+        whole = ends >= self.FIRST + self.LAST
+        rose = whole & (now >= (self.TIMES if not (first < 0).any() else self.SIGNED) * usual) & (usual > 0)
+        if positive and not self._few:  # at once; a first batch that was easy by chance has others like it
+            later = windows[:, 1:].min(axis=1)
+            rose |= (now >= self.AT_ONCE * one) & (later > 10 * one)
+        began = np.where(rose & (now >= self.LARGE), one, 0.0)
+        few = float(np.median(first[:5]))
+        if self._supervised and positive:  # by more than batches differ
+            there = np.flatnonzero((began == 0) & whole & (now >= max(self.SURELY, self.SUPERVISED * min(few, one))) & (windows > 0).all(axis=1))
+            middle, spread = noise_of(windows[there])
+            limit = middle - math.log(self.SUPERVISED)
+            alone = (spread < HEAVY) & (limit >= math.log(one) + 2.5 * spread)
+            began[there] = np.where(limit >= math.log(few) + spread, few, np.where(alone, one, 0.0))
+        return began
 
     def findings(self) -> Iterator[Finding]:
         if not self._peak:
@@ -101,27 +140,6 @@ class Divergence:
         since = f"since update {self._since}" if now >= self._peak / self.USUAL else f"from update {self._since} on, and is {now:.4g} now"
         text = f"the loss has risen from {began:.4g} to {self._peak:.4g} {since}"
         yield Finding("error", text, _ADVICE, self._since, FIND_RATE, trouble="diverged")
-
-    def _rose(self, first: NDArray[np.float64], last: NDArray[np.float64], seen: int) -> bool:
-        if seen < self.FIRST + self.LAST:
-            return False
-        usual = max(abs(float(np.median(first))), float(np.quantile(np.abs(first), 0.9)))
-        return bool(np.median(last) >= (self.SIGNED if (first < 0).any() else self.TIMES) * usual > 0)
-
-    def _rose_at_once(self, first: NDArray[np.float64], last: NDArray[np.float64], seen: int) -> bool:
-        later, began = last[-(seen - 1) :], float(first[0])
-        # A first batch that was easy by chance has others like it.
-        return bool((first > 0).all() and np.median(last) >= self.AT_ONCE * began and later.min() > 10 * began)
-
-    def _surely_rose_from(self, first: NDArray[np.float64], last: NDArray[np.float64]) -> float:
-        """From where a loss of fixed targets rose by more than its batches differ; 0: it did not."""
-        if not ((first > 0).all() and (last > 0).all()):
-            return 0.0
-        now, spread = noise_of(last)
-        few, one, limit = float(np.median(first[:5])), float(first[0]), now - math.log(self.SUPERVISED)
-        if limit >= math.log(few) + spread:
-            return few
-        return one if spread < HEAVY and limit >= math.log(one) + 2.5 * spread else 0.0
 
 
 class Rebound:

@@ -21,12 +21,13 @@ class Explosion:
 
     TIMES = 10.0
     """Norms of neighbouring updates differ by a factor of two or three; ten for twenty of them is no noise."""
-    NOW, BEFORE, EVERY = 20, 200, 50
-    """Updates: the median of those now, against that of those before, looked at so often at least."""
+    NOW, BEFORE, EVERY = 20, 200, 20
+    """Updates: the median of those now, against that of those before, and from one look to the next."""
 
     def __init__(self, start: RunStarted) -> None:
         self._norms: NDArray[Any] = np.empty(0, np.float32)
         """The last ones, as many as a look takes."""
+        self._seen = 0
         self._found: Finding | None = None
 
     def on_event(self, event: Event) -> None:
@@ -35,8 +36,9 @@ class Explosion:
         norm, span = column(event, "grad_norm"), self.NOW + self.BEFORE
         known = taken(event) & np.isfinite(norm)
         steps, norms = event.steps[known], np.concatenate([self._norms, norm[known]])
-        self._norms = norms[-span:]
-        ends = np.arange(len(norms), span - 1, -self.EVERY)[::-1]
+        self._norms, self._seen = norms[-span:], self._seen + len(steps)
+        ends = np.arange(len(norms) - self._seen % self.EVERY, span - 1, -self.EVERY)[::-1]
+        ends = ends[ends > len(norms) - len(steps)]
         if len(steps) and len(ends):
             windows = np.lib.stride_tricks.sliding_window_view(norms, span)[ends - span]
             self._look(steps, windows, len(norms) - ends)
