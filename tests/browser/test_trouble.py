@@ -28,7 +28,7 @@ class Net(torch.nn.Module):
 
 torch.manual_seed(0)
 model, x = Net(), torch.randn(2000, 20)
-bench = wb.Workbench(model, train=(x, x.sum(1, keepdim=True)), loss=torch.nn.functional.mse_loss, optimizer=torch.optim.Adam, lr=30.0)
+bench = wb.Workbench(model, train=(x, x.sum(1, keepdim=True)), loss=torch.nn.functional.mse_loss, optimizer=torch.optim.Adam, lr=1e3)
 bench"""
 
 
