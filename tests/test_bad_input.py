@@ -95,6 +95,15 @@ def test_a_label_out_of_range(tmp_path):
         make(tmp_path, data=(X, Y + 7))
 
 
+def test_a_layer_that_the_processor_cannot_run(tmp_path):
+    class Recurrent(nn.Linear):
+        def forward(self, x):
+            raise RuntimeError("could not create a primitive descriptor for the LSTM forward propagation primitive.")
+
+    with refused(TaskError, "LSTM", "needs AVX-512", "precision='32'"):
+        make(tmp_path, model=Recurrent(X.shape[1], 3))
+
+
 def test_labels_of_the_wrong_type(tmp_path):
     with refused(TaskError, "labels are float32 of shape (2,)", "int64", "loss=lambda output, y: F.cross_entropy(output, y.long())"):
         make(tmp_path, data=(X, Y.float()))

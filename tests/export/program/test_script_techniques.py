@@ -195,7 +195,8 @@ CASES: dict[str, tuple[str, str]] = {
         f"{PIECES}, max_epochs=2, accumulate_grad_batches=2, gradient_clip_val=0.1, metrics={{'right': recalled}}", SEQUENCES,
     ),
     "pieces in bfloat16, checks by updates": (
-        f"{PIECES}, max_epochs=2, precision='bf16-mixed', val_check_interval=4, weight_averaging='ema'", SEQUENCES,
+        f"{PIECES}, max_epochs=2, precision='bf16-mixed', val_check_interval=4, weight_averaging='ema'",
+        SEQUENCES.replace("nn.LSTM", "nn.GRU"),  # an LSTM in bfloat16 needs a processor with AVX-512
     ),
     # an optimizer that evaluates the loss again
     "a closure": (

@@ -265,6 +265,8 @@ def _remedy(text: str, batch: Any, *, check: bool = False) -> str:
         return " A class label is not below the number of the model's outputs."
     if "expected more than 1 value per channel" in low:
         return " Batch normalisation needs more than one sample in a batch."
+    if "could not create a primitive" in low:
+        return " This processor cannot run such a layer in this precision (an LSTM in bfloat16 needs AVX-512): take precision='32'."
     return ""
 
 
