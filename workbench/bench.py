@@ -485,8 +485,9 @@ class Workbench:
         """Write a script that repeats a run (None: the last finished fit), with its starting weights beside it.
 
         torch and accelerate are all it needs beyond what your own code imports. `ExportError` names what cannot
-        be resolved; nothing broken is written. evidence: the comment at its top says which searches found its settings,
-        and why.
+        be resolved; nothing broken is written. A warning says where the script may get other data than the run: numbers
+        drawn without a seed, a file that a cell wrote. evidence: the comment at its top says which searches found its
+        settings, and why.
         """
         from workbench.export.script import export
 
@@ -495,7 +496,10 @@ class Workbench:
         said = {**({} if run is None else {"run": chosen.id}), **({"evidence": True} if evidence else {})}
         self._listeners.tell(Called(line("export", said, str(path))))
         with self._idle():
-            return export(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else ())
+            notes = export(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else ())
+        for note in notes:
+            warnings.warn(f"{path}: {note}", stacklevel=2)
+        return Path(path)
 
     def script(self, run: Run | str | None = None, path: str | Path = "train.py", *, evidence: bool = False) -> str:
         """The text that `export` would write into `path`; nothing is written. It raises the errors of `export`."""
@@ -504,7 +508,7 @@ class Workbench:
         self._check_idle()
         chosen = run_to_export(run, self.root, self.jobs)
         with self._idle():
-            return script(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else ())
+            return script(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else ())[0]
 
     @overload
     def compare(self) -> None: ...

@@ -30,8 +30,8 @@ from workbench.task.protocol import Task
 _OURS = re.compile(r"^Written by Tuning Workbench \S+\.$", re.MULTILINE)
 
 
-def export(path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str] = ()) -> Path:
-    """Write `path` and, where the run has a record, its starting weights beside it; returns `path`.
+def export(path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str] = ()) -> tuple[str, ...]:
+    """Write `path` and, where the run has a record, its starting weights beside it; returns why the script may get other data.
 
     evidence: sentences on where its settings come from, for the comment at its top.
 
@@ -41,7 +41,7 @@ def export(path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[
     with _naming(path):
         start, weights = _weights(path, run)
         _check_free(path, weights, site)
-    text = script(path, run, site, task, evidence)
+    text, notes = script(path, run, site, task, evidence)
     files: dict[Path, Callable[[Path], object]] = {}
     if start is not None and weights is not None:
         files[weights] = lambda aside: shutil.copyfile(start, aside)
@@ -49,11 +49,11 @@ def export(path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[
     with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(files)
-    return path
+    return notes
 
 
-def script(path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str] = ()) -> str:
-    """What `export` would write into `path`; nothing is written. `ExportError` as there."""
+def script(path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str] = ()) -> tuple[str, tuple[str, ...]]:
+    """What `export` would write into `path`, and what it would return; nothing is written. `ExportError` as there."""
     with _naming(path):
         _, weights = _weights(path, run)
     recipe = script_spec_of(path, run, site, task, None if weights is None else weights.name, evidence)
@@ -63,7 +63,7 @@ def script(path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[
     except (SyntaxError, ValueError) as error:
         raise ExportError(f"the script of run {run.id} would be no valid Python ({error}); nothing was written.") from error
     recipe.sliced.secrets.check(text)
-    return text
+    return text, recipe.sliced.differs
 
 
 def _weights(path: Path, run: Run) -> tuple[Path | None, Path | None]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tests.export.source.export_slicing import execute, run_cells, slice_cells
 from workbench.export.source.capture import literal
@@ -488,20 +490,64 @@ def test_what_changes_a_model() -> None:
 
 def test_random_numbers_that_the_script_does_not_draw_are_noted() -> None:
     start = WB + "import torch, random\nfrom torch import nn\ntorch.manual_seed(0)\nrandom.seed(0)"
-    net = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a = nn.Linear(2, 2)"
-    look = "sample = torch.randn(3)"
-    sliced = slice_cells(start, net, look, "model = Net()\nx = [random.random()]", "bench = wb.Workbench(model, train=x)").sliced
-    assert sliced.notes == (
-        "`sample = torch.randn(3)` (In [3], line 1) drew random numbers after the seed was set and is not needed, so it "
-        "is not in the script: what `model = Net()` (In [4], line 1) draws differs from the run. "
+    look, data = "sample = torch.randn(3)", "x = torch.randn(4)"
+    sliced = slice_cells(start, look, data + "\ny = [random.random()]", "bench = wb.Workbench(nn.Linear(2, 2), train=(x, y))").sliced
+    assert sliced.differs == (
+        "`sample = torch.randn(3)` (In [2], line 1) drew random numbers after the seed was set and is not needed, so it "
+        "is not in the script: what `x = torch.randn(4)` (In [3], line 1) draws differs from the run. "
         "Set the seed again before it.",
     )
-    again = "torch.manual_seed(1)\nmodel = Net()"
-    assert slice_cells(start, net, look, again, "bench = wb.Workbench(model)").sliced.notes == ()
-    assert slice_cells(start, net, look, "bench = wb.Workbench([1])").sliced.notes == ()
+    call = "bench = wb.Workbench([1], train=x)"
+    assert slice_cells(start, look, "torch.manual_seed(1)\n" + data, call).sliced.differs == ()
+    assert slice_cells(start, look, "bench = wb.Workbench([1])").sliced.differs == ()
     own = "def fix(n):\n    torch.manual_seed(n)\nfix(2)"
-    assert slice_cells(start, net, look, own, "bench = wb.Workbench(Net())").sliced.notes == ()
-    assert "the Workbench call" in slice_cells(start, net, look, "bench = wb.Workbench(Net())").sliced.notes[0]
+    assert slice_cells(start, look, own, data, call).sliced.differs == ()
+    assert "the Workbench call" in slice_cells(start, look, "bench = wb.Workbench([1], train=torch.randn(4))").sliced.differs[0]
+    # The weights of the run are beside the script.
+    assert slice_cells(start, look, "model = nn.Linear(2, 2)", "bench = wb.Workbench(model)").sliced.differs == ()
+
+
+@pytest.mark.parametrize(
+    ("cells", "noted"),
+    {
+        "torch": (["x = torch.randn(8)", "torch.manual_seed(0)"], "`x = torch.randn(8)` (In [2], line 1) draws random numbers before a seed is set"),
+        "seeded": (["torch.manual_seed(0)\nx = torch.randn(8)"], None),
+        "a split": (["from torch.utils.data import random_split", "x, _ = random_split(range(8), [4, 4])"], "torch.manual_seed(0)"),
+        "a seeded split": (
+            ["from torch.utils.data import random_split", "x, _ = random_split(range(8), [4, 4], generator=torch.Generator().manual_seed(0))"],
+            None,
+        ),
+        "numpy": (["torch.manual_seed(0)\nx = np.random.rand(8)"], "np.random.seed(0)"),
+        "sklearn": (["from sklearn.model_selection import train_test_split", "x, _ = train_test_split([1, 2, 3])"], "np.random.seed(0)"),
+        "a fixed state": (["from sklearn.model_selection import train_test_split", "x, _ = train_test_split([1, 2], random_state=0)"], None),
+        "a function": (["def make():\n    return random.random()", "x = [make()]"], "random.seed(0)"),
+        "everything": (["from accelerate.utils import set_seed\nset_seed(0)", "x = [random.random()] + list(np.random.rand(2))"], None),
+        "a generator": (["rng = np.random.default_rng()\nx = rng.random(8)"], "makes a generator without a seed"),
+        "a seeded generator": (["rng = np.random.default_rng(0)\nx = rng.random(8)"], None),
+        "not data": (["x = [1]\nprint(torch.randn(3))"], None),
+    }.values(),
+)
+def test_data_drawn_without_a_seed_are_noted(cells: list[str], noted: str | None) -> None:
+    start = WB + "import random\nimport numpy as np\nimport torch"
+    differs = slice_cells(start, *cells, "bench = wb.Workbench(torch.nn.Linear(2, 2), train=x)").sliced.differs
+    assert len(differs) == (noted is not None)
+    assert noted is None or noted in differs[0]
+
+
+def test_files_that_a_cell_wrote_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save([1], "data.pt")
+    start = WB + "import json\nimport torch\nfrom pathlib import Path\nPATH = Path('.') / 'x.pt'"
+    for write, read, name in (
+        ("torch.save([1], 'data.pt')", "x = torch.load('data.pt')", "data.pt"),
+        ("torch.save([1], PATH)", "x = torch.load(PATH)", "x.pt"),
+        ("with open('x.json', 'w') as file:\n    json.dump([1], file)", "x = json.load(open('x.json'))", "x.json"),
+        ("Path('x.json').write_text('[1]')", "x = json.loads(Path('x.json').read_text())", "x.json"),
+    ):
+        differs = slice_cells(start, write, read, "bench = wb.Workbench([1], train=x)").sliced.differs
+        assert [f"wrote {name}, which the script reads" in note for note in differs] == [True], write
+    for write in ("y = torch.load('data.pt')", "torch.save([1], 'other.pt')", "print('data.pt')"):
+        assert slice_cells(start, write, "x = torch.load('data.pt')", "bench = wb.Workbench([1], train=x)").sliced.differs == ()
 
 
 def test_literals_are_bounded() -> None:

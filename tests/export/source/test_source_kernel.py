@@ -33,7 +33,7 @@ SHOW = "import json\nprint(json.dumps(['SLICE', export_slicing.tell(benches)]))"
 TELL = (
     "def tell(benches):\n    from workbench.export.source.source import slice_call, ExportError\n    found = []\n"
     "    for bench in benches:\n        try:\n            s = slice_call(bench.site)\n"
-    "            found.append([s.imports, s.code, s.arguments, sorted(s.names), sorted(s.modules), s.notes])\n"
+    "            found.append([s.imports, s.code, s.arguments, sorted(s.names), sorted(s.modules), s.differs])\n"
     "        except ExportError as error:\n            found.append(str(error))\n    return found\nexport_slicing.tell = tell"
 )
 

@@ -132,7 +132,7 @@ def _head(r: ScriptSpec) -> str:
         start = f"The weights that the run began with are read from {_plain(r.weights)}, if that is there."
     needed = ["torch", "accelerate", *sorted(r.sliced.modules - {"torch", "accelerate"})]
     needs = textwrap.fill(f"Needs: {', '.join(needed)}.", 98, subsequent_indent="    ", break_long_words=False)
-    notes = "".join(f"\n\n{textwrap.fill(_plain(note), 98)}\n" for note in [*r.sliced.notes, *_preloaded(r), *_evidence(r)])
+    notes = "".join(f"\n\n{textwrap.fill(_plain(note), 98)}\n" for note in [*r.sliced.notes, *r.sliced.differs, *_preloaded(r), *_evidence(r)])
     return dedent('''\
         """Train {} as the run {} did.{}
 

@@ -6,7 +6,7 @@ capture.py     the call site, as plain data
 origins.py     which modules are the user's own, so that their code is written out
 uses.py        which names a statement reads and binds
 effects.py     what else it changes
-rng_usage.py   whether the random numbers are the same
+reproducibility.py   why it may get other data than the run
 secret_literals.py  what must not be written down
 statements.py  the straight line of statements that had run
 namespace.py   one namespace and its statements
@@ -15,7 +15,7 @@ annotation_names.py  what annotations name
 unresolved.py  why a name is defined nowhere
 layout.py      text
 Known limits: what a statement changes cannot be known in general (`effects` has the assumptions); random numbers drawn
-by code that is not needed are not drawn by the script (`Sliced.notes` says so).
+by code that is not needed are not drawn by the script (`Sliced.differs` says so).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from workbench.export.errors import ExportError
-from workbench.export.source import annotation_names, effects, layout, origins, rng_usage
+from workbench.export.source import annotation_names, effects, layout, origins, reproducibility
 from workbench.export.source.annotation_names import TypeOnly
 from workbench.export.source.capture import CallSite, Piece, Spot
 from workbench.export.source.layout import Block, Import
@@ -70,7 +70,9 @@ class Sliced:
     ready: frozenset[str] = frozenset()
     """The arguments that were given as `wb.batches(…)`: their expression is the one in its brackets."""
     notes: tuple[str, ...] = ()
-    """What a person should know: where the script draws other random numbers than the run did."""
+    """What a person should know of its secrets."""
+    differs: tuple[str, ...] = ()
+    """Why the script may get other data than the run."""
     secrets: Secrets = field(default_factory=Secrets, repr=False)
     """The secrets that the script reads from the environment."""
 
@@ -121,7 +123,8 @@ def slice_call(site: CallSite) -> Sliced:
         names=frozenset(writer.names),
         modules=layout.third_party(writer.modules),
         ready=ready,
-        notes=(*secrets.notes(), *rng_usage.notes(program, [given[name] for name in given if name in CODE_ARGUMENTS])),
+        notes=secrets.notes(),
+        differs=reproducibility.notes(program, [given[name] for name in given if name in CODE_ARGUMENTS]),
         secrets=secrets,
     )
     _check_syntax(sliced)
