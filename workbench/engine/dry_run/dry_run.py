@@ -46,6 +46,12 @@ class DryRunResult(NamedTuple):
     lost: tuple[str, ...]
     """Objects of the user's that it moved and could not restore."""
 
+    @property
+    def warning(self) -> str:
+        """The warning about these objects."""
+        named = ", ".join(self.lost[:5]) + (f" and {len(self.lost) - 5} more" if len(self.lost) > 5 else "")
+        return f"the dry run on two samples changed state that it cannot restore: {named}. wb.Workbench(…, dry_run=False) leaves it out."
+
 
 def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunResult:
     """Forward, loss and backward on two training samples, and a validation of two (of one at batch_size=1). Nothing
