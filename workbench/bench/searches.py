@@ -61,9 +61,8 @@ class Searches(BenchBase):
         chosen, wanted = self._chosen(given), StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
         work = jobs.FindLRWork(self._task, chosen, jobs.StartWeights(self._task, self._start, wanted, self.root), request)
-        called = {**differing(request, LRRequest()), **({} if start == "fresh" else {"start": start}), **given}
-        needs = set() if wanted.run is None else {wanted.run}
-        return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events), needs)
+        called = {**differing(request, LRRequest()), **wanted.keywords, **given}
+        return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events), wanted.needs)
 
     @lists_keywords(SettingsKwargs)
     def find_batch_size(
@@ -162,7 +161,7 @@ class Searches(BenchBase):
         given = settings_named(settings, self.find_weight_decay)
         request, wanted = WeightDecayRequest(updates), StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
-        called = {**differing(request, WeightDecayRequest()), **({} if start == "fresh" else {"start": start})}
+        called = {**differing(request, WeightDecayRequest()), **wanted.keywords}
         return self._find_settings("find_weight_decay", request, called, given, WeightDecaySearch.from_events, wanted)
 
     @lists_keywords(SettingsKwargs)
@@ -194,5 +193,5 @@ class Searches(BenchBase):
         chosen = self._chosen(given)
         start = None if wanted is None else jobs.StartWeights(self._task, self._start, wanted, self.root)
         work = jobs.FindSettingsWork(self._task, chosen, kind, request, start)
-        needs = set() if wanted is None or wanted.run is None else {wanted.run}
+        needs = () if wanted is None else wanted.needs
         return self._submit(kind, chosen, {**called, **given}, work, lambda job: read(job.events), needs)

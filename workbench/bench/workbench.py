@@ -178,13 +178,13 @@ class Workbench(Searches):
         With `fast_dev_run=n` everything is tried with n batches of each kind of data, and nothing is recorded.
         """
         given = settings_named(settings, self.fit)
-        origin = StartResolver(self.root, StartSpec.of(start), self._settings, given, self._fits())
+        wanted = StartSpec.of(start)
+        origin = StartResolver(self.root, wanted, self._settings, given, self._fits())
         chosen = origin.predict_settings(self._start.untouched_since, all(job.done() for job in self.jobs))
         refuse_unfit(self._task, chosen)
         self._task.refuse_unused(given)
         work = jobs.FitWork(self._task, chosen, self._start, origin)
-        called = {**({} if start == "fresh" else {"start": start}), **given}
-        return self._submit("fit", chosen, called, work, _run_of, origin.needs)
+        return self._submit("fit", chosen, {**wanted.keywords, **given}, work, _run_of, origin.needs)
 
     @lists_keywords(SettingsKwargs)
     def validate(self, **settings: Unpack[SettingsKwargs]) -> Job[dict[str, float]]:

@@ -42,6 +42,7 @@ from workbench.events.searches import (
     Trial,
     TrialStarted,
     TuneStep,
+    last_of,
 )
 from workbench.events.serialization import (
     from_line,
@@ -105,6 +106,7 @@ __all__ = [
     "TuneStep",
     "Validated",
     "from_line",
+    "last_of",
     "pack",
     "size_of",
     "thinned",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+End = TypeVar("End")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,3 +175,12 @@ class TuneStep:
     search: str
     values: dict[str, Any]
     reason: str
+
+
+def last_of(events: Iterable[Any], default: End) -> End:
+    """The last of these events that is of the default's class; the default where there is none."""
+    found = default
+    for event in events:
+        if isinstance(event, type(default)):
+            found = event
+    return found
