@@ -9,7 +9,7 @@ import json
 import threading
 from collections import deque
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Checkpoint:
 
 Command = Pause | Resume | Stop | Change | Validate | Checkpoint
 
-_TYPES: dict[str, type[Command]] = {kind.__name__: kind for kind in (Pause, Resume, Stop, Change, Validate, Checkpoint)}
+_TYPES: dict[str, type[Command]] = {kind.__name__: kind for kind in get_args(Command)}
 
 
 def to_line(command: Command) -> str:

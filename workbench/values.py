@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -46,6 +47,11 @@ def shown(value: object, most: int = 80) -> str:
         return f"<{kind}>"
     text = " ".join(text.split()) if "\n" in text else text
     return text if len(text) <= most else f"{text[: most - 2]} …"
+
+
+def first_names(names: Sequence[str], most: int) -> str:
+    """`a, b and 3 more`: the first of these names, and how many others there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def seconds(duration: str) -> float:

@@ -1,6 +1,6 @@
 """Writes the pages of the reference that the code defines: `python -m tests.docs.generate`.
 
-`docs/reference/settings.md` follows from `workbench/settings.py`, `docs/reference/events.md` from `workbench/events.py`,
+`docs/reference/settings.md` follows from `workbench/settings.py`, `docs/reference/events.md` from `workbench/events/`,
 `docs/reference/cli.md` from `workbench/cli.py`. A test compares the files with what this module makes.
 """
 
@@ -44,7 +44,7 @@ STOPPING_HEAD = """
 |---|---|---|
 """
 EVENTS_HEAD = """\
-<!-- Written by `python -m tests.docs.generate` from workbench/events.py. -->
+<!-- Written by `python -m tests.docs.generate` from workbench/events/. -->
 # Events
 
 A job reports what it does as events: frozen dataclasses of plain data. `job.events` and `run.events` are sequences of them. A

@@ -73,14 +73,22 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
             forward.leave()
             return loss
     forward.leave()
+    if parallel.several and not stopped:  # this rank has no batch of its own, but takes the step
+        yield
+    return _finish_without_batch(session, opt, window_loss, padded=ready or not plan.there)
+
+
+def _finish_without_batch(session: Session, opt: OptimizerHandle, window_loss: WindowLoss, *, padded: bool) -> Tensor | None:
+    """End the backward of a window whose last batch was left out, or that has none; returns the mean loss.
+
+    A rank still takes part in the update of all: `padded`, also in the steps that others take.
+    """
+    parallel, hooks = session.parallel, session.hooks
     if parallel.several:
-        if not stopped:  # this rank has no batch of its own, but takes the step
-            yield
         if window_loss.loss is None and hooks.within:
             drop_gradients(session, opt)
-        if ready or not plan.there:
+        if padded:
             _run_padding(session, opt, window_loss)
-    # The last batch was left out, or there was none: a rank still takes part in the update of all.
     loss = parallel.finish_reduce(opt, window_loss, back=False)
     if parallel.several and loss is not None:  # all ranks must change the gradients alike
         hooks.after_backward()

@@ -110,7 +110,7 @@ def preserved() -> Iterator[None]:
             state.restore()
 
 
-def differ(value: int, rank: int) -> None:
+def seed_rank(value: int, rank: int) -> None:
     """Give each rank random numbers of its own from here on (dropout, augmentation); rank 0 keeps its own."""
     if rank:
         seed(int(np.random.SeedSequence([value, rank]).generate_state(1)[0]))

@@ -52,21 +52,14 @@ class Session:
         self.settings = settings
         self.device = runtime.device
         self.on_cpu = runtime.device.type == "cpu"
-        self.precision = Precision.of(settings.precision, runtime.device)
-        if settings.precision == "64-true":
-            for module in task.modules:
-                Precision.refuse_single(module)
+        self.precision = _precision_of(task, settings, runtime.device)
         self.state = TrainState(clip_val=settings.gradient_clip_val)
         self.replay = Replay()
         self.notes: list[Message] = []
         """Messages for the user, to be emitted at their place in the record."""
         self.ranks = runtime.ranks
         self.weights = place_weights(task, runtime)
-        named = [(name, p) for name, p in task.trained_parameters().items() if p.requires_grad]
-        if not named:
-            raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
-        self.names = tuple(name for name, _ in named)
-        self.parameters: list[Tensor] = [p for _, p in named]
+        self.names, self.parameters = _trainable(task)
         self.data = Loaders(task, settings, self.ranks) if trains else NoLoaders(task, settings)
         self.ahead = 0 if past is None else ahead_of_plan(self.data, past)
         """Updates beyond what the length of the epochs gives, since earlier epochs had more
@@ -82,41 +75,60 @@ class Session:
         self.skips_nonfinite = settings.on_nonfinite == "skip"
         """Whether updates with values that are not finite are skipped; else they end the run."""
         self._clipper, self.hooks.clipper = self.hooks.clipper, self.clip
-        if self.weights.sharded:
-            check_shardable(task, settings, self.optimizers, self.weights.shard_strategy)
-        task.follow(self)
-        if trains and self.base_lr != settings.lr:
-            self.set_lr(settings.lr)
-        self.optimizer_modes = OptimizerModes([opt.optimizer for opt in self.optimizers])
+        self._connect_task(trains)
+        self.optimizer_modes = self._train_modes()
         """The optimizers with a train and an eval mode (schedule-free)."""
-        self.optimizer_modes.check(settings, self.weights.shard_strategy)
-        self.optimizer_modes.train()
         self.average = average_of(task, settings) if trains else None
         self.handle: object | None = None
         """The handle through which a task with manual optimization steps (engine/optim/manual.py)."""
         self.tbptt = settings.truncated_bptt_steps
-        double = any(p.dtype is torch.float64 for p in task.model.parameters())
-        self.meter = Meter(
-            len(self.names), self.device, settings.log_every_n_steps, settings.track_grad_norm, len(self.optimizers), double
-        )
+        self.meter = self._meter()
         self.timer = StepTimer(self.device, lambda: self.meter.seconds)
         self.ratios: UpdateRatios | None = None
         """Measures how far updates move the weights; None: not measured."""
         self.track_ratios(settings.track_update_ratio)
         self.noise_scale = self._noise_scale() if trains and settings.track_noise_scale else None
         """Measures the gradient noise scale; None: not measured."""
-        self.parallel = Single(self.task, self.weights, self.on_cpu)
+        self.parallel = self._parallel(runtime, trains)
         """This process's part in an update."""
+        self._note_doubts()
+
+    def _connect_task(self, trains: bool) -> None:
+        """Let the task see this session, now that it has optimizers; they begin at the rate of the settings."""
+        if self.weights.sharded:
+            check_shardable(self.task, self.settings, self.optimizers, self.weights.shard_strategy)
+        self.task.follow(self)
+        if trains and self.base_lr != self.settings.lr:
+            self.set_lr(self.settings.lr)
+
+    def _train_modes(self) -> OptimizerModes:
+        """The modes of the optimizers, in train mode."""
+        modes = OptimizerModes([opt.optimizer for opt in self.optimizers])
+        modes.check(self.settings, self.weights.shard_strategy)
+        modes.train()
+        return modes
+
+    def _meter(self) -> Meter:
+        double = any(p.dtype is torch.float64 for p in self.task.model.parameters())
+        every, norms = self.settings.log_every_n_steps, self.settings.track_grad_norm
+        return Meter(len(self.names), self.device, every, norms, len(self.optimizers), double)
+
+    def _parallel(self, runtime: Runtime, trains: bool) -> Single:
+        """This process's part in an update: all of it, or that of one rank."""
         if isinstance(self.ranks, MultiProcessGroup):
             self.ranks.clock = lambda: self.meter.seconds
             if trains:
-                self.parallel = distributed(
-                    task, self.data, self.weights, self.ranks, runtime, self.state, self.notes, self.timer,
+                return distributed(
+                    self.task, self.data, self.weights, self.ranks, runtime, self.state, self.notes, self.timer,
                     self.noise_scale, alternating=self.several,
-                )
+                )  # fmt: skip
+        return Single(self.task, self.weights, self.on_cpu)
+
+    def _note_doubts(self) -> None:
+        """Add messages about how the weights are sharded and how the optimizers step."""
         if self.weights.shard_message:
             self.notes.append(Message(self.weights.shard_message, "info"))
-        doubt = self.optimizer_modes.doubt(task.model)
+        doubt = self.optimizer_modes.doubt(self.task.model)
         if doubt is not None:
             self.notes.append(Message(doubt, "warning"))
 
@@ -302,6 +314,22 @@ class Session:
         self.drop_gradients()
         self.optimizer_modes.eval()  # also of a fit that failed
         self.data.close()
+
+
+def _precision_of(task: Task, settings: Settings, device: torch.device) -> Precision:
+    """The precision of the settings; raises an error for a module that it does not fit."""
+    if settings.precision == "64-true":
+        for module in task.modules:
+            Precision.refuse_single(module)
+    return Precision.of(settings.precision, device)
+
+
+def _trainable(task: Task) -> tuple[tuple[str, ...], list[Tensor]]:
+    """The names of the parameters that are trained, and the parameters."""
+    named = [(name, p) for name, p in task.trained_parameters().items() if p.requires_grad]
+    if not named:
+        raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
+    return tuple(name for name, _ in named), [p for _, p in named]
 
 
 _AS_IT_IS: contextlib.AbstractContextManager[None] = contextlib.nullcontext()

@@ -40,7 +40,7 @@ def open_session(
         session: Session | None = None
         try:
             session = Session(task, settings, runtime, phase, past)
-            rng.differ(settings.seed, runtime.ranks.rank)
+            rng.seed_rank(settings.seed, runtime.ranks.rank)
             with compiled(task, settings.compile), _watched(settings.detect_anomaly):
                 yield session
         finally:

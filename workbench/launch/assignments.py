@@ -19,7 +19,8 @@ from workbench.engine.checkpoint.files import read_state, restoring
 from workbench.engine.checkpoint.manager import CheckpointManager
 from workbench.engine.checkpoint.resume import first_steps, restore
 from workbench.engine.checkpoint.weights_copy import WeightsCopy
-from workbench.engine.data.loaders import first_batches, with_sample_counts
+from workbench.engine.data.first_batches import first_batches
+from workbench.engine.data.loaders import with_sample_counts
 from workbench.engine.optim.optimizer_handle import shares
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from workbench.task.lightning.setup import Preparation
 from workbench.task.lightning.task import LightningTask
 from workbench.task.optim.schedulers import MakeScheduler, check_scheduler
 from workbench.task.protocol import Task
+from workbench.task.signature import fits
 from workbench.task.supervised import MakeOptimizer, Supervised, check_optimizer
 from workbench.values import shown
 
@@ -82,6 +84,18 @@ def task_of(
     task.compiler = compiler or task.compiler
     _listen(task, preparation, sources)
     return task
+
+
+def set_averaging(task: Task, avg_fn: Any, should_update: Any) -> None:
+    """Give the task the user's own averaging functions."""
+    for name, function, taken in (
+        ("avg_fn", avg_fn, ("averaged", "current", "count")), ("should_update", should_update, ("step", "epoch"))
+    ):  # fmt: skip
+        if function is not None:
+            if not callable(function) or not fits(function, *taken):
+                wrong = "takes other arguments" if callable(function) else "cannot be called"
+                raise TaskError(f"{name}={shown(function)} {wrong}: give a function, {name}({', '.join(taken)}).")
+            task.averaging = replace(task.averaging, **{name: function})
 
 
 def _sources(given: Mapping[str, Any]) -> dict[str, Any]:

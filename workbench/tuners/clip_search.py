@@ -22,7 +22,7 @@ from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
 from workbench.engine.step import train_step
-from workbench.events import ClipSearchEnded, Emit, StepsDone
+from workbench.events import ClipSearchEnded, Emit, StepsDone, last_of
 from workbench.instruments.finite import NonFiniteError
 from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import Drawable
@@ -62,8 +62,7 @@ class ClipSearch(Drawable):
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> ClipSearch:
         """From a run's events or its record, as far as the search got."""
-        ends = [e for e in events if isinstance(e, ClipSearchEnded)]
-        end = ends[-1] if ends else ClipSearchEnded({}, None, (), "", "not ended")
+        end = last_of(events, ClipSearchEnded({}, None, (), "", "not ended"))
         return cls(end.best, end.suggestion, tuple(np.asarray(one, np.float64) for one in end.norms), end.reason, end.ended)
 
     def share_at(self, clip_val: float) -> float:

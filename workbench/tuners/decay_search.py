@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
-from workbench.events import DecaySearchEnded, DecayTrial, Emit
+from workbench.events import DecaySearchEnded, DecayTrial, Emit, last_of
 from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import Drawable
 from workbench.plots.searches.decay import decay
@@ -62,7 +62,7 @@ class WeightDecaySearch(Drawable):
         """From a run's events or its record, as far as the search got."""
         found = list(events)
         trials = tuple(e for e in found if isinstance(e, DecayTrial))
-        end = next((e for e in reversed(found) if isinstance(e, DecaySearchEnded)), DecaySearchEnded({}, None, "", "not ended"))
+        end = last_of(found, DecaySearchEnded({}, None, "", "not ended"))
         return cls(end.suggestion, end.best, end.reason, trials, end.ended)
 
     def _charts(self) -> list[Chart]:

@@ -22,7 +22,7 @@ from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
 from workbench.engine.step import train_step
-from workbench.events import Emit, SpeedSearchEnded, SpeedTrial
+from workbench.events import Emit, SpeedSearchEnded, SpeedTrial, last_of
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.memory import is_out_of_memory
 from workbench.plots.chart import Chart
@@ -63,7 +63,7 @@ class SpeedSearch(Drawable):
         """From a run's events or its record, as far as the search got."""
         found = list(events)
         trials = tuple(e for e in found if isinstance(e, SpeedTrial))
-        end = next((e for e in reversed(found) if isinstance(e, SpeedSearchEnded)), SpeedSearchEnded({}, "", "not ended"))
+        end = last_of(found, SpeedSearchEnded({}, "", "not ended"))
         return cls(end.best, end.reason, trials, end.ended)
 
     def _charts(self) -> list[Chart]:

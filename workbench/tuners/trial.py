@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from workbench.engine.data.loaders import first_batches
+from workbench.engine.data.first_batches import first_batches
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
-from workbench.engine.data.loaders import first_batches
+from workbench.engine.data.first_batches import first_batches
 from workbench.settings import Settings
 from workbench.task.data.spec import Loader, batches_in, set_epoch
 from workbench.task.errors import TaskError

@@ -23,7 +23,7 @@ import workbench as wb
 from tests.combinations import pairs
 from tests.engine.problems import Augmented, labelled
 from tests.task.data.test_spec import same
-from workbench.engine.data.loaders import close_workers, first_batches
+from workbench.engine.data.first_batches import close_workers, first_batches
 from workbench.settings import Settings
 from workbench.task.data.sharding import RankShard
 from workbench.task.data.spec import DataSpec, batches_in

@@ -61,7 +61,7 @@ def state_of_rank(session: Session, state: Mapping[str, Any]) -> tuple[dict[str,
 
 def rewind(session: Session) -> None:
     """The number of ranks has changed: give each rank random numbers of its own, and tell the user."""
-    rng.differ(session.settings.seed + session.state.step, session.ranks.rank)
+    rng.seed_rank(session.settings.seed + session.state.step, session.ranks.rank)
     text = (
         f"it continues with {_in_words(session.ranks.world)} where there was another number of them: the batches are redistributed, "
         "and what comes is not what would have come."

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from workbench.engine.data.resumable_loader import ResumableLoader, close_workers, first_batches
+from workbench.engine.data.first_batches import close_workers, first_batches
+from workbench.engine.data.resumable_loader import ResumableLoader
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.settings import Settings
 from workbench.task.data.samplers import is_shuffling, number_of_samples
@@ -24,8 +25,6 @@ from workbench.task.protocol import Task
 from workbench.techniques import limits
 from workbench.techniques.accumulation import size_at, updates_in, updates_of_run
 from workbench.techniques.tbptt import pieces
-
-__all__ = ["Loaders", "first_batches"]
 
 
 class Loaders:

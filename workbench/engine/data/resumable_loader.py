@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
+from workbench.engine.data.first_batches import close_workers, end_workers, first_batches
 from workbench.task.data.datasets import Batches, CopiedStream
 from workbench.task.data.resumable_sampler import checksum_of
 from workbench.task.data.rng_state import (
@@ -29,7 +30,7 @@ from workbench.task.data.spec import (
     users_collate,
     users_dataset,
 )
-from workbench.task.data.to_dataset import is_of_hugging_face
+from workbench.task.data.to_dataset import shuffles_in_a_buffer
 from workbench.task.errors import TaskError
 
 _NONE = object()
@@ -251,7 +252,7 @@ class ResumableLoader:
     def _has_state_dict(self) -> bool:
         """Whether the data set has a state_dict."""
         known = self._in_process and isinstance(self.loader.dataset, IterableDataset) and self._data.stateful
-        return known and not _shuffles_in_a_buffer(users_dataset(self.loader))
+        return known and not shuffles_in_a_buffer(users_dataset(self.loader))
 
     @contextlib.contextmanager
     def untouched(self, states: bool = False) -> Iterator[None]:
@@ -467,44 +468,6 @@ class ResumableLoader:
 
     def close(self) -> None:
         """End the loader processes."""
-        _end(self._rest)
+        end_workers(self._rest)
         self._rest = None
         close_workers(self.loader)
-
-
-def first_batches(loader: Loader, count: int | None, batches: Iterator[Any] | None = None, taken: int = 0) -> Generator[Any]:
-    """The first batches of a loader; all of them if `count` is not reached, to the end, where some samplers draw a
-    last number.
-
-    `batches`: the rest of a pass of which `taken` are gone. Processes that live for one pass end with it, also where an
-    error ends it: its traceback would keep them.
-    """
-    batches = iter(loader) if batches is None else batches
-    try:
-        whole = count is None or count == batches_in(loader)
-        yield from batches if whole else itertools.islice(batches, max(0, (count or 0) - taken))
-    finally:
-        if not loader.persistent_workers:
-            _end(batches)
-
-
-def close_workers(loader: Loader) -> None:
-    """End a loader's persistent worker processes."""
-    _end(getattr(loader, "_iterator", None))
-
-
-def _end(batches: Any) -> None:
-    if hasattr(batches, "_shutdown_workers"):
-        batches._shutdown_workers()
-
-
-def _shuffles_in_a_buffer(dataset: Any) -> bool:
-    """Whether a Hugging Face stream shuffles in a buffer, whose samples are not part of its state: they would be
-    lost.
-    """
-    part = getattr(dataset, "_ex_iterable", None) if is_of_hugging_face(dataset) else None
-    while part is not None:
-        if type(part).__name__.startswith("BufferShuffled"):
-            return True
-        part = getattr(part, "ex_iterable", None)
-    return False

@@ -27,7 +27,7 @@ from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 from workbench.task.hints import unknown_parameters
 from workbench.task.protocol import Schedule, Task
-from workbench.values import shown
+from workbench.values import first_names, shown
 
 SAMPLES = 2
 _NO_GRADIENT = "Look for detach(), torch.no_grad(), .item(), argmax or numpy between the model and the loss."
@@ -45,6 +45,12 @@ class DryRunResult(NamedTuple):
     schedules: tuple[Schedule, ...]
     lost: tuple[str, ...]
     """Objects of the user's that it moved and could not restore."""
+
+    @property
+    def warning(self) -> str:
+        """The warning about these objects."""
+        lost = first_names(self.lost, 5)
+        return f"the dry run on two samples changed state that it cannot restore: {lost}. wb.Workbench(…, dry_run=False) leaves it out."
 
 
 def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunResult:

@@ -46,6 +46,16 @@ class StartSpec:
             raise SettingsError(f"start={start!r}: after the @ comes 'last', 'best' or a number of updates.")
         return cls(start, run, int(which) if which.isdecimal() and len(which) < 20 else which or "last")
 
+    @property
+    def needs(self) -> set[str]:
+        """The run that it names, which must not be deleted before the job has begun."""
+        return set() if self.run is None else {self.run}
+
+    @property
+    def keywords(self) -> dict[str, str]:
+        """The argument `start=` as it stands in a call; none for the default."""
+        return {} if self.text == "fresh" else {"start": self.text}
+
     def weights(self, root: Path) -> Path | None:
         """The file of those weights; None: the model's own, now or when it was fresh."""
         return None if self.run is None else weights_of(run_folder(root, self.run), self.which)

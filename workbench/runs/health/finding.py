@@ -45,6 +45,17 @@ class Rule(Protocol):
     def findings(self) -> Iterator[Finding]: ...
 
 
+class OneFinding:
+    """The part of a rule that has one finding at most."""
+
+    def __init__(self, start: RunStarted) -> None:
+        self._found: Finding | None = None
+
+    def findings(self) -> Iterator[Finding]:
+        if self._found is not None:
+            yield self._found
+
+
 def taken(event: StepsDone) -> NDArray[np.bool_]:
     """The rows of a flush whose updates were taken and met finite numbers alone, shape (rows,)."""
     good = ~(column(event, "skipped") > 0) & ~np.isinf(column(event, "grad_norm"))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from workbench.events import Event, RunStarted, StepsDone
 from workbench.runs.health.finding import Finding, lower_rate, several, taken
+from workbench.values import first_names
 
 
 class Layers:
@@ -71,7 +72,7 @@ class Layers:
                 when = f" since update {since}" if since else f" in {int(max(self._silent[found[0]], self._small[found[0]]))} updates"
                 died = which is dead and bool((dead & self._zero & ~bias).any())
                 remedy, trouble = (self._lower, "dead layers") if died else ("", "")
-                text = f"{what} {_names([self._names[i] for i in found])}{when}"
+                text = f"{what} {first_names([self._names[i] for i in found], 3)}{when}"
                 yield Finding("warning", text, advice, since, remedy, trouble)
 
 
@@ -92,7 +93,3 @@ def _median(norms: NDArray[np.float32]) -> NDArray[np.float32]:
     median = np.nanmedian if np.isnan(norms).any() else np.median
     found: NDArray[np.float32] = median(norms, axis=1, keepdims=True)
     return found
-
-
-def _names(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

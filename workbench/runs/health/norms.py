@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from workbench.events import Changed, Event, RunStarted, StepsDone
 from workbench.plots.training.clipping import WINDOW, was_cut
-from workbench.runs.health.finding import Finding, taken
+from workbench.runs.health.finding import Finding, OneFinding, taken
 from workbench.runs.record.series import column
 from workbench.units import rate
 
 
-class Explosion:
+class Explosion(OneFinding):
     """The norm against its running median. One spike is none: clipping is for those."""
 
     TIMES = 10.0
@@ -25,10 +25,10 @@ class Explosion:
     """Updates: the median of those now, against that of those before, and from one look to the next."""
 
     def __init__(self, start: RunStarted) -> None:
+        super().__init__(start)
         self._norms: NDArray[Any] = np.empty(0, np.float32)
         """The last ones, as many as a look takes."""
         self._seen = 0
-        self._found: Finding | None = None
 
     def on_event(self, event: Event) -> None:
         if not isinstance(event, StepsDone) or self._found is not None:
@@ -52,10 +52,6 @@ class Explosion:
             step = int(steps[max(0, len(steps) - 1 - int(later[i]))])
             text = f"the gradient norm rose to {now[i] / before[i]:.0f} times its median by update {step}, from {before[i]:.3g} to {now[i]:.3g}"
             self._found = Finding("warning", text, "lower the learning rate, or clip", step)
-
-    def findings(self) -> Iterator[Finding]:
-        if self._found is not None:
-            yield self._found
 
 
 class Clipping:

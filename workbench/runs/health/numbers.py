@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from workbench.events import Event, Message, RunEnded, RunStarted, StepsDone
-from workbench.runs.health.finding import FIND_RATE, Finding, in_a_line, taken
+from workbench.runs.health.finding import FIND_RATE, Finding, OneFinding, in_a_line, taken
 from workbench.runs.record.series import column
 
 _ERROR = "NonFiniteError: "
@@ -21,14 +21,14 @@ def replaces_message(message: Message) -> bool:
     return message.level == "warning" and _SKIPPED.search(message.text) is not None
 
 
-class NonFinite:
+class NonFinite(OneFinding):
     """The first update whose loss or gradient was not finite, and the first layer that shows it."""
 
     def __init__(self, start: RunStarted) -> None:
+        super().__init__(start)
         self._layers = start.layers
         self._alive = np.zeros(len(start.layers), dtype=np.bool_)
         """Layers that had a gradient: one that never has one is NaN too."""
-        self._found: Finding | None = None
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, StepsDone):
@@ -38,10 +38,6 @@ class NonFinite:
             text = event.error.removeprefix(_ERROR).strip().rstrip(".")
             remedy = "" if "the batch itself holds" in text else FIND_RATE
             self._found = Finding("error", text, "", event.step, remedy, trouble="not finite")
-
-    def findings(self) -> Iterator[Finding]:
-        if self._found is not None:
-            yield self._found
 
     def _steps(self, event: StepsDone) -> None:
         bad = ~taken(event) & ~(column(event, "skipped") > 0)
@@ -95,18 +91,11 @@ class SkippedUpdates:
             yield Finding("warning", f"{many} {self._first}: too large for 16 bits", "precision='bf16-mixed' has room for them", self._first)
 
 
-class Failed:
+class Failed(OneFinding):
     """The error that ended the run, where no rule knows more of it."""
-
-    def __init__(self, start: RunStarted) -> None:
-        self._found: Finding | None = None
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, RunEnded) and event.error and not event.error.startswith(_ERROR):
             where = f" in {event.where}" if event.where else ""
             text = f"an error ended it after {event.step} updates{where}: {in_a_line(event.error)}"
             self._found = Finding("error", text, "", event.step, trouble="failed")
-
-    def findings(self) -> Iterator[Finding]:
-        if self._found is not None:
-            yield self._found

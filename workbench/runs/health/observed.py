@@ -7,18 +7,16 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from workbench.events import Event, Observed, RunStarted
-from workbench.runs.health.finding import Finding, Level
+from workbench.runs.health.finding import Finding, Level, OneFinding
+from workbench.values import first_names
 
 
-class EvaluationMode:
+class EvaluationMode(OneFinding):
     """Modules with dropout or normalisation statistics that were in evaluation mode during an update.
 
     For the whole model it is a warning. A part is often set so on purpose (the normalisation of a backbone), and is a
     note; parts without a trainable weight are not observed.
     """
-
-    def __init__(self, start: RunStarted) -> None:
-        self._found: Finding | None = None
 
     def on_event(self, event: Event) -> None:
         if not isinstance(event, Observed) or event.what != "evaluation_mode":
@@ -28,30 +26,19 @@ class EvaluationMode:
             text = f"the model was in evaluation mode at update {step}: without dropout and batch statistics"
             self._found = Finding("warning", text, "does its forward or a hook call eval()? Call train() after it", step)
         elif self._found is None:
-            names = ", ".join(event.parts[:3]) + (f" and {len(event.parts) - 3} more" if len(event.parts) > 3 else "")
+            names = first_names(event.parts, 3)
             text = f"{names} trained in evaluation mode: without dropout and batch statistics"
             self._found = Finding("info", text, "if that is not on purpose, call train() on it", step)
 
-    def findings(self) -> Iterator[Finding]:
-        if self._found is not None:
-            yield self._found
 
-
-class SameOrder:
+class SameOrder(OneFinding):
     """Two epochs on end whose samples came in the same order, from a sampler that shuffles."""
-
-    def __init__(self, start: RunStarted) -> None:
-        self._found: Finding | None = None
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Observed) and event.what == "same_order" and self._found is None:
             text = f"epoch {event.epoch} had its samples in the same order as epoch {event.epoch - 1}, although they are shuffled"
             advice = "does the sampler seed its generator in __iter__? Seed it once, or by set_epoch(epoch)"
             self._found = Finding("warning", text, advice, event.step)
-
-    def findings(self) -> Iterator[Finding]:
-        if self._found is not None:
-            yield self._found
 
 
 class SlowCalls:

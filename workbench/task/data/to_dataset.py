@@ -216,6 +216,18 @@ def is_of_hugging_face(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "datasets" and type(value).__name__.endswith(("Dataset", "DatasetDict"))
 
 
+def shuffles_in_a_buffer(dataset: Any) -> bool:
+    """Whether a Hugging Face stream shuffles in a buffer, whose samples are not part of its state: they would be
+    lost.
+    """
+    part = getattr(dataset, "_ex_iterable", None) if is_of_hugging_face(dataset) else None
+    while part is not None:
+        if type(part).__name__.startswith("BufferShuffled"):
+            return True
+        part = getattr(part, "ex_iterable", None)
+    return False
+
+
 def short(value: Any) -> str:
     """A value in a few words: its type, and its shape or length."""
     shape = getattr(value, "shape", None)

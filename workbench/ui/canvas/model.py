@@ -101,41 +101,21 @@ class CanvasModel:
             case RunStarted():
                 self._start(event)
             case StepsDone():
-                if self._progress.kind == "fit":
-                    self._training.steps(event)
-                    self._rates.steps(event)
-                    self._metrics.steps(event)
-                    self._clock.steps(event)
-                    self._sizes.left()
-                self._progress.steps(event, self._values())
+                self._steps(event)
             case Validated():
-                if self._progress.kind == "fit":
-                    self._training.validated(event)
-                    self._metrics.measured(event)
-                    self._progress.values(self._values())
-                elif self._run is not None:
-                    self._measured = event.metrics
-                    self._progress.values(self._values())
+                self._validated(event)
             case Logged():
-                self._training.logged(event)
-                self._metrics.measured(event)
-                self._progress.values(self._values())
+                self._logged(event)
             case Saved():
                 self._progress.saved(event)
             case Changed():
-                self._training.changed(event)
-                self._clock.changed(event)
-                self._progress.changed(event)
+                self._changed(event)
             case Resumed():
-                self._training.resumed(event)
-                self._progress.resumed(event)
+                self._resumed(event)
             case CurvePoint() | RaceTrial() | CurveEnded() | TrialStarted() | Trial() | SearchEnded():
                 self._search(event)
             case SpeedTrial() | DecayTrial():
-                self._tried.append(_tried(event))
-                del self._tried[:-TRIED]
-                if self._progress.kind != "tune":
-                    self._progress.search(self._progress.done + 1, self._values())
+                self._trial(event)
             case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
                 if self._progress.kind != "tune":
                     self._progress.found(event)
@@ -144,16 +124,11 @@ class CanvasModel:
             case StatusChanged():
                 self._progress.status(event.status)
             case RunEnded():
-                self._sizes.run_ended(event)
-                self._progress.end(event)
-                self.findings.error(self._progress.kind, event)
-                self._gradients.ended()
+                self._end(event)
             case Called():
                 self.outbox.put("code", event.code[:2000])
             case SettingsSet():
-                self._sizes.chosen(event.settings)
-                self._gradients.settings(event.settings)
-                self._metrics.settings(event.settings)
+                self._settings(event)
             case TimeSpent() | Message() | Shown() | Compared() | Deleted() | Annotated():
                 pass  # the panel's own: its notices, and the past
         if fits and not isinstance(event, Called | SettingsSet | Shown | Compared | Deleted | Annotated):
@@ -196,6 +171,39 @@ class CanvasModel:
         elif event.kind == "find_batch_size":
             self._sizes.start(event)
 
+    def _steps(self, event: StepsDone) -> None:
+        if self._progress.kind == "fit":
+            self._training.steps(event)
+            self._rates.steps(event)
+            self._metrics.steps(event)
+            self._clock.steps(event)
+            self._sizes.left()
+        self._progress.steps(event, self._values())
+
+    def _validated(self, event: Validated) -> None:
+        if self._progress.kind == "fit":
+            self._training.validated(event)
+            self._metrics.measured(event)
+        elif self._run is not None:
+            self._measured = event.metrics
+        else:
+            return
+        self._progress.values(self._values())
+
+    def _logged(self, event: Logged) -> None:
+        self._training.logged(event)
+        self._metrics.measured(event)
+        self._progress.values(self._values())
+
+    def _changed(self, event: Changed) -> None:
+        self._training.changed(event)
+        self._clock.changed(event)
+        self._progress.changed(event)
+
+    def _resumed(self, event: Resumed) -> None:
+        self._training.resumed(event)
+        self._progress.resumed(event)
+
     def _search(self, event: CurvePoint | RaceTrial | CurveEnded | TrialStarted | Trial | SearchEnded) -> None:
         """Draw a search; inside a fit or a tuning, the progress line stays with that."""
         within = self._run if self._progress.kind in ("fit", "tune") else None
@@ -220,6 +228,23 @@ class CanvasModel:
             self._progress.found(event)
         else:
             self._progress.search(self.sweep.done if isinstance(event, CurvePoint | RaceTrial) else self._sizes.done, self._values())
+
+    def _trial(self, event: SpeedTrial | DecayTrial) -> None:
+        self._tried.append(_tried(event))
+        del self._tried[:-TRIED]
+        if self._progress.kind != "tune":
+            self._progress.search(self._progress.done + 1, self._values())
+
+    def _end(self, event: RunEnded) -> None:
+        self._sizes.run_ended(event)
+        self._progress.end(event)
+        self.findings.error(self._progress.kind, event)
+        self._gradients.ended()
+
+    def _settings(self, event: SettingsSet) -> None:
+        self._sizes.chosen(event.settings)
+        self._gradients.settings(event.settings)
+        self._metrics.settings(event.settings)
 
     def _values(self) -> list[list[str]]:
         """The last values, at the end of the progress line."""

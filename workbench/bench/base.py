@@ -1,0 +1,154 @@
+"""Defines BenchBase: the task, the settings and the jobs of a bench, which its other methods work with."""
+
+from __future__ import annotations
+
+import threading
+from collections import ChainMap
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, Unpack
+
+from workbench.bench.given_settings import refuse_unreported_monitor, settings_named
+from workbench.events import Called, SettingsSet, StatusChanged
+from workbench.launch import jobs, select_launcher
+from workbench.launch.code_line import line
+from workbench.launch.job import AnyJob, Job
+from workbench.launch.job_folder import new_job_folder
+from workbench.launch.listeners import Listener, Listeners
+from workbench.launch.pool import pool
+from workbench.launch.start.initial_weights import InitialWeights
+from workbench.launch.start.start_spec import AskedFit
+from workbench.launch.thread import ThreadLauncher
+from workbench.settings import Settings, lists_keywords
+from workbench.settings_kwargs import SettingsKwargs
+from workbench.task.protocol import Phase, Task
+from workbench.task.summary import ModelSummary
+from workbench.trackers.listener import TrackerListener
+
+T = TypeVar("T")
+
+
+class BenchBase:
+    """A task, its settings and its jobs: what the methods that start jobs share."""
+
+    def __init__(
+        self, task: Task, settings: Settings, root: Path, optimizers: int, listeners: Iterable[Listener], trackers: Sequence[TrackerListener]
+    ) -> None:
+        self._task = task
+        self._settings = settings
+        self.root = root
+        self._start = InitialWeights(task)
+        self.summary = ModelSummary.of(task, optimizers)
+        self.jobs: list[AnyJob] = []
+        self._needs: dict[AnyJob, set[str]] = {}
+        """The runs that each job needs the folders of, until it is over."""
+        self._sets: list[dict[str, Any]] = []
+        """What `set` was called with, in order."""
+        self._sets_before: dict[AnyJob, int] = {}
+        """How many of these calls came before each job."""
+        self._trackers = trackers
+        self._listeners = Listeners(listeners)
+        for tracker in trackers:
+            self._listeners.add(tracker)
+        self._lock = threading.Lock()
+        self._launcher = ThreadLauncher(self._listeners.on_event)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that the next job starts from; frozen. `set` replaces them."""
+        return self._settings
+
+    @lists_keywords(SettingsKwargs)
+    def set(self, **changes: Unpack[SettingsKwargs]) -> Settings:
+        """Replace some settings: `bench.set(lr=3e-3)`. Earlier jobs keep theirs."""
+        given = settings_named(changes, self.set)
+        with self._lock:  # of two threads that set one thing each, both count
+            settings = self._settings.replace(**given)
+            refuse_unreported_monitor(self._task, settings)
+            self._task.refuse_unused(given)
+            select_launcher.warm(settings)
+            self._settings = settings
+            self._sets.append(given)
+        self._listeners.tell(Called(line("set", given)))
+        self._listeners.tell(SettingsSet(self._settings.model_dump()))
+        return settings
+
+    @property
+    def job(self) -> Job | None:  # type: ignore[type-arg]  # Jedi, which completes in notebooks, takes no `Job[Any] | None`
+        """The running job, or else the latest one."""
+        with self._lock:
+            running = [job for job in self.jobs if job.status in ("running", "paused")]
+            found = running or self.jobs
+            return found[-1] if found else None
+
+    def _fits(self) -> list[AskedFit]:
+        """The fits so far, each with what was set since."""
+        with self._lock:
+            fits = [job for job in self.jobs if job.kind == "fit"]
+            return [AskedFit(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :])))) for job in fits]
+
+    def _chosen(self, settings: dict[str, Any], phase: Phase = "fit") -> Settings:
+        """The settings of a job: those given for it alone, on those of the bench."""
+        chosen = self._settings.replace(**settings)
+        self._task.refuse_unused(settings, phase)
+        return chosen
+
+    def _submit(
+        self,
+        kind: str,
+        settings: Settings,
+        called: Mapping[str, Any],
+        work: jobs.BenchWork,
+        finish: Callable[[Job[T]], T],
+        needs: Collection[str] = (),
+        positional: Sequence[Any] = (),
+    ) -> Job[T]:
+        """Put a job into the queue.
+
+        called: the keywords of the call, and `positional` its other arguments, for the line of code that views show.
+        finish: makes the job's result. needs: the runs that must not be deleted before it is over.
+        """
+        self._launcher.check_open()
+        with self._lock:
+            needed = {*needs, *(id for job, ids in self._needs.items() if not job.done() for id in ids)}
+        data = "" if self._task.train is None else self._task.train.label
+        place = new_job_folder(self.root, kind, settings, self.summary, data, len(self.jobs), needed)
+        work.bind(place, self._trackers)
+        job: Job[T] = Job(place.id, kind, place.folder, work, _in_the_callers_thread(finish), self._called)
+        for past in self.jobs:
+            past._forget_frames()
+        with self._lock:
+            self.jobs.append(job)
+            self._needs[job], self._sets_before[job] = set(needs), len(self._sets)
+        self._listeners.tell(Called(line(kind, called, *positional)))
+        self._listeners.tell(StatusChanged("queued"))
+        self._launcher.submit(job)
+        return job
+
+    def _called(self, job: AnyJob, method: str, arguments: Mapping[str, Any]) -> Callable[[], None]:
+        """Report the line of code for a request to one of its jobs, under the job's present name."""
+        name = "job" if self.job is job else f"jobs[{self.jobs.index(job)}]"
+        told = partial(self._listeners.called, line(f"{name}.{method}", arguments))
+        return partial(self._drop, job, told) if method == "stop" else told
+
+    def _drop(self, job: AnyJob, told: Callable[[], None]) -> None:
+        """End a stopped job at once where it waits for another one to end."""
+        told()
+        if job.status == "queued":
+            self._launcher.drop(job)
+            self._listeners.tell(StatusChanged("stopped"))
+
+
+def _in_the_callers_thread(finish: Callable[[Job[T]], T]) -> Callable[[Job[T]], T]:
+    """Finish the job when its result is read.
+
+    In the main thread tensors then give up memory that the buffer cache has too: no cell works on one meanwhile.
+    """
+
+    def finished(job: Job[T]) -> T:
+        if threading.current_thread() is threading.main_thread():
+            pool.keep_one_copy()
+        return finish(job)
+
+    return finished

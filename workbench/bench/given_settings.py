@@ -1,0 +1,63 @@
+"""Checks the settings that a bench or one of its methods is called with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from workbench.engine.validation.monitors import refuse_unreported
+from workbench.settings import Settings, SettingsError, metadata_of
+from workbench.task.errors import TaskError
+from workbench.task.lightning.unsupported import refuse_callbacks
+from workbench.task.protocol import Task
+from workbench.techniques.cadence import refuse_no_interval
+from workbench.values import shown
+
+_OF_TRAINING = ("optimisation", "length", "validation", "early stopping", "averaging", "scheduled searches", "checkpoints")
+"""Groups of settings that training alone uses."""
+_OF_MODELS = ("batch_size", "precision", "compile")
+"""Settings of these groups that every use of a model has."""
+
+
+def settings_named(given: Mapping[str, Any], called: Callable[..., Any], name: str = "") -> dict[str, Any]:
+    """The settings among keyword arguments of a method of the bench; `SettingsError` names what was meant by any other."""
+    for argument in ("callbacks", "logger"):  # a Trainer's arguments: its objects have their counterparts here
+        refuse_callbacks(given.get(argument, ()), f"{argument}=")
+    taken = [one for one, p in inspect.signature(called).parameters.items() if p.kind is not p.VAR_KEYWORD]
+    return Settings.named(given, name or called.__name__, taken)
+
+
+def first_settings(task: Task, given: dict[str, Any]) -> Settings:
+    """The settings of a new bench: what was given, else what the user's objects imply, else the defaults."""
+    compiled = {} if task.compiler is None else {"compile": True}
+    settings = Settings.make(**{**compiled, **task.implied, **given})
+    task.refuse_unused(given)
+    samples = task.train.samples if task.train is not None else None
+    if "batch_size" not in given and samples and settings.batch_size > samples and not settings.drop_last:
+        return settings.replace(batch_size=samples)  # no limit was set, and it is the same batch
+    return settings
+
+
+def refuse_unfit(task: Task, settings: Settings) -> None:
+    """Raise an error for settings that no fit of this bench could have, above all a monitor that nothing reports."""
+    try:
+        refuse_no_interval(settings)
+    except TaskError as error:
+        raise SettingsError(str(error)) from None
+    refuse_unreported_monitor(task, settings)
+
+
+def refuse_unreported_monitor(task: Task, settings: Settings) -> None:
+    """Raise SettingsError for a monitor that nothing reports."""
+    try:
+        refuse_unreported(task, settings)
+    except TaskError as error:
+        raise SettingsError(str(error)) from None
+
+
+def refuse_of_training(kind: str, given: Mapping[str, Any]) -> None:
+    """Raise SettingsError for a setting that a job which trains nothing would not use."""
+    for name, value in given.items():
+        if metadata_of(name).group in _OF_TRAINING and name not in _OF_MODELS:
+            raise SettingsError(f"{name}={shown(value)} has no effect on {kind}(), which trains nothing. Leave {name} out.")

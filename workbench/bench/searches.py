@@ -1,0 +1,197 @@
+"""Defines Searches: the methods of a bench that search for settings, `find_lr` to `tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, Unpack
+
+from workbench.bench.base import BenchBase
+from workbench.bench.given_settings import settings_named
+from workbench.events import Event
+from workbench.launch import jobs
+from workbench.launch.code_line import Name, differing
+from workbench.launch.job import Job
+from workbench.launch.start.start_spec import StartSpec
+from workbench.settings import SettingsError, lists_keywords
+from workbench.settings_kwargs import SettingsKwargs
+from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, BatchSizes
+from workbench.tuners.clip_search import ClipRequest, ClipSearch
+from workbench.tuners.decay_search import WeightDecayRequest, WeightDecaySearch
+from workbench.tuners.learning_rate.lr_finder import LRCurve, LRRequest
+from workbench.tuners.plan import Plan, SettingsRequest
+from workbench.tuners.speed_search import PrecisionRequest, SpeedSearch, WorkersRequest
+from workbench.values import shown
+
+T = TypeVar("T")
+TUNED = ("num_workers", "batch_size", "lr", "clip_val")
+"""The searches of `tune()`, in their order."""
+
+
+class Searches(BenchBase):
+    """The searches of a bench. None changes a setting, except for `tune(apply=True)`."""
+
+    @lists_keywords(SettingsKwargs)
+    def find_lr(
+        self,
+        *,
+        min_lr: float = 1e-5,
+        max_lr: float = 10.0,
+        num_training: int = 100,
+        mode: str = "exponential",
+        early_stop_threshold: float | None = 4.0,
+        optimizer: int = 0,
+        group: int | None = None,
+        race: bool = False,
+        race_updates: int = 300,
+        start: str = "fresh",
+        **settings: Unpack[SettingsKwargs],
+    ) -> Job[LRCurve]:
+        """Sweep the learning rate from `min_lr` to `max_lr` over `num_training` updates; nothing is changed.
+
+        mode: "exponential" or "linear". early_stop_threshold: the sweep ends where the smoothed loss is this many times
+        its best; None: never. The suggestion is not applied: `bench.set(lr=curve.suggestion)` does that. start: the
+        weights it sweeps from, as for `fit`; "continue": the model's present ones. optimizer: of several, the one
+        (counted from 0) whose rate is swept and whose loss is read; the others step at their own rates. The setting
+        `lr` is the first one's and moves all of them. group: of its parameter groups, the one (counted from 0) whose rate
+        is swept, with the others at theirs: a head on a pretrained body, say. race: four rates around the suggestion train for `race_updates`
+        updates in all, and held-out batches judge: for a better suggestion.
+        """
+        given = settings_named(settings, self.find_lr)
+        request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer, group, race, race_updates)
+        chosen, wanted = self._chosen(given), StartSpec.of(start)
+        wanted.weights(self.root)  # a start that does not exist raises an error now
+        work = jobs.FindLRWork(self._task, chosen, jobs.StartWeights(self._task, self._start, wanted, self.root), request)
+        called = {**differing(request, LRRequest()), **wanted.keywords, **given}
+        return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events), wanted.needs)
+
+    @lists_keywords(SettingsKwargs)
+    def find_batch_size(
+        self,
+        *,
+        mode: str = "power",
+        init_val: int = 2,
+        steps_per_trial: int = 3,
+        max_trials: int = 25,
+        max_val: int | None = None,
+        headroom: float = 0.05,
+        max_memory: int | None = None,
+        method: str = "fit",
+        keep_effective: bool = False,
+        min_updates_per_epoch: int = 20,
+        longest: Callable[[Any], Any] | None = None,
+        **settings: Unpack[SettingsKwargs],
+    ) -> Job[BatchSizes]:
+        """Try batch sizes with real updates until one does not fit, or all data is one batch.
+
+        mode: "power" doubles; "binsearch" goes to the exact maximum, by the memory of the sizes tried, and takes
+        `headroom` off. min_updates_per_epoch: `best` is the fastest size that leaves that many. max_memory: bytes that a
+        trial on CPU may take (None: what is free). The result's `noise_scale` is the gradient noise scale at the model's
+        present weights, measured after the trials on one device. Not applied: `bench.set(batch_size=…)` does it.
+        On several devices all try a size together: sizes are per device, so is max_memory, samples/s are of all.
+        method: "validate", "test" or "predict" try batches of that stage instead of updates.
+        keep_effective: an update holds batch_size x accumulate_grad_batches samples as now, whatever the batch
+        size: the result's `accumulate_grad_batches` is how many batches of `best` make it. Otherwise the rate that
+        was right may not be: `BatchSizes.lr` rescales one.
+        longest: the length of a sample, such as `lambda sample: len(sample[0])`, where samples differ: trials take the
+        longest ones, so that a size which passes never runs out of memory later. A sampler with `lengths` needs none.
+        """
+        given = settings_named(settings, self.find_batch_size)
+        request = BatchSizeRequest(
+            mode, init_val, steps_per_trial, max_trials, max_val, headroom, max_memory, method, keep_effective,
+            min_updates_per_epoch, longest is not None,
+        )  # fmt: skip
+        if longest is not None and not callable(longest):
+            raise SettingsError(f"longest={shown(longest)}: give a function of one sample that returns its length.")
+        chosen = self._chosen(given) if method == "fit" else self._settings.replace(**given)
+        work = jobs.FindBatchSizeWork(self._task, chosen, request, longest)
+        called = {**differing(request, BatchSizeRequest()), **({} if longest is None else {"longest": Name("longest")}), **given}
+        return self._submit(
+            "find_batch_size", chosen, called, work, lambda job: BatchSizes.from_events(job.events)
+        )
+
+    @lists_keywords(SettingsKwargs)
+    def find_num_workers(
+        self, *, max_val: int | None = None, seconds_per_trial: float = 2.0, **settings: Unpack[SettingsKwargs]
+    ) -> Job[SpeedSearch]:
+        """Try 0, 1, 2, 4, … loader workers with real updates, until training waits no longer or is not faster.
+
+        max_val: the most to try; None: one a core. The result's `best` is the fewest that are nearly as fast as any:
+        `bench.set(**found.best)` takes them. Nothing is changed.
+        """
+        given = settings_named(settings, self.find_num_workers)
+        request = WorkersRequest(max_val, seconds_per_trial)
+        return self._find_settings("find_num_workers", request, differing(request, WorkersRequest()), given, SpeedSearch.from_events)
+
+    @lists_keywords(SettingsKwargs)
+    def find_precision(
+        self, *, try_compile: bool = False, updates: int = 50, tolerance: float = 0.05, **settings: Unpack[SettingsKwargs]
+    ) -> Job[SpeedSearch]:
+        """Try float32, bf16 and float16 mixed precision with `updates` updates each: speed, and whether losses agree.
+
+        try_compile: the best of them with `torch.compile` as well, which takes a minute or more. tolerance: the share by which
+        the mean of the last ten losses may differ from float32's. The result's `best` is the fastest that agrees:
+        `bench.set(**found.best)` takes it. Nothing is changed.
+        """
+        given = settings_named(settings, self.find_precision)
+        request = PrecisionRequest(try_compile, updates, tolerance)
+        return self._find_settings("find_precision", request, differing(request, PrecisionRequest()), given, SpeedSearch.from_events)
+
+    @lists_keywords(SettingsKwargs)
+    def find_clip_val(self, *, updates: int = 200, **settings: Unpack[SettingsKwargs]) -> Job[ClipSearch]:
+        """Take `updates` updates without clipping, and read a clip value from their gradient norms; nothing is changed.
+
+        The result's `best` is empty where no norm stands out; `suggestion` is the value that a tenth of the norms
+        exceed, and `share_at(1.0)` the share that any other would cut. After a fit, `run.clip_suggestion` and
+        `run.plot("clip")` say the same of the whole run.
+        """
+        given = settings_named(settings, self.find_clip_val)
+        request = ClipRequest(updates)
+        return self._find_settings("find_clip_val", request, differing(request, ClipRequest()), given, ClipSearch.from_events)
+
+    @lists_keywords(SettingsKwargs)
+    def find_weight_decay(self, *, updates: int = 800, start: str = "fresh", **settings: Unpack[SettingsKwargs]) -> Job[WeightDecaySearch]:
+        """Train with the present weight decay and three others, `updates` updates in all; held-out batches judge.
+
+        The result's `suggestion` is None, and `best` empty, where no value is clearly better than the present one; less decay
+        needs more evidence than more. A stretch stands for the whole run: its schedule is as short as the stretch, and its decay
+        larger by the root of run / stretch. Find the learning rate before: the best decay depends on it. `tune()` leaves this
+        search out, since it finds something only where a model overfits early. start: the weights that it trains from, as for
+        `find_lr`. Nothing is changed.
+        """
+        given = settings_named(settings, self.find_weight_decay)
+        request, wanted = WeightDecayRequest(updates), StartSpec.of(start)
+        wanted.weights(self.root)  # a start that does not exist raises an error now
+        called = {**differing(request, WeightDecayRequest()), **wanted.keywords}
+        return self._find_settings("find_weight_decay", request, called, given, WeightDecaySearch.from_events, wanted)
+
+    @lists_keywords(SettingsKwargs)
+    def tune(
+        self, *, searches: Sequence[str] = TUNED, apply: bool = False, **settings: Unpack[SettingsKwargs]
+    ) -> Job[Plan]:
+        """Find loader workers, then a batch size, a learning rate (with a race) and a clip value, as one job.
+
+        Each search runs with what the ones before it found. searches: those to run, in their order. apply: set what was
+        found when the job ends; otherwise `bench.set(**plan.settings)` does.
+        """
+        given = settings_named(settings, self.tune)
+        asked = (searches,) if isinstance(searches, str) else tuple(searches)
+        if not asked or any(name not in TUNED for name in asked):
+            raise SettingsError(f"searches={shown(searches)}: give one or more of {', '.join(map(repr, TUNED))}.")
+        if not isinstance(apply, bool):
+            raise SettingsError(f"apply={shown(apply)}: give True or False.")
+        chosen = self._chosen(given)
+        done = (lambda found: self.set(**found)) if apply else None
+        work = jobs.TuneWork(self._task, chosen, self._start, self.root, [f"find_{name}" for name in TUNED if name in asked], done)
+        called = {**({"searches": asked} if asked != TUNED else {}), **({"apply": True} if apply else {}), **given}
+        return self._submit("tune", chosen, called, work, lambda job: Plan.from_events(job.events))
+
+    def _find_settings(
+        self, kind: str, request: SettingsRequest, called: Mapping[str, Any], given: dict[str, Any], read: Callable[[Sequence[Event]], T],
+        wanted: StartSpec | None = None,
+    ) -> Job[T]:  # fmt: skip
+        """wanted: the weights that it starts from; None: the present ones."""
+        chosen = self._chosen(given)
+        start = None if wanted is None else jobs.StartWeights(self._task, self._start, wanted, self.root)
+        work = jobs.FindSettingsWork(self._task, chosen, kind, request, start)
+        needs = () if wanted is None else wanted.needs
+        return self._submit(kind, chosen, {**called, **given}, work, lambda job: read(job.events), needs)

@@ -1,0 +1,401 @@
+"""Defines Workbench: one task, its settings, its jobs. The panel, cells and scripts all work on it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, Unpack, overload
+
+import torch
+from torch import Tensor
+
+from workbench.bench.attributes import PUBLIC, why_not_set
+from workbench.bench.given_settings import (
+    first_settings,
+    refuse_of_training,
+    refuse_unfit,
+    settings_named,
+)
+from workbench.bench.searches import Searches
+from workbench.engine import rng
+from workbench.engine.dry_run import dry_run as trial
+from workbench.engine.validation.monitors import refuse_unreported
+from workbench.events import Annotated, Called, Compared, Deleted, Shown
+from workbench.export.source.capture import CallSite
+from workbench.launch import jobs, select_launcher
+from workbench.launch.code_line import Name, line
+from workbench.launch.evaluations import metrics_of, spec_to_predict
+from workbench.launch.job import Job
+from workbench.launch.job_folder import (
+    brief_of,
+    is_own,
+    own,
+    run_folder,
+    run_to_export,
+    weights_of,
+)
+from workbench.launch.listeners import Listener
+from workbench.launch.start.start_spec import StartResolver, StartSpec
+from workbench.launch.thread import alone
+from workbench.runs.compare import MOST, Comparison, check_count, check_no_list, compare
+from workbench.runs.evidence import evidence as found_by
+from workbench.runs.folder.annotations import annotate
+from workbench.runs.folder.delete import delete
+from workbench.runs.run import Run
+from workbench.runs.run_list import RunList
+from workbench.settings import Settings, lists_keywords
+from workbench.settings_kwargs import SettingsKwargs
+from workbench.task.factory import set_averaging, task_of
+from workbench.trackers.listener import tracker_listeners
+from workbench.values import shown
+
+
+class Workbench(Searches):
+    """A model and its data on the bench: find a batch size and a learning rate, fit, watch, export.
+
+    Args:
+        model: an nn.Module with `loss=` (or whose output has `.loss`), an object with `training_step` and
+            `configure_optimizers` (a LightningModule, unchanged), or a `wb.Task`.
+        train, val, test: a Dataset, a DataLoader, a tuple of arrays, tensors, frames or series (x, y) or (x1, x2, y), a dict
+            of these, a list of samples, ready batches as `wb.batches(list)`, or an object with `train_dataloader()`. None: the model object's own.
+        loss: a function of (output, target) that gives one number. Parameters of a loss module are trained with the model.
+        optimizer: makes an optimizer: `optimizer(params, lr=…, weight_decay=…)`. A rate that it has already
+            (`partial(SGD, lr=0.5)`) is the rate until `lr` is set.
+        scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update. For anything else
+            it returns a `wb.Schedule` (every so many updates or epochs), a ReduceLROnPlateau (after each check of
+            the validation data), or a list of these.
+        metrics: {"accuracy": f}, reported as val_accuracy. A function `f(output, y)` of a batch is averaged over the
+            samples of a check. An object with `update`, `compute` and `reset` (a torchmetrics.Metric, a MetricCollection)
+            is updated by batch and computed once a check, over all ranks. `wb.over_epoch(f)` calls a function once, on all
+            outputs and targets of a check. A dict of numbers is reported by its own names.
+        collate_fn: how samples become a batch, as for a DataLoader.
+        avg_fn: with `weight_averaging`, how one average takes in one weight: `avg_fn(averaged, current, count)`
+            returns the new average; `count` of them are in it.
+        should_update: with `weight_averaging`, when to average: `should_update(step, epoch)`, instead of the
+            settings' rule. `step` updates have been taken; it is asked after each (EMA), or each epoch (SWA).
+        listeners: functions of one event, called off the hot path, in this process: of a run with strategy="launch" they
+            get events as long as this process follows it.
+        trackers: where each fit becomes a run: "tensorboard", "wandb", "mlflow", …, several of them,
+            {"mlflow": {its arguments}}, or objects of accelerate's `GeneralTracker`. A launched run takes those of a name
+            along, and continues in them after this process has ended; objects receive events as listeners do.
+        root: the folder for the record of all runs.
+        dry_run: try the model on two samples now, so that a mistake shows at once. What that moves of your own objects
+            (generators, counters) is put back; a warning names what cannot be. False: no sample is read before the first job.
+        settings: any field of `Settings`; `help(wb.Settings)` lists them.
+
+    Attributes:
+        model: the model object that you gave.
+        root: the folder for the record of all runs.
+        summary: the numbers of parameters, their bytes and device, the number of optimizers.
+        jobs: all jobs of this bench, oldest first.
+
+    Raises `TaskError` or `SettingsError` with what is wrong and what to do.
+    """
+
+    @lists_keywords(SettingsKwargs)
+    def __init__(
+        self,
+        model: Any,
+        *,
+        train: Any = None,
+        val: Any = None,
+        test: Any = None,
+        loss: Callable[..., Tensor] | None = None,
+        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+        scheduler: Callable[[torch.optim.Optimizer, int], Any] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        avg_fn: Callable[[Tensor, Tensor, Any], Tensor] | None = None,
+        should_update: Callable[[int, int], bool] | None = None,
+        listeners: Sequence[Listener] = (),
+        trackers: Any = None,
+        root: str | Path = ".workbench",
+        dry_run: bool = True,
+        **settings: Unpack[SettingsKwargs],
+    ) -> None:
+        self._site = CallSite.capture(sys._getframe(1))
+        given = settings_named(settings, type(self), "Workbench")
+        Settings.make(**given)  # a bad value is refused before anything is tried
+        following = tracker_listeners(trackers, Path(root), model)
+        with rng.preserved():  # an object's own set-up may draw random numbers
+            task = task_of(
+                model,
+                train=train,
+                val=val,
+                test=test,
+                loss=loss,
+                optimizer=optimizer,
+                scheduler=scheduler,
+                metrics=metrics,
+                collate_fn=collate_fn,
+            )
+            set_averaging(task, avg_fn, should_update)
+            first = first_settings(task, given)
+        self.model = model
+        self._collate_fn = collate_fn
+        select_launcher.warm(first)
+        tried = trial.dry_run(task, first, samples=dry_run)
+        refuse_unfit(task, first)  # the trial has shown which names metrics give to their values
+        refuse_unreported(task, first, tried.schedules)
+        if tried.lost:
+            warnings.warn(tried.warning, stacklevel=2)
+        super().__init__(task, first, Path(root), tried.optimizers, listeners, following)
+        self._closing: list[Callable[[], None]] = [follower.close for follower in following]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What the bench itself keeps can be set, by the bench; an attribute that would do nothing is refused."""
+        begun = "_launcher" in vars(self)
+        addition = type(self) is not Workbench and name not in Settings.model_fields and name not in PUBLIC
+        replaced = callable(getattr(type(self), name, None))
+        if name.startswith("_") or (not begun and name in PUBLIC) or replaced or addition:
+            super().__setattr__(name, value)
+        else:
+            raise AttributeError(why_not_set(Workbench, name, value))
+
+    def __getattr__(self, name: str) -> Any:
+        """Called only for attributes that do not exist."""
+        hint = f": a setting is read as bench.settings.{name}" if name in Settings.model_fields else ""
+        raise AttributeError(f"a bench has no attribute {name!r}{hint}.", name=name, obj=self)
+
+    # -- jobs
+
+    @lists_keywords(SettingsKwargs)
+    def fit(self, start: str = "fresh", **settings: Unpack[SettingsKwargs]) -> Job[Run]:
+        """Train; `settings` hold for this job alone. Afterwards the model has the trained weights.
+
+        start: "fresh" starts from the weights that the model had when the bench was made (or that you gave it since).
+        "continue" continues the last fit as if it had not ended: optimizers, schedules, the position in the data,
+        random numbers; if the weights were changed since, or there is no such fit, it starts from the present weights,
+        with a message. The id of a run continues from its last checkpoint, "0012-fit@best" from its best one,
+        "0012-fit@1200" from the one after 1200 updates, in this process or another. Such a fit has the settings of its
+        run, except for those that you `set` since or give here; lengths count from the beginning of the whole run.
+        Where it runs (`strategy`, `devices`, `launch`, …) and what is deleted (`keep_runs`, `save_top_k`) is never
+        taken from the checkpoint: this bench decides it.
+        With `fast_dev_run=n` everything is tried with n batches of each kind of data, and nothing is recorded.
+        """
+        given = settings_named(settings, self.fit)
+        wanted = StartSpec.of(start)
+        origin = StartResolver(self.root, wanted, self._settings, given, self._fits())
+        chosen = origin.predict_settings(self._start.untouched_since, all(job.done() for job in self.jobs))
+        refuse_unfit(self._task, chosen)
+        self._task.refuse_unused(given)
+        work = jobs.FitWork(self._task, chosen, self._start, origin)
+        return self._submit("fit", chosen, {**wanted.keywords, **given}, work, _run_of, origin.needs)
+
+    @lists_keywords(SettingsKwargs)
+    def validate(self, **settings: Unpack[SettingsKwargs]) -> Job[dict[str, float]]:
+        """The metrics of the validation data with the model's present weights."""
+        return self._evaluate("validate", "val", settings)
+
+    @lists_keywords(SettingsKwargs)
+    def test(self, **settings: Unpack[SettingsKwargs]) -> Job[dict[str, float]]:
+        """The metrics of the test data with the model's present weights."""
+        return self._evaluate("test", "test", settings)
+
+    @lists_keywords(SettingsKwargs)
+    def predict(self, data: Any = None, **settings: Unpack[SettingsKwargs]) -> Job[list[Any]]:
+        """The model's output for each batch of `data`, with its present weights: a list, on the CPU, in order.
+
+        `torch.cat(outputs)` joins the batches of a model that returns a tensor. A stopped job returns those so far.
+        data: anything that the bench takes as data, with targets or without, or one array of inputs; None: the model
+        object's own `predict_dataloader`, else the test data. It is not shuffled.
+        """
+        given = settings_named(settings, self.predict)
+        refuse_of_training("predict", given)
+        chosen = self._settings.replace(**given)
+        spec = None if data is None else spec_to_predict(data, self._collate_fn)
+        if spec is not None:
+            spec.refuse_unused(given, train=False)
+        else:
+            self._task.refuse_unused(given, "predict")
+        work = jobs.PredictWork(self._task, chosen, spec)
+        positional = () if data is None else (Name("data"),)
+        return self._submit("predict", chosen, given, work, lambda job: work.outputs, positional=positional)
+
+    def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: Mapping[str, Any]) -> Job[dict[str, float]]:
+        given = settings_named(settings, getattr(self, kind))
+        refuse_of_training(kind, given)
+        chosen = self._chosen(given, "validate" if stage == "val" else "test")
+        work = jobs.EvaluateWork(self._task, chosen, stage)
+        return self._submit(kind, chosen, given, work, metrics_of)
+
+    # -- recorded runs
+
+    @property
+    def runs(self) -> RunList:
+        """The fits recorded under `root`, oldest first; it prints as a table.
+
+        `bench.runs[-1]` is the newest, `bench.runs[2:5]` three of them, `bench.runs["0012-fit"]` or `bench.runs["12"]` the one with this id.
+        The end of each record is read now, the rest when it is needed.
+        """
+        return RunList.of(self.root)
+
+    def load(self, run: Run | str, which: str | int = "last") -> None:
+        """Give the model the weights of a run; later fits start from them.
+
+        which: "last", "best", "start" (those at its beginning), or those after this many updates.
+        """
+        if any(not job.done() for job in self.jobs):
+            raise RuntimeError("a job is running or queued and uses the model: wait for it or stop() it, then load.")
+        if not isinstance(run, Run | str):
+            raise TypeError(f"load({shown(run)}): give a run (bench.runs[-1], say) or its id.")
+        id, folder = (run, None) if isinstance(run, str) else (run.id, run.folder)
+        self._start.load(weights_of(folder or run_folder(self.root, id), which))
+        self._listeners.tell(Called(line("load", {}, id, which)))
+
+    def export(self, path: str | Path, run: Run | str | None = None, *, evidence: bool = False) -> Path:
+        """Write a script that repeats a run (None: the last finished fit), with its starting weights beside it.
+
+        torch and accelerate are all it needs beyond what your own code imports. `ExportError` names what cannot
+        be resolved; nothing broken is written. A warning says where the script may get other data than the run: numbers
+        drawn without a seed, a file that a cell wrote. evidence: the comment at its top says which searches found its
+        settings, and why.
+        """
+        from workbench.export.script import export
+
+        self._check_idle()
+        chosen = run_to_export(run, self.root, self.jobs)
+        said = {**({} if run is None else {"run": chosen.id}), **({"evidence": True} if evidence else {})}
+        self._listeners.tell(Called(line("export", said, str(path))))
+        with self._idle():
+            notes = export(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else ())
+        for note in notes:
+            warnings.warn(f"{path}: {note}", stacklevel=2)
+        return Path(path)
+
+    def script(self, run: Run | str | None = None, path: str | Path = "train.py", *, evidence: bool = False) -> str:
+        """The text that `export` would write into `path`; nothing is written. It raises the errors of `export`."""
+        from workbench.export.script import script
+
+        self._check_idle()
+        chosen = run_to_export(run, self.root, self.jobs)
+        with self._idle():
+            return script(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else ())[0]
+
+    @overload
+    def compare(self) -> None: ...
+    @overload
+    def compare(self, first: Run | str, /, *others: Run | str) -> Comparison: ...
+    @overload
+    def compare(self, *runs: Run | str) -> Comparison | None: ...
+
+    def compare(self, *runs: Run | str) -> Comparison | None:
+        """Fits side by side, two or more: `bench.compare("0011-fit", "0012-fit").plot()`.
+
+        Up to five that are recorded under this bench's root are shown in the panel as well. `bench.compare()` closes the comparison in the panel.
+        """
+        if not runs:
+            self._listeners.tell(Called(line("compare", {})))
+            self._listeners.tell(Compared(()))
+            return None
+        check_no_list(runs[0], "bench")
+        check_count(len(runs))
+        found = compare(*(brief_of(run, self.root) for run in runs))
+        if len(found.runs) <= MOST and all(is_own(run.path, self.root) for run in found.runs):
+            ids = tuple(run.id for run in found.runs)
+            self._listeners.tell(Called(line("compare", {}, *ids)))
+            self._listeners.tell(Compared(ids))
+        return found
+
+    def show(self, run: Run | str | None = None) -> None:
+        """Draw a recorded run of this bench's folder in the panel, as if it had just run; None: show the present job
+        again.
+        """
+        id = "" if run is None else own(run, self.root).name
+        self._listeners.tell(Called(line("show", {}, *([id] if id else []))))
+        self._listeners.tell(Shown(id))
+
+    def delete(self, run: Run | str, *, force: bool = False) -> None:
+        """Delete a run for good: its record, its checkpoints, its weights.
+
+        force: also a run that is shown as "running?": its process cannot be seen from here (another machine, container or
+        boot), so that only you can know that it has ended.
+        RuntimeError where it runs, or where a fit that waits starts from it; ValueError where it is not among the runs of
+        this bench's folder.
+        """
+        folder = own(run, self.root)
+        with self._lock:
+            needed = {id: job.id for job, ids in self._needs.items() if not job.done() for id in ids}
+        delete(folder, needed, force=force)
+        self._listeners.tell(Called(line("delete", {"force": True} if force else {}, folder.name)))
+        self._listeners.tell(Deleted(folder.name))
+
+    def annotate(
+        self, run: Run | str, *, name: str | None = None, notes: str | None = None, tags: Iterable[str] | None = None,
+        pinned: bool | None = None,
+    ) -> None:  # fmt: skip
+        """Give a run a name, notes, tags or a pin: `bench.annotate("0012-fit", name="baseline", tags=["sgd"], pinned=True)`.
+
+        They stay in its folder: `run.name`, `run.notes`, `run.tags`, `run.pinned`. None does not change one; "" and [] remove
+        it. `keep_runs` does not delete a pinned run.
+        """
+        folder = own(run, self.root)
+        given = {"name": name, "notes": notes, "tags": tags, "pinned": pinned}
+        annotate(folder, **given)  # type: ignore[arg-type]  # it checks what it is given
+        self._listeners.tell(Called(line("annotate", {key: value for key, value in given.items() if value is not None}, folder.name)))
+        self._listeners.tell(Annotated(folder.name))
+
+    def close(self) -> None:
+        """Stop running jobs, drop waiting ones, close the views. The record stays.
+
+        A run with strategy="launch" continues; `wb.attach(run_id)` follows it. To end it, call `job.stop()` before.
+        """
+        self._launcher.close()
+        for callback in tuple(self._closing):
+            with contextlib.suppress(Exception):  # a view's mistake must not hide what ended the `with` block
+                callback()
+        self._closing.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- views
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with every event from now on, on a thread off the hot path; call the result to end that."""
+        return self._listeners.add(listener)
+
+    def on_close(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` once when the bench has closed; call the result to cancel that."""
+        self._closing.append(callback)
+
+        def forget() -> None:
+            if callback in self._closing:
+                self._closing.remove(callback)
+
+        return forget
+
+    def __repr__(self) -> str:
+        changed = ", ".join(f"{name}={value!r}" for name, value in self._settings.changed().items())
+        return f"<Workbench {self.summary}; {changed or 'default settings'}>"
+
+    def _repr_mimebundle_(self, **_: Any) -> Any:
+        from workbench.ui.panel import Panel
+
+        return Panel.of(self)._repr_mimebundle_()
+
+    # -- inside
+
+    @contextlib.contextmanager
+    def _idle(self) -> Iterator[None]:
+        """Inside, no job begins: export opens a session on the model to read it."""
+        with alone():
+            self._check_idle()
+            yield
+
+    def _check_idle(self) -> None:
+        if any(not job.done() for job in self.jobs):
+            raise RuntimeError("a job is running or queued and uses the model: wait for it or stop() it, then export.")
+
+
+def _run_of(job: Job[Run]) -> Run:
+    return Run.from_events(job.events, None if job.folder is None else job.folder.path)

@@ -1,0 +1,135 @@
+"""Reads the fields of a dataclass from JSON data, each checked against the type that the class names.
+
+A record may come from anybody: numbers that are too large to count with and data nested too deeply are errors.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+LARGEST = 1 << 53
+"""The largest number that a record may have where something is counted: beyond it floats count no more."""
+_DEEPEST = 32
+"""Levels of containers within a setting at most."""
+
+_Read = Callable[[Any], Any]
+
+
+def dataclass_from(kind: type, record: Mapping[str, Any]) -> Any:
+    """An object of a frozen class from its fields by name, each of the type that the class names; unknown ones are an error."""
+    readers = _readers_of(kind)
+    values = {}
+    for name, value in record.items():
+        if name not in readers:
+            raise ValueError(f"{kind.__name__} has no {name!r:.80}")
+        try:
+            values[name] = readers[name](value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"{kind.__name__}.{name}: {error}") from None
+    return kind(**values)
+
+
+@cache
+def _readers_of(kind: type) -> dict[str, _Read]:
+    hints = get_type_hints(kind)
+    return {f.name: _reader(hints[f.name]) for f in fields(kind)}
+
+
+def _reader(hint: Any) -> _Read:
+    """What makes a value of this type of JSON data, or raises TypeError or ValueError."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return _plain
+    if hint in (bool, str, bytes):
+        return lambda value: _of(hint, value)
+    if hint is int:
+        return _count
+    if hint is float:
+        return _number
+    if hint is type(None):
+        return _none
+    if origin is Literal:
+        return lambda value: _one_of(inner, value)
+    if origin in (Union, types.UnionType):
+        return _any_of([_reader(part) for part in inner])
+    if origin is dict:
+        read = _reader(inner[1])
+        return lambda value: {key: read(item) for key, item in json_object(value).items()}
+    if origin is tuple and inner[1:] == (...,):
+        read = _reader(inner[0])
+        return lambda value: tuple(map(read, _list(value)))
+    if origin is tuple:
+        parts = [_reader(part) for part in inner]
+        return lambda value: tuple(part(item) for part, item in zip(parts, _list(value), strict=True))
+    names = [f.name for f in fields(hint)]  # of a class: its fields in order
+    return lambda value: dataclass_from(hint, dict(zip(names, _list(value), strict=True)))
+
+
+def _of(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r:.80} is not a {kind.__name__}")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or abs(value) > LARGEST:
+        raise TypeError(f"{value!r:.80} is not a whole number that can be counted with")
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r:.80} is not a number")
+    float(value)  # an int may be too large to be one
+    return value
+
+
+def _none(value: Any) -> None:
+    if value is not None:
+        raise TypeError(f"{value!r:.80} is not null")
+
+
+def _one_of(known: tuple[Any, ...], value: Any) -> Any:
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{value!r:.80} is none of {', '.join(map(repr, known))}")
+    return value
+
+
+def _any_of(readers: list[_Read]) -> _Read:
+    def read(value: Any) -> Any:
+        for reader in readers[:-1]:
+            try:
+                return reader(value)
+            except (TypeError, ValueError):
+                continue
+        return readers[-1](value)
+
+    return read
+
+
+def _list(value: Any) -> list[Any]:
+    found: list[Any] = _of(list, value)
+    return found
+
+
+def json_object(value: Any) -> dict[str, Any]:
+    """The value, if it is a JSON object."""
+    found: dict[str, Any] = _of(dict, value)
+    return found
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """JSON data that is not too deep, with numbers that are not too large."""
+    if depth > _DEEPEST:
+        raise ValueError(f"more than {_DEEPEST} containers within one another")
+    if isinstance(value, int) and value.bit_length() > 64:
+        raise ValueError("a number of more than 64 bits")
+    if isinstance(value, list):
+        return [_plain(item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item, depth + 1) for key, item in value.items()}
+    return value

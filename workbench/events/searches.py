@@ -1,0 +1,186 @@
+"""Events of searches: of a learning rate, a batch size, loader workers, a precision, a clip value, a weight decay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+End = TypeVar("End")
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """One update of the LR finder: the rate, the raw loss at it and the smoothed one."""
+
+    index: int
+    lr: float
+    loss: float
+    smoothed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A learning rate a rule proposes. `index` is the nearest point of the curve; None where there is none."""
+
+    name: str
+    lr: float | None
+    index: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RaceTrial:
+    """One learning rate of a race has trained for `updates` updates. `loss`: the mean of held-out batches; inf: it diverged."""
+
+    lr: float
+    updates: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class CurveEnded:
+    """The sweep is over: why, what each rule proposes, and the recommended rate (None: none can be trusted)."""
+
+    ended: str
+    suggestions: tuple[Suggestion, ...]
+    suggestion: float | None
+    notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    """Those of the notes that speak against the recommendation, or say why there is none."""
+    diverged: float | None = None
+    """The first rate whose loss diverged or was not finite; None: no such rate was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStarted:
+    """A batch size is tried now; its Trial follows, unless the search ends here."""
+
+    size: int
+    accumulate_grad_batches: int | None = None
+    """How many batches of that size make the effective batch, where it is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One batch size that was really tried. `seconds` is for a typical update; bytes are the peak above idle.
+
+    Where `ranks` tried it together: `size` and `peak_bytes` (the largest) are those of each, samples/s of all.
+    """
+
+    size: int
+    ok: bool
+    seconds: float | None = None
+    samples_per_second: float | None = None
+    peak_bytes: int | None = None
+    error: str | None = None
+    ranks: int = 1
+    accumulate_grad_batches: int | None = None
+    """How many batches of that size make the effective batch, where it was kept."""
+    limit_bytes: int | None = None
+    """How much it could have taken, measured as the peak is; None: unknown."""
+    uncertainty: float | None = None
+    """The typical time is known within this share of itself (95%); None: too few updates were timed to tell."""
+    updates_per_epoch: int | None = None
+    """How many updates an epoch has with batches of this size; None: the data has no length, or no updates are taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchEnded:
+    """The batch-size search is over: the recommended size and the largest one, both tried and passed.
+
+    `accumulate_grad_batches`: how many batches of the recommended size make the effective batch, where it was kept.
+    `fastest`: the smallest size nearly as fast as the fastest. `reason`: why the recommended size is recommended.
+    `noise_scale`: the gradient noise scale in samples at the weights that the model had, None where it is not known;
+    `noise_reason` says what it means, or why it is not known ("": nothing measured it).
+    """
+
+    best: int | None
+    largest: int | None
+    ended: str
+    accumulate_grad_batches: int | None = None
+    fastest: int | None = None
+    reason: str = ""
+    noise_scale: float | None = None
+    noise_uncertainty: float | None = None
+    """The noise scale is known within this share of itself (95%)."""
+    noise_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedTrial:
+    """Values of settings were tried: how fast updates are with them, or why they failed.
+
+    `uncertainty`: half the width of the speed's 95% interval, as a share of it. `waiting`: the share of the time in which
+    training waited for batches. `loss`: the mean of the last losses.
+    """
+
+    values: dict[str, Any]
+    updates_per_second: float | None
+    uncertainty: float | None = None
+    waiting: float | None = None
+    loss: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedSearchEnded:
+    """The search for faster settings is over: the values to take, and why."""
+
+    best: dict[str, Any]
+    reason: str
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClipSearchEnded:
+    """The search for a clip value is over. `best`: the settings it recommends; empty: no clipping is needed.
+
+    `suggestion`: the value that a tenth of the norms exceed. `norms`: of each optimizer those of its updates.
+    """
+
+    best: dict[str, Any]
+    suggestion: float | None
+    norms: tuple[tuple[float, ...], ...]
+    reason: str
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecayTrial:
+    """A weight decay has trained for `updates` updates. `loss`: the mean of held-out batches; inf: it diverged."""
+
+    weight_decay: float
+    updates: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecaySearchEnded:
+    """The search for a weight decay is over. `best`: the settings it recommends; empty: the present value stays.
+
+    `suggestion`: the weight decay itself; None: nothing is clearly better than the present value.
+    """
+
+    best: dict[str, Any]
+    suggestion: float | None
+    reason: str
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
+class TuneStep:
+    """A search of a `tune` job is over: the settings that it recommends (none: they stay), and why."""
+
+    search: str
+    values: dict[str, Any]
+    reason: str
+
+
+def last_of(events: Iterable[Any], default: End) -> End:
+    """The last of these events that is of the default's class; the default where there is none."""
+    found = default
+    for event in events:
+        if isinstance(event, type(default)):
+            found = event
+    return found

@@ -1,0 +1,93 @@
+"""Writes an event as one line of JSON, and reads it back."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Container, Mapping
+from dataclasses import fields
+from typing import Any, get_args
+
+from workbench.events.columns import BY_LAYER, MEASURED
+from workbench.events.event import Event
+from workbench.events.json_fields import LARGEST, dataclass_from, json_object
+from workbench.events.searches import CurveEnded
+from workbench.events.training import StepsDone
+
+_TYPES: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
+_UNMEASURED = 1 << 16
+"""Rows of a flush without any column at most."""
+
+
+def to_line(event: Event) -> str:
+    """One event as one line of JSON, without the newline."""
+    record: dict[str, Any] = {"type": type(event).__name__}
+    for f in fields(event):
+        record[f.name] = getattr(event, f.name)
+    if isinstance(event, StepsDone):
+        record["columns"] = {k: base64.b64encode(v).decode("ascii") for k, v in event.columns.items()}
+    if isinstance(event, CurveEnded):
+        record["suggestions"] = [[s.name, s.lr, s.index, s.why] for s in event.suggestions]
+    return json.dumps(record, separators=(",", ":"))
+
+
+def from_line(line: str | bytes, only: Container[str] | None = None) -> Event:
+    """The event that `to_line` wrote. `only`: the columns of flushes that are wanted; the others are not decoded.
+
+    Raises ValueError or TypeError for anything else: a field of another type, a number that is too large to count with, a
+    column whose length is not that of its flush, data nested too deeply.
+    """
+    try:
+        record = json.loads(line)
+        if not isinstance(record, dict):
+            raise TypeError("a line of a record is a JSON object")
+        return _checked(record, only)
+    except (RecursionError, OverflowError, KeyError) as error:
+        raise ValueError(f"not an event: {error!r}") from None
+
+
+def _checked(record: dict[str, Any], only: Container[str] | None) -> Event:
+    name = record.pop("type")
+    kind = _TYPES.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ValueError(f"no event is called {name!r:.80}")
+    if kind is StepsDone:
+        record["columns"], texts = {}, json_object(record.get("columns"))
+    event: Event = dataclass_from(kind, record)
+    if isinstance(event, StepsDone):
+        _check_flush(event, texts)
+        for column, text in texts.items():
+            if only is None or column in only:
+                event.columns[column] = binascii.a2b_base64(text, strict_mode=True)
+    return event
+
+
+def _check_flush(event: StepsDone, texts: Mapping[str, Any]) -> None:
+    """Whether the columns are as long as the flush says; they are not decoded for that."""
+    if event.step < 0 or event.every < 1 or event.rows < 0 or event.layers_every < 1 or event.step + event.every * event.rows > 2 * LARGEST:
+        raise ValueError("updates are counted from 0 on")
+    if not math.isfinite(event.seconds) or not math.isfinite(event.waited):
+        raise ValueError("a time is a finite number")
+    single = False
+    first, every = event.step // event.every, event.layers_every
+    by_layer = 4 * ((first + event.rows - 1) // every - (first - 1) // every)
+    for name, text in texts.items():
+        size, column = _decoded_size(text), (8 if name in event.double else 4) * event.rows
+        if name in BY_LAYER:
+            fits = name not in event.double and (size % by_layer == 0 if by_layer else size == 0)
+        else:  # one of a newer version may be a table
+            fits = size == column or bool(column and size % column == 0 and not MEASURED.fullmatch(name))
+            single |= size == column
+        if not fits:
+            raise ValueError(f"column {name!r:.80} does not have {event.rows} rows")
+    if not single and event.rows > _UNMEASURED:
+        raise ValueError(f"{event.rows} updates of which nothing was measured")
+
+
+def _decoded_size(text: object) -> int:
+    """How many bytes a base64 text encodes."""
+    if not isinstance(text, str) or len(text) % 4:
+        raise ValueError("a column is base64 text")
+    return len(text) // 4 * 3 - text[-2:].count("=")
