@@ -335,6 +335,20 @@ def test_a_sample_that_cannot_be_read(tmp_path):
         make(tmp_path, data=Broken())
 
 
+def test_text_that_a_collator_cannot_make_tensors_of(tmp_path):
+    """A Trainer leaves out what the model does not take; here the user does."""
+
+    def collate(samples):
+        raise ValueError("Unable to create tensor.")  # as a collator of transformers
+
+    samples = [{"text": "a film", "input_ids": [1, 2], "label": 0}] * 8
+    with refused(TaskError, "Unable to create tensor. The samples hold text ('text'): tokenize it", "dataset.remove_columns(['text'])"):
+        make(tmp_path, data=samples, collate_fn=collate)
+    without = [{"input_ids": [1, 2], "label": 0}] * 8
+    with pytest.raises(TaskError, match=r"Unable to create tensor\.$"):
+        make(tmp_path, data=without, collate_fn=collate)
+
+
 # -- model, loss, optimizer
 
 

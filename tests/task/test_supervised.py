@@ -192,6 +192,17 @@ def test_predicting_without_a_loss_gives_the_model_all_of_the_batch():
     assert set(t.predict_step({"x": x}, 0)) == {"logits"}
 
 
+def test_an_output_of_transformers_stays_one_on_another_device():
+    from transformers.modeling_outputs import SequenceClassifierOutput
+
+    output = SequenceClassifierOutput(loss=torch.ones(()), logits=torch.ones(2, 3))
+    moved = to_device(output, torch.device("meta"))
+    assert type(moved) is SequenceClassifierOutput
+    assert moved.keys() == {"loss", "logits"}
+    assert moved.logits.is_meta and moved["logits"].is_meta
+    assert not output.logits.is_meta
+
+
 # -- schedulers
 
 

@@ -107,7 +107,8 @@ def _mapping_to(batch: Mapping[Any, Any], device: torch.device) -> Any:
         return moved
     if isinstance(batch, MutableMapping):  # as torch's collation makes one of the same kind: a defaultdict cannot be made from a mapping
         own = copy.copy(batch)
-        own.update(moved)
+        for key, value in moved.items():  # an output of transformers refuses update()
+            own[key] = value
         return own
     return type(batch)(moved)  # type: ignore[call-arg]
 

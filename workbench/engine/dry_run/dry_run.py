@@ -113,9 +113,22 @@ def _peek(spec: DataSpec, count: int) -> Any:
     except TaskError:
         raise
     except Exception as error:
+        remedy = _text_remedy(spec) if isinstance(error, ValueError) else ""
         raise TaskError(
-            f"reading {count} sample{'s' if count > 1 else ''} of {spec.name} failed with {_said(error)}."
+            f"reading {count} sample{'s' if count > 1 else ''} of {spec.name} failed with {_said(error).rstrip('.')}.{remedy}"
         ) from error
+
+
+def _text_remedy(spec: DataSpec) -> str:
+    """The remedy where samples still hold text, of which a collator cannot make tensors; "" where they do not, or cannot be read."""
+    try:
+        sample = spec.parts.dataset[0] if spec.parts.collate_fn is not None else None
+    except Exception:  # noqa: BLE001  # the error that led here is reported
+        return ""
+    columns = [name for name, value in sample.items() if isinstance(value, str)] if isinstance(sample, Mapping) else []
+    if not columns:
+        return ""
+    return f" The samples hold text ({', '.join(map(repr, columns))}): tokenize it, then leave it out, dataset.remove_columns({columns})."
 
 
 def _train(session: Session, batch: Any) -> None:
