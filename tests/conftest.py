@@ -18,7 +18,7 @@ if WORKERS is not None:
     # Each worker's share of the cores, for the processes that it starts too: threads that wait for a core spin on another's.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(WORKERS))))
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks a hub, nor do the processes that it starts
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks a hub, nor do its processes: a download fails
 
 SOAK = os.environ.get("WORKBENCH_SOAK", "") not in ("", "0")
 

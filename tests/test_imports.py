@@ -95,9 +95,10 @@ def test_drawing_libraries_come_with_the_first_drawing() -> None:
     assert loaded(found, "plotly", "matplotlib", "torch") == []
 
 
-def test_a_bench_needs_no_screen() -> None:
+def test_a_bench_needs_no_screen_and_none_of_the_libraries_that_it_works_with() -> None:
     found = after("import workbench; workbench.Workbench")
     assert loaded(found, "ipywidgets", "anywidget", "IPython", "plotly", "matplotlib") == []
+    assert loaded(found, "lightning", "torchmetrics", "transformers", "datasets", "optuna", "sklearn") == []
     assert found["threads"] == ["MainThread"]
     assert not found["device"]
 

@@ -83,6 +83,16 @@ def test_a_causal_language_model(tmp_path: Path) -> None:
     assert run.metrics["val_loss"] < expected[0]
 
 
+def test_predictions_are_outputs_of_transformers(tmp_path: Path) -> None:
+    model, collate = bert(), transformers.default_data_collator
+    bench = wb.Workbench(model, train=sentences(), collate_fn=collate, batch_size=8, root=tmp_path, accelerator="cpu")
+    found = bench.predict(sentences(16, seed=1)).result()
+    with torch.no_grad():
+        expected = [model.eval()(**batch).logits for batch in in_batches(sentences(16, seed=1), collate)]
+    assert [type(output).__name__ for output in found] == ["SequenceClassifierOutput"] * 2
+    assert all(torch.equal(output.logits, logits) for output, logits in zip(found, expected, strict=True))
+
+
 @pytest.mark.parametrize("name", ["get_linear_schedule_with_warmup", "get_cosine_schedule_with_warmup"])
 def test_schedules(tmp_path: Path, name: str) -> None:
     make = getattr(transformers, name)

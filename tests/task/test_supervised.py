@@ -199,7 +199,8 @@ def test_an_output_of_transformers_stays_one_on_another_device():
     moved = to_device(output, torch.device("meta"))
     assert type(moved) is SequenceClassifierOutput
     assert moved.keys() == {"loss", "logits"}
-    assert moved.logits.is_meta and moved["logits"].is_meta
+    assert moved.logits.is_meta
+    assert moved["logits"].is_meta
     assert not output.logits.is_meta
 
 
