@@ -414,6 +414,18 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Checksums:
+    """What a fit began with, as checksums of eight hex digits ("": none), by which a script finds out that it begins otherwise."""
+
+    weights: str = ""
+    """Of the first numbers of each trained parameter."""
+    order: str = ""
+    """Of the number of training samples and of the generator that shuffles them."""
+    batches: tuple[str, ...] = ()
+    """Of the first training batches of rank 0, before they are moved to the device."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """A fact of the training that only the engine can see, after `step` updates; `runs.health` judges it.
 
@@ -448,7 +460,7 @@ class RunEnded:
 Event = (
     RunStarted | StepsDone | TimeSpent | Validated | Logged | Saved | Resumed | Changed | StatusChanged | CurvePoint | RaceTrial | CurveEnded
     | TrialStarted | Trial | SearchEnded | SpeedTrial | SpeedSearchEnded | ClipSearchEnded | DecayTrial | DecaySearchEnded | TuneStep
-    | Message | Observed | RunEnded
+    | Message | Checksums | Observed | RunEnded
 )  # fmt: skip
 Emit = Callable[[Event], None]
 
@@ -457,7 +469,7 @@ _TYPES: dict[str, type] = {
     for t in (
         RunStarted, StepsDone, TimeSpent, Validated, Logged, Saved, Resumed, Changed, StatusChanged, CurvePoint, RaceTrial, CurveEnded,
         TrialStarted, Trial, SearchEnded, SpeedTrial, SpeedSearchEnded, ClipSearchEnded, DecayTrial, DecaySearchEnded, TuneStep,
-        Message, Observed, RunEnded,
+        Message, Checksums, Observed, RunEnded,
     )
 }  # fmt: skip
 

@@ -148,6 +148,7 @@ def make_bench(folder: Path, arguments: str, before: str = "", prelude: str = PR
 
 def check(bench: wb.Workbench, run: Any, outcome: Outcome) -> None:
     """The script did what the run did, to the last bit."""
+    assert "Not the run's" not in outcome.said
     every = run.settings.log_every_n_steps
     assert np.array_equal(outcome.losses[::every], run.history["loss"], equal_nan=True)
     assert np.array_equal(outcome.lrs[::every].astype(np.float32), run.history["lr"].astype(np.float32))

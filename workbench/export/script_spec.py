@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from workbench.events import Checksums
 from workbench.export.inputs.collect import (
     NUMBERED,
     TRANSFER,
@@ -45,6 +46,8 @@ class ScriptSpec:
     """The file beside the script with the weights that the run began with; None: there is none."""
     ended_at: int | None
     """The updates after which it was stopped by hand, or by the clock; None: it went its whole length."""
+    checksums: Checksums
+    """Of what the run began with; each is eight hex digits or "", whatever the record holds."""
     by_hand: bool
     stopped_in_validation: bool
     """Whether it was stopped during the validation after an epoch."""

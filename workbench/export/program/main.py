@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 from workbench.export.inputs.collect import Optimizer, quoted
-from workbench.export.program import accumulation, distributed, loaders
+from workbench.export.program import accumulation, checksums, distributed, loaders
 from workbench.export.program.lightning import hooks, log, trainer
 from workbench.export.program.lines import indented
 from workbench.export.program.loop import loop
@@ -40,7 +40,7 @@ def _model(r: ScriptSpec) -> list[str]:
             "if accelerator.num_processes > 1:",
             f'    raise SystemExit("This script trains in one process: {r.single_process_reason}.")',
         ]
-    lines += distributed.process_note(r)
+    lines += [*distributed.process_note(r), *checksums.begun(r)]
     if r.settings.deterministic:
         warns = ", warn_only=True" if r.settings.deterministic == "warn" else ""
         lines.append(f"torch.use_deterministic_algorithms(True{warns})")
@@ -65,7 +65,7 @@ def _model(r: ScriptSpec) -> list[str]:
             "else:",
             '    accelerator.print(f"There is no {start}: it begins with the weights that its code makes, and losses may differ from the run\'s.")',
         ]
-    return [*lines, "if not network.training:", "    network.train()"]
+    return [*lines, *checksums.weights(r), "if not network.training:", "    network.train()"]
 
 
 def _loaded(r: ScriptSpec) -> list[str]:

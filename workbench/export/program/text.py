@@ -13,7 +13,17 @@ from textwrap import dedent
 
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import GIVEN
-from workbench.export.program import accumulation, distributed, loaders, loss, main, names, precision, tbptt
+from workbench.export.program import (
+    accumulation,
+    checksums,
+    distributed,
+    loaders,
+    loss,
+    main,
+    names,
+    precision,
+    tbptt,
+)
 from workbench.export.program.lightning import hooks, log
 from workbench.export.program.optim import (
     learning_rate,
@@ -30,7 +40,7 @@ from workbench.techniques.averaging import swa_first_epoch
 _DATA = "torch.utils.data"
 _IMPORTS = [
     Import("argparse"), Import("contextlib"), Import("dataclasses"), Import("functools"), Import("itertools"), Import("json"),
-    Import("math"), Import("random"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
+    Import("math"), Import("random"), Import("zlib"), Import("collections.abc", "Mapping"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
     Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
     Import("accelerate.utils", "broadcast"), Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
     Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_file"), Import("safetensors.torch", "load_model"),
@@ -75,7 +85,7 @@ def _place(r: ScriptSpec, name: str) -> int:
 def _ours(r: ScriptSpec) -> str:
     """All code that is not the user's, in the names of `GIVEN`."""
     functions = [
-        loaders.datasets(r), distributed.share(r), loaders.workers(r), loaders.counted(r), loaders.make_loader(r), loaders.first_of(r), accumulation.sizes(r), distributed.rounds(r), tbptt.pieces(r),
+        checksums.functions(r), loaders.datasets(r), distributed.share(r), loaders.workers(r), loaders.counted(r), loaders.make_loader(r), loaders.first_of(r), accumulation.sizes(r), distributed.rounds(r), tbptt.pieces(r),
         precision.precision(r), main.compile_calls(r), "" if r.manual else loss.forward(r), schedule.schedule(r),
         learning_rate.set_lr(r), multiple_optimizers.owned(r), multiple_optimizers.toggled(r), manual.manual(r), hooks.moved(r), hooks.outputs_of(r), hooks.clip_gradients(r), hooks.stepper(r), log.log(r),
         weight_averaging.averaging(r), validate.kept(r), validate.evaluation_weights(r), validate.validate(r), early_stopping.stopping(r),
@@ -85,7 +95,7 @@ def _ours(r: ScriptSpec) -> str:
     written = functions[0]
     for before, part in itertools.pairwise(functions):
         written += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
-    head = "\n\n\n".join(part for part in (_config(r, written), learning_rate.changes(r)) if part)
+    head = "\n\n\n".join(part for part in (_config(r, written), learning_rate.changes(r), checksums.run(r)) if part)
     return f"{head}\n\n\n{_rule('the loop')}\n\n\n{written}\n"
 
 
