@@ -32,7 +32,7 @@ from workbench.export.source.capture import CallSite
 from workbench.export.source.source import Sliced, slice_call
 from workbench.export.supported import NOT_NEEDED, REFUSED, REPLAYED, SET, SUPPORTED
 from workbench.export.unsupported import refuse
-from workbench.runs.checkpoints import list_checkpoints
+from workbench.runs.checkpoints import list_checkpoints, mode_of
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
@@ -80,6 +80,7 @@ def script_spec_of(
             threads=max(1, int(header.get("threads") or torch.get_num_threads()) // (ranks // settings.num_nodes)),
             weights=weights,
             checksums=_checksums(run),
+            best=_best(run, settings),
             ended_at=_ended_at(run, settings),
             by_hand=run.status == "stopped",
             stopped_in_validation=_in_a_check(run),
@@ -105,6 +106,14 @@ def _checksums(run: Run) -> Checksums:
     told = next((e for e in run.outline if isinstance(e, Checksums)), Checksums())
     weights, order, *batches = (text if _CHECKSUM.fullmatch(text) else "" for text in (told.weights, told.order, *told.batches[:BATCHES]))
     return Checksums(weights, order, tuple(batches))
+
+
+def _best(run: Run, settings: Settings) -> tuple[str, str] | None:
+    """The metric that chose the run's best checkpoint, if every validation had it, and whether lower is better."""
+    name = settings.monitor or "val_loss"
+    checks = [e.metrics for e in run.outline if isinstance(e, Validated) and not e.asked]
+    there = settings.save_top_k and checks and all(name in metrics for metrics in checks)
+    return (name, mode_of(name, settings.monitor_mode)) if there else None
 
 
 def _ended_at(run: Run, settings: Settings) -> int | None:

@@ -44,6 +44,8 @@ class ScriptSpec:
     """The number of threads of each process."""
     weights: str | None
     """The file beside the script with the weights that the run began with; None: there is none."""
+    best: tuple[str, str] | None
+    """The metric with whose best value the weights are kept, and "min" or "max"; None: there is none."""
     ended_at: int | None
     """The updates after which it was stopped by hand, or by the clock; None: it went its whole length."""
     checksums: Checksums

@@ -89,7 +89,7 @@ def _ours(r: ScriptSpec) -> str:
         precision.precision(r), main.compile_calls(r), "" if r.manual else loss.forward(r), schedule.schedule(r),
         learning_rate.set_lr(r), multiple_optimizers.owned(r), multiple_optimizers.toggled(r), manual.manual(r), hooks.moved(r), hooks.outputs_of(r), hooks.clip_gradients(r), hooks.stepper(r), log.log(r),
         weight_averaging.averaging(r), validate.kept(r), validate.evaluation_weights(r), validate.validate(r), early_stopping.stopping(r),
-        validation_schedule.mean_of(r), main.main(r), _parse(r),
+        validation_schedule.mean_of(r), main.save(), main.main(r), _parse(r),
     ]  # fmt: skip
     functions = [part for part in functions if part]
     written = functions[0]
@@ -333,10 +333,11 @@ def _parse(r: ScriptSpec) -> str:
                 kind, default = type(field.default), field.default
                 parser.add_argument(f"--{field.name}", type=kind, default=default, help="(%(default)s)")
             parser.add_argument("--log_file", help="write a line of JSON for each update to this file")
-            parser.add_argument("--output", help="save the trained weights to this file")
+            output = Path(__file__).with_name(f"{Path(__file__).stem}-output")
+            parser.add_argument("--output", type=Path, default=output, help="the folder for the trained weights (%(default)s)")
             options = vars(parser.parse_args())
-            log_file, output = options.pop("log_file"), options.pop("output")
-            return Config(**options), log_file, output
+            output, log_file = options.pop("output"), options.pop("log_file")
+            return Config(**options), output, log_file
 
 
         if __name__ == "__main__":
