@@ -41,7 +41,7 @@ _DATA = "torch.utils.data"
 _IMPORTS = [
     Import("argparse"), Import("contextlib"), Import("dataclasses"), Import("functools"), Import("itertools"), Import("json"),
     Import("math"), Import("random"), Import("zlib"), Import("collections.abc", "Mapping"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
-    Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
+    Import("tqdm", "tqdm"), Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
     Import("accelerate.utils", "broadcast"), Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
     Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_file"), Import("safetensors.torch", "load_model"),
     *(Import(_DATA, name) for name in ("BatchSampler", "DataLoader", "Dataset", "IterableDataset")),
@@ -333,8 +333,8 @@ def _parse(r: ScriptSpec) -> str:
                 kind, default = type(field.default), field.default
                 parser.add_argument(f"--{field.name}", type=kind, default=default, help="(%(default)s)")
             parser.add_argument("--log_file", help="write a line of JSON for each update to this file")
-            output = Path(__file__).with_name(f"{Path(__file__).stem}-output")
-            parser.add_argument("--output", type=Path, default=output, help="the folder for the trained weights (%(default)s)")
+            folder = Path(__file__).with_name(Path(__file__).stem + "-output")
+            parser.add_argument("--output", type=Path, default=folder, help="the folder for the trained weights (%(default)s)")
             options = vars(parser.parse_args())
             output, log_file = options.pop("output"), options.pop("log_file")
             return Config(**options), output, log_file

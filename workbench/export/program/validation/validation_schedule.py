@@ -91,7 +91,8 @@ def _check(r: ScriptSpec) -> list[str]:
         *(["if last:", *indented(between)] if between else []),
         *_plateaus(r),
         'text = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())',
-        'accelerator.print(f"epoch {epoch}  step {step}  {text}")',
+        "if accelerator.is_main_process:",
+        '    bar.write(f"epoch {epoch}  step {step}  {text}")',
     ]
     doc = "Look at the validation data."
     if r.monitors:
@@ -114,7 +115,8 @@ def after_epoch(r: ScriptSpec) -> list[str]:
     lines += [*_if_due(r, look), *between, *_if_due(r, judged)] if between else _if_due(r, look + judged)
     lines += [
         'text = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())',
-        'accelerator.print(f"epoch {epoch}  {text}")',
+        "if accelerator.is_main_process:",
+        '    bar.write(f"epoch {epoch}  {text}")',
     ]
     return [*lines, *(["if ended:", "    break"] if r.monitors else [])]
 
