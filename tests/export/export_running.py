@@ -84,7 +84,7 @@ class Runner:
         self._count += 1
         there = self.folder / f"{self._count}"
         there.mkdir()
-        argv = [str(script), *options, "--log_file", str(there / "log.jsonl"), "--output", str(there / "weights.pt")]
+        argv = [str(script), *options, "--log_file", str(there / "log.jsonl"), "--output", str(there)]
         usual = {**clean_environment(), **self._environment}
         started = [self._processes.start(*argv, folder=self.folder, environment={**usual, **rank}, leave=True) for rank in ranks]
         said = "".join(text for process in started for text in process.communicate(280))
@@ -108,14 +108,13 @@ class Outcome:
         assert [row["step"] for row in rows] == list(range(len(rows)))
         losses = np.array([row["loss"] for row in rows], dtype=np.float64)
         lrs = np.array([row["lr"] for row in rows])
-        return cls(losses, lrs, torch.load(folder / "weights.pt", weights_only=True), said)
+        return cls(losses, lrs, torch.load(folder / "last.pt", weights_only=True), said)
 
 
 def run_alone(command: Sequence[str], script: Path, folder: Path, *options: str) -> Outcome:
     """Run a script by a command of its own (torchrun, accelerate launch), away from this repository."""
     folder.mkdir(parents=True)
-    log, output = folder / "log.jsonl", folder / "weights.pt"
-    whole = [*command, str(script), *options, "--log_file", str(log), "--output", str(output)]
+    whole = [*command, str(script), *options, "--log_file", str(folder / "log.jsonl"), "--output", str(folder)]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     process = subprocess.Popen(whole, cwd=folder, env=clean_environment(), start_new_session=True, **quiet)
     try:
@@ -148,6 +147,7 @@ def make_bench(folder: Path, arguments: str, before: str = "", prelude: str = PR
 
 def check(bench: wb.Workbench, run: Any, outcome: Outcome) -> None:
     """The script did what the run did, to the last bit."""
+    assert "Not the run's" not in outcome.said
     every = run.settings.log_every_n_steps
     assert np.array_equal(outcome.losses[::every], run.history["loss"], equal_nan=True)
     assert np.array_equal(outcome.lrs[::every].astype(np.float32), run.history["lr"].astype(np.float32))

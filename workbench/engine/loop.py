@@ -117,6 +117,7 @@ class _Fit:
         session, state = self.session, self.session.state
         session.train_mode()
         state.fitting = True
+        self.observations.begin()
         session.timer.begin()
         if not state.resumed:  # drop what the dry run logged; a checkpoint brings what its epoch has logged
             session.hooks.forget()

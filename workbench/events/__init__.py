@@ -50,6 +50,7 @@ from workbench.events.serialization import (
 )
 from workbench.events.training import (
     Changed,
+    Checksums,
     Logged,
     Message,
     Observed,
@@ -72,6 +73,7 @@ __all__ = [
     "BenchEvent",
     "Called",
     "Changed",
+    "Checksums",
     "ClipSearchEnded",
     "Compared",
     "CurveEnded",

@@ -20,6 +20,7 @@ from workbench.events.searches import (
 )
 from workbench.events.training import (
     Changed,
+    Checksums,
     Logged,
     Message,
     Observed,
@@ -36,7 +37,7 @@ from workbench.events.training import (
 Event = (
     RunStarted | StepsDone | TimeSpent | Validated | Logged | Saved | Resumed | Changed | StatusChanged | CurvePoint | RaceTrial | CurveEnded
     | TrialStarted | Trial | SearchEnded | SpeedTrial | SpeedSearchEnded | ClipSearchEnded | DecayTrial | DecaySearchEnded | TuneStep
-    | Message | Observed | RunEnded
+    | Message | Checksums | Observed | RunEnded
 )  # fmt: skip
 Emit = Callable[[Event], None]
 

@@ -210,6 +210,18 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Checksums:
+    """What a fit began with, as checksums of eight hex digits ("": none), by which a script finds out that it begins otherwise."""
+
+    weights: str = ""
+    """Of the first numbers of each trained parameter."""
+    order: str = ""
+    """Of the number of training samples and of the generator that shuffles them."""
+    batches: tuple[str, ...] = ()
+    """Of the first training batches of rank 0, before they are moved to the device."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """A fact of the training that only the engine can see, after `step` updates; `runs.health` judges it.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from torch import Tensor, nn
 
 from workbench._version import __version__
 from workbench.engine.checkpoint.files import opened, peek, tensors_of
+from workbench.engine.data.checksums import BATCHES
 from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
-from workbench.events import Changed, Logged, Message, Resumed, RunStarted, StepsDone, Validated
+from workbench.events import Changed, Checksums, Logged, Message, Resumed, RunStarted, StepsDone, Validated
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Hooks, Metrics
 from workbench.export.inputs.data import data_of, first_batch, layout_of
@@ -30,7 +32,7 @@ from workbench.export.source.capture import CallSite
 from workbench.export.source.source import Sliced, slice_call
 from workbench.export.supported import NOT_NEEDED, REFUSED, REPLAYED, SET, SUPPORTED
 from workbench.export.unsupported import refuse
-from workbench.runs.checkpoints import list_checkpoints
+from workbench.runs.checkpoints import list_checkpoints, mode_of
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
@@ -43,6 +45,8 @@ from workbench.task.summary import ModelSummary
 from workbench.task.supervised import Supervised
 from workbench.techniques import limits
 from workbench.techniques.averaging import has_batch_norm
+
+_CHECKSUM = re.compile("[0-9a-f]{8}")
 
 
 def script_spec_of(
@@ -75,6 +79,8 @@ def script_spec_of(
             ranks=ranks,
             threads=max(1, int(header.get("threads") or torch.get_num_threads()) // (ranks // settings.num_nodes)),
             weights=weights,
+            checksums=_checksums(run),
+            best=_best(run, settings),
             ended_at=_ended_at(run, settings),
             by_hand=run.status == "stopped",
             stopped_in_validation=_in_a_check(run),
@@ -93,6 +99,21 @@ def script_spec_of(
         )
     refuse(spec)
     return spec
+
+
+def _checksums(run: Run) -> Checksums:
+    """What the run began with, as far as the record has it and it is a checksum: a record may come from anybody."""
+    told = next((e for e in run.outline if isinstance(e, Checksums)), Checksums())
+    weights, order, *batches = (text if _CHECKSUM.fullmatch(text) else "" for text in (told.weights, told.order, *told.batches[:BATCHES]))
+    return Checksums(weights, order, tuple(batches))
+
+
+def _best(run: Run, settings: Settings) -> tuple[str, str] | None:
+    """The metric that chose the run's best checkpoint, if every validation had it, and whether lower is better."""
+    name = settings.monitor or "val_loss"
+    checks = [e.metrics for e in run.outline if isinstance(e, Validated) and not e.asked]
+    there = settings.save_top_k and checks and all(name in metrics for metrics in checks)
+    return (name, mode_of(name, settings.monitor_mode)) if there else None
 
 
 def _ended_at(run: Run, settings: Settings) -> int | None:

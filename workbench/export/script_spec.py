@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from workbench.events import Checksums
 from workbench.export.inputs.collect import (
     NUMBERED,
     TRANSFER,
@@ -43,8 +44,12 @@ class ScriptSpec:
     """The number of threads of each process."""
     weights: str | None
     """The file beside the script with the weights that the run began with; None: there is none."""
+    best: tuple[str, str] | None
+    """The metric with whose best value the weights are kept, and "min" or "max"; None: there is none."""
     ended_at: int | None
     """The updates after which it was stopped by hand, or by the clock; None: it went its whole length."""
+    checksums: Checksums
+    """Of what the run began with; each is eight hex digits or "", whatever the record holds."""
     by_hand: bool
     stopped_in_validation: bool
     """Whether it was stopped during the validation after an epoch."""

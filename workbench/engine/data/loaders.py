@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import DataLoader
 
+from workbench.engine.data.checksums import BATCHES, checksum, of_batch
 from workbench.engine.data.first_batches import close_workers, first_batches
 from workbench.engine.data.resumable_loader import ResumableLoader
 from workbench.engine.distributed.process_group import ProcessGroup
@@ -53,6 +55,8 @@ class Loaders:
             raise TaskError(f"limit_train_batches={settings.limit_train_batches!r}: no batch is left to train on.")
         self._given, self._whole = 0, False
         """For data without a length: the batches of the last whole epoch, or of the first one so far."""
+        self.checksums: list[str] | None = None
+        """The checksums of the first training batches; None: none are taken."""
         self._val: ResumableLoader | None = None
         self._before_check: dict[str, Any] | None = None
         """The position of the validation data when the present validation began; None: none is running."""
@@ -97,8 +101,16 @@ class Loaders:
             reading.set_epoch(self.epoch)
         self._current, self._placed = reading, None
         batches = reading.batches(count)
+        if self.checksums is not None and not self.checksums:
+            batches = itertools.chain(self._noted(self.checksums, batches), batches)
         batches = self.split(batches if count is not None else self._counted(batches, begun))
         return batches if self.settings.truncated_bptt_steps is None else self._pieces_of(batches, left_out)
+
+    def _noted(self, checksums: list[str], batches: Iterator[Any]) -> Iterator[Any]:
+        """The first batches, whose checksums are kept; the others are not looked at."""
+        for batch in itertools.islice(batches, BATCHES):
+            checksums.append(of_batch(batch))
+            yield batch
 
     def samples(self) -> int | None:
         """The number of samples in the training batch that was read last; None where it is unknown."""
@@ -233,6 +245,15 @@ class Loaders:
     def length(self) -> int | None:
         """The training loader's length now; None: it has none, or an epoch continues at another batch size."""
         return batches_in(self._train.loader) if self._current is self._train else None
+
+    def order_checksum(self) -> str:
+        """The checksum of the number of samples and of the generator that shuffles them; "" for data without a length.
+
+        It is that of the beginning only before the first pass.
+        """
+        loader = self._train.loader
+        count = number_of_samples(loader)
+        return checksum([count, loader.generator.get_state()]) if count and loader.generator is not None else ""
 
     @property
     def order_read(self) -> tuple[int, int] | None:

@@ -1,6 +1,6 @@
-"""Observes what only the engine can see of a fit's health.
+"""Observes what only the engine can see of a fit: what it begins with, and its health.
 
-These are modules in evaluation mode, a data order that repeats, calls in the user's code that make training wait, and
+The latter are modules in evaluation mode, a data order that repeats, calls in the user's code that make training wait, and
 options of the training loader that cost time.
 """
 
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torch import nn
 
+from workbench.engine.data.checksums import BATCHES, of_weights
 from workbench.engine.metrics.flush import emit_message
 from workbench.engine.session import Session
-from workbench.events import Emit, Observed
+from workbench.events import Checksums, Emit, Observed
 from workbench.instruments.slow_calls import SlowCalls, has_compiled
 
 TIMED = range(20, 23)
@@ -35,6 +37,22 @@ class Observations:
         self._repeats = False
         self._updates = 0
         self._calls = None if session.weights.sharded else SlowCalls()
+        self._checksums: Checksums | None = None
+        """What is known so far of the beginning; None: it is not looked at, or it has been emitted."""
+
+    def begin(self) -> None:
+        """Take the checksums of what a fit begins with, on rank 0: the weights here, the first batches when they are read."""
+        session = self._session
+        if session.ranks.first and not session.state.resumed:
+            session.data.checksums = []
+            weights = "" if session.weights.sharded else of_weights(session.task.trained_modules.values())
+            self._checksums = Checksums(weights, session.data.order_checksum())
+
+    def _emit_checksums(self) -> None:
+        session, found = self._session, self._checksums
+        if found is not None:
+            self._checksums = None
+            self._emit(replace(found, batches=tuple(session.data.checksums or ())))
 
     def update(self) -> contextlib.AbstractContextManager[object]:
         """Surrounds an update: in a few of them the calls of the user's code are timed."""
@@ -51,6 +69,8 @@ class Observations:
         if self._updates == 1:
             for option in session.data.slow_options():
                 emit_message(session, self._emit, Observed(state.step, state.epoch, "loader_option", option))
+        if self._updates == BATCHES:
+            self._emit_checksums()
         if self._updates == TIMED.stop - 1 and self._calls is not None and (slow := self._calls.found()):
             emit_message(session, self._emit, Observed(state.step, state.epoch, "slow_calls", slow[:MOST]))
         self._training = session.task.model.training
@@ -62,6 +82,7 @@ class Observations:
 
     def after_pass(self) -> None:
         """Compare the order of the samples with the pass before, where it should differ."""
+        self._emit_checksums()
         session, before = self._session, self._order
         self._order = session.data.order_read
         limited = session.settings.overfit_batches or session.settings.fast_dev_run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from workbench.export.program import distributed, loaders, precision, tbptt
+from workbench.export.program import checksums, distributed, loaders, precision, tbptt
 from workbench.export.program import loss as block_loss
 from workbench.export.program.lightning import hooks
 from workbench.export.program.lines import indented
@@ -30,7 +30,7 @@ def sizes(r: ScriptSpec) -> str:
 
 def head(r: ScriptSpec) -> list[str]:
     """The head of the loop over an epoch's updates."""
-    batches = "loader" if not r.limits else loaders.first(r.train, "loader", "limit")
+    batches = checksums.batches(r, "loader" if not r.limits else loaders.first(r.train, "loader", "limit"))
     if r.tbptt:
         batches = tbptt.stream(r, batches)
     elif r.uses_batch_idx:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 from workbench.export.inputs.collect import Data
-from workbench.export.program import distributed
+from workbench.export.program import checksums, distributed
 from workbench.export.program.lines import call, indented
 from workbench.export.script_spec import ScriptSpec
 from workbench.techniques.limits import is_whole
@@ -136,6 +136,7 @@ def make_loader(r: ScriptSpec) -> str:
             lines += ["if generator is None:", f"    generator = {seeded}"]
     else:
         lines.append(f"generator = {seeded}")
+    lines += checksums.order(r, mixed=r.val in samples)
     lines += _batches(r, samples, options)
     if r.settings.num_workers:
         lines += [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workbench.export.program import accumulation
 from workbench.export.program.lightning import hooks
-from workbench.export.program.lines import indented
+from workbench.export.program.lines import call, indented
 from workbench.export.program.optim import weight_averaging
 from workbench.export.program.update import (
     counts_taken,
@@ -26,6 +26,7 @@ def loop(r: ScriptSpec) -> list[str]:
         "if log:",
         "    log.unlink(missing_ok=True)",
     ]
+    lines += _bar(r)
     begun = ["step", *([] if _ends_by_epochs(r) else ["epoch"]), *(["updates"] if counts_taken(r) else [])]
     lines.append(f"{' = '.join(begun)} = 0")
     if counts_turns(r):
@@ -39,7 +40,16 @@ def loop(r: ScriptSpec) -> list[str]:
         lines += ["for epoch in range(config.max_epochs):", *indented(epoch)]
     else:
         lines += [f"while {_goes_on(r)}:", *indented([*epoch, "epoch += 1"])]
-    return [*lines, *hooks.called(r, "on_train_end")]
+    return [*lines, "bar.close()", *hooks.called(r, "on_train_end")]
+
+
+def _bar(r: ScriptSpec) -> list[str]:
+    """The lines that make the progress bar: rank 0 alone has one, and only on a terminal (tqdm's `disable=None`)."""
+    known, updates = accumulation.updates_in_epoch(r), None if r.max_steps is None else "config.max_steps"
+    if r.max_epochs is not None and known is not None and r.windows is None:
+        epochs = f"config.max_epochs * {known}"
+        updates = epochs if updates is None else f"min({updates}, {epochs})"
+    return call("bar = ", "tqdm", [f"total={updates}", "disable=None if accelerator.is_main_process else True"], 4)
 
 
 def _ends_by_epochs(r: ScriptSpec) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from textwrap import dedent
 
 from workbench.export.inputs.collect import Optimizer, quoted
-from workbench.export.program import accumulation, distributed, loaders
+from workbench.export.program import accumulation, checksums, distributed, loaders
 from workbench.export.program.lightning import hooks, log, trainer
 from workbench.export.program.lines import indented
 from workbench.export.program.loop import loop
 from workbench.export.program.optim import manual, multiple_optimizers, weight_averaging
 from workbench.export.program.optim import schedule as block_schedule
 from workbench.export.program.update import schedulers, set_lr
-from workbench.export.program.validation import early_stopping
+from workbench.export.program.validation import best, early_stopping
 from workbench.export.script_spec import ScriptSpec
 
 
@@ -20,7 +20,7 @@ def main(r: ScriptSpec) -> str:
     """The whole function."""
     parts = [_model(r), _data(r), _optimizer(r), loop(r), _end(r)]
     body = "\n\n".join("\n".join(indented(lines)) for lines in parts)
-    return f"def main(config, log_file=None, output=None):\n{body}"
+    return f"def main(config, output, log_file=None):\n{body}"
 
 
 # ---- set-up -----------------------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ def _model(r: ScriptSpec) -> list[str]:
             "if accelerator.num_processes > 1:",
             f'    raise SystemExit("This script trains in one process: {r.single_process_reason}.")',
         ]
-    lines += distributed.process_note(r)
+    lines += [*distributed.process_note(r), *checksums.begun(r)]
     if r.settings.deterministic:
         warns = ", warn_only=True" if r.settings.deterministic == "warn" else ""
         lines.append(f"torch.use_deterministic_algorithms(True{warns})")
@@ -65,7 +65,7 @@ def _model(r: ScriptSpec) -> list[str]:
             "else:",
             '    accelerator.print(f"There is no {start}: it begins with the weights that its code makes, and losses may differ from the run\'s.")',
         ]
-    return [*lines, "if not network.training:", "    network.train()"]
+    return [*lines, *checksums.weights(r), "if not network.training:", "    network.train()"]
 
 
 def _loaded(r: ScriptSpec) -> list[str]:
@@ -289,11 +289,15 @@ def _updates(r: ScriptSpec) -> str:
 # ---- the end ----------------------------------------------------------------------------------------------------
 
 
-def _saved(r: ScriptSpec) -> list[str]:
-    if not r.trains_loss:
-        return [f"torch.save({r.weights_of}.state_dict(), output)"]
-    own = f'{{f"{r.loss_prefix}{{name}}": value for name, value in loss_function.state_dict().items()}}'
-    return [f"torch.save({r.weights_of}.state_dict() | {own}, output)"]
+def save() -> str:
+    """A function that writes weights."""
+    return dedent('''\
+        def save(accelerator, weights, path):
+            """Write weights, whole or not at all."""
+            if accelerator.is_main_process:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                torch.save(weights, path.with_suffix(".part"))
+                path.with_suffix(".part").replace(path)''')
 
 
 def _end(r: ScriptSpec) -> list[str]:
@@ -301,8 +305,7 @@ def _end(r: ScriptSpec) -> list[str]:
         *weight_averaging.handed_over(r),
         *(["optimizer.eval()"] if r.schedule_free else []),
         *hooks.called(r, "on_fit_end"),
-        "if output and accelerator.is_main_process:",
-        *indented(_saved(r)),
+        best.saved(r, "last"),
         *r.teardown,
         "accelerator.end_training()" if r.single_process_reason else "accelerator.wait_for_everyone()",
     ]

@@ -13,7 +13,17 @@ from textwrap import dedent
 
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import GIVEN
-from workbench.export.program import accumulation, distributed, loaders, loss, main, names, precision, tbptt
+from workbench.export.program import (
+    accumulation,
+    checksums,
+    distributed,
+    loaders,
+    loss,
+    main,
+    names,
+    precision,
+    tbptt,
+)
 from workbench.export.program.lightning import hooks, log
 from workbench.export.program.optim import (
     learning_rate,
@@ -30,8 +40,8 @@ from workbench.techniques.averaging import swa_first_epoch
 _DATA = "torch.utils.data"
 _IMPORTS = [
     Import("argparse"), Import("contextlib"), Import("dataclasses"), Import("functools"), Import("itertools"), Import("json"),
-    Import("math"), Import("random"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
-    Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
+    Import("math"), Import("random"), Import("zlib"), Import("collections.abc", "Mapping"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
+    Import("tqdm", "tqdm"), Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
     Import("accelerate.utils", "broadcast"), Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
     Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_file"), Import("safetensors.torch", "load_model"),
     *(Import(_DATA, name) for name in ("BatchSampler", "DataLoader", "Dataset", "IterableDataset")),
@@ -75,17 +85,17 @@ def _place(r: ScriptSpec, name: str) -> int:
 def _ours(r: ScriptSpec) -> str:
     """All code that is not the user's, in the names of `GIVEN`."""
     functions = [
-        loaders.datasets(r), distributed.share(r), loaders.workers(r), loaders.counted(r), loaders.make_loader(r), loaders.first_of(r), accumulation.sizes(r), distributed.rounds(r), tbptt.pieces(r),
+        checksums.functions(r), loaders.datasets(r), distributed.share(r), loaders.workers(r), loaders.counted(r), loaders.make_loader(r), loaders.first_of(r), accumulation.sizes(r), distributed.rounds(r), tbptt.pieces(r),
         precision.precision(r), main.compile_calls(r), "" if r.manual else loss.forward(r), schedule.schedule(r),
         learning_rate.set_lr(r), multiple_optimizers.owned(r), multiple_optimizers.toggled(r), manual.manual(r), hooks.moved(r), hooks.outputs_of(r), hooks.clip_gradients(r), hooks.stepper(r), log.log(r),
         weight_averaging.averaging(r), validate.kept(r), validate.evaluation_weights(r), validate.validate(r), early_stopping.stopping(r),
-        validation_schedule.mean_of(r), main.main(r), _parse(r),
+        validation_schedule.mean_of(r), main.save(), main.main(r), _parse(r),
     ]  # fmt: skip
     functions = [part for part in functions if part]
     written = functions[0]
     for before, part in itertools.pairwise(functions):
         written += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
-    head = "\n\n\n".join(part for part in (_config(r, written), learning_rate.changes(r)) if part)
+    head = "\n\n\n".join(part for part in (_config(r, written), learning_rate.changes(r), checksums.run(r)) if part)
     return f"{head}\n\n\n{_rule('the loop')}\n\n\n{written}\n"
 
 
@@ -323,10 +333,11 @@ def _parse(r: ScriptSpec) -> str:
                 kind, default = type(field.default), field.default
                 parser.add_argument(f"--{field.name}", type=kind, default=default, help="(%(default)s)")
             parser.add_argument("--log_file", help="write a line of JSON for each update to this file")
-            parser.add_argument("--output", help="save the trained weights to this file")
+            folder = Path(__file__).with_name(Path(__file__).stem + "-output")
+            parser.add_argument("--output", type=Path, default=folder, help="the folder for the trained weights (%(default)s)")
             options = vars(parser.parse_args())
-            log_file, output = options.pop("log_file"), options.pop("output")
-            return Config(**options), log_file, output
+            output, log_file = options.pop("output"), options.pop("log_file")
+            return Config(**options), output, log_file
 
 
         if __name__ == "__main__":

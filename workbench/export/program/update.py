@@ -24,7 +24,7 @@ def update(r: ScriptSpec) -> list[str]:
     else:
         lines = _step(r, "parameters")
     after = [*_after_step(r), *hooks.batch_ended(r)]
-    return [*changed(r), *lines, *_log(r), *_recorded(r), "step += 1", *_counted(r), *after]
+    return [*changed(r), *lines, *_log(r), *_recorded(r), "step += 1", *_shown(), *_counted(r), *after]
 
 
 def _step(r: ScriptSpec, parameters: str) -> list[str]:
@@ -116,6 +116,11 @@ def _log(r: ScriptSpec) -> list[str]:
         '    with log.open("a") as file:',
         "        print(json.dumps(row), file=file)",
     ]
+
+
+def _shown() -> list[str]:
+    """The lines that move the progress bar, or now and then print a line where there is none."""
+    return ["bar.update()", "if bar.disable and step % 100 == 0:", '    accelerator.print(f"step {step}  loss {loss.item():.4f}")']
 
 
 def _recorded(r: ScriptSpec) -> list[str]:

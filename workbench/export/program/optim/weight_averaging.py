@@ -7,6 +7,7 @@ from textwrap import dedent
 from workbench.export.program import distributed, loaders, precision
 from workbench.export.program.lightning import hooks
 from workbench.export.program.lines import call, indented
+from workbench.export.program.validation import best
 from workbench.export.script_spec import ScriptSpec
 
 
@@ -190,6 +191,7 @@ def validated(r: ScriptSpec, validate: str) -> list[str]:
         "    with average.in_place():",
         *indented(indented(_refreshed(r))),
         f"        averages = {validate}",
+        *indented(indented(best.kept(r, averaged=True))),
         '    scores |= {f"{name}_averaged": value for name, value in averages.items()}',
     ]
 

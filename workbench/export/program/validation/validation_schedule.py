@@ -9,7 +9,7 @@ from workbench.export.program.lightning import hooks
 from workbench.export.program.lines import indented, only, when
 from workbench.export.program.optim import weight_averaging
 from workbench.export.program.update import schedulers
-from workbench.export.program.validation import validate
+from workbench.export.program.validation import best, validate
 from workbench.export.script_spec import ScriptSpec, at
 from workbench.techniques.limits import is_whole
 
@@ -21,7 +21,7 @@ def counts_looks(r: ScriptSpec) -> bool:
 
 def begun(r: ScriptSpec) -> list[str]:
     """The lines before the first epoch."""
-    lines = ["ended = False"] if r.monitors else []
+    lines = [*(["ended = False"] if r.monitors else []), *best.begun(r)]
     lines += ["looks = itertools.count(1)  # the checks, numbered"] if counts_looks(r) else []
     if r.validates_in_epoch:
         lines += ["looked = None  # the update after which the last check was"] if r.may_skip_updates else []
@@ -84,13 +84,15 @@ def _check(r: ScriptSpec) -> list[str]:
     scores = "mean_of(losses)" if r.monitors_train_loss else '{"loss": float(loss)}'
     between = hooks.epoch_ended(r)
     lines = [
+        *(["nonlocal best"] if r.best is not None else []),
         *(["nonlocal looked", "looked = step"] if r.may_skip_updates else []),
         f"scores = {scores}",
         *_look(r),
         *(["if last:", *indented(between)] if between else []),
         *_plateaus(r),
         'text = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())',
-        'accelerator.print(f"epoch {epoch}  step {step}  {text}")',
+        "if accelerator.is_main_process:",
+        '    bar.write(f"epoch {epoch}  step {step}  {text}")',
     ]
     doc = "Look at the validation data."
     if r.monitors:
@@ -113,7 +115,8 @@ def after_epoch(r: ScriptSpec) -> list[str]:
     lines += [*_if_due(r, look), *between, *_if_due(r, judged)] if between else _if_due(r, look + judged)
     lines += [
         'text = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())',
-        'accelerator.print(f"epoch {epoch}  {text}")',
+        "if accelerator.is_main_process:",
+        '    bar.write(f"epoch {epoch}  {text}")',
     ]
     return [*lines, *(["if ended:", "    break"] if r.monitors else [])]
 
@@ -172,7 +175,7 @@ def _look(r: ScriptSpec) -> list[str]:
     if not r.validates:
         return []
     call = _call(r, _limited(r, "val_loader"))
-    validated = [f"scores |= {call}"]
+    validated = [f"scores |= {call}", *best.kept(r)]
     if r.schedule_free:
         validated = ["with evaluation_weights(optimizer):", *indented(validated)]
     return [*hooks.check_begins(r), *validated, *weight_averaging.validated(r, call)]

@@ -1,0 +1,88 @@
+"""Checksums of a fit's beginning: equal for equal contents, whatever holds them, and taken of the first batches alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import workbench as wb
+from workbench.engine.data.checksums import BATCHES, checksum, of_batch, of_weights
+from workbench.events import Checksums
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+HOLDING = {
+    "tuple": lambda x: (x, x * 2),
+    "list in a dict": lambda x: {"a": [x], "b": {"c": x * 2}},
+    "named tuple": lambda x: Pair(x, x * 2),
+    "texts beside": lambda x: [["one", "two"], x],
+    "numbers": lambda x: {"n": float(x.sum())},
+    "unknown objects beside": lambda x: [object(), x],
+}
+
+
+@pytest.mark.parametrize("name", HOLDING)
+def test_it_follows_the_values(name: str) -> None:
+    made = HOLDING[name]
+    assert checksum(made(X)) == checksum(made(X.clone())) != checksum(made(X + 1))
+    assert len(checksum(made(X))) == 8
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.bfloat16, torch.int8, torch.complex64, torch.float64])
+def test_it_reads_every_type_and_layout(kind: torch.dtype) -> None:
+    value = X.to(kind)
+    assert checksum(value.t()) == checksum(value.t().contiguous())
+    assert checksum(value[0, 1]) == checksum(value[0, 1].clone()) != ""
+
+
+@pytest.mark.parametrize("value", [object(), None, [], {"a": object()}, X.to_sparse(), torch.nested.nested_tensor([X, X[:1]])])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_what_cannot_be_read_has_none(value: Any) -> None:
+    assert of_batch(value) == ""
+
+
+def test_parameters_without_values_are_left_out() -> None:
+    lazy, dense = nn.LazyLinear(3), nn.Linear(2, 2)
+    assert of_weights([lazy, dense]) == of_weights([dense]) != ""
+
+
+class Counting(torch.utils.data.Dataset[Any]):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((3,), float(index)), index % 2
+
+
+def test_a_fit_records_them_once_and_looks_at_the_first_batches_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Any] = []
+    monkeypatch.setattr("workbench.engine.data.loaders.of_batch", lambda batch: looked.append(batch) or "01234567")
+    bench = wb.Workbench(nn.Linear(3, 2), train=Counting(), loss=F.cross_entropy, root=tmp_path, max_epochs=2, batch_size=8)
+    run = bench.fit().result()
+    (told,) = [e for e in run.events if isinstance(e, Checksums)]
+    assert len(looked) == len(told.batches) == BATCHES
+    assert told.weights
+    assert told.order
+    bench.fit(start="continue", max_epochs=3).result()
+    assert len(looked) == BATCHES
+    bench.close()
+
+
+def test_an_epoch_of_one_batch(tmp_path: Path) -> None:
+    bench = wb.Workbench(nn.Linear(3, 2), train=Counting(), loss=F.cross_entropy, root=tmp_path, max_epochs=3, batch_size=40)
+    (told,) = [e for e in bench.fit().result().events if isinstance(e, Checksums)]
+    assert len(told.batches) == 1
+    bench.close()

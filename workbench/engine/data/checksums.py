@@ -1,0 +1,57 @@
+"""Checksums of what a fit begins with, by which an exported script finds out that it begins with something else."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+BATCHES = 2
+"""How many training batches have a checksum."""
+_NUMBERS = 1000
+"""How many numbers of each parameter the checksum of the weights is of."""
+
+
+def of_weights(modules: Iterable[nn.Module]) -> str:
+    """The checksum of the parameters' first numbers; "": they have none that can be read here."""
+    try:
+        return checksum([p.data.flatten()[:_NUMBERS] for module in modules for p in module.parameters()])
+    except Exception:  # noqa: BLE001 - a parameter may be quantized, or of a class of the user's
+        return ""
+
+
+def of_batch(batch: Any) -> str:
+    """The checksum of a batch; "": it has nothing that can be read here."""
+    try:
+        return checksum(batch)
+    except Exception:  # noqa: BLE001 - a tensor may be sparse or nested, and a mapping the user's own
+        return ""
+
+
+def checksum(value: Any) -> str:
+    """Eight hex digits over the tensors, texts and numbers in a value; "" where it has none.
+
+    Other objects are left out.
+    """
+    crc = _crc(value, 0)
+    return f"{crc:08x}" if crc else ""
+
+
+def _crc(value: Any, crc: int) -> int:
+    """Continue the checksum `crc`. Scripts have the same function (`export/program/checksums.py`)."""
+    if isinstance(value, Tensor):
+        return zlib.crc32(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy(), crc)
+    if isinstance(value, str | int | float):
+        return zlib.crc32(str(value).encode(), crc)
+    parts = vars(value) if dataclasses.is_dataclass(value) else value
+    if isinstance(parts, Mapping):
+        parts = parts.values()
+    elif not isinstance(parts, list | tuple):
+        parts = ()
+    for part in parts:
+        crc = _crc(part, crc)
+    return crc
