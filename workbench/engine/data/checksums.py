@@ -44,7 +44,7 @@ def checksum(value: Any) -> str:
 def _crc(value: Any, crc: int) -> int:
     """Continue the checksum `crc`. Scripts have the same function (`export/program/checksums.py`)."""
     if isinstance(value, Tensor):
-        return zlib.crc32(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy(), crc)
+        return zlib.crc32(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data, crc)
     if isinstance(value, str | int | float):
         return zlib.crc32(str(value).encode(), crc)
     parts = vars(value) if dataclasses.is_dataclass(value) else value
