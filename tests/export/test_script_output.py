@@ -38,6 +38,7 @@ OWN = (
 MONITORED = {
     "the loss": (PAIR, ""),
     "a metric that grows": (f"{PAIR}, {RIGHT}, monitor='val_accuracy'", ""),
+    "the later of equal values": (f"{PAIR}, metrics={{'accuracy': lambda output, y: (y >= 0).float()}}, monitor='val_accuracy'", ""),
     "within epochs": (f"{PAIR}, val_check_interval=2, early_stopping='val_loss'", ""),
     "averaged weights": (f"{PAIR}, monitor='val_loss_averaged', weight_averaging='ema', ema_decay=0.5", ""),
     "a LightningModule's metric": ("Own(), train=(x, y), val=(x[:40], y[:40]), max_epochs=4, monitor='val_accuracy'", OWN),
@@ -74,4 +75,9 @@ def test_the_usual_folder_lies_beside_the_script(tmp_path: Path) -> None:
     saved = script.parent / "digits-output"
     assert [path.name for path in saved.iterdir()] == ["last.pt"]
     assert same(torch.load(saved / "last.pt", weights_only=True), bench.model.state_dict())
+    # Where nothing can be saved, it says so before it trains.
+    command = [sys.executable, str(script), "--output", str(script)]
+    failed = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True)
+    assert "FileExistsError" in failed.stderr
+    assert "epoch" not in failed.stdout
     bench.close()

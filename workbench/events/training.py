@@ -214,7 +214,7 @@ class Checksums:
     """What a fit began with, as checksums of eight hex digits ("": none), by which a script finds out that it begins otherwise."""
 
     weights: str = ""
-    """Of the first numbers of each trained parameter."""
+    """Of the first numbers of each parameter of the trained modules."""
     order: str = ""
     """Of the number of training samples and of the generator that shuffles them."""
     batches: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import workbench as wb
-from workbench.engine.data.checksums import BATCHES, checksum, of_batch, of_weights
+from workbench.engine.data.checksums import BATCHES, FIRST, checksum, of_batch, of_weights
 from workbench.events import Checksums
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -50,6 +50,17 @@ def test_it_reads_every_type_and_layout(kind: torch.dtype) -> None:
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_what_cannot_be_read_has_none(value: Any) -> None:
     assert of_batch(value) == ""
+
+
+def test_a_large_batch_is_read_in_part() -> None:
+    large = torch.zeros(FIRST + 10)
+    other = large.clone()
+    other[-1] = 1
+    assert checksum(large) == checksum(other) != checksum(large[:-1])
+
+
+def test_paths_do_not_count() -> None:
+    assert checksum({"x": X, "path": "/here/1.png"}) == checksum({"x": X, "path": "/there/1.png"})
 
 
 def test_parameters_without_values_are_left_out() -> None:

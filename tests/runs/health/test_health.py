@@ -43,7 +43,7 @@ def started(memory: int | None = None, layers: tuple[str, ...] = LAYERS, supervi
 
 def steps(
     loss: Sequence[float] | NDArray[np.float64], at: int = 0, norm: Any = None, clipped: Any = None, layers: Any = None, *, seconds: float = 1.0,
-    waited: float = 0.0, memory: int | None = None, skipped: Any = None, samples: Any = None, **more: Any,
+    waited: float = 0.0, memory: int | None = None, skipped: Any = None, **more: Any,
 ) -> StepsDone:  # fmt: skip
     """One flush; `norm` and `clipped` of all rows alike, or one by one."""
     n = len(loss)
@@ -53,7 +53,7 @@ def steps(
             columns[name] = pack(np.broadcast_to(np.asarray(values, np.float32), n))
     if layers is not None:
         columns["layer_norms"] = pack(np.broadcast_to(np.asarray(layers, np.float32), (n, np.shape(layers)[-1])))
-    return StepsDone(at, 1, n, 0, seconds, columns, waited=waited, memory=memory, samples=samples)
+    return StepsDone(at, 1, n, 0, seconds, columns, waited=waited, memory=memory)
 
 
 def falling(n: int, at: int = 0) -> list[float]:
@@ -301,13 +301,13 @@ def test_it_is_the_same_however_the_flushes_fall(rows: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_short_run_that_diverged_is_found_however_the_flushes_fall(seed: int) -> None:
     edges = np.unique(np.random.default_rng(seed).integers(1, len(CHAOS), 8))
-    flushes = [steps(part, at, samples=64 * len(part)) for at, part in zip([0, *edges], np.split(CHAOS, edges), strict=True)]
+    flushes = [steps(part, at) for at, part in zip([0, *edges], np.split(CHAOS, edges), strict=True)]
     found = only(started(supervised=True), *flushes, RunEnded("finished", len(CHAOS), 1.0))
     assert (found.trouble, found.text) == ("diverged", "the loss has risen from 2.5 to 1604 from update 1 on, and is 16 now")
 
 
 def test_a_run_of_a_few_updates_that_diverged_says_so_at_its_end() -> None:
-    few = steps(CHAOS[:5], samples=320)
+    few = steps(CHAOS[:5])
     assert said(started(), few) == []
     assert only(started(), few, RunEnded("finished", 5, 1.0)).trouble == "diverged"
     assert said(started(), steps(falling(5)), RunEnded("finished", 5, 1.0)) == []
@@ -333,7 +333,7 @@ def test_a_loss_that_runs_away_and_stays_finite() -> None:
     rng = np.random.default_rng(0)
     easy = np.concatenate([[1e-4], rng.chisquare(1, 200)]).tolist()
     for at in (1, 10, 201):  # of a sample each
-        assert said(started(), *(steps(easy[i : i + at], i, samples=at) for i in range(0, 201, at))) == []
+        assert said(started(batch_size=1), *(steps(easy[i : i + at], i) for i in range(0, 201, at))) == []
     assert said(started(), steps([0.7] * 50), steps([30.0] * 100, 50, **{"loss.0": 1.0, "loss.1": 1.0})) == []
 
 

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 BATCHES = 2
 """How many training batches have a checksum."""
+FIRST = 100_000
+"""How many numbers of each tensor, and parts of each list, are read: a batch may have gigabytes."""
 _NUMBERS = 1000
-"""How many numbers of each parameter the checksum of the weights is of."""
+"""The same of each parameter."""
 
 
 def of_weights(modules: Iterable[nn.Module]) -> str:
-    """The checksum of the parameters' first numbers; "": they have none that can be read here."""
+    """The checksum of the parameters' first numbers; "" if one of them cannot be read."""
     try:
         return checksum([p.data.flatten()[:_NUMBERS] for module in modules for p in module.parameters()])
     except Exception:  # noqa: BLE001 - a parameter may be quantized, or of a class of the user's
@@ -25,7 +27,7 @@ def of_weights(modules: Iterable[nn.Module]) -> str:
 
 
 def of_batch(batch: Any) -> str:
-    """The checksum of a batch; "": it has nothing that can be read here."""
+    """The checksum of a batch; "" if it has nothing that can be read."""
     try:
         return checksum(batch)
     except Exception:  # noqa: BLE001 - a tensor may be sparse or nested, and a mapping the user's own
@@ -33,9 +35,9 @@ def of_batch(batch: Any) -> str:
 
 
 def checksum(value: Any) -> str:
-    """Eight hex digits over the tensors, texts and numbers in a value; "" where it has none.
+    """Eight hex digits over the tensors and numbers in a value, of each tensor its shape and first numbers; "" where it has none.
 
-    Other objects are left out.
+    Other objects are left out, also texts: a path in a batch may be another one on each machine.
     """
     crc = _crc(value, 0)
     return f"{crc:08x}" if crc else ""
@@ -44,14 +46,17 @@ def checksum(value: Any) -> str:
 def _crc(value: Any, crc: int) -> int:
     """Continue the checksum `crc`. Scripts have the same function (`export/program/checksums.py`)."""
     if isinstance(value, Tensor):
-        return zlib.crc32(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data, crc)
-    if isinstance(value, str | int | float):
+        if not value.numel():
+            return crc
+        crc = zlib.crc32(str(tuple(value.shape)).encode(), crc)
+        return zlib.crc32(value.detach().flatten()[:FIRST].cpu().contiguous().view(torch.uint8).numpy().data, crc)
+    if isinstance(value, int | float):
         return zlib.crc32(str(value).encode(), crc)
     parts = vars(value) if dataclasses.is_dataclass(value) else value
     if isinstance(parts, Mapping):
         parts = parts.values()
-    elif not isinstance(parts, list | tuple):
-        parts = ()
+    else:
+        parts = parts[:FIRST] if isinstance(parts, list | tuple) else ()
     for part in parts:
         crc = _crc(part, crc)
     return crc

@@ -25,6 +25,9 @@ def loop(r: ScriptSpec) -> list[str]:
         "log = Path(log_file) if log_file and accelerator.is_main_process else None",
         "if log:",
         "    log.unlink(missing_ok=True)",
+        "if accelerator.is_main_process:",
+        "    output.mkdir(parents=True, exist_ok=True)",
+        *(f'    (output / "{name}.pt").unlink(missing_ok=True)' for name in ("last", *(["best"] if r.best else []))),
     ]
     lines += _bar(r)
     begun = ["step", *([] if _ends_by_epochs(r) else ["epoch"]), *(["updates"] if counts_taken(r) else [])]

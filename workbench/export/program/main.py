@@ -295,7 +295,6 @@ def save() -> str:
         def save(accelerator, weights, path):
             """Write weights, whole or not at all."""
             if accelerator.is_main_process:
-                path.parent.mkdir(parents=True, exist_ok=True)
                 torch.save(weights, path.with_suffix(".part"))
                 path.with_suffix(".part").replace(path)''')
 

@@ -59,7 +59,9 @@ class Divergence:
         self._first: list[float] = []
         self._last: NDArray[np.float64] = np.empty(0)
         self._seen, self._since = 0, 0
-        self._knows, self._few = True, False
+        size, many = (start.settings.get(name) for name in ("batch_size", "accumulate_grad_batches"))
+        self._few = isinstance(size, int) and size * (many if isinstance(many, int) else 1) * start.ranks < self.FEW
+        self._knows = True
         self._peak, self._began = 0.0, 0.0
         """The highest loss so far that was sure to be a divergence (0: there was none), and where it began."""
 
@@ -70,8 +72,6 @@ class Divergence:
             return
         if several(event):
             self._knows = False  # in a game of two, one loss grows where the other falls
-        if event.rows and event.samples is not None:
-            self._few = event.samples < self.FEW * event.rows * event.every
         good = taken(event)
         losses = column(event, "loss")[good]
         self._first += losses[: self.FIRST - len(self._first)].tolist()

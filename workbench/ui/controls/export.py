@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -82,12 +81,10 @@ class ExportForm:
         run, path = self._run, path.strip() or "train.py"
 
         def work() -> None:
-            with warnings.catch_warnings(record=True) as notes:
-                warnings.simplefilter("always")
-                self._bench.export(path, run)
+            self._bench.export(path, run)
             for about in (_ABOUT, _WRITTEN):
                 self._notice.drop(about)
-            self._notice.say(" ".join([texts.written(path), *(str(note.message) for note in notes)]), about=_WRITTEN)
+            self._notice.say(texts.written(path), about=_WRITTEN)
 
         aside(work, self._failed, "export")
 
