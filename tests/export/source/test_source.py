@@ -525,29 +525,67 @@ def test_random_numbers_that_the_script_does_not_draw_are_noted() -> None:
         "a generator": (["rng = np.random.default_rng()\nx = rng.random(8)"], "makes a generator without a seed"),
         "a seeded generator": (["rng = np.random.default_rng(0)\nx = rng.random(8)"], None),
         "not data": (["x = [1]\nprint(torch.randn(3))"], None),
+        "in place": (["x = torch.empty(8).normal_()"], "torch.manual_seed(0)"),
+        "no state": (["from sklearn.model_selection import train_test_split", "x, _ = train_test_split([1, 2], random_state=None)"], "np.random"),
+        "in order": (["from sklearn.model_selection import train_test_split", "x, _ = train_test_split([1, 2], shuffle=False)"], None),
+        "a frame": (["import pandas as pd\nframe = pd.DataFrame({'a': [1, 2]})", "x = frame.sample(frac=1)"], "np.random.seed(0)"),
+        "a generator of None": (["x = np.random.default_rng(None).random(8)"], "makes a generator without a seed"),
+        "a seed that the slice does not see": (
+            ["class Own:\n    @staticmethod\n    def seed():\n        torch.manual_seed(0)", "Own.seed()\nx = torch.randn(2)"],
+            "torch.manual_seed(0)",
+        ),
+        "a warm-up": (["x = [1]\nmodel = torch.nn.LazyLinear(2)\nmodel(torch.randn(2, 3))"], None),
+        "weights of one's own": (
+            [
+                "class Table(torch.nn.Embedding):\n    def __init__(self):\n        super().__init__(2, 2)\n        self.scale = torch.randn(2)",
+                "x = [1]\nmodel = torch.nn.Sequential(Table())\nfor p in model.parameters():\n    p.data.copy_(torch.randn_like(p))",
+            ],
+            None,
+        ),
     }.values(),
 )
 def test_data_drawn_without_a_seed_are_noted(cells: list[str], noted: str | None) -> None:
     start = WB + "import random\nimport numpy as np\nimport torch"
-    differs = slice_cells(start, *cells, "bench = wb.Workbench(torch.nn.Linear(2, 2), train=x)").sliced.differs
+    cells = [*cells, *(["model = torch.nn.Linear(2, 2)"] if "model" not in cells[-1] else [])]
+    differs = slice_cells(start, *cells, "bench = wb.Workbench(model, train=x)").sliced.differs
     assert len(differs) == (noted is not None)
     assert noted is None or noted in differs[0]
 
 
-def test_files_that_a_cell_wrote_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    torch.save([1], "data.pt")
-    start = WB + "import json\nimport torch\nfrom pathlib import Path\nPATH = Path('.') / 'x.pt'"
-    for write, read, name in (
+FILES = WB + "import json, os\nimport numpy as np\nimport torch\nfrom pathlib import Path\nROOT = './data'\nPATH = Path(ROOT) / 'x.pt'"
+
+
+@pytest.mark.parametrize(
+    ("write", "read", "name"),
+    [
         ("torch.save([1], 'data.pt')", "x = torch.load('data.pt')", "data.pt"),
-        ("torch.save([1], PATH)", "x = torch.load(PATH)", "x.pt"),
-        ("with open('x.json', 'w') as file:\n    json.dump([1], file)", "x = json.load(open('x.json'))", "x.json"),
+        ("torch.save([1], PATH)", "x = torch.load(f'{ROOT}/x.pt') if False else torch.load(PATH)", "data/x.pt"),
+        ("torch.save([1], f=os.path.join(ROOT, 'x.pt'))", "x = torch.load(PATH)", "data/x.pt"),
+        ("with open('x.json', mode='w') as file:\n    json.dump([1], file)", "x = json.load(open('x.json'))", "x.json"),
         ("Path('x.json').write_text('[1]')", "x = json.loads(Path('x.json').read_text())", "x.json"),
-    ):
-        differs = slice_cells(start, write, read, "bench = wb.Workbench([1], train=x)").sliced.differs
-        assert [f"wrote {name}, which the script reads" in note for note in differs] == [True], write
-    for write in ("y = torch.load('data.pt')", "torch.save([1], 'other.pt')", "print('data.pt')"):
-        assert slice_cells(start, write, "x = torch.load('data.pt')", "bench = wb.Workbench([1], train=x)").sliced.differs == ()
+        ("np.save('x.npy', np.ones(3))", "x = np.load('x.npy')", "x.npy"),
+    ],
+)
+def test_files_that_a_cell_wrote_are_noted(write: str, read: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    (note,) = slice_cells(FILES, write, read, "bench = wb.Workbench([1], train=x)").sliced.differs
+    assert f"wrote {name}, which the script reads" in note
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "y = torch.load('data/x.pt')", "torch.save([1], 'other.pt')", "print('data/x.pt')", "torch.save(x[:1], 'sample.pt')",
+        "torch.save([1], f'{ROOT}/stats.pt')", "torch.save([1], Path(ROOT) / 'stats.pt')", "np.save('y.npy', x)",
+        "with open('log.json', 'w') as file:\n    json.dump({'data': 'data/x.pt', 'n': len(x)}, file)",
+    ],
+)  # fmt: skip
+def test_files_that_the_script_does_not_read_are_not_noted(cell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    torch.save([1], "data/x.pt")
+    assert slice_cells(FILES, "x = torch.load('data/x.pt')", cell, "bench = wb.Workbench([1], train=x)").sliced.differs == ()
 
 
 def test_literals_are_bounded() -> None:

@@ -8,6 +8,7 @@ Each gets a note; nothing is added to the script.
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
 from collections.abc import Iterator
 
@@ -32,15 +33,23 @@ _NUMPY = re.compile(
 )
 _RANDOM = re.compile(r"random\.(?!seed|Random|SystemRandom|getstate|setstate)\w+")
 _IN_PLACE = {"normal_", "uniform_", "random_", "bernoulli_", "exponential_"}
+_OF_FRAMES = {"sample", "shuffle", "train_test_split"}
+"""Methods of data frames and of Hugging Face data sets that draw from numpy."""
+_PARTS = {"parameters", "named_parameters", "modules", "named_modules", "children"}
+"""A loop over one of these goes over weights."""
+_OF_LAYERS = {"weight", "bias", "data"}
 _OWN_STATE = {"generator", "random_state", "rng", "seed"}
 """Keywords that give a call its own source of random numbers."""
 _SEEDS = {"torch": "torch.manual_seed(0)", "numpy": "np.random.seed(0)", "random": "random.seed(0)"}
 _GENERATORS = re.compile(r"numpy\.random\.(default_rng|RandomState)|random\.Random")
-_WRITES = set(
-    "save savez savez_compressed savetxt tofile dump save_file save_model save_pretrained to_csv to_parquet to_pickle to_json"
-    " to_feather to_hdf write_text write_bytes imwrite write_image urlretrieve".split()
+_SECOND = {"torch.save", "safetensors.torch.save_file", "safetensors.torch.save_model", "joblib.dump", "urllib.request.urlretrieve"}
+"""Functions whose second argument is the file that they write."""
+_FIRST = set(
+    "save savez savez_compressed savetxt tofile save_pretrained to_csv to_parquet to_pickle to_json to_feather to_hdf imwrite".split()
 )
-_FILE = re.compile(r"[^\n*?<>|]*[./\\][^\n*?<>|]+")
+"""Functions and methods of which the first one is."""
+_ITSELF = {"write_text", "write_bytes"}
+"""Methods of the file itself."""
 
 
 def notes(program: Namespace, call: list[ast.expr]) -> tuple[str, ...]:
@@ -48,67 +57,88 @@ def notes(program: Namespace, call: list[ast.expr]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*_unseeded(program, call), *_moved_draws(program, call), *_missing_files(program, call)]))
 
 
-def _run(program: Namespace, call: list[ast.expr]) -> Iterator[tuple[int | None, int, list[ast.AST]]]:
-    """The statements of the script in their order: place, the place at which names are looked up, nodes; the call is the last (None)."""
+def _run(program: Namespace, call: list[ast.expr]) -> Iterator[tuple[str, int, list[ast.AST]]]:
+    """The statements of the script in their order, the call last: how a note names each, the place where its names are looked up, its nodes."""
     for place in sorted(program.kept):
-        yield place, place, [program.statements[place].node]
-    yield None, program.end, [*call]
+        yield _named(program, place), place, [program.statements[place].node]
+    yield "the Workbench call", program.end, [*call]
 
 
 def _unseeded(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
     """Data drawn before a seed is set, and generators without one."""
     for family in _FAMILIES:
-        for place, at, nodes in _run(program, call):
-            if place is not None and family in _seeds(nodes[0], program, at):
+        for name, at, nodes in _run(program, call):
+            if any(family in _seeds(node, program, at) for node in nodes):
                 break
             if any(draw == (family, False) for node in nodes for draw in _draws(node, program, at, set())):
-                user = "the Workbench call" if place is None else _named(program, place)
                 yield (
-                    f"{user} draws random numbers before a seed is set: the script gets other data than the run, and each time. "
-                    f"Set a seed before it: {_SEEDS[family]}."
+                    f"{name} draws random numbers before a seed is set: the script may get other data than the run, and other data "
+                    f"each time it runs. Set a seed before it: {_SEEDS[family]}."
                 )
                 break
-    for place, at, nodes in _run(program, call):
+    for name, at, nodes in _run(program, call):
         for part in (part for node in nodes for part in own_level(node)):
-            if isinstance(part, ast.Call) and not part.args and not part.keywords:
+            if isinstance(part, ast.Call) and all(_is(given, None) for given in [*part.args, *(k.value for k in part.keywords)]):
                 path = effects.path_of(part.func, At(program, at)) or ""
                 if _GENERATORS.fullmatch(path):
-                    user = "the Workbench call" if place is None else _named(program, place)
-                    yield f"{user} makes a generator without a seed: what the script draws from it differs from the run. Give it a seed: {effects.terminal(part.func)}(0)."
+                    made = effects.terminal(part.func)
+                    yield f"{name} makes a generator without a seed: what the script draws from it differs. Give it a seed: {made}(0)."
 
 
 def _missing_files(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
     """Files that the script reads and that a statement wrote which it does not have."""
-    read = {text for _, at, nodes in _run(program, call) for node in nodes for text in _files(node, program, at)}
+    read = {
+        path
+        for _, at, nodes in _run(program, call)
+        for node in nodes
+        for part in own_level(node)
+        if isinstance(part, ast.expr) and (path := _path(part, program, at))
+    }
     for place, statement in enumerate(program.statements):
         if place in program.kept or place in program.repeats:
             continue
         for part in own_level(statement.node):
-            if isinstance(part, ast.Call) and _writes(part):
-                for name in sorted(read.intersection(_files(part, program, place))):
-                    yield f"{_named(program, place)} wrote {name}, which the script reads and does not write: keep this file."
+            target = _written(part, At(program, place)) if isinstance(part, ast.Call) else None
+            path = _path(target, program, place) if target is not None else None
+            if path in read and path is not None and ("." in path or "/" in path):
+                yield f"{_named(program, place)} wrote {path}, which the script reads and does not write: keep this file."
 
 
-def _writes(part: ast.Call) -> bool:
-    name = effects.terminal(part.func)
+def _written(call: ast.Call, context: At) -> ast.expr | None:
+    """The expression for the file that a call writes; None: it writes none."""
+    name, path = effects.terminal(call.func), effects.path_of(call.func, context) or ""
+    given = [*call.args, None, None]
     if name == "open":
-        mode = next((k.value for k in part.keywords if k.arg == "mode"), part.args[1] if len(part.args) > 1 else None)
-        return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and bool(set(mode.value) & set("wxa+"))
-    return name in _WRITES
+        mode = next((k.value for k in call.keywords if k.arg == "mode"), given[1])
+        writes = isinstance(mode, ast.Constant) and isinstance(mode.value, str) and bool(set(mode.value) & set("wxa+"))
+        return given[0] if writes else None
+    if name in _ITSELF and isinstance(call.func, ast.Attribute):
+        return call.func.value
+    if path in _SECOND:
+        return next((k.value for k in call.keywords if k.arg in ("f", "filename")), given[1])
+    return given[0] if name in _FIRST else None
 
 
-def _files(node: ast.AST, program: Namespace, place: int) -> Iterator[str]:
-    """The names of files in `node`, also those that it has from a constant."""
-    for part in own_level(node):
-        if isinstance(part, ast.Constant) and isinstance(part.value, str) and _FILE.fullmatch(part.value):
-            yield part.value
-        elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
-            for at in program.reaching(part.id, place):
-                held = program.statements[at].node
-                if isinstance(held, (ast.Assign, ast.AnnAssign)) and held.value is not None:
-                    for inner in own_level(held.value):
-                        if isinstance(inner, ast.Constant) and isinstance(inner.value, str) and _FILE.fullmatch(inner.value):
-                            yield inner.value
+def _path(node: ast.expr, program: Namespace, place: int) -> str | None:
+    """The path that an expression of constants stands for; None: it is something else, or not known."""
+    if isinstance(node, ast.Constant):
+        return posixpath.normpath(node.value) if isinstance(node.value, str) and node.value else None
+    if isinstance(node, ast.Name):
+        bound = [program.statements[at].node for at in program.reaching(node.id, place)]
+        values = [each.value for each in bound if isinstance(each, (ast.Assign, ast.AnnAssign))]
+        return _path(values[0], program, place) if len(bound) == 1 and values and values[0] is not None else None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        parts: list[ast.expr] = [node.left, node.right]
+    elif isinstance(node, ast.Call) and (effects.path_of(node.func, At(program, place)) or "") in ("pathlib.Path", "os.path.join"):
+        parts = node.args
+    else:
+        return None
+    paths = [_path(part, program, place) for part in parts]
+    return posixpath.normpath(posixpath.join(*(path or "" for path in paths))) if paths and None not in paths else None
+
+
+def _is(node: ast.expr, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
 
 
 def _moved_draws(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
@@ -141,6 +171,7 @@ def _moved_draws(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
 def _draws(node: ast.AST, program: Namespace, place: int, seen: set[tuple[str, int]]) -> Iterator[tuple[str, bool]]:
     """Each global source of random numbers that `node` evidently draws from when it runs, and whether for weights alone."""
     context = At(program, place)
+    weights = _makes_weights(node, context)
     for part in own_level(node):
         if isinstance(part, ast.For) and isinstance(part.iter, ast.Name) and context.kind(part.iter.id) == "loader":
             yield "torch", False
@@ -151,18 +182,39 @@ def _draws(node: ast.AST, program: Namespace, place: int, seen: set[tuple[str, i
         first = part.args[0] if part.args else None
         if name == "iter" and isinstance(first, ast.Name) and context.kind(first.id) == "loader":
             yield "torch", False
-        if any(keyword.arg in _OWN_STATE for keyword in part.keywords):
+        if any(keyword.arg in _OWN_STATE and not _is(keyword.value, None) for keyword in part.keywords):
             continue
-        if _TORCH.fullmatch(path):
-            yield "torch", False
-        elif _WEIGHTS.fullmatch(path) or name in _IN_PLACE:
+        if any(keyword.arg == "shuffle" and _is(keyword.value, False) for keyword in part.keywords):
+            continue
+        if _WEIGHTS.fullmatch(path):
             yield "torch", True
-        elif _NUMPY.fullmatch(path):
-            yield "numpy", False
+        elif _TORCH.fullmatch(path) or name in _IN_PLACE:
+            yield "torch", weights
+        elif _NUMPY.fullmatch(path) or (not path and _draws_of_frame(part, context)):
+            yield "numpy", weights
         elif _RANDOM.fullmatch(path):
-            yield "random", False
+            yield "random", weights
         elif isinstance(part.func, ast.Name):
-            yield from _drawn_by(part.func.id, program, place, seen)
+            yield from ((family, weights or own) for family, own in _drawn_by(part.func.id, program, place, seen))
+
+
+def _makes_weights(node: ast.AST, context: At) -> bool:
+    """Whether a statement makes or changes models alone."""
+    if isinstance(node, ast.Assign):
+        names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+        return len(names) == len(node.targets) and all(context.kind(name) == "network" for name in names)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        called = node.value.func
+        of = called.value if isinstance(called, ast.Attribute) else called
+        return (isinstance(of, ast.Name) and context.kind(of.id) == "network") or (isinstance(of, ast.Attribute) and of.attr in _OF_LAYERS)
+    return isinstance(node, ast.For) and any(isinstance(part, ast.Call) and effects.terminal(part.func) in _PARTS for part in ast.walk(node.iter))
+
+
+def _draws_of_frame(call: ast.Call, context: At) -> bool:
+    """Whether a method draws rows of a data frame or of a data set of Hugging Face."""
+    name, of = effects.terminal(call.func), call.func.value if isinstance(call.func, ast.Attribute) else None
+    held = context.kind(of.id) if isinstance(of, ast.Name) else None
+    return name in _OF_FRAMES and held in ("frame", "datasets")
 
 
 def _drawn_by(name: str, program: Namespace, place: int, seen: set[tuple[str, int]]) -> Iterator[tuple[str, bool]]:
@@ -181,12 +233,24 @@ def _drawn_by(name: str, program: Namespace, place: int, seen: set[tuple[str, in
                 yield from _draws(statement, program, program.end, seen)
         elif isinstance(node, ast.ClassDef):
             methods = [method for method in node.body if isinstance(method, ast.FunctionDef)]
-            model = any(method.name in ("forward", "training_step") for method in methods)
+            model = _is_network(node, program)
             for method in methods:
                 if method.name in ("__init__", "__post_init__", "__new__"):
                     for statement in method.body:
                         for family, weights in _draws(statement, program, program.end, seen):
                             yield family, weights or model
+
+
+def _is_network(node: ast.ClassDef, program: Namespace) -> bool:
+    """Whether a class is a module of torch, as far as its bases and methods tell."""
+    context = At(program, program.end)
+    bases = [effects.path_of(base, context) or "" for base in node.bases]
+    own = [program.statements[at].node for base in node.bases if isinstance(base, ast.Name) for at in program.reaching(base.id, program.end)]
+    return (
+        any(base.startswith("torch.nn.") or base.endswith("Module") for base in bases)
+        or any(isinstance(part, ast.FunctionDef) and part.name in ("forward", "training_step") for part in node.body)
+        or any(isinstance(base, ast.ClassDef) and base is not node and _is_network(base, program) for base in own)
+    )
 
 
 def _seeds(node: ast.AST, program: Namespace, place: int) -> frozenset[str]:
