@@ -124,9 +124,9 @@ def _path(node: ast.expr, program: Namespace, place: int) -> str | None:
     if isinstance(node, ast.Constant):
         return posixpath.normpath(node.value) if isinstance(node.value, str) and node.value else None
     if isinstance(node, ast.Name):
-        bound = [program.statements[at].node for at in program.reaching(node.id, place)]
-        values = [each.value for each in bound if isinstance(each, (ast.Assign, ast.AnnAssign))]
-        return _path(values[0], program, place) if len(bound) == 1 and values and values[0] is not None else None
+        bound = program.reaching(node.id, place)
+        held = program.statements[bound[0]].node if len(bound) == 1 else None
+        return _path(held.value, program, bound[0]) if isinstance(held, (ast.Assign, ast.AnnAssign)) and held.value is not None else None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         parts: list[ast.expr] = [node.left, node.right]
     elif isinstance(node, ast.Call) and (effects.path_of(node.func, At(program, place)) or "") in ("pathlib.Path", "os.path.join"):
