@@ -1,6 +1,7 @@
 """Models with hooks of their own, for the tests against the slow twin; and how both sides are run."""
 
 import copy
+import functools
 
 import numpy as np
 import torch
@@ -71,6 +72,17 @@ class TwoSided(nn.Module):
         if self.frequencies is None:
             return made
         return [{"optimizer": o, "frequency": f} for o, f in zip(made, self.frequencies, strict=True)]
+
+
+@functools.cache
+def runs_lstm_in_bfloat16():
+    """Whether this processor can: one with AVX-512."""
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            nn.LSTM(2, 2)(torch.ones(1, 1, 2))
+    except RuntimeError:
+        return False
+    return True
 
 
 class Speller(nn.Module):

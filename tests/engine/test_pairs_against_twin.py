@@ -23,6 +23,7 @@ from tests.engine.learners import (
     copied,
     fitted,
     letters_loss,
+    runs_lstm_in_bfloat16,
     sentences,
     step_of,
     supervised,
@@ -111,6 +112,8 @@ def cases(draw):
         precision=draw(st.sampled_from(["32-true", "32-true", "bf16-mixed"])), epochs=draw(st.integers(1, 4)),
         limit=draw(st.sampled_from([None, None, 1, 3])), interval=interval, min_epochs=draw(st.integers(0, 3)),
     )  # fmt: skip
+    if case.texts and not runs_lstm_in_bfloat16():
+        case = dataclasses.replace(case, precision="32-true")
     if kind == "hooks" and not case.weighted and case.make != "lbfgs":
         case = dataclasses.replace(case, picky=draw(st.booleans()))
     if kind in ("noisy net", "hooks") and case.n % 8 == 1:

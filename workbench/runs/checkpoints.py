@@ -89,7 +89,8 @@ def find(run: Path, which: str | int) -> Checkpoint:
     if which == "best":
         what = "no best checkpoint: none with a value of a monitor"
     has = ", ".join(f"{one.name} (update {one.step})" for one in there) or "none"
-    raise FileNotFoundError(f"run {run.name!r} has {what}; it has: {has}.")
+    remedy = "" if there else " A fit with checkpoint_every=500 writes one every 500 updates."
+    raise FileNotFoundError(f"run {run.name!r} has {what}; it has: {has}.{remedy}")
 
 
 def obsolete(there: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkpoint]:

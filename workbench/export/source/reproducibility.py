@@ -40,7 +40,7 @@ _PARTS = {"parameters", "named_parameters", "modules", "named_modules", "childre
 _OF_LAYERS = {"weight", "bias", "data"}
 _OWN_STATE = {"generator", "random_state", "rng", "seed"}
 """Keywords that give a call its own source of random numbers."""
-_SEEDS = {"torch": "torch.manual_seed(0)", "numpy": "np.random.seed(0)", "random": "random.seed(0)"}
+_SEEDS = {"torch": "torch.manual_seed(0)", "numpy": "np.random.seed(0), or random_state=0", "random": "random.seed(0)"}
 _GENERATORS = re.compile(r"numpy\.random\.(default_rng|RandomState)|random\.Random")
 _SECOND = {"torch.save", "safetensors.torch.save_file", "safetensors.torch.save_model", "joblib.dump", "urllib.request.urlretrieve"}
 """Functions whose second argument is the file that they write."""
@@ -73,7 +73,7 @@ def _unseeded(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
             if any(draw == (family, False) for node in nodes for draw in _draws(node, program, at, set())):
                 yield (
                     f"{name} draws random numbers before a seed is set: the script may get other data than the run, and other data "
-                    f"each time it runs. Set a seed before it: {_SEEDS[family]}."
+                    f"each time it runs. Set a seed before it ({_SEEDS[family]}), run it, fit again and export that run."
                 )
                 break
     for name, at, nodes in _run(program, call):
