@@ -43,7 +43,7 @@ export class Norm {
     this.picks = new SelectedLayers(store, colours);
     this.card.setKey([
       { name: words.total, swatch: "faint", room: RANGE },
-      { name: words.smoothed, swatch: "line", room: 7 },
+      { name: words.smoothed, swatch: "line", room: 8 },
       { name: words.clip, swatch: "clip", room: 14 },
       { name: "", swatch: "none", room: 15 },
     ]);

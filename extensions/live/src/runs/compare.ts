@@ -81,7 +81,7 @@ export class Compare {
     this.card.root.hidden = !compared;
     this.card.empty = false;
     if (!compared) return held ? this.leave() : undefined;
-    this.card.setKey(compared.runs.map((name, i) => ({ name, swatch: `pick${i}`, room: 7 })));
+    this.card.setKey(compared.runs.map((name, i) => ({ name, swatch: `pick${i}`, room: 8 })));
     this.card.setCaption(compared.metric && words.caption(compared.metric));
     this.fill();
     this.remake();

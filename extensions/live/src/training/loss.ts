@@ -148,11 +148,11 @@ export class Loss {
     if (this.tab !== LOSS) return this.card.setKey(this.metrics.keys(this.tab));
     this.card.setKey([
       { name: words.raw, swatch: "faint", room: RANGE },
-      { name: words.smoothed, swatch: "line", room: 7 },
-      ...(val ? [{ name: val, swatch: "val", room: 7 }] : []),
-      ...(averaged ? [{ name: averaged, swatch: "averaged", room: 7 }] : []),
+      { name: words.smoothed, swatch: "line", room: 8 },
+      ...(val ? [{ name: val, swatch: "val", room: 8 }] : []),
+      ...(averaged ? [{ name: averaged, swatch: "averaged", room: 8 }] : []),
       { name: words.lr, swatch: "none", room: 8 },
-      ...past.map((name, i) => ({ name, swatch: `past-${i}`, room: 7 })),
+      ...past.map((name, i) => ({ name, swatch: `past-${i}`, room: 8 })),
       { name: "", swatch: "none", room: 15 },
     ]);
   }
