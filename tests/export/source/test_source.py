@@ -282,6 +282,18 @@ SLICES = {
         ["import random\ndef fix(n):\n    random.seed(n)", "fix(3)", "model = [random.random()]"],
         ["def fix(n):", "    random.seed(n)", "fix(3)", "model = [random.random()]"],
     ),
+    "a method of a package's object, inside an expression": (
+        [
+            "from tokenizers import Tokenizer, models\ntok = Tokenizer(models.WordLevel({'a': 0}, unk_token='a'))",
+            "added = tok.add_tokens(['x', 'y'])",
+            "model = [tok.get_vocab_size()]",
+        ],
+        [
+            "tok = Tokenizer(models.WordLevel({'a': 0}, unk_token='a'))",
+            "added = tok.add_tokens(['x', 'y'])",
+            "model = [tok.get_vocab_size()]",
+        ],
+    ),
     "manual training in a loop that changes nothing needed": (
         ["model = [1, 2]", "losses = []\nfor x in model:\n    losses.append(x * 2)\n    print(x)"],
         ["model = [1, 2]"],
@@ -486,6 +498,16 @@ def test_what_changes_a_model() -> None:
     for text in ("apply(init)", "model.head", "register_forward_hook", "fill_", "first.bias", "layer.p"):
         assert text in sliced.code
     assert "SGD" not in sliced.code
+
+
+def test_a_function_of_a_package_may_change_what_it_is_given_also_where_its_result_is_kept() -> None:
+    sliced = slice_cells(
+        WB + "import torch\nfrom torch import nn\nfrom torch.nn.utils import prune\nmodel = nn.Sequential(nn.Linear(4, 4))",
+        "pruned = prune.l1_unstructured(model[0], 'weight', 0.5)",
+        "optimizer = torch.optim.SGD(model.parameters())\nfor x in torch.utils.data.DataLoader(torch.ones(4, 4), 2):\n    out = model(x.to('cpu'))",
+        MAKE,
+    ).sliced
+    assert sliced.code == "model = nn.Sequential(nn.Linear(4, 4))\n\npruned = prune.l1_unstructured(model[0], 'weight', 0.5)\n"
 
 
 def test_random_numbers_that_the_script_does_not_draw_are_noted() -> None:

@@ -1,7 +1,8 @@
 """Determines what a statement changes besides the names it binds: objects, and the state of the process.
 
 For Python in general this cannot be known. A call as a statement of its own is assumed to change its arguments, unless
-it is known not to; a call inside an expression, only if it is known to.
+it is known not to. So is a call inside an expression where a package defines the function or the object; other calls
+inside expressions only if they are known to.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ _HARMLESS = set(
 _PURE = re.compile(
     r"numpy\.(?!random\.|put|place|copyto|fill_diagonal|\w+\.at$).*[^_]"
     r"|torch\.(\w*[^_]|nn\.functional\.\w*[^_]|linalg\.\w+|fft\.\w+)"
-    r"|(scipy|pandas|math|statistics|collections|sklearn\.metrics|torchmetrics)\..*"
+    r"|torch\.(nn|optim|optim\.lr_scheduler|utils\.data|distributions)\.[A-Za-z]\w*"
+    r"|(scipy|pandas|sklearn|torchmetrics|torchvision|tqdm)\..*[^_]"
+    r"|(math|statistics|collections|itertools|functools|operator|copy|re|json|os\.path|glob|pathlib|datetime|string)\..*"
 )
-"""Functions of libraries that do not change their arguments."""
+"""Functions and classes of libraries that do not change their arguments."""
 _TAKES_IN = {"append", "extend", "add", "insert", "update", "setdefault"}
 """Methods that change their object and not their arguments."""
 _IN_A_LOOP = {"train", "eval"}
@@ -384,6 +387,7 @@ class _Changes(ast.NodeVisitor):
             else:
                 change = name in _CHANGING and kind not in ("frame", "tensor", "array", "immutable")
                 change = change or name in _OF_KIND.get(kind or "", ()) or in_place
+                change = change or (kind is not None and kind not in _LIBRARY and not self._reads(name))
             if change and not name.startswith("clip_grad_"):
                 self._add(self._roots(call.func.value))
         elif name == "next" and call.args:
@@ -397,8 +401,21 @@ class _Changes(ast.NodeVisitor):
             self._add_arguments(call, summary.parameters, summary.does)
             self._add(summary.outside.does)
         if name not in _HARMLESS:
+            unknown = summary is None and self._is_of_package(call)
             for value in given:
-                self._add(n for n in self._roots(value) if self._kind(n) in ("random", "iterator"))
+                kinds = {n: self._kind(n) for n in self._roots(value)}
+                self._add({n for n, kind in kinds.items() if kind in ("random", "iterator") or (unknown and kind not in _UNCHANGED)})
+
+    def _reads(self, name: str) -> bool:
+        """Whether a method of this name only reads its object, by what such a name usually means."""
+        return name in _HARMLESS or name in _SAME_OBJECT or name == "forward" or bool(self.depth and name in _IN_A_LOOP)
+
+    def _is_of_package(self, call: ast.Call) -> bool:
+        """Whether a function of a package is called of which it is not known that it leaves its arguments as they are."""
+        path = self._path(call.func)
+        if path is None or is_inlined(path) or path.partition(".")[0] in _SHOWING:
+            return False
+        return not _PURE.fullmatch(path)
 
     def _add_arguments(self, call: ast.Call, parameters: tuple[str, ...], wanted: frozenset[str]) -> None:
         for value in _arguments(call, parameters, wanted):
