@@ -8,61 +8,13 @@ inside expressions only if they are known to.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol
 
+from workbench.export.source import calls
+from workbench.export.source.calls import Context, Outside, Summary
 from workbench.export.source.origins import is_inlined
-from workbench.export.source.uses import DOT, local_names, own_level, target_names
+from workbench.export.source.uses import local_names, own_level, target_names
 
-_SHOWING = {"matplotlib", "seaborn", "plotly", "IPython", "pprint", "warnings", "logging", "rich", "torchinfo"}
-_SHOWING |= {"torchsummary", "torchviz", "ipywidgets", "bokeh", "altair", "time", "gc", "workbench"}
-_HARMLESS = set(
-    "print display len repr str type id dir help hash isinstance issubclass callable hasattr getattr sum min max any"
-    " all sorted format pprint plot scatter hist bar barh imshow show figure subplots savefig legend title set_title"
-    " xlabel ylabel set_xlabel set_ylabel text annotate heatmap pairplot boxplot summary info describe head tail"
-    " sample save dump dumps savez savez_compressed to_csv to_json to_parquet to_pickle log count index copy item"
-    " tolist keys values items parameters named_parameters buffers named_buffers modules named_modules children"
-    " named_children state_dict mean std var median size dim numel value_counts nunique unique isna isnull backward"
-    " zero_grad allclose equal assert_close debug warning error exception startswith endswith join split".split()
-)
-_PURE = re.compile(
-    r"numpy\.(?!random\.|put|place|copyto|fill_diagonal|\w+\.at$).*[^_]"
-    r"|torch\.(\w*[^_]|nn\.functional\.\w*[^_]|linalg\.\w+|fft\.\w+)"
-    r"|torch\.(nn|optim|optim\.lr_scheduler|utils\.data|distributions)\.[A-Za-z]\w*"
-    r"|(scipy|pandas|sklearn|torchmetrics|torchvision|tqdm)\..*[^_]"
-    r"|(math|statistics|collections|itertools|functools|operator|copy|re|json|os\.path|glob|pathlib|datetime|string)\..*"
-)
-"""Functions and classes of libraries that do not change their arguments."""
-_TAKES_IN = {"append", "extend", "add", "insert", "update", "setdefault"}
-"""Methods that change their object and not their arguments."""
-_IN_A_LOOP = {"train", "eval"}
-_CHANGING = set(
-    "append extend insert pop popitem remove clear update setdefault add discard sort reverse apply load_state_dict"
-    " add_module register_module register_buffer register_parameter register_forward_hook register_backward_hook"
-    " register_forward_pre_hook register_full_backward_hook register_state_dict_pre_hook shuffle partial_fit"
-    " fit_transform fit_resample setflags resize freeze unfreeze".split()
-)
-_CHANGING_FIRST = {"setattr", "delattr", "shuffle", "heappush", "heappop", "heapify", "insort"}
-_OF_KIND = {
-    "tensor": {"backward"},
-    "array": {"sort", "fill", "resize", "put", "partition", "itemset", "setflags", "setfield"},
-    "frame": {"insert", "pop", "update"},
-    "immutable": set[str](),
-    "code": set[str](),
-    "module": set[str](),
-}
-_LIBRARY = {*_OF_KIND, "random", "iterator", "estimator", "list", "dict", "set", "tuple"}
-_UNCHANGED = ("immutable", "code", "module")
-_SAME_OBJECT = set(
-    "parameters named_parameters modules named_modules children named_children buffers named_buffers get_submodule"
-    " get_parameter values items keys view reshape detach numpy squeeze unsqueeze flatten ravel expand transpose"
-    " permute iterrows get setdefault".split()
-)
-_WRAPPERS = {"list", "tuple", "iter", "reversed", "enumerate", "zip", "filter", "sorted", "set", "dict", "chain"}
-_WRAPPERS |= {"random_split", "Subset", "TensorDataset", "ConcatDataset", "ChainDataset", "StackDataset", "DataLoader"}
-_WRAPPERS |= {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "deque", "OrderedDict", "copy"}
 _STATE = {
     "torch.use_deterministic_algorithms",
     "torch.serialization.add_safe_globals",
@@ -77,53 +29,6 @@ _STATE = {
     "pandas.set_option",
 }
 _NOT_STATE = {"torch.set_printoptions", "torch.cuda.set_device"}
-
-
-@dataclass(frozen=True)
-class Outside:
-    """The same of the global names that a function uses: `name`, or `module·name` in another module."""
-
-    may: frozenset[str] = frozenset()
-    does: frozenset[str] = frozenset()
-    returns: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What calling a function does: the parameters it may change, those it surely changes, process state."""
-
-    parameters: tuple[str, ...] = ()
-    may: frozenset[str] = frozenset()
-    does: frozenset[str] = frozenset()
-    returns: frozenset[str] = frozenset()
-    """The parameters whose objects, or parts of them, its result may hold."""
-    state: bool = False
-    outside: Outside = Outside()
-
-
-
-
-class Context(Protocol):
-    """What `effects` asks about names, at the place of the statement."""
-
-    @property
-    def lazy(self) -> bool:
-        """Whether models here are finished by their first call."""
-
-    def dotted(self, name: str) -> str | None:
-        """What `name` was imported as ("torch.nn"), or None if it was not imported."""
-
-    def is_module(self, name: str) -> bool:
-        """Whether `name` holds a module."""
-
-    def kind(self, name: str) -> str | None:
-        """What `name` holds, in the words of `capture.kind`."""
-
-    def summary(self, name: str) -> Summary | None:
-        """What the function `name` (or `module·name`) does, if its source is known."""
-
-    def method(self, name: str) -> Summary | None:
-        """What methods called `name` do to "self", if known classes have such a method."""
 
 
 def changed(node: ast.AST, context: Context) -> frozenset[str]:
@@ -174,7 +79,7 @@ def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context) ->
         for statement in node.body:
             reader.visit(statement)
         seen.append(frozenset(reader.found) & own)
-        outside.append(frozenset(n for n in reader.found - local if context.kind(n) not in _UNCHANGED))
+        outside.append(frozenset(n for n in reader.found - local if context.kind(n) not in calls.UNCHANGED))
         returns = frozenset(reader.returned)
     state = any(sets_state(statement, context) for statement in node.body)
     beyond = Outside(outside[0], outside[1], returns - local)
@@ -210,13 +115,6 @@ def aliases(node: ast.stmt, name: str, context: Context) -> frozenset[str]:
             case ast.For(target=target, iter=value) if name in target_names(target):
                 found |= roots(value, context)
     return frozenset(found)
-
-
-def terminal(func: ast.expr) -> str:
-    """The last name of a callee: "normal_" of `nn.init.normal_`."""
-    if isinstance(func, ast.Attribute):
-        return func.attr
-    return func.id if isinstance(func, ast.Name) else ""
 
 
 class _Changes(ast.NodeVisitor):
@@ -334,28 +232,28 @@ class _Changes(ast.NodeVisitor):
 
     def _statement_call(self, call: ast.Call) -> None:
         """A call that is a statement: what is not known to be harmless changes all it is given."""
-        name = terminal(call.func)
-        root = _first_name(call.func)
+        name = calls.terminal(call.func)
+        root = calls.first_name(call.func)
         path = self._path(call.func)
-        if name in _HARMLESS or (path or "").partition(".")[0] in _SHOWING:
+        if name in calls.HARMLESS or (path or "").partition(".")[0] in calls.SHOWING:
             return
-        if path is not None and _PURE.fullmatch(path) and not _has_true(call, "inplace"):
+        if path is not None and calls.PURE.fullmatch(path) and not calls.has_true(call, "inplace"):
             return
-        if self.depth and name in _IN_A_LOOP:
+        if self.depth and name in calls.IN_A_LOOP:
             return
         if name.startswith("clip_grad_"):
             return
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         if isinstance(call.func, ast.Attribute) and not (root and self._is_module(root)):
             direct = isinstance(call.func.value, ast.Name)
-            known = _OF_KIND.get(self._kind(root) or "") if direct and root else None
-            summary = self.context.method(name) if name not in _CHANGING and known is None else None
+            known = calls.OF_KIND.get(self._kind(root) or "") if direct and root else None
+            summary = self.context.method(name) if name not in calls.CHANGING and known is None else None
             if summary is not None:
                 if "self" in summary.may:
                     self._add(self._roots(call.func.value))
             elif known is None or name in known or name.endswith("_"):
                 self._add(self._roots(call.func.value))
-            if name in _TAKES_IN:
+            if name in calls.TAKES_IN:
                 return
         else:
             if isinstance(call.func, ast.Name) and self._kind(call.func.id) == "network":
@@ -367,17 +265,17 @@ class _Changes(ast.NodeVisitor):
                 self._add(summary.outside.may)
                 return
         for value in given:
-            self._add(name for name in self._roots(value) if self._kind(name) not in _UNCHANGED)
+            self._add(name for name in self._roots(value) if self._kind(name) not in calls.UNCHANGED)
 
     def _inner_call(self, call: ast.Call) -> None:
         """Any call: what is known to change something."""
-        name = terminal(call.func)
-        root = _first_name(call.func)
-        in_place = (name.endswith("_") and not name.startswith("_")) or _has_true(call, "inplace")
+        name = calls.terminal(call.func)
+        root = calls.first_name(call.func)
+        in_place = (name.endswith("_") and not name.startswith("_")) or calls.has_true(call, "inplace")
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         if isinstance(call.func, ast.Attribute) and not (root and self._is_module(root)):
             kind = self._kind(root) if root else None
-            summary = self.context.method(name) if name not in _CHANGING and kind not in _LIBRARY else None
+            summary = self.context.method(name) if name not in calls.CHANGING and kind not in calls.LIBRARY else None
             if summary is not None:
                 change = "self" in summary.does
             elif kind in ("random", "iterator"):
@@ -385,40 +283,40 @@ class _Changes(ast.NodeVisitor):
             elif kind == "estimator":
                 change = name.startswith(("fit", "partial_fit", "set_"))
             else:
-                change = name in _CHANGING and kind not in ("frame", "tensor", "array", "immutable")
-                change = change or name in _OF_KIND.get(kind or "", ()) or in_place
-                change = change or (kind is not None and kind not in _LIBRARY and not self._reads(name))
+                change = name in calls.CHANGING and kind not in ("frame", "tensor", "array", "immutable")
+                change = change or name in calls.OF_KIND.get(kind or "", ()) or in_place
+                change = change or (kind is not None and kind not in calls.LIBRARY and not self._reads(name))
             if change and not name.startswith("clip_grad_"):
                 self._add(self._roots(call.func.value))
         elif name == "next" and call.args:
             # Iterating changes a fresh iterator, and not what it iterates over.
             moves = ("iterator", None) if isinstance(call.args[0], ast.Name) else ("iterator",)
             self._add(name for name in self._roots(call.args[0]) if self._kind(name) in moves)
-        elif (in_place or name in _CHANGING_FIRST) and call.args and not name.startswith("clip_grad_"):
+        elif (in_place or name in calls.CHANGING_FIRST) and call.args and not name.startswith("clip_grad_"):
             self._add(self._roots(call.args[0]))
         summary = self._summary(call.func)
         if summary is not None:
             self._add_arguments(call, summary.parameters, summary.does)
             self._add(summary.outside.does)
-        if name not in _HARMLESS:
+        if name not in calls.HARMLESS:
             unknown = summary is None and self._is_of_package(call)
             for value in given:
                 kinds = {n: self._kind(n) for n in self._roots(value)}
-                self._add({n for n, kind in kinds.items() if kind in ("random", "iterator") or (unknown and kind not in _UNCHANGED)})
+                self._add({n for n, kind in kinds.items() if kind in ("random", "iterator") or (unknown and kind not in calls.UNCHANGED)})
 
     def _reads(self, name: str) -> bool:
         """Whether a method of this name only reads its object, by what such a name usually means."""
-        return name in _HARMLESS or name in _SAME_OBJECT or name == "forward" or bool(self.depth and name in _IN_A_LOOP)
+        return name in calls.HARMLESS or name in calls.SAME_OBJECT or name == "forward" or bool(self.depth and name in calls.IN_A_LOOP)
 
     def _is_of_package(self, call: ast.Call) -> bool:
         """Whether a function of a package is called of which it is not known that it leaves its arguments as they are."""
         path = self._path(call.func)
-        if path is None or is_inlined(path) or path.partition(".")[0] in _SHOWING:
+        if path is None or is_inlined(path) or path.partition(".")[0] in calls.SHOWING:
             return False
-        return not _PURE.fullmatch(path)
+        return not calls.PURE.fullmatch(path)
 
     def _add_arguments(self, call: ast.Call, parameters: tuple[str, ...], wanted: frozenset[str]) -> None:
-        for value in _arguments(call, parameters, wanted):
+        for value in calls.arguments(call, parameters, wanted):
             self._add(self._roots(value))
 
     # -- names
@@ -448,12 +346,12 @@ class _Changes(ast.NodeVisitor):
         return name not in self.hidden and name not in self.derived and self.context.is_module(name)
 
     def _summary(self, func: ast.expr) -> Summary | None:
-        root = _first_name(func)
-        return None if root is None or root in self.hidden or root in self.derived else _summary(func, self.context)
+        root = calls.first_name(func)
+        return None if root is None or root in self.hidden or root in self.derived else calls.summary_of(func, self.context)
 
     def _path(self, func: ast.expr) -> str | None:
-        root = _first_name(func)
-        return None if root is None or root in self.hidden else path_of(func, self.context)
+        root = calls.first_name(func)
+        return None if root is None or root in self.hidden else calls.path_of(func, self.context)
 
 
 def roots(node: ast.expr, context: Context | None = None) -> frozenset[str]:
@@ -475,54 +373,25 @@ def roots(node: ast.expr, context: Context | None = None) -> frozenset[str]:
             return frozenset(name for part in node.generators for name in roots(part.iter, context))
         case ast.Call(func=ast.Lambda(body=value)):
             return roots(value, context)
-        case ast.Call(func=ast.Attribute(attr=attr, value=value)) if attr in _SAME_OBJECT:
+        case ast.Call(func=ast.Attribute(attr=attr, value=value)) if attr in calls.SAME_OBJECT:
             return roots(value, context)
-        case ast.Call(func=func, args=args) if terminal(func) in _WRAPPERS:
+        case ast.Call(func=func, args=args) if calls.terminal(func) in calls.WRAPPERS:
             return frozenset(name for item in args for name in roots(item, context))
         case ast.BinOp() if context is not None:
             held = roots(node.left, context) | roots(node.right, context)
             return frozenset(name for name in held if context.kind(name) in ("list", "tuple"))
         case ast.Call() if context is not None:
-            summary = _summary(node.func, context)
+            summary = calls.summary_of(node.func, context)
             if summary is None:
                 return frozenset()
-            given = _arguments(node, summary.parameters, summary.returns)
+            given = calls.arguments(node, summary.parameters, summary.returns)
             return summary.outside.returns | frozenset(name for item in given for name in roots(item, context))
         case _:
             return frozenset()
 
 
-def _arguments(call: ast.Call, parameters: tuple[str, ...], wanted: frozenset[str]) -> Iterator[ast.expr]:
-    """The arguments given for the `wanted` parameters; what goes to *args or **kwargs is wanted if another one is."""
-    others = bool(wanted - set(parameters))
-    for index, value in enumerate(call.args):
-        name = parameters[index] if index < len(parameters) else None
-        if name in wanted or (name is None and others):
-            yield value
-    for keyword in call.keywords:
-        if keyword.arg in wanted or (keyword.arg not in parameters and others):
-            yield keyword.value
-
-
-def _first_name(node: ast.expr) -> str | None:
-    """The name an attribute, item or call chain starts from."""
-    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return node.id if isinstance(node, ast.Name) else None
-
-
-def path_of(node: ast.expr, context: Context) -> str | None:
-    """The full path of a chain of attributes of an imported name ("torch.nn.init.normal_"), else None."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    start = context.dotted(node.id) if isinstance(node, ast.Name) else None
-    return None if start is None else ".".join([start, *reversed(parts)])
-
-
 def _called_path(node: ast.AST, context: Context) -> str | None:
-    return path_of(node.func, context) if isinstance(node, ast.Call) else None
+    return calls.path_of(node.func, context) if isinstance(node, ast.Call) else None
 
 
 def _stored_paths(node: ast.AST, context: Context) -> Iterator[str]:
@@ -539,31 +408,20 @@ def _stored_paths(node: ast.AST, context: Context) -> Iterator[str]:
         inner: ast.expr = target
         while isinstance(inner, ast.Subscript):
             inner = inner.value
-        root = _first_name(inner)
+        root = calls.first_name(inner)
         if isinstance(target, (ast.Attribute, ast.Subscript)) and root and context.is_module(root):
-            path = path_of(inner, context)
+            path = calls.path_of(inner, context)
             if path:
                 yield path
 
 
-def _summary(func: ast.expr, context: Context) -> Summary | None:
-    """What the callee does, if it is a function, or one of a module of the user's, with a known source."""
-    match func:
-        case ast.Name():
-            return context.summary(func.id)
-        case ast.Attribute(value=ast.Name(id=root)) if context.is_module(root) and is_inlined(context.dotted(root) or root):
-            return context.summary(root + DOT + func.attr)
-        case _:
-            return None
-
-
 def _sets_state(node: ast.AST, context: Context) -> bool:
     for stored in _stored_paths(node, context):
-        if stored.partition(".")[0] not in _SHOWING and "display" not in stored and not is_inlined(stored):
+        if stored.partition(".")[0] not in calls.SHOWING and "display" not in stored and not is_inlined(stored):
             return True
     if not isinstance(node, ast.Call):
         return False
-    summary = _summary(node.func, context)
+    summary = calls.summary_of(node.func, context)
     if summary is not None:
         return summary.state
     path = _called_path(node, context)
@@ -578,5 +436,3 @@ def _sets_state(node: ast.AST, context: Context) -> bool:
     return "seed" in name and not name.startswith(("initial", "get"))
 
 
-def _has_true(call: ast.Call, name: str) -> bool:
-    return any(k.arg == name and isinstance(k.value, ast.Constant) and k.value.value is True for k in call.keywords)

@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Protocol
 
 from workbench.export.errors import ExportError
-from workbench.export.source import effects, origins
-from workbench.export.source.effects import Summary
+from workbench.export.source import calls, effects, origins
+from workbench.export.source.calls import Summary
 from workbench.export.source.statements import Line, Statement
 from workbench.export.source.uses import DOT, Uses, imported_name, uses
 
@@ -298,7 +298,7 @@ class At:
             return frozenset(n if DOT in n else program.name + DOT + n for n in names)
 
         outside = found.outside
-        spelled = effects.Outside(spell(outside.may), spell(outside.does), spell(outside.returns))
+        spelled = calls.Outside(spell(outside.may), spell(outside.does), spell(outside.returns))
         return dataclasses.replace(found, outside=spelled)
 
     def method(self, name: str) -> Summary | None:

@@ -12,7 +12,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from workbench.export.source import effects
+from workbench.export.source import calls, effects
 from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.uses import own_level
 
@@ -79,9 +79,9 @@ def _unseeded(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
     for name, at, nodes in _run(program, call):
         for part in (part for node in nodes for part in own_level(node)):
             if isinstance(part, ast.Call) and all(_is(given, None) for given in [*part.args, *(k.value for k in part.keywords)]):
-                path = effects.path_of(part.func, At(program, at)) or ""
+                path = calls.path_of(part.func, At(program, at)) or ""
                 if _GENERATORS.fullmatch(path):
-                    made = effects.terminal(part.func)
+                    made = calls.terminal(part.func)
                     yield f"{name} makes a generator without a seed: what the script draws from it differs. Give it a seed: {made}(0)."
 
 
@@ -106,7 +106,7 @@ def _missing_files(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
 
 def _written(call: ast.Call, context: At) -> ast.expr | None:
     """The expression for the file that a call writes; None: it writes none."""
-    name, path = effects.terminal(call.func), effects.path_of(call.func, context) or ""
+    name, path = calls.terminal(call.func), calls.path_of(call.func, context) or ""
     given = [*call.args, None, None]
     if name == "open":
         mode = next((k.value for k in call.keywords if k.arg == "mode"), given[1])
@@ -129,7 +129,7 @@ def _path(node: ast.expr, program: Namespace, place: int) -> str | None:
         return _path(held.value, program, bound[0]) if isinstance(held, (ast.Assign, ast.AnnAssign)) and held.value is not None else None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         parts: list[ast.expr] = [node.left, node.right]
-    elif isinstance(node, ast.Call) and (effects.path_of(node.func, At(program, place)) or "") in ("pathlib.Path", "os.path.join"):
+    elif isinstance(node, ast.Call) and (calls.path_of(node.func, At(program, place)) or "") in ("pathlib.Path", "os.path.join"):
         parts = node.args
     else:
         return None
@@ -177,8 +177,8 @@ def _draws(node: ast.AST, program: Namespace, place: int, seen: set[tuple[str, i
             yield "torch", False
         if not isinstance(part, ast.Call):
             continue
-        path = effects.path_of(part.func, context) or ""
-        name = effects.terminal(part.func)
+        path = calls.path_of(part.func, context) or ""
+        name = calls.terminal(part.func)
         first = part.args[0] if part.args else None
         if name == "iter" and isinstance(first, ast.Name) and context.kind(first.id) == "loader":
             yield "torch", False
@@ -207,12 +207,12 @@ def _makes_weights(node: ast.AST, context: At) -> bool:
         called = node.value.func
         of = called.value if isinstance(called, ast.Attribute) else called
         return (isinstance(of, ast.Name) and context.kind(of.id) == "network") or (isinstance(of, ast.Attribute) and of.attr in _OF_LAYERS)
-    return isinstance(node, ast.For) and any(isinstance(part, ast.Call) and effects.terminal(part.func) in _PARTS for part in ast.walk(node.iter))
+    return isinstance(node, ast.For) and any(isinstance(part, ast.Call) and calls.terminal(part.func) in _PARTS for part in ast.walk(node.iter))
 
 
 def _draws_of_frame(call: ast.Call, context: At) -> bool:
     """Whether a method draws rows of a data frame or of a data set of Hugging Face."""
-    name, of = effects.terminal(call.func), call.func.value if isinstance(call.func, ast.Attribute) else None
+    name, of = calls.terminal(call.func), call.func.value if isinstance(call.func, ast.Attribute) else None
     held = context.kind(of.id) if isinstance(of, ast.Name) else None
     return name in _OF_FRAMES and held in ("frame", "datasets")
 
@@ -244,7 +244,7 @@ def _drawn_by(name: str, program: Namespace, place: int, seen: set[tuple[str, in
 def _is_network(node: ast.ClassDef, program: Namespace) -> bool:
     """Whether a class is a module of torch, as far as its bases and methods tell."""
     context = At(program, program.end)
-    bases = [effects.path_of(base, context) or "" for base in node.bases]
+    bases = [calls.path_of(base, context) or "" for base in node.bases]
     own = [program.statements[at].node for base in node.bases if isinstance(base, ast.Name) for at in program.reaching(base.id, program.end)]
     return (
         any(base.startswith("torch.nn.") or base.endswith("Module") for base in bases)
@@ -257,7 +257,7 @@ def _seeds(node: ast.AST, program: Namespace, place: int) -> frozenset[str]:
     context = At(program, place)
     if not effects.sets_state(node, context):
         return frozenset()
-    paths = [effects.path_of(part.func, context) or "" for part in own_level(node) if isinstance(part, ast.Call)]
+    paths = [calls.path_of(part.func, context) or "" for part in own_level(node) if isinstance(part, ast.Call)]
     called = [path for path in paths if "seed" in path] or ["seed" for part in own_level(node) if _calls_seed(part)]
     tops = {path.partition(".")[0] for path in called}
     return frozenset(_FAMILIES) if tops - set(_FAMILIES) else frozenset(tops & set(_FAMILIES))

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from workbench.export.errors import ExportError
-from workbench.export.source import effects, origins
+from workbench.export.source import calls, effects, origins
+from workbench.export.source.calls import Summary
 from workbench.export.source.capture import kind
-from workbench.export.source.effects import Summary
 from workbench.export.source.namespace import At, Namespace, is_star
 from workbench.export.source.statements import Line, Loop, Source, Statement, is_main_guard, run
 from workbench.export.source.unresolved import unresolved
@@ -492,5 +492,5 @@ def _changes_of(loop: Loop, at: At) -> set[str]:
 
 def _reads_command_line(node: ast.AST) -> bool:
     if isinstance(node, ast.Call) and not node.args and not node.keywords:
-        return effects.terminal(node.func) in ("parse_args", "parse_known_args")
+        return calls.terminal(node.func) in ("parse_args", "parse_known_args")
     return isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.argv"

@@ -6,6 +6,7 @@ capture.py     the call site, as plain data
 origins.py     which modules are the user's own, so that their code is written out
 uses.py        which names a statement reads and binds
 effects.py     what else it changes
+calls.py       what is known of the functions that it calls
 reproducibility.py   why it may get other data than the run
 secret_literals.py  what must not be written down
 statements.py  the straight line of statements that had run

@@ -1,0 +1,161 @@
+"""Says of a call what it means: the function's path, what is known of it, and which libraries change nothing.
+
+`effects.py` asks here about each call that it meets.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from workbench.export.source.origins import is_inlined
+from workbench.export.source.uses import DOT
+
+SHOWING = {"matplotlib", "seaborn", "plotly", "IPython", "pprint", "warnings", "logging", "rich", "torchinfo"}
+SHOWING |= {"torchsummary", "torchviz", "ipywidgets", "bokeh", "altair", "time", "gc", "workbench"}
+HARMLESS = set(
+    "print display len repr str type id dir help hash isinstance issubclass callable hasattr getattr sum min max any"
+    " all sorted format pprint plot scatter hist bar barh imshow show figure subplots savefig legend title set_title"
+    " xlabel ylabel set_xlabel set_ylabel text annotate heatmap pairplot boxplot summary info describe head tail"
+    " sample save dump dumps savez savez_compressed to_csv to_json to_parquet to_pickle log count index copy item"
+    " tolist keys values items parameters named_parameters buffers named_buffers modules named_modules children"
+    " named_children state_dict mean std var median size dim numel value_counts nunique unique isna isnull backward"
+    " zero_grad allclose equal assert_close debug warning error exception startswith endswith join split".split()
+)
+PURE = re.compile(
+    r"numpy\.(?!random\.|put|place|copyto|fill_diagonal|\w+\.at$).*[^_]"
+    r"|torch\.(\w*[^_]|nn\.functional\.\w*[^_]|linalg\.\w+|fft\.\w+)"
+    r"|torch\.(nn|optim|optim\.lr_scheduler|utils\.data|distributions)\.[A-Za-z]\w*"
+    r"|(scipy|pandas|sklearn|torchmetrics|torchvision|tqdm)\..*[^_]"
+    r"|(math|statistics|collections|itertools|functools|operator|copy|re|json|os\.path|glob|pathlib|datetime|string)\..*"
+)
+"""Functions and classes of libraries that do not change their arguments."""
+TAKES_IN = {"append", "extend", "add", "insert", "update", "setdefault"}
+"""Methods that change their object and not their arguments."""
+IN_A_LOOP = {"train", "eval"}
+CHANGING = set(
+    "append extend insert pop popitem remove clear update setdefault add discard sort reverse apply load_state_dict"
+    " add_module register_module register_buffer register_parameter register_forward_hook register_backward_hook"
+    " register_forward_pre_hook register_full_backward_hook register_state_dict_pre_hook shuffle partial_fit"
+    " fit_transform fit_resample setflags resize freeze unfreeze".split()
+)
+CHANGING_FIRST = {"setattr", "delattr", "shuffle", "heappush", "heappop", "heapify", "insort"}
+OF_KIND = {
+    "tensor": {"backward"},
+    "array": {"sort", "fill", "resize", "put", "partition", "itemset", "setflags", "setfield"},
+    "frame": {"insert", "pop", "update"},
+    "immutable": set[str](),
+    "code": set[str](),
+    "module": set[str](),
+}
+LIBRARY = {*OF_KIND, "random", "iterator", "estimator", "list", "dict", "set", "tuple"}
+UNCHANGED = ("immutable", "code", "module")
+SAME_OBJECT = set(
+    "parameters named_parameters modules named_modules children named_children buffers named_buffers get_submodule"
+    " get_parameter values items keys view reshape detach numpy squeeze unsqueeze flatten ravel expand transpose"
+    " permute iterrows get setdefault".split()
+)
+WRAPPERS = {"list", "tuple", "iter", "reversed", "enumerate", "zip", "filter", "sorted", "set", "dict", "chain"}
+WRAPPERS |= {"random_split", "Subset", "TensorDataset", "ConcatDataset", "ChainDataset", "StackDataset", "DataLoader"}
+WRAPPERS |= {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "deque", "OrderedDict", "copy"}
+
+
+@dataclass(frozen=True)
+class Outside:
+    """The same of the global names that a function uses: `name`, or `module·name` in another module."""
+
+    may: frozenset[str] = frozenset()
+    does: frozenset[str] = frozenset()
+    returns: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What calling a function does: the parameters it may change, those it surely changes, process state."""
+
+    parameters: tuple[str, ...] = ()
+    may: frozenset[str] = frozenset()
+    does: frozenset[str] = frozenset()
+    returns: frozenset[str] = frozenset()
+    """The parameters whose objects, or parts of them, its result may hold."""
+    state: bool = False
+    outside: Outside = Outside()
+
+
+
+
+class Context(Protocol):
+    """What `effects` asks about names, at the place of the statement."""
+
+    @property
+    def lazy(self) -> bool:
+        """Whether models here are finished by their first call."""
+
+    def dotted(self, name: str) -> str | None:
+        """What `name` was imported as ("torch.nn"), or None if it was not imported."""
+
+    def is_module(self, name: str) -> bool:
+        """Whether `name` holds a module."""
+
+    def kind(self, name: str) -> str | None:
+        """What `name` holds, in the words of `capture.kind`."""
+
+    def summary(self, name: str) -> Summary | None:
+        """What the function `name` (or `module·name`) does, if its source is known."""
+
+    def method(self, name: str) -> Summary | None:
+        """What methods called `name` do to "self", if known classes have such a method."""
+
+
+def terminal(func: ast.expr) -> str:
+    """The last name of a callee: "normal_" of `nn.init.normal_`."""
+    if isinstance(func, ast.Attribute):
+        return func.attr
+    return func.id if isinstance(func, ast.Name) else ""
+
+
+def first_name(node: ast.expr) -> str | None:
+    """The name an attribute, item or call chain starts from."""
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def path_of(node: ast.expr, context: Context) -> str | None:
+    """The full path of a chain of attributes of an imported name ("torch.nn.init.normal_"), else None."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    start = context.dotted(node.id) if isinstance(node, ast.Name) else None
+    return None if start is None else ".".join([start, *reversed(parts)])
+
+
+def summary_of(func: ast.expr, context: Context) -> Summary | None:
+    """What the callee does, if it is a function, or one of a module of the user's, with a known source."""
+    match func:
+        case ast.Name():
+            return context.summary(func.id)
+        case ast.Attribute(value=ast.Name(id=root)) if context.is_module(root) and is_inlined(context.dotted(root) or root):
+            return context.summary(root + DOT + func.attr)
+        case _:
+            return None
+
+
+def arguments(call: ast.Call, parameters: tuple[str, ...], wanted: frozenset[str]) -> Iterator[ast.expr]:
+    """The arguments given for the `wanted` parameters; what goes to *args or **kwargs is wanted if another one is."""
+    others = bool(wanted - set(parameters))
+    for index, value in enumerate(call.args):
+        name = parameters[index] if index < len(parameters) else None
+        if name in wanted or (name is None and others):
+            yield value
+    for keyword in call.keywords:
+        if keyword.arg in wanted or (keyword.arg not in parameters and others):
+            yield keyword.value
+
+
+def has_true(call: ast.Call, name: str) -> bool:
+    return any(k.arg == name and isinstance(k.value, ast.Constant) and k.value.value is True for k in call.keywords)
