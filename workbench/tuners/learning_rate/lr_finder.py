@@ -29,7 +29,15 @@ from workbench.task.errors import TaskError
 from workbench.tuners import stretch
 from workbench.tuners.learning_rate import lr_race, sweep
 from workbench.tuners.learning_rate.curve import LRCurve as LRCurve
-from workbench.tuners.learning_rate.lr_suggest import divergence, doubts, recommended, suggest_all, trust
+from workbench.tuners.learning_rate.dead_units import DeadUnits
+from workbench.tuners.learning_rate.lr_suggest import (
+    Died,
+    divergence,
+    doubts,
+    recommended,
+    suggest_all,
+    trust,
+)
 from workbench.tuners.trial_batches import cycled_windows
 from workbench.values import shown
 
@@ -84,8 +92,9 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     with scratch(session):
         if schedule == "one_cycle":
             _undo_momentum(opt.optimizer)
-        points, ended = _sweep(session, opt, request, emit, inbox)
-        end = _conclude(opt.optimizer, schedule, points, ended, request)
+        with DeadUnits(session, opt) as units:
+            points, ended = _sweep(session, opt, request, units, emit, inbox)
+        end = _conclude(opt.optimizer, schedule, points, ended, request, units.died())
     if request.race and end.suggestion is not None and not inbox.has(Stop):
         raced, decided = lr_race.race(
             session, opt, end.suggestion, request.race_updates, schedule, stretch.multiplier(opt.optimizer, request.group), emit, inbox
@@ -118,17 +127,18 @@ def _chosen(session: Session, request: LRRequest) -> OptimizerHandle:
 
 
 def _sweep(
-    session: Session, opt: OptimizerHandle, request: LRRequest, emit: Emit, inbox: Inbox
+    session: Session, opt: OptimizerHandle, request: LRRequest, units: DeadUnits, emit: Emit, inbox: Inbox
 ) -> tuple[list[CurvePoint], str]:
     windows = cycled_windows(session.task, session.data.settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
     with contextlib.closing(windows) as feed:
-        return _points(session, opt, request, feed, emit, inbox)
+        return _points(session, opt, request, units, feed, emit, inbox)
 
 
 def _points(
     session: Session,
     opt: OptimizerHandle,
     request: LRRequest,
+    units: DeadUnits,
     feed: Iterator[Sequence[object]],
     emit: Emit,
     inbox: Inbox,
@@ -143,6 +153,7 @@ def _points(
         if inbox and inbox.has(Stop):
             return points, sweep.STOPPED
         set_lr(float(lr))
+        units.point = index
         rng.yield_lock()
         loss, broken = _loss_of_update(session, opt, feed)
         smoothed = smoother.update(loss) if math.isfinite(loss) else loss
@@ -172,7 +183,7 @@ def _loss_of_update(
 
 
 def _conclude(
-    optimizer: Optimizer, schedule: str, points: list[CurvePoint], ended: str, request: LRRequest
+    optimizer: Optimizer, schedule: str, points: list[CurvePoint], ended: str, request: LRRequest, died: Died | None
 ) -> CurveEnded:
     lrs, losses = [p.lr for p in points], [p.loss for p in points]
     group = optimizer.param_groups[0]
@@ -180,6 +191,7 @@ def _conclude(
     adaptive = "betas" in group or isinstance(
         optimizer, (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Rprop)
     )
+    seen, count = (lrs, losses), request.num_training
     suggestions = suggest_all(
         lrs,
         losses,
@@ -187,11 +199,11 @@ def _conclude(
         beta=beta,
         adaptive=adaptive,
         schedule=schedule,
-        num_training=request.num_training,
+        num_training=count,
+        died=died,
     )
-    seen, count = (lrs, losses), request.num_training
-    notes = trust(*seen, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count)
-    against = doubts(*seen, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count)
+    notes = trust(*seen, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count, died=died)
+    against = doubts(*seen, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count, died=died)
     return CurveEnded(
         ended, suggestions, recommended(suggestions), notes, against, divergence(*seen, num_training=count)
     )

@@ -28,7 +28,18 @@ RECOMMENDED = "landmarks"
 _FULL = 100  # points of the sweep that the rules were made for; other lengths scale their windows by it
 _DIVERGED = 4.0  # a raw loss above this many times its start is the edge
 _BELOW = 0.316  # the good rate is half a decade below the edge and the minimum
+_USUAL_END = 10.0  # where the default sweep ends
+_LITTLE = 0.15  # the share of a loss by which one that is clearly lower is lower
 _WILD = 1e100  # losses beyond are as good as infinite, and their sums and slopes stay finite
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The point of a sweep from which on most units of a layer are dead: they get no gradient any more."""
+
+    point: int
+    layer: str
+    """Its module's name, empty for the model itself."""
 
 
 def suggest_all(
@@ -40,15 +51,16 @@ def suggest_all(
     adaptive: bool,
     schedule: str = "constant",
     num_training: int | None = None,
+    died: Died | None = None,
 ) -> tuple[Suggestion, ...]:
     """The suggestions of all five rules, the recommended one (`landmarks`) first.
 
     `beta`: the optimizer's momentum or beta1, 0 without; `adaptive`: it scales gradients per parameter (the Adams,
     RMSprop, Adagrad); `schedule`: the `lr_schedule` of the fit to come; `num_training`: the planned points of the
-    sweep, where it ended before.
+    sweep, where it ended before; `died`: where units died.
     """
     return (
-        landmarks(lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=num_training),
+        landmarks(lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=num_training, died=died),
         steepest(lrs, smoothed, num_training=num_training),
         valley(lrs, smoothed),
         minimum(lrs, smoothed),
@@ -138,15 +150,17 @@ def landmarks(
     adaptive: bool,
     schedule: str = "constant",
     num_training: int | None = None,
+    died: Died | None = None,
 ) -> Suggestion:
     """The recommended rate: the median of three landmarks of the *raw* losses, which fail at different times.
 
-    - edge: the first rate whose loss is above 4 times the start (the median of the first ten) or not finite,
-      else the last rate; times (1 - beta) x 0.316, and x 0.56 for adaptive optimizers;
+    - edge: the first rate whose loss is above 4 times the start (the median of the first ten) or not finite, or from
+      which on a layer's units are dead (`died`), else the last rate or 10, where the default sweep ends, if that is higher;
+      times (1 - beta) x 0.316, and x 0.56 for adaptive optimizers;
     - valley: 4 times the valley of the losses before the edge, smoothed by 0.9, without the first ten;
     - minimum: the rate of their lowest, without the first five, times sqrt(1 - beta) x 0.316.
 
-    The median times 0.75, or 1.33 where the rate falls to 0 (one-cycle, linear, cosine): what a high rate does
+    The suggestion is at most the last rate. It is the median times 0.75, or 1.33 where the rate falls to 0 (one-cycle, linear, cosine): what a high rate does
     badly, the low ones at the end mend. Found on 17 tasks and checked once on 13 others, all swept 1e-5 to 10 in
     100 updates (SEMANTICS.md); for cosine and linear on the tasks of `tests/benchmarks/lr_regret.py`. In a
     sweep of another length ten means a tenth of it, five a twentieth, and 0.9 becomes 0.9^(100 / length), so
@@ -155,7 +169,7 @@ def landmarks(
     0, or their median is 0, the edge is a rise by 3 times the start's size, or the range of losses seen until then if that is wider
     (`sweep.diverged_above`).
     """
-    found = _find(lrs, losses, beta, adaptive, schedule, num_training)
+    found = _find(lrs, losses, beta, adaptive, schedule, num_training, died)
     if isinstance(found, str):
         return _none(RECOMMENDED, found)
     x = np.asarray(lrs, dtype=np.float64)
@@ -174,14 +188,15 @@ def trust(
     adaptive: bool,
     schedule: str = "constant",
     num_training: int | None = None,
+    died: Died | None = None,
 ) -> tuple[str, ...]:
     """What a person needs to judge `landmarks`: notes in plain words, the flags last. Arguments as there.
 
     There is no confidence interval: the spread of the landmarks does not predict how wrong they are.
     """
-    found = _find(lrs, losses, beta, adaptive, schedule, num_training)
-    facts = () if isinstance(found, str) else _facts(found)
-    return facts + doubts(lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=num_training)
+    found = _find(lrs, losses, beta, adaptive, schedule, num_training, died)
+    facts = () if isinstance(found, str) else tuple(_facts(found))
+    return facts + doubts(lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=num_training, died=died)
 
 
 def doubts(
@@ -192,9 +207,10 @@ def doubts(
     adaptive: bool,
     schedule: str = "constant",
     num_training: int | None = None,
+    died: Died | None = None,
 ) -> tuple[str, ...]:
     """The notes of `trust` that speak against `landmarks`, or say why it has no recommendation. The arguments are those of `trust`."""
-    found = _find(lrs, losses, beta, adaptive, schedule, num_training)
+    found = _find(lrs, losses, beta, adaptive, schedule, num_training, died)
     if isinstance(found, str):
         return (f"No recommendation: {found}.",)
     return tuple(_flags(found, beta, schedule))
@@ -219,14 +235,21 @@ class _Found:
     valley: float
     minimum: float
     edge_at: float
-    """The edge itself; the last rate where none was seen."""
+    """The edge itself; what stands in for it where none was seen."""
     edge_seen: bool
     first: float
-    """The lowest rate swept."""
+    last: float
+    """The lowest and the highest rate swept."""
     fall: float
     """How far the loss fell, as a share of its start."""
     length: int
     """Points that the sweep was to have."""
+    died: Died | None
+    """Where units died, if that is the edge."""
+    start: float
+    lowest: float
+    dead: float | None
+    """The loss at the start, the lowest smoothed one, and the one after units died; None: none died, or a loss was below 0."""
 
     @property
     def three(self) -> tuple[float, float, float]:
@@ -238,14 +261,22 @@ class _Found:
         return f"from the edge {rate(self.edge, 2)}, from the longest fall {rate(self.valley, 2)}, from the lowest loss {rate(self.minimum, 2)}"
 
 
-def _facts(found: _Found) -> tuple[str, ...]:
+def _facts(found: _Found) -> Iterable[str]:
     low, high = min(found.three), max(found.three)
-    where = "below divergence" if found.edge_seen else "below the end of the sweep"
-    return (
-        f"Three estimates: {found.told} (range {rate(low, 2)} to {rate(high, 2)}).",
-        f"{_times(found.edge_at / found.lr)} {where} ({rate(found.edge_at, 2)}).",
-        f"Worth trying: {rate(found.lr / 2, 2)} to {rate(found.lr * 2, 2)} (half to twice).",
-    )
+    yield f"Three estimates: {found.told} (range {rate(low, 2)} to {rate(high, 2)})."
+    if found.died is not None:
+        where = f"layer {found.died.layer}" if found.died.layer else "the model"
+        yield f"{_times(found.edge_at / found.lr)} below {rate(found.edge_at, 2)}, from where on most units of {where} are dead."
+    elif found.edge_seen:
+        yield f"{_times(found.edge_at / found.lr)} below divergence ({rate(found.edge_at, 2)})."
+    else:
+        yield f"{_times(found.last / found.lr)} below the end of the sweep ({rate(found.last, 2)})."
+    yield worth_trying(found.lr)
+
+
+def worth_trying(lr: float) -> str:
+    """The note of which rates to try around a suggestion."""
+    return f"Worth trying: {rate(lr / 2, 2)} to {rate(lr * 2, 2)} (half to twice)."
 
 
 def _times(ratio: float) -> str:
@@ -253,9 +284,14 @@ def _times(ratio: float) -> str:
 
 
 def _flags(found: _Found, beta: float, schedule: str) -> Iterable[str]:
+    if found.dead is not None and found.start > _DIVERGED * found.dead and found.lowest > (1 - _LITTLE) * found.dead:
+        yield (
+            f"Do not trust this rate: the loss began at {found.start:.3g} and never fell clearly below {found.dead:.3g}, where it stays "
+            "when the units are dead. Scale the inputs and targets (mean 0, standard deviation 1), then search again."
+        )
     if not found.edge_seen:
-        yield f"No edge seen: no loss rose clearly above its start, so the last rate, {rate(found.edge_at, 2)}, stands in."
-    if found.fall < 0.15:
+        yield f"No edge seen: no loss rose clearly above its start, so {rate(found.edge_at, 2)} stands in."
+    if found.fall < _LITTLE:
         yield f"The loss fell by only {max(found.fall, 0):.0%} (less than 15%): the curve says little."
     apart = math.log10(max(found.three) / min(found.three))
     if apart > 1.2:
@@ -279,7 +315,13 @@ def _factor(schedule: str) -> float:
 
 
 def _find(
-    lrs: ArrayLike, losses: ArrayLike, beta: float, adaptive: bool, schedule: str, num_training: int | None
+    lrs: ArrayLike,
+    losses: ArrayLike,
+    beta: float,
+    adaptive: bool,
+    schedule: str,
+    num_training: int | None,
+    died: Died | None,
 ) -> _Found | str:
     """The landmarks, or why there are none."""
     if not 0 <= beta < 1:
@@ -291,36 +333,55 @@ def _find(
         return "no loss was finite" if len(x) else "the sweep has no points"
     base, spread = _level(start)
     edge = _edge(y, base, spread)
+    dead = _dead_loss(y, died) if spread is None else None
+    if died is not None and (edge is None or died.point < edge):
+        edge = died.point
+    else:
+        died = None
     kept = len(y) if edge is None else edge
     if kept < ten + 3:
-        return _too_few(kept, ten, x, edge)
+        return _too_few(kept, ten, x, edge, died)
     s = smooth(y[:kept], 0.9 ** (_FULL / _length(num_training, len(x))))
     fall = _longest_fall(s[ten:])
     if fall is None:
         return "the loss never fell, so the curve says nothing of a good rate"
     low = five + int(np.argmin(s[five:]))
-    edge_at = float(x[-1] if edge is None else x[edge])
+    edge_at = max(float(x[-1]), _USUAL_END) if edge is None else float(x[edge])
     e = edge_at * (1 - beta) * _BELOW * (0.56 if adaptive else 1.0)
     v = 4 * float(x[ten + fall[0]])
     m = float(x[low]) * math.sqrt(1 - beta) * _BELOW
     size = base if spread is None else max(abs(base), spread)
+    lr = float(np.median([e, v, m])) * _factor(schedule)
     return _Found(
-        lr=float(np.median([e, v, m])) * _factor(schedule),
+        lr=lr if edge is not None else min(lr, float(x[-1])),
         edge=e,
         valley=v,
         minimum=m,
         edge_at=edge_at,
         edge_seen=edge is not None,
         first=float(x[0]),
+        last=float(x[-1]),
         fall=(base - float(s[low])) / size if size > 0 else 0.0,
         length=_length(num_training, len(x)),
+        died=died,
+        start=base,
+        lowest=float(s[low]),
+        dead=dead,
     )
 
 
-def _too_few(kept: int, ten: int, x: Array, edge: int | None) -> str:
+def _too_few(kept: int, ten: int, x: Array, edge: int | None, died: Died | None) -> str:
     if edge is None:
         return f"only {_count(kept)}: at least {ten + 3} are needed"
-    return f"the loss diverged or was not finite at {rate(x[edge], 2)}, point {edge + 1}: sweep again over lower rates"
+    what = "the loss diverged or was not finite" if died is None else "units died"
+    return f"{what} at {rate(x[edge], 2)}, point {edge + 1}: sweep again over lower rates, and scale inputs and targets if they are large"
+
+
+def _dead_loss(y: Array, died: Died | None) -> float | None:
+    """The median loss after units died, None: none did."""
+    after = np.array([]) if died is None else y[died.point :]
+    after = after[np.isfinite(after)]
+    return float(np.median(after)) if len(after) else None
 
 
 def _start(y: Array, count: int) -> Array:

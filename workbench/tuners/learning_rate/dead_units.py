@@ -1,0 +1,115 @@
+"""Notices units that die while rates are swept: from such a rate on the loss says nothing of higher ones.
+
+A unit that is 0 for every sample (a ReLU far below 0) passes no gradient on, so the gradient of its bias is exactly 0. A
+model whose units have died gives the same answer to all samples. Its loss stays where it is, and cannot diverge.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
+from workbench.engine.session import Session
+from workbench.tuners.learning_rate.lr_suggest import Died
+
+MOST = 2 / 3
+"""The share of a layer's units that are dead, of those alive at the start, from which on the layer counts as dead."""
+AROUND = 5
+"""Updates over which a share is taken, since some units are silent for a batch; a layer that dies must stay dead for as many."""
+
+Counts = NDArray[np.int64]
+
+
+class DeadUnits:
+    """Inside, notes at each step of an optimizer which units get a gradient, without waiting for the device.
+
+    A unit is an entry of a parameter with one dimension: a bias, or a weight of a normalisation.
+    """
+
+    def __init__(self, session: Session, opt: OptimizerHandle) -> None:
+        self._session, self._opt = session, opt
+        self._layers: list[Tensor] = []
+        self._sizes: list[int] = []
+        self._ends: Tensor | None = None
+        self._alive: dict[int, Tensor] = {}
+        """For each point how many units get a gradient, added up over the layers."""
+        self.point = 0
+        """The number of the present point of the sweep."""
+
+    def __enter__(self) -> Self:
+        self._hook = self._opt.optimizer.register_step_pre_hook(self._note)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._hook.remove()
+
+    def _note(self, *_: Any) -> None:
+        there = zip(self._opt.there(), self._opt.gradients(), strict=True)
+        found = [(p, gradient.reshape(-1)) for p, gradient in there if p.dim() == 1 and p.numel() > 1]
+        if not found:
+            return
+        layers = [p for p, _ in found]
+        if self._ends is None:
+            self._layers, self._sizes = layers, [len(gradient) for _, gradient in found]
+            self._ends = torch.tensor(self._sizes, device=found[0][1].device).cumsum(0) - 1
+        if [id(p) for p in layers] == [id(p) for p in self._layers]:
+            self._alive[self.point] = (torch.cat([gradient for _, gradient in found]) != 0).cumsum(0)[self._ends]
+
+    def died(self) -> Died | None:
+        """The first point from which on most units of a layer that were alive at the start are dead; None: none died."""
+        counts = self._counts()
+        if counts is None:
+            return None
+        points, alive, sizes = counts
+        start = np.median(alive[:10], axis=0)
+        share = 1 - _median(alive) / np.maximum(start, 1)
+        first = {layer: _for_good(share[:, layer] > MOST) for layer in map(int, np.flatnonzero((start > 0) & (sizes > 1)))}
+        first = {layer: at for layer, at in first.items() if at <= len(points) - AROUND}
+        if not first:
+            return None
+        layer = min(first, key=first.__getitem__)
+        return Died(points[first[layer]], self._name(layer))
+
+    def _counts(self) -> tuple[list[int], Counts, Counts] | None:
+        """The points with a gradient, how many units of each layer it reached there, on all ranks, and the layers' sizes."""
+        own = _read(self._alive), self._sizes
+        of_ranks = self._session.ranks.all_gather_object(own)
+        points = sorted(set.intersection(*(set(of_rank) for of_rank, _ in of_ranks)))
+        if not points:
+            return None
+        alive = np.array([sum(of_rank[point] for of_rank, _ in of_ranks) for point in points], dtype=np.int64)
+        # Where nothing gets a gradient, the output neither, the loss has none: that of a hinge, once all is learned.
+        kept = np.flatnonzero(alive.any(axis=1))
+        if len(kept) < 2 * AROUND:
+            return None
+        return [points[i] for i in kept], alive[kept], np.sum([sizes for _, sizes in of_ranks], axis=0)
+
+    def _name(self, layer: int) -> str:
+        names = dict(zip(map(id, self._session.parameters), self._session.names, strict=True))
+        return names.get(id(self._layers[layer]), "").rpartition(".")[0]
+
+
+def _read(alive: dict[int, Tensor]) -> dict[int, Counts]:
+    """The counts of each layer by point; one copy from the device."""
+    if not alive:
+        return {}
+    rows = torch.stack(list(alive.values())).cpu().numpy()
+    return dict(zip(alive, np.diff(rows, axis=1, prepend=0), strict=True))
+
+
+def _median(alive: Counts) -> NDArray[np.float64]:
+    """The median of each row and those around it."""
+    half = AROUND // 2
+    return np.stack([np.median(alive[max(0, i - half) : i + half + 1], axis=0) for i in range(len(alive))])
+
+
+def _for_good(dead: NDArray[np.bool_]) -> int:
+    """The first place from which on all are true."""
+    alive = np.flatnonzero(~dead)
+    return int(alive[-1]) + 1 if len(alive) else 0
