@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ from workbench.tuners.learning_rate.curve import LRCurve as LRCurve
 from workbench.tuners.learning_rate.dead_units import DeadUnits
 from workbench.tuners.learning_rate.lr_suggest import (
     Died,
+    Raced,
     divergence,
     doubts,
     recommended,
@@ -92,18 +94,18 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     with scratch(session):
         if schedule == "one_cycle":
             _undo_momentum(opt.optimizer)
+        beta, adaptive = _momentum(opt.optimizer), _adaptive(opt.optimizer)
         with DeadUnits(session, opt) as units:
             points, ended = _sweep(session, opt, request, units, emit, inbox)
-        end = _conclude(opt.optimizer, schedule, points, ended, request, units.died())
+    read = functools.partial(_conclude, points, ended, request, beta, adaptive, schedule, units.died())
+    end = read()
     if request.race and end.suggestion is not None and not inbox.has(Stop):
-        raced, decided = lr_race.race(
-            session, opt, end.suggestion, request.race_updates, schedule, stretch.multiplier(opt.optimizer, request.group), emit, inbox
-        )
+        set_lr = stretch.multiplier(opt.optimizer, request.group)
+        raced, lowest = lr_race.race(session, opt, end.suggestion, request.race_updates, schedule, set_lr, emit, inbox)
+        if lowest is not None and raced.lr is not None:
+            end = read(Raced(raced.lr, lowest))
         ended = sweep.STOPPED if inbox.has(Stop) else end.ended
-        # What speaks against the sweep's rate does not speak against one that losses decided.
-        doubts = () if decided else end.doubts
-        notes = tuple(note for note in end.notes if not decided or note not in end.doubts)
-        end = CurveEnded(ended, (raced, *end.suggestions), raced.lr, notes, doubts, end.diverged)
+        end = dataclasses.replace(end, ended=ended, suggestions=(raced, *end.suggestions), suggestion=raced.lr)
     if request.group is not None:
         end = dataclasses.replace(end, notes=(*end.notes, _of_group(opt.optimizer, request.group)))
     if session.several:
@@ -183,14 +185,16 @@ def _loss_of_update(
 
 
 def _conclude(
-    optimizer: Optimizer, schedule: str, points: list[CurvePoint], ended: str, request: LRRequest, died: Died | None
+    points: list[CurvePoint],
+    ended: str,
+    request: LRRequest,
+    beta: float,
+    adaptive: bool,
+    schedule: str,
+    died: Died | None,
+    raced: Raced | None = None,
 ) -> CurveEnded:
     lrs, losses = [p.lr for p in points], [p.loss for p in points]
-    group = optimizer.param_groups[0]
-    beta = float(group["betas"][0]) if "betas" in group else float(group.get("momentum") or 0.0)
-    adaptive = "betas" in group or isinstance(
-        optimizer, (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Rprop)
-    )
     seen, count = (lrs, losses), request.num_training
     suggestions = suggest_all(
         lrs,
@@ -202,11 +206,21 @@ def _conclude(
         num_training=count,
         died=died,
     )
-    notes = trust(*seen, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count, died=died)
-    against = doubts(*seen, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count, died=died)
+    notes = trust(*seen, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count, died=died, raced=raced)
+    against = doubts(*seen, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count, died=died, raced=raced)
     return CurveEnded(
         ended, suggestions, recommended(suggestions), notes, against, divergence(*seen, num_training=count)
     )
+
+
+def _momentum(optimizer: Optimizer) -> float:
+    group = optimizer.param_groups[0]
+    return float(group["betas"][0]) if "betas" in group else float(group.get("momentum") or 0.0)
+
+
+def _adaptive(optimizer: Optimizer) -> bool:
+    kinds = torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Rprop
+    return "betas" in optimizer.param_groups[0] or isinstance(optimizer, kinds)
 
 
 def _undo_momentum(optimizer: Optimizer) -> None:

@@ -33,6 +33,8 @@ LOWER = 1.78
 """For a schedule that begins at its highest rate the race begins below the sweep's rate by this factor: its stretches are
 too short to show what a rate that is too high costs there. A sweep's rate for a constant schedule is as much lower.
 """
+MOVED = 0.15
+"""Where no rate lowers the loss at the start by this share, the stretches say nothing, and the sweep's rate stays."""
 LONGER = 0.1
 """A run longer than a stretch needs a lower rate: by its length, in stretches, to the power of this. Bjorck et al. 2024
 ("Scaling optimal LR across token horizons") measured about 0.3 for language models.
@@ -48,16 +50,16 @@ def race(
     set_lr: Callable[[float], None],
     emit: Emit,
     inbox: Inbox,
-) -> tuple[Suggestion, bool]:
+) -> tuple[Suggestion, float | None]:
     """Race rates around `lr`, the sweep's, with `updates` updates in all; the session is as before afterwards.
 
     Three rates, `SPACING` apart, then a fourth beyond the best one, or between the best two. A Stop ends the race, and
-    `lr` stays the suggestion. Returns the suggestion, and whether losses decided it.
+    `lr` stays the suggestion. Returns the suggestion, and the lowest loss where losses decided it.
     """
     length = updates // CANDIDATES
     start, why = stretch.starting_loss(session, length)
     if why:
-        return Suggestion(NAME, lr, None, f"no race: {why}. The sweep's rate"), False
+        return Suggestion(NAME, lr, None, f"no race: {why}. The sweep's rate"), None
     factors = stretch.shape(session.settings, schedule, length)
     trials: list[RaceTrial] = []
     middle = lr / LOWER if schedule in ("linear", "cosine") else lr
@@ -65,15 +67,17 @@ def race(
     while rates:
         rate = rates.pop(0)
         if inbox and inbox.has(Stop):
-            return Suggestion(NAME, lr, None, "the race was stopped: the sweep's rate"), False
+            return Suggestion(NAME, lr, None, "the race was stopped: the sweep's rate"), None
         with scratch(session):
             loss = stretch.train(session, opt, [rate * factor for factor in factors], set_lr, by_val=start is not None)
         trials.append(RaceTrial(rate, length, loss))
         emit(trials[-1])
         if len(trials) == CANDIDATES - 1:
             rates.append(stretch.next_value({t.lr: t.loss for t in trials}))
-    decided = sum(math.isfinite(t.loss) for t in trials) > 1
-    return conclusion(middle, trials, session.data.updates(), start or 0.0), decided
+    losses = [t.loss for t in trials if math.isfinite(t.loss)]
+    if start is not None and losses and min(losses) > (1 - MOVED) * start:
+        return Suggestion(NAME, lr, None, f"the lowest held-out loss, {min(losses):.3g}, is hardly below {start:.3g}, that of the start: the sweep's rate"), None
+    return conclusion(middle, trials, session.data.updates(), start or 0.0), min(losses) if len(losses) > 1 else None
 
 
 def conclusion(lr: float, trials: Sequence[RaceTrial], planned: int | None = None, start: float = 0.0) -> Suggestion:

@@ -42,6 +42,14 @@ class Died:
     """Its module's name, empty for the model itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class Raced:
+    """The rate that the losses of a race decided, and the lowest of them."""
+
+    lr: float
+    loss: float
+
+
 def suggest_all(
     lrs: ArrayLike,
     losses: ArrayLike,
@@ -189,14 +197,18 @@ def trust(
     schedule: str = "constant",
     num_training: int | None = None,
     died: Died | None = None,
+    raced: Raced | None = None,
 ) -> tuple[str, ...]:
-    """What a person needs to judge `landmarks`: notes in plain words, the flags last. Arguments as there.
+    """What a person needs to judge `landmarks`, or the rate that a race chose: notes in plain words, the flags last.
+    Arguments as there.
 
     There is no confidence interval: the spread of the landmarks does not predict how wrong they are.
     """
     found = _find(lrs, losses, beta, adaptive, schedule, num_training, died)
-    facts = () if isinstance(found, str) else tuple(_facts(found))
-    return facts + doubts(lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=num_training, died=died)
+    facts = () if isinstance(found, str) else tuple(_facts(found, found.lr if raced is None else raced.lr))
+    return facts + doubts(
+        lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=num_training, died=died, raced=raced
+    )
 
 
 def doubts(
@@ -208,12 +220,13 @@ def doubts(
     schedule: str = "constant",
     num_training: int | None = None,
     died: Died | None = None,
+    raced: Raced | None = None,
 ) -> tuple[str, ...]:
-    """The notes of `trust` that speak against `landmarks`, or say why it has no recommendation. The arguments are those of `trust`."""
+    """The notes of `trust` that speak against the rate, or say why there is none to recommend. The arguments are those of `trust`."""
     found = _find(lrs, losses, beta, adaptive, schedule, num_training, died)
     if isinstance(found, str):
         return (f"No recommendation: {found}.",)
-    return tuple(_flags(found, beta, schedule))
+    return tuple(_flags(found, beta, schedule, raced))
 
 
 def divergence(lrs: ArrayLike, losses: ArrayLike, *, num_training: int | None = None) -> float | None:
@@ -261,34 +274,32 @@ class _Found:
         return f"from the edge {rate(self.edge, 2)}, from the longest fall {rate(self.valley, 2)}, from the lowest loss {rate(self.minimum, 2)}"
 
 
-def _facts(found: _Found) -> Iterable[str]:
+def _facts(found: _Found, lr: float) -> Iterable[str]:
     low, high = min(found.three), max(found.three)
     yield f"Three estimates: {found.told} (range {rate(low, 2)} to {rate(high, 2)})."
     if found.died is not None:
         where = f"layer {found.died.layer}" if found.died.layer else "the model"
-        yield f"{_times(found.edge_at / found.lr)} below {rate(found.edge_at, 2)}, from where on most units of {where} are dead."
+        yield f"{_times(found.edge_at / lr)} below {rate(found.edge_at, 2)}, from where on most units of {where} are dead."
     elif found.edge_seen:
-        yield f"{_times(found.edge_at / found.lr)} below divergence ({rate(found.edge_at, 2)})."
+        yield f"{_times(found.edge_at / lr)} below divergence ({rate(found.edge_at, 2)})."
     else:
-        yield f"{_times(found.last / found.lr)} below the end of the sweep ({rate(found.last, 2)})."
-    yield worth_trying(found.lr)
-
-
-def worth_trying(lr: float) -> str:
-    """The note of which rates to try around a suggestion."""
-    return f"Worth trying: {rate(lr / 2, 2)} to {rate(lr * 2, 2)} (half to twice)."
+        yield f"{_times(found.last / lr)} below the end of the sweep ({rate(found.last, 2)})."
+    yield f"Worth trying: {rate(lr / 2, 2)} to {rate(lr * 2, 2)} (half to twice)."
 
 
 def _times(ratio: float) -> str:
     return f"{float(f'{ratio:.2g}'):,.0f}x" if ratio >= 10 else f"{ratio:.2g}x"
 
 
-def _flags(found: _Found, beta: float, schedule: str) -> Iterable[str]:
-    if found.dead is not None and found.start > _DIVERGED * found.dead and found.lowest > (1 - _LITTLE) * found.dead:
+def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> Iterable[str]:
+    lowest = found.lowest if raced is None else min(found.lowest, raced.loss)
+    if found.dead is not None and found.start > _DIVERGED * found.dead and lowest > (1 - _LITTLE) * found.dead:
         yield (
             f"Do not trust this rate: the loss began at {found.start:.3g} and never fell clearly below {found.dead:.3g}, where it stays "
             "when the units are dead. Scale the inputs and targets (mean 0, standard deviation 1), then search again."
         )
+    if raced is not None:  # what else speaks against the sweep's rate does not speak against one that losses decided
+        return
     if not found.edge_seen:
         yield f"No edge seen: no loss rose clearly above its start, so {rate(found.edge_at, 2)} stands in."
     if found.fall < _LITTLE:
@@ -340,6 +351,8 @@ def _find(
         died = None
     kept = len(y) if edge is None else edge
     if kept < ten + 3:
+        if edge is None and spread is None and y.max() > diverged_above(_DIVERGED, float(y.min())):
+            edge = int(y.argmax())  # so early that the start's median is high already
         return _too_few(kept, ten, x, edge, died)
     s = smooth(y[:kept], 0.9 ** (_FULL / _length(num_training, len(x))))
     fall = _longest_fall(s[ten:])
