@@ -30,6 +30,7 @@ from workbench.task.errors import TaskError
 from workbench.tuners.learning_rate.lr_finder import LRRequest
 from workbench.tuners.learning_rate.lr_race import SPACING, conclusion
 from workbench.tuners.stretch import HELD_OUT, next_value
+from workbench.units import rate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -120,6 +121,23 @@ def test_what_it_tries_and_what_it_leaves(tmp_path):
     assert min(t.lr for t in found.race) / 2 <= found.suggestion <= max(t.lr for t in found.race)
     assert "race" in repr(found)
     assert b.fit(max_epochs=2).result().history["loss"].tolist() == plain.history["loss"].tolist()
+
+
+def test_the_notes_are_about_the_rate_that_it_chose(tmp_path):
+    found = bench(noisy_net(), labelled(800), tmp_path, adam).find_lr(race=True, race_updates=200).result()
+    assert found.suggestion != pytest.approx(found.suggestions["landmarks"].lr, rel=0.02)
+    [note] = [note for note in found.notes if note.startswith("Worth trying")]
+    assert f"{rate(found.suggestion / 2, 2)} to {rate(found.suggestion * 2, 2)}" in note
+
+
+def test_where_no_rate_lowers_the_loss_the_sweeps_rate_stays(tmp_path):
+    """Labels that the samples do not tell: what the losses differ by is noise."""
+    x = torch.zeros(400, 6)
+    y = torch.arange(400) % 3
+    found = bench(plain_net(), (x, y), tmp_path, adam, val=(x, y), lr_schedule="cosine").find_lr(race=True, race_updates=200).result()
+    if found.suggestions["landmarks"].lr is not None:
+        assert found.suggestion == found.suggestions["landmarks"].lr
+        assert "the sweep's rate" in found.suggestions["race"].why
 
 
 def test_short_epochs_need_validation_data_to_judge(tmp_path):

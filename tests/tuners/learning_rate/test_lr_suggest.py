@@ -15,6 +15,8 @@ from workbench.events import CurveEnded, CurvePoint, Suggestion
 from workbench.tuners.learning_rate import lr_suggest
 from workbench.tuners.learning_rate.curve import LRCurve
 from workbench.tuners.learning_rate.lr_suggest import (
+    Died,
+    Raced,
     divergence,
     doubts,
     landmarks,
@@ -258,6 +260,64 @@ class TestTrust:
         lrs = rates(1e-5, 10, 30)
         y = np.interp(np.log(lrs), np.log(LRS), bowl())
         assert any("30 updates" in note for note in trust(lrs, y, **SGD, num_training=30))
+
+
+class TestUnitsThatDie:
+    """A curve that falls from a start far off to the loss of guessing, 1, and stays there."""
+
+    FALL = np.where(LOG < -4, 20.0, np.maximum(1.0, 20.0 - 19 * (LOG + 4)))
+
+    def test_where_they_die_is_the_edge(self):
+        died = Died(70, "body.0")
+        exploded = self.FALL.copy()
+        exploded[70:] = 1e3
+        assert landmarks(LRS, self.FALL, **SGD, died=died) == landmarks(LRS, exploded, **SGD)
+        assert landmarks(LRS, self.FALL, **SGD, died=died).lr < landmarks(LRS, self.FALL, **SGD).lr
+        note = trust(LRS, self.FALL, **SGD, died=died)[1]
+        assert f"below {LRS[70]:.2g}, from where on most units of layer body.0 are dead" in note
+
+    def test_after_divergence_it_does_not_matter(self):
+        edge = int(np.flatnonzero(bowl() > 8)[0])
+        assert landmarks(LRS, bowl(), **SGD, died=Died(edge + 1, "")) == landmarks(LRS, bowl(), **SGD)
+
+    def test_a_loss_that_only_fell_to_that_of_a_dead_model_is_not_to_be_trusted(self):
+        [doubt] = doubts(LRS, self.FALL, **SGD, died=Died(70, ""))
+        assert doubt.startswith("Do not trust this rate: the loss began at 20 and never fell clearly below 1,")
+        learned = self.FALL.copy()
+        learned[40:70] = 0.5
+        assert doubts(LRS, learned, **SGD, died=Died(70, "")) == ()
+        assert doubts(LRS, bowl(turn=-1), **SGD, died=Died(80, "")) == ()
+
+    def test_a_race_that_learned_ends_the_doubt(self):
+        died = Died(70, "")
+        assert doubts(LRS, self.FALL, **SGD, died=died, raced=Raced(0.01, 0.5)) == ()
+        assert doubts(LRS, self.FALL, **SGD, died=died, raced=Raced(0.01, 1.0))[0].startswith("Do not trust")
+
+    def test_too_early_a_death_asks_for_lower_rates_and_scaled_inputs(self):
+        found = landmarks(LRS, self.FALL, **SGD, died=Died(5, ""))
+        assert found.lr is None
+        assert "units died" in found.why
+        assert "scale inputs and targets" in found.why
+
+
+class TestNoEdge:
+    def test_a_max_lr_within_the_fall_is_the_only_limit(self):
+        y, cut = bowl(turn=-2), 40
+        found = landmarks(LRS[:cut], y[:cut], **SGD, num_training=100).lr
+        assert LRS[cut - 1] / 4 < found <= LRS[cut - 1] < landmarks(LRS, y, **SGD).lr
+        assert any("a higher max_lr says more" in note for note in trust(LRS[:cut], y[:cut], **SGD))
+
+    def test_a_max_lr_above_the_lowest_loss_changes_nothing(self):
+        y = bowl(turn=-2, edge=0.9) + np.maximum(0, 1.5 * (LOG + 1))
+        cut = int(np.flatnonzero(LOG > 0)[0])
+        whole, found = landmarks(LRS, y, **SGD).lr, landmarks(LRS[:cut], y[:cut], **SGD, num_training=100).lr
+        assert found == pytest.approx(whole, rel=0.3)
+        assert not any("max_lr" in note for note in trust(LRS[:cut], y[:cut], **SGD))
+
+    def test_an_explosion_within_the_first_points_is_told(self):
+        found = landmarks(LRS[:2], [1.0, 1e4], **SGD, num_training=100)
+        assert found.lr is None
+        assert f"diverged or was not finite at {rate(LRS[1], 2)}" in found.why
 
 
 class TestOtherLengths:

@@ -255,6 +255,8 @@ class _Found:
     """The lowest and the highest rate swept."""
     fall: float
     """How far the loss fell, as a share of its start."""
+    falls: bool
+    """Whether it is lowest at the end of the sweep."""
     length: int
     """Points that the sweep was to have."""
     died: Died | None
@@ -301,7 +303,8 @@ def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> It
     if raced is not None:  # what else speaks against the sweep's rate does not speak against one that losses decided
         return
     if not found.edge_seen:
-        yield f"No edge seen: no loss rose clearly above its start, so {rate(found.edge_at, 2)} stands in."
+        further = " The loss still falls at the end of the sweep: a higher max_lr says more." if found.falls else ""
+        yield f"No edge seen: no loss rose clearly above its start, so {rate(found.edge_at, 2)} stands in.{further}"
     if found.fall < _LITTLE:
         yield f"The loss fell by only {max(found.fall, 0):.0%} (less than 15%): the curve says little."
     apart = math.log10(max(found.three) / min(found.three))
@@ -375,6 +378,7 @@ def _find(
         first=float(x[0]),
         last=float(x[-1]),
         fall=(base - float(s[low])) / size if size > 0 else 0.0,
+        falls=low >= kept - max(1, five),
         length=_length(num_training, len(x)),
         died=died,
         start=base,
