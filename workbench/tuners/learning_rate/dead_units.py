@@ -51,7 +51,7 @@ class DeadUnits:
 
     def _note(self, *_: Any) -> None:
         there = zip(self._opt.there(), self._opt.gradients(), strict=True)
-        found = [(p, gradient.reshape(-1)) for p, gradient in there if p.dim() == 1 and p.numel() > 1]
+        found = [(p, gradient) for p, gradient in there if p.dim() == 1 and p.numel() > 1]
         if not found:
             return
         layers = [p for p, _ in found]

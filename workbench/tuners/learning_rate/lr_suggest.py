@@ -306,7 +306,10 @@ def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> It
         further = " The loss still falls at the end of the sweep: a higher max_lr says more." if found.falls else ""
         yield f"No edge seen: no loss rose clearly above its start, so {rate(found.edge_at, 2)} stands in.{further}"
     if found.fall < _LITTLE:
-        yield f"The loss fell by only {max(found.fall, 0):.0%} (less than 15%): the curve says little."
+        yield (
+            f"The loss fell by only {max(found.fall, 0):.0%} (less than {_LITTLE:.0%}): the curve says little. "
+            f"A longer sweep says more (num_training={4 * found.length})."
+        )
     apart = math.log10(max(found.three) / min(found.three))
     if apart > 1.2:
         yield f"The landmarks are {apart:.1f} decades apart (more than 1.2): they do not agree."
