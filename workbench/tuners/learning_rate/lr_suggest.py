@@ -273,7 +273,8 @@ class _Found:
     @property
     def told(self) -> str:
         """The three in words; not by the names of rules, whose numbers are others."""
-        return f"from the edge {rate(self.edge, 2)}, from the longest fall {rate(self.valley, 2)}, from the lowest loss {rate(self.minimum, 2)}"
+        edge = "the edge" if self.edge_seen else "an edge that was not seen"
+        return f"from {edge} {rate(self.edge, 2)}, from the longest fall {rate(self.valley, 2)}, from the lowest loss {rate(self.minimum, 2)}"
 
 
 def _facts(found: _Found, lr: float) -> Iterable[str]:
@@ -310,7 +311,9 @@ def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> It
             f"The loss fell by only {max(found.fall, 0):.0%} (less than {_LITTLE:.0%}): the curve says little. "
             f"A longer sweep says more (num_training={4 * found.length})."
         )
-    apart = math.log10(max(found.three) / min(found.three))
+    # An edge above the sweep is a guess, and no landmark that could disagree.
+    three = found.three if found.edge_at <= found.last else found.three[1:]
+    apart = math.log10(max(three) / min(three))
     if apart > 1.2:
         yield f"The landmarks are {apart:.1f} decades apart (more than 1.2): they do not agree."
     if found.lr < found.first:
