@@ -55,6 +55,13 @@ def test_the_chosen_searches_alone_and_applied(tmp_path):
     assert not {SpeedTrial, CurvePoint} & kinds
 
 
+def test_a_step_gives_what_speaks_against_its_value(tmp_path):
+    x, y = torch.zeros(200, 6), torch.arange(200) % 3
+    [step] = bench(plain_net(), (x, y), tmp_path, adam).tune(searches=("lr",)).result().steps
+    assert "lr" in step.values
+    assert "the curve says little" in step.reason
+
+
 def test_each_search_runs_with_what_was_found_before(tmp_path):
     seen = []
 

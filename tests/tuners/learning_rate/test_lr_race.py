@@ -135,9 +135,8 @@ def test_where_no_rate_lowers_the_loss_the_sweeps_rate_stays(tmp_path):
     x = torch.zeros(400, 6)
     y = torch.arange(400) % 3
     found = bench(plain_net(), (x, y), tmp_path, adam, val=(x, y), lr_schedule="cosine").find_lr(race=True, race_updates=200).result()
-    if found.suggestions["landmarks"].lr is not None:
-        assert found.suggestion == found.suggestions["landmarks"].lr
-        assert "the sweep's rate" in found.suggestions["race"].why
+    assert found.suggestion == found.suggestions["landmarks"].lr is not None
+    assert "the sweep's rate" in found.suggestions["race"].why
 
 
 def test_short_epochs_need_validation_data_to_judge(tmp_path):
