@@ -77,7 +77,7 @@ class Assignment(abc.ABC):
         found = {name.lstrip("_"): part for name, part in vars(self.task).items()}
         for name, part in found.items():
             if isinstance(part, DataSpec) and not part.made_by_object:
-                found[name] = part.parts
+                found[name] = {spec.key: spec.parts for spec in part.sets} if part.several else part.parts
         return {**found, "the job": self}
 
     def _started(
@@ -183,7 +183,8 @@ class EvaluateAssignment(Assignment):
         with open_session(self.task, self.settings, self.kind) as session:
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
-            metrics = validate(session, _batches(session, spec, self._stage, inbox), self._stage, cut=lambda: inbox.has(Stop))
+            sets = ((one, _batches(session, one, self._stage, inbox)) for one in spec.sets)
+            metrics = validate(session, sets, self._stage, cut=lambda: inbox.has(Stop))
             if inbox.has(Stop):
                 return Done("stopped")
             emit(Validated(0, 0, metrics))

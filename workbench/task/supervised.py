@@ -150,7 +150,8 @@ class Supervised(Task):
         known = not self.metrics or self.names_its_metrics is False
         if not known or any(isinstance(metric, OverEpoch) or hasattr(metric, "items") for metric in self.epoch_metrics.values()):
             return None  # a function that returns a dict brings its own names
-        return (*(f"val_{name}" for name in ("loss", *self.metrics, *self.epoch_metrics)), "train_loss")
+        names = [f"val_{name}" for name in ("loss", *self.metrics, *self.epoch_metrics)]
+        return (*(name + self.suffix_of(one) for one in self.val.sets for name in names), "train_loss")
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """The model's output for a batch with or without its target.

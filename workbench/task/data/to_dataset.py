@@ -19,6 +19,28 @@ _SEVERAL = (
 )
 
 
+UNNAMED = "dataloader_idx_"
+"""With its number, the key of a set in a list, as in Lightning's names of metrics."""
+
+
+def sets_in(data: Any) -> dict[str, Any] | None:
+    """The data sets in a dict or a list of them, by their keys; None: `data` is one set.
+
+    A dict of arrays holds columns, and a list of anything else samples.
+    """
+    if is_of_hugging_face(data):
+        return None
+    if isinstance(data, Mapping):
+        several = bool(data) and all(_is_set(one) or (isinstance(one, tuple) and any(map(is_array, one))) for one in data.values())
+        return {str(key): one for key, one in data.items()} if several else None
+    several = isinstance(data, (list, tuple)) and bool(data) and all(map(_is_set, data))
+    return {f"{UNNAMED}{number}": one for number, one in enumerate(data)} if several else None
+
+
+def _is_set(value: Any) -> bool:
+    return isinstance(value, (DataLoader, Dataset, Batches)) or is_of_hugging_face(value)
+
+
 def dataset_of(name: str, data: Any, *, collated: bool = False) -> tuple[Any, bool]:
     """The data set in `data`, and whether it yields ready batches instead of samples.
 
