@@ -24,7 +24,7 @@ from workbench.task.metrics.metrics import (
     split,
 )
 from workbench.task.metrics.over_epoch import OverEpoch
-from workbench.task.metrics.step_output import reported_weight, score_weight
+from workbench.task.metrics.step_output import loss_parts, reported_weight, score_weight
 from workbench.task.optim.optimizer_factory import OptimizerFactory
 from workbench.task.optim.schedulers import MakeScheduler, refuse_built_in, schedule_of
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task
@@ -119,7 +119,7 @@ class Supervised(Task):
             return result
         weight = reported_weight(result, "the loss")
         loss: Any = _loss_in(result)
-        found = {"loss": loss}
+        found = {**loss_parts(result), "loss": loss}
         if weight is not None:
             found["weight"] = weight
         if carries:

@@ -36,7 +36,7 @@ from workbench.task.lightning.overrides import (
 from workbench.task.lightning.setup import Preparation
 from workbench.task.lightning.trainer import unknown
 from workbench.task.lightning.unsupported import explain_no_logger
-from workbench.task.metrics.step_output import reported_weight, score_weight
+from workbench.task.metrics.step_output import loss_parts, reported_weight, score_weight
 from workbench.task.optim.optimizer_factory import leading_group, set_weight_decay
 from workbench.task.optim.schedulers import refuse_built_in
 from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task
@@ -245,7 +245,8 @@ class LightningTask(Task):
                 return None
             got = f"a dict with {sorted(output)}" if isinstance(output, Mapping) else f"{shown(output)}"
             raise TaskError(f"training_step returned {got}: it must return the loss, or a dict with 'loss'.")
-        found: dict[str, Any] = {"loss": loss}
+        parts = {name: value for name, value in loss_parts(output).items() if not self._log.logs_in_training(name)}
+        found: dict[str, Any] = {**parts, "loss": loss}
         weight = reported_weight(output, "training_step")
         if weight is not None:
             found["weight"] = weight

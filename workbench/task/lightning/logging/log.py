@@ -213,6 +213,10 @@ class Log(Shared):
         own = "" if self.dataloader_idx is None else suffix(self.dataloader_idx)
         return any(name == kept.name and kept.on_epoch and kept.suffix == own for kept in self._kept[True].values())
 
+    def logs_in_training(self, name: str) -> bool:
+        """Whether the module has logged a value of this name in this epoch of training."""
+        return any(name == kept.name for kept in self._kept[False].values())
+
     @property
     def epoch_names(self) -> frozenset[str]:
         """The names in the record of what was logged for whole epochs of training, in this one or earlier."""
