@@ -33,6 +33,7 @@ from workbench.launch.job import EventSink
 from workbench.launch.search import scheduled_searches
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec, batches_in, set_epoch
+from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 from workbench.task.supervised import Supervised
 from workbench.techniques import limits
@@ -203,6 +204,8 @@ class PredictAssignment(Assignment):
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         spec = self._spec or data_of_stage(self.task, "predict")
         with open_session(self.task, self.settings, "predict") as session:
+            if spec.several:
+                raise TaskError(f"{spec.name} has {len(spec.sets)} sets, and one is predicted at a time: give bench.predict(data).")
             spec.share = session.ranks.share
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))

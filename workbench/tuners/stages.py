@@ -23,8 +23,6 @@ def data_of_stage(task: Task, method: str) -> DataSpec:
             raise TaskError(
                 "there is no data to predict: give bench.predict(data), or test= when the bench is made."
             )
-        if found.several:
-            raise TaskError(f"{found.name} has {len(found.sets)} sets, and one is predicted at a time: give bench.predict(data).")
         return found
     name = {"validate": "val", "test": "test"}.get(method)
     if name is None:

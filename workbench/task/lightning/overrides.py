@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from workbench.task.data.combined import combined_in, in_turn, is_combined
 from workbench.task.data.datasets import Batches
 from workbench.task.data.loader_parts import Parts, parts_of
 from workbench.task.data.spec import DataSpec
@@ -98,7 +99,7 @@ def spec_of(name: str, source: Any, serving: Serving | None = None) -> DataSpec 
 
 def _loaders_in(loader: Any) -> dict[str, Any] | None:
     """The loaders in a list, a dict or a sequential CombinedLoader of them, by their keys; None: it is no such thing."""
-    if _is_combined(loader) and loader._mode == "sequential":
+    if in_turn(loader):
         loader = loader.iterables
     if isinstance(loader, Mapping):
         found = {str(key): one for key, one in loader.items()}
@@ -110,15 +111,14 @@ def _loaders_in(loader: Any) -> dict[str, Any] | None:
     return found if found and readable else None
 
 
-def _is_combined(loader: Any) -> bool:
-    return from_lightning(loader) and type(loader).__name__ == "CombinedLoader"
-
-
 def _parts_of(name: str, loader: Any) -> Parts:
     """The parts of one loader."""
     if isinstance(loader, DataLoader):
         return parts_of(loader)
-    if _is_combined(loader) or isinstance(loader, (Mapping, Sequence)) or loader is None:
+    combined = combined_in(loader) if name == "train" or is_combined(loader) else None
+    if combined is not None:
+        return Parts(combined, ready=True)
+    if isinstance(loader, (Mapping, Sequence)) or loader is None:
         several = "" if loader is None else " Several sets become one by torch.utils.data.ConcatDataset or StackDataset."
         raise TaskError(f"{name}_dataloader() returned {type(loader).__name__}; one DataLoader is needed.{several}")
     return Parts(loader if isinstance(loader, Batches) else Batches(loader), ready=True)
