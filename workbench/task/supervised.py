@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from workbench.settings import Settings
 from workbench.task import hints
 from workbench.task.batch import is_several, sample_count
+from workbench.task.data.combined import side_by_side
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 from workbench.task.metrics.metrics import (
@@ -51,6 +52,11 @@ class Supervised(Task):
         scheduler: MakeScheduler | None,
         metrics: Any,
     ) -> None:
+        if loss is not None and train is not None and not train.made_by_object and side_by_side(train.parts.dataset):
+            raise TaskError(
+                "train holds several loaders, and with loss= a batch must be (x, y): make one of them (torch.utils.data.ConcatDataset puts "
+                "data sets one after another, StackDataset side by side), or let the model take all and return its loss."
+            )
         self.model = model
         self.train, self.val, self.test, self.predict = train, val, test, predict
         self._loss = loss

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
@@ -173,6 +173,38 @@ def test_a_fit_that_was_stopped_within_a_validation_repeats_it_when_resumed(seen
             return [(e.step, e.metrics) for e in run.events if isinstance(e, Validated)]
 
     assert fit(tmp_path / "stopped", True)[-3:] == fit(tmp_path / "whole", False)[-3:]
+
+
+def test_a_validation_that_a_person_asks_for_reads_all_sets_and_leaves_no_trace(tmp_path):
+    def fit(root: Any, *, asks: bool) -> list[Validated]:
+        drawn = DataLoader(SHIFTED, sampler=RandomSampler(SHIFTED, replacement=True, num_samples=9))
+        with bench(root, val={"clean": CLEAN, "drawn": drawn}, val_check_interval=2, metrics=metrics()) as made:
+            with alone():  # the job waits until it is asked
+                job = made.fit()
+                if asks:
+                    job.validate()
+            return [event for event in job.result().events if isinstance(event, Validated)]
+
+    found = fit(tmp_path / "asks", asks=True)
+    (asked,) = [event.metrics for event in found if event.asked]
+    assert {"val_loss/clean", "val_largest/drawn"} <= set(asked)
+    assert [e.metrics for e in found if not e.asked] == [e.metrics for e in fit(tmp_path / "whole", asks=False)]
+
+
+def test_sets_are_preloaded_each(tmp_path):
+    class Squares(Dataset[Any]):
+        def __init__(self, n: int) -> None:
+            self.rows = labelled(n)
+
+        def __len__(self) -> int:
+            return len(self.rows)
+
+        def __getitem__(self, index: int) -> Any:
+            return self.rows[index]
+
+    with bench(tmp_path, val=[Squares(8), Squares(5)], preload=True) as made:
+        told = [event.text for event in made.fit().result().events if isinstance(event, Message)]
+    assert [text[:20] for text in told if text.startswith("preloaded val")] == ["preloaded val[0]: 8 ", "preloaded val[1]: 5 "]
 
 
 def test_a_set_that_fails_is_named(tmp_path):

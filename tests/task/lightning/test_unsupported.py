@@ -53,9 +53,9 @@ def test_several_loaders():
     loader = DataLoader(TensorDataset())
     for returned in ([loader, loader], {"a": loader, "b": loader}):
         thing = Duck()
-        thing.train_dataloader = lambda made=returned: made
-        with pytest.raises(TaskError, match=r"train_dataloader\(\) returned \w+; one DataLoader is needed\. .*StackDataset"):
-            task(thing).train.parts
+        thing.predict_dataloader = lambda made=returned: made
+        with pytest.raises(TaskError, match=r"predict_dataloader\(\) returned \w+; one DataLoader is needed\. .*StackDataset"):
+            task(thing).predict.parts
 
 
 class Own(callbacks.Callback):

@@ -56,8 +56,9 @@ class Combined:
             inner = getattr(loader, "batch_sampler", None)
             parts = (getattr(loader, "sampler", None), inner, getattr(inner, "sampler", None), getattr(loader, "dataset", None))
             for part in {id(part): part for part in parts}.values():
-                if callable(getattr(part, "set_epoch", None)):
-                    part.set_epoch(epoch)
+                tell = getattr(part, "set_epoch", None)
+                if callable(tell):
+                    tell(epoch)
 
 
 class CombinedBatches(Batches):
@@ -79,6 +80,11 @@ def is_combined(data: Any) -> bool:
 def in_turn(data: Any) -> bool:
     """Whether it is Lightning's CombinedLoader that reads its loaders one after another."""
     return is_combined(data) and data._mode == "sequential"
+
+
+def side_by_side(dataset: Any) -> bool:
+    """Whether its batches are dicts or lists of the batches of several loaders."""
+    return isinstance(dataset, CombinedBatches) and isinstance(dataset.users, Combined) and dataset.users.mode != "sequential"
 
 
 def combined_in(data: Any) -> CombinedBatches | None:
