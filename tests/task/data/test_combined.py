@@ -112,3 +112,17 @@ def test_what_is_no_combination_of_loaders():
         DataSpec.of("train", list(loaders()), collate_fn=lambda samples: samples)
     assert DataSpec.of("val", combined_loader(list(loaders()), "sequential")).several
     assert not DataSpec.of("val", combined_loader(list(loaders()), "min_size")).several
+
+
+def test_export_refuses_them_by_name(tmp_path):
+    both = pair()
+    with wb.Workbench(Pairs(), train=both, root=tmp_path, accelerator="cpu", max_steps=1, limit_val_batches=0) as made:
+        made.fit().result()
+        with pytest.raises(wb.ExportError, match="train has several loaders side by side"):
+            made.script()
+
+
+def test_a_plain_loss_needs_pairs(tmp_path):
+    given = [DataLoader(labelled(8), 2), DataLoader(labelled(6), 2)]
+    with pytest.raises(TaskError, match=r"train holds several loaders, and with loss= a batch must be \(x, y\).*ConcatDataset"):
+        wb.Workbench(nn.Linear(6, 3), train=given, loss=F.cross_entropy, root=tmp_path)
