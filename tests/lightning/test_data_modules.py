@@ -223,10 +223,23 @@ def test_data_modules_made_of_data_sets(tmp_path):
     assert len(set(batches(ours))) == 6
 
 
-def test_several_loaders_are_refused_by_name(tmp_path):
+def test_several_loaders_give_lists_of_batches(tmp_path):
+    class Both(boring.BoringModel):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 2)
+
+        def training_step(self, batch, batch_idx):
+            return sum(map(self.step, batch))
+
+        def validation_step(self, batch, batch_idx, dataloader_idx=0):
+            return self.step(batch)
+
     data = boring.IterableBoringDataModule()
-    with pytest.raises(TaskError, match=r"train_dataloader\(\) returned list"):
-        wb.Workbench(boring.BoringModel(), train=data, root=tmp_path, accelerator="cpu")
+    with wb.Workbench(Both(), train=data, root=tmp_path, accelerator="cpu", max_steps=2, limit_val_batches=1) as made:
+        assert "val_loss/dataloader_idx_1" in made.fit().result().metrics
+        with pytest.raises(TaskError, match=r"predict_dataloader\(\) returned list"):
+            made.predict().result()
 
 
 def test_an_exception_is_heard(tmp_path):

@@ -156,6 +156,7 @@ def test_of_equal_ones_the_later_stays():
     ("val_acc", "max"), ("valAccuracy", "max"), ("top5acc", "max"), ("val_f1", "max"), ("r2", "max"), ("mAP50", "max"),
     ("val_map", "max"), ("roc-auc", "max"), ("test.bleu4", "max"), ("score", "max"), ("f1_score", "max"), ("val_accuracy_averaged", "max"),
     ("val_loss_averaged", "min"), ("dice_loss", "min"), ("recall@10", "max"), ("accuracy_per_class", "max"),
+    ("val_accuracy/errors", "max"), ("val_loss/win", "min"), ("val_loss/win_averaged", "min"), ("val/acc", "max"),
 ])  # fmt: skip
 def test_the_name_of_a_metric_says_which_is_better(name, mode):
     assert mode_of(name, None) == mode

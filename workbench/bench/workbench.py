@@ -62,6 +62,7 @@ class Workbench(Searches):
             `configure_optimizers` (a LightningModule, unchanged), or a `wb.Task`.
         train, val, test: a Dataset, a DataLoader, a tuple of arrays, tensors, frames or series (x, y) or (x1, x2, y), a dict
             of these, a list of samples, ready batches as `wb.batches(list)`, or an object with `train_dataloader()`. None: the model object's own.
+            `val` and `test` may be several sets, {"clean": a, "shifted": b} or a list; metrics end with the set: "val_loss/clean".
         loss: a function of (output, target) that gives one number. Parameters of a loss module are trained with the model.
         optimizer: makes an optimizer: `optimizer(params, lr=…, weight_decay=…)`. A rate that it has already
             (`partial(SGD, lr=0.5)`) is the rate until `lr` is set.

@@ -51,6 +51,8 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
         found = parallel.after_forward(forward.run(number, last=last))
         if found is not None:
             part, first = window_loss.take(place, found)
+            if found.parts:
+                session.state.loss_parts[opt.index] = window_loss.parts.means
             if not window_loss.single and found.weight is None and session.tbptt is None:
                 note_count(session, "train", window[number], plan.weights[place])
             if last and parallel.synced:

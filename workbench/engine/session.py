@@ -204,8 +204,8 @@ class Session:
             opt.set_lr(lr if opt.base_lr == old else opt.base_lr * (lr / old))
 
     @property
-    def batches(self) -> tuple[int | None, int | None]:
-        """Training batches of an epoch, and validation batches of a validation; None where they cannot be known."""
+    def batches(self) -> tuple[int | None, tuple[int | None, ...]]:
+        """Training batches of an epoch, and validation batches of each set; None where they cannot be known."""
         return self.data.batches, self.data.val_batches
 
     def to_device(self, batch: Any, stage: Stage = "train") -> Any:

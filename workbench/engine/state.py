@@ -65,6 +65,8 @@ class TrainState:
 
     losses: dict[int, Tensor] = field(default_factory=dict)
     """The losses of the latest update, by optimizer, where there are several."""
+    loss_parts: dict[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    """The named parts of the losses of the latest update, by optimizer."""
     records: bool = False
     """Whether the current update is recorded."""
     skipped: bool = False
@@ -80,6 +82,7 @@ class TrainState:
         """Forget the update before; an error may have ended it."""
         self.records, self.skipped, self.losses = records, False, {}
         self.ready, self.batch_end_args, self.cut_short = {}, None, False
+        self.loss_parts = {}
 
 
 class ReplayPoint(NamedTuple):

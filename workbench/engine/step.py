@@ -19,6 +19,7 @@ from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import total_norm
+from workbench.task.lightning.logging.aggregate import recorded_name
 from workbench.techniques import clipping
 from workbench.techniques.accumulation import samples_at
 from workbench.techniques.averaging import ema_due
@@ -56,6 +57,8 @@ def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
     if loss is not None and state.records:
         if session.several:
             _sum_up(session)
+        for parts in state.loss_parts.values():
+            session.meter.note({recorded_name(name): value for name, value in parts.items()})
         if logged:
             session.meter.note(logged)
         session.meter.record(state.step - 1, lrs, loss, state.skipped)

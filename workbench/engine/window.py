@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from workbench.task.errors import TaskError
+from workbench.task.metrics.step_output import loss_parts
 from workbench.task.protocol import Task
 from workbench.techniques.accumulation import samples_at
 from workbench.techniques.tbptt import Piece
@@ -15,11 +17,12 @@ from workbench.values import shown
 
 
 class Result(NamedTuple):
-    """What a training step returned: the loss, its weight, the hidden state."""
+    """What a training step returned: the loss, its weight, the hidden state, the named parts of the loss."""
 
     loss: Tensor
     weight: Tensor | float | None
     hiddens: Any
+    parts: Mapping[str, Tensor] = MappingProxyType({})
 
 
 def read(result: Any) -> Result | None:
@@ -29,7 +32,7 @@ def read(result: Any) -> Result | None:
     if result is None:
         return None
     if isinstance(result, Mapping) and isinstance(result.get("loss"), Tensor):
-        return Result(scalar(result["loss"]), result.get("weight"), result.get("hiddens"))
+        return Result(scalar(result["loss"]), result.get("weight"), result.get("hiddens"), loss_parts(result))
     got = f"a dict with {sorted(map(str, result))}" if isinstance(result, Mapping) else f"{shown(result)}"
     raise TaskError(
         f"training_step returned {got}: it must return the loss, a dict with 'loss', or None to leave a batch out."
@@ -82,6 +85,23 @@ class WindowPlan(NamedTuple):
         return cls(there, weights, shares_of(weights) if weights else [])
 
 
+class WeightedMeans:
+    """The means of scalars by name over the batches that have them, each at its batch's weight."""
+
+    def __init__(self) -> None:
+        self.means: dict[str, Tensor] = {}
+        """The means so far, on their device."""
+        self._weights: dict[str, Tensor | float] = {}
+
+    def add(self, values: Mapping[str, Tensor], weight: Tensor | float) -> None:
+        """Add the values of one batch."""
+        for name, value in values.items():
+            before = self.means.get(name)
+            total = self._weights[name] = self._weights.get(name, 0.0) + weight
+            known = isinstance(total, Tensor) or total > 0
+            self.means[name] = value if before is None or not known else before + (value - before) * (weight / total)
+
+
 class WindowLoss:
     """The sums over the batches of a window that have gone forward."""
 
@@ -95,11 +115,15 @@ class WindowLoss:
         self.kept: list[float] = []
         """The shares of the batches that reported no weight."""
         self._weights: list[Tensor | float] = []
+        self.parts = WeightedMeans()
+        """The named parts of the losses, over this process's batches."""
 
     def take(self, place: int, found: Result) -> tuple[Tensor, bool]:
         """Add the batch at this place of the plan; returns the part of the loss to go backward, and whether it is the
         first.
         """
+        if found.parts:
+            self.parts.add(found.parts, self._plan.weights[place] if found.weight is None else found.weight)
         if self.single:
             self.loss = found.loss.detach()
             return found.loss, True

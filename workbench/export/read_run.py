@@ -260,6 +260,9 @@ def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int 
     task = session.task
     assert isinstance(task, (Supervised, LightningTask))
     assert task.train is not None
+    if task.val is not None and task.val.several:
+        names = ", ".join(spec.key for spec in task.val.sets)
+        raise ExportError(f"val has several sets ({names}), which no script has yet: fit with one of them to export it.")
     owner = task.module if isinstance(task, LightningTask) else task.model
     train = data_of(task.train, "train", owner, sliced, settings)
     batch = first_batch(task.train, settings)
@@ -284,7 +287,7 @@ def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int 
         "mean": task.loss_is_mean,
         "loss_is_module": task.loss_is_module,
         "loss_prefix": list(task.trained_modules)[-1],
-        "metrics": metrics_of(task, session.batches[1], ranks),
+        "metrics": metrics_of(task, next(iter(session.batches[1]), 0), ranks),
         "hooks": None,
     }
 

@@ -33,6 +33,7 @@ from workbench.launch.job import EventSink
 from workbench.launch.search import scheduled_searches
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec, batches_in, set_epoch
+from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 from workbench.task.supervised import Supervised
 from workbench.techniques import limits
@@ -77,7 +78,7 @@ class Assignment(abc.ABC):
         found = {name.lstrip("_"): part for name, part in vars(self.task).items()}
         for name, part in found.items():
             if isinstance(part, DataSpec) and not part.made_by_object:
-                found[name] = part.parts
+                found[name] = {spec.key: spec.parts for spec in part.sets} if part.several else part.parts
         return {**found, "the job": self}
 
     def _started(
@@ -183,7 +184,8 @@ class EvaluateAssignment(Assignment):
         with open_session(self.task, self.settings, self.kind) as session:
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
-            metrics = validate(session, _batches(session, spec, self._stage, inbox), self._stage, cut=lambda: inbox.has(Stop))
+            sets = ((one, _batches(session, one, self._stage, inbox)) for one in spec.sets)
+            metrics = validate(session, sets, self._stage, cut=lambda: inbox.has(Stop))
             if inbox.has(Stop):
                 return Done("stopped")
             emit(Validated(0, 0, metrics))
@@ -202,6 +204,8 @@ class PredictAssignment(Assignment):
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         spec = self._spec or data_of_stage(self.task, "predict")
         with open_session(self.task, self.settings, "predict") as session:
+            if spec.several:
+                raise TaskError(f"{spec.name} has {len(spec.sets)} sets, and one is predicted at a time: give bench.predict(data).")
             spec.share = session.ranks.share
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))

@@ -102,7 +102,7 @@ class BenchWork(abc.ABC):
         if not self.settings.preload:
             return []
         with self._task.running(self.settings, method):
-            found = [preload(spec, self.settings, available_memory) for spec in data if spec is not None]
+            found = [preload(spec, self.settings, available_memory) for whole in data if whole is not None for spec in whole.sets]
         return [message for message in found if message is not None]
 
 

@@ -203,11 +203,8 @@ def known_mode(metric: str) -> Mode | None:
         return None
 
 
-def mode_of(monitor: str, given: Mode | None) -> Mode:
-    """Whether lower or higher values of a metric are better: as given, or as its name says."""
-    if given is not None:
-        return given
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", monitor.removesuffix("_averaged"))
+def _mode_by_words(name: str) -> Mode | None:
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     words = [word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word]
     for word in reversed(words):
         for form in (word, *reversed(re.findall("[a-z]+", word))):  # f1 and r2 are whole, map50 and top5acc are not
@@ -215,8 +212,19 @@ def mode_of(monitor: str, given: Mode | None) -> Mode:
                 return "min"
             if form in _HIGHER:
                 return "max"
-    if _WEAK.intersection(words):
-        return "max"
+    return "max" if _WEAK.intersection(words) else None
+
+
+def mode_of(monitor: str, given: Mode | None) -> Mode:
+    """Whether lower or higher values of a metric are better: as given, or as its name says."""
+    if given is not None:
+        return given
+    whole = monitor.removesuffix("_averaged")
+    metric = whole.partition("/")[0]  # of one of several sets of data, whose name says nothing: val_accuracy/errors
+    for name in (metric, whole) if metric.startswith("val_") else (whole,):
+        found = _mode_by_words(name)
+        if found is not None:
+            return found
     raise SettingsError(
         f"monitor={monitor!r}: its name does not say whether lower or higher is better; give monitor_mode='min' or 'max'."
     )

@@ -222,6 +222,9 @@ class Hooks:
     def evaluation_batch_ended(self, stage: Stage, result: Any, batch: Any, batch_idx: int) -> None:
         """result: what the step returned."""
 
+    def evaluation_set_ended(self, stage: Stage) -> None:
+        """After the last batch of one of several sets of data."""
+
     def evaluation_ended(self, stage: Stage) -> None:
         """After the last batch, still in evaluation mode."""
 

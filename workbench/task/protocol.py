@@ -78,7 +78,8 @@ class Optimization:
 
 StepResult = Tensor | Mapping[str, Any] | None
 """What a training step returns: the loss; or {"loss": …} with "weight" (how much the batch counts: its tokens, for
-example) or "hiddens" (state for the next piece of a split batch); None to leave the batch out.
+example) or "hiddens" (state for the next piece of a split batch); None to leave the batch out. Other scalar tensors in
+the dict are recorded by their names, as parts of the loss.
 """
 
 
@@ -157,8 +158,8 @@ class Progress(Protocol):
         """The processes that do the job together."""
 
     @property
-    def batches(self) -> tuple[int | None, int | None]:
-        """Training batches of an epoch, and batches of a validation; None where they cannot be known."""
+    def batches(self) -> tuple[int | None, tuple[int | None, ...]]:
+        """Training batches of an epoch, and validation batches of each set; None where they cannot be known."""
 
 
 class Preparation(Protocol):
@@ -196,6 +197,8 @@ class Task(abc.ABC):
 
     drawn: int | None = None
     """How many samples the current batch was made of, where its loader knows; None: count them in the batch."""
+    dataloader_idx: int | None = None
+    """While one of several sets of held-out data is read, its number, from 0; None: there is one set."""
     epoch_metrics: Mapping[str, Any] = MappingProxyType({})
     """By name, objects with `reset()`, `update(output, target)` and `compute()` that are computed over a check."""
     compiler: Callable[..., Any] | None = None
@@ -240,7 +243,15 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
-        """Return the metrics of one batch, by the names under which they are reported ("val_loss", "val_accuracy", …)."""
+        """Return the metrics of one batch, by the names under which they are reported ("val_loss", "val_accuracy", …).
+
+        Where there are several sets of data, `dataloader_idx` is the number of this one, and the engine adds its name
+        to those of the metrics ("val_loss/clean").
+        """
+
+    def suffix_of(self, spec: DataSpec) -> str:
+        """What the names of metrics end with for one of several sets; "": there is one."""
+        return f"/{spec.key}" if spec.key else ""
 
     @abc.abstractmethod
     def configure(self, settings: Settings, updates: int | None) -> Optimization | Sequence[Optimization]:
@@ -293,7 +304,9 @@ class Task(abc.ABC):
         An object that makes its loaders may read the setting as an attribute.
         """
         data = [spec for spec in (self.train, self.val) if spec is not None]
-        return any(spec.made_by_object or "batch_size" in spec.defaults or not spec.parts.own_batches for spec in data)
+        if any(spec.made_by_object for spec in data):
+            return True
+        return any("batch_size" in one.defaults or not one.parts.own_batches for spec in data for one in spec.sets)
 
     def refuse_unused(self, given: Mapping[str, Any], stage: Phase = "fit") -> None:
         """Raise SettingsError for a setting that the user gave for this kind of job and that cannot take effect on

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from workbench.settings import Settings
 from workbench.task import hints
 from workbench.task.batch import is_several, sample_count
+from workbench.task.data.combined import side_by_side
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 from workbench.task.metrics.metrics import (
@@ -24,7 +25,7 @@ from workbench.task.metrics.metrics import (
     split,
 )
 from workbench.task.metrics.over_epoch import OverEpoch
-from workbench.task.metrics.step_output import reported_weight, score_weight
+from workbench.task.metrics.step_output import loss_parts, reported_weight, score_weight
 from workbench.task.optim.optimizer_factory import OptimizerFactory
 from workbench.task.optim.schedulers import MakeScheduler, refuse_built_in, schedule_of
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task
@@ -51,6 +52,11 @@ class Supervised(Task):
         scheduler: MakeScheduler | None,
         metrics: Any,
     ) -> None:
+        if loss is not None and train is not None and not train.made_by_object and side_by_side(train.parts.dataset):
+            raise TaskError(
+                "train holds several loaders, and with loss= a batch must be (x, y): make one of them (torch.utils.data.ConcatDataset puts "
+                "data sets one after another, StackDataset side by side), or let the model take all and return its loss."
+            )
         self.model = model
         self.train, self.val, self.test, self.predict = train, val, test, predict
         self._loss = loss
@@ -119,7 +125,7 @@ class Supervised(Task):
             return result
         weight = reported_weight(result, "the loss")
         loss: Any = _loss_in(result)
-        found = {"loss": loss}
+        found = {**loss_parts(result), "loss": loss}
         if weight is not None:
             found["weight"] = weight
         if carries:
@@ -150,7 +156,8 @@ class Supervised(Task):
         known = not self.metrics or self.names_its_metrics is False
         if not known or any(isinstance(metric, OverEpoch) or hasattr(metric, "items") for metric in self.epoch_metrics.values()):
             return None  # a function that returns a dict brings its own names
-        return (*(f"val_{name}" for name in ("loss", *self.metrics, *self.epoch_metrics)), "train_loss")
+        names = [f"val_{name}" for name in ("loss", *self.metrics, *self.epoch_metrics)]
+        return (*(name + self.suffix_of(one) for one in self.val.sets for name in names), "train_loss")
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """The model's output for a batch with or without its target.

@@ -199,14 +199,14 @@ def _pieces(session: Session, settings: Settings) -> int:
 
 
 def _batches(session: Session, settings: Settings, size: int, method: str) -> TrialStep:
-    feed = _whole_batches(session.task, settings, size, method)
+    feed, spec = _whole_batches(session.task, settings, size, method), data_of_stage(session.task, method)
 
     def once() -> None:
         batch = next(feed)
         if method == "predict":
             predict(session, [batch])
         else:
-            validate(session, [batch], "test" if method == "test" else "val", trial=True)
+            validate(session, [(spec, [batch])], "test" if method == "test" else "val", trial=True)
 
     return TrialStep(once, size)
 
@@ -232,12 +232,10 @@ def _whole_batches(task: Task, settings: Settings, size: int, method: str) -> It
 
 
 def _validate_once(session: Session, size: int) -> None:
-    spec = session.task.val
-    if spec is None or spec.one_shot or spec.parts.own_batches:
-        return
-    for batch in spec.loader(session.settings, batch_size=size):
-        validate(session, [batch], trial=True)
-        return
+    sets = () if session.task.val is None else session.task.val.sets
+    if sets and not any(spec.one_shot or spec.parts.own_batches for spec in sets):
+        first = ((spec, itertools.islice(spec.loader(session.settings, batch_size=size), 1)) for spec in sets)
+        validate(session, first, trial=True)
 
 
 def _begin_peak(device: torch.device) -> int:

@@ -70,7 +70,7 @@ def trained(data, draws):
             torch.rand(3), np.random.rand(3), random.random()
         yield copied(batch)
     if data.validates:
-        yield [copied(batch) for batch in data.val()]
+        yield [copied(batch) for _, batches in data.val() for batch in batches]
         data.checked()
 
 

@@ -68,7 +68,7 @@ def epoch(data):
     for batch in data.train():
         torch.rand(3), np.random.rand(3), random.random()
         yield copied(batch)
-    yield [copied(batch) for batch in data.val()]
+    yield [copied(batch) for _, batches in data.val() for batch in batches]
     data.checked()
 
 

@@ -150,8 +150,8 @@ def test_several_loaders(kind, tmp_path):
     one, two = DataLoader(labelled(20), 4), DataLoader(labelled(12), 4)
     given = {"dict": {"a": one, "b": two}, "list": [one, two], "tuple of data sets": (labelled(4), labelled(5))}[kind]
     refused(given, "train", "ConcatDataset", root=tmp_path)
-    with pytest.raises(TaskError, match=r"val is a .* of 2"):
-        bench(labelled(20), tmp_path, val=given)
+    with pytest.raises(TaskError, match=r"data is a .* of 2"):
+        bench(labelled(20), tmp_path).predict(given)
 
 
 def test_a_dataset_dict_names_its_splits(tmp_path):

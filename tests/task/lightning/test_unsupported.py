@@ -51,13 +51,11 @@ def test_steps_that_read_the_data_themselves(base):
 
 def test_several_loaders():
     loader = DataLoader(TensorDataset())
-    combined = importlib.import_module("lightning.pytorch.utilities").CombinedLoader([loader, loader])
-    for returned in ([loader, loader], {"a": loader}, combined):
+    for returned in ([loader, loader], {"a": loader, "b": loader}):
         thing = Duck()
-        thing.val_dataloader = lambda made=returned: made
-        thing.validation_step = lambda batch, batch_idx: None
-        with pytest.raises(TaskError, match=r"val_dataloader\(\) returned \w+; one DataLoader is needed\. .*StackDataset"):
-            task(thing).val.parts
+        thing.predict_dataloader = lambda made=returned: made
+        with pytest.raises(TaskError, match=r"predict_dataloader\(\) returned \w+; one DataLoader is needed\. .*StackDataset"):
+            task(thing).predict.parts
 
 
 class Own(callbacks.Callback):

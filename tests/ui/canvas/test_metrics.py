@@ -46,6 +46,16 @@ def test_metrics_are_columns_with_their_best_and_last_values() -> None:
     assert told(screen) == {}
 
 
+def test_each_of_several_validation_sets_has_a_column_and_the_first_is_beside_the_loss() -> None:
+    screen = Screen()
+    screen.draw(started(), flush(0, 10), Validated(10, 0, {"val_loss/clean": 0.5, "val_loss/shifted": 0.75}))
+    screen.settle()
+    assert {name: (metric["mode"], metric["last"]) for name, metric in told(screen).items()} == {
+        "val_loss/clean": ("min", "0.5"), "val_loss/shifted": ("min", "0.75"),
+    }  # fmt: skip
+    assert screen.mirrors[0].state["val"]["name"] == "val_loss/clean"
+
+
 def test_what_is_logged_for_single_updates_is_drawn_too_and_judges_nothing() -> None:
     screen = Screen()
     event = flush(0, 4)

@@ -118,6 +118,9 @@ class CheckpointManager(Checkpointing):
         """Judge all metrics that are known after a validation: is it among the best?"""
         value = self._session.ranks.broadcast_object(metrics.get(self._monitor))
         self._judged, self._pending = None, False
+        one_of = next((name for name in metrics if name.startswith("val_loss/")), None)
+        if value is None and one_of is not None and self._top_k and self._session.settings.monitor is None:
+            self._say("sets", f"no checkpoint is the best: several sets are validated, and none gives val_loss. monitor={one_of!r} chooses by one.")
         if value is None or not math.isfinite(value) or not self._top_k:
             self._averaged = None
             return

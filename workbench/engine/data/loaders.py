@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -16,6 +16,7 @@ from workbench.settings import Settings
 from workbench.task.data.samplers import is_shuffling, number_of_samples
 from workbench.task.data.spec import (
     DataSpec,
+    HeldOut,
     Loader,
     batches_in,
     resumable_sampler_of,
@@ -57,15 +58,16 @@ class Loaders:
         """For data without a length: the batches of the last whole epoch, or of the first one so far."""
         self.checksums: list[str] | None = None
         """The checksums of the first training batches; None: none are taken."""
-        self._val: ResumableLoader | None = None
+        self._val: list[tuple[DataSpec, ResumableLoader]] = []
+        """The sets that a validation reads one after another; []: there is no validation data."""
         self._before_check: dict[str, Any] | None = None
         """The position of the validation data when the present validation began; None: none is running."""
-        self.val_batches: int | None = 0
-        """Batches of one validation; None where they cannot be known."""
+        self.val_batches: tuple[int | None, ...] = ()
+        """The batches of each set in one validation; None where they cannot be known."""
         if task.val is not None:
             # An object's val_dataloader() may draw random numbers: do it now, not in the middle of the run.
-            self._val = ResumableLoader(task.val.loader(settings), "val", settings.batch_size)
-            self.val_batches, _ = self._of_all(_count(self._val.loader, settings, "val"))
+            self._val = [(spec, self._reading_val(spec)) for spec in task.val.sets]
+            self.val_batches = tuple(self._of_all(_count(reading.loader, settings, "val"))[0] for _, reading in self._val)
 
     def use_batch_size(self, size: int) -> None:
         """Use this batch size from the next epoch on; the present epoch keeps its loader."""
@@ -79,6 +81,9 @@ class Loaders:
         assert self._task.train is not None
         cut = settings.truncated_bptt_steps is not None
         return ResumableLoader(_train_loader(self._task.train, settings), "train", settings.batch_size, rereads=cut)
+
+    def _reading_val(self, spec: DataSpec) -> ResumableLoader:
+        return ResumableLoader(spec.loader(self.settings), spec.name, self.settings.batch_size)
 
     def _batches_of(self, reading: ResumableLoader) -> int | None:
         """The batches of an epoch at a batch size; a limit that is a fraction is at least one batch."""
@@ -173,16 +178,19 @@ class Loaders:
     @property
     def validates(self) -> bool:
         """Whether there is validation data."""
-        return self._val is not None and self.val_batches != 0
+        return any(count != 0 for count in self.val_batches)
 
-    def val(self) -> Iterable[Any]:
-        """The batches of a validation, which counts as running until `checked`."""
-        if self._val is None or not self.validates:
-            return ()
+    def val(self) -> list[HeldOut]:
+        """The sets of a validation, which counts as running until `checked`."""
+        if not self.validates:
+            return []
         if self._before_check is None:
-            self._before_check = self._val.state_between_passes()
-        self._val.set_epoch(self.epoch)
-        return with_sample_counts(self._task, self._val.loader, self._val.batches(self.val_batches))
+            self._before_check = self.val_position()
+        found: list[HeldOut] = []
+        for (spec, reading), count in zip(self._val, self.val_batches, strict=True):
+            reading.set_epoch(self.epoch)
+            found.append((spec, with_sample_counts(self._task, reading.loader, reading.batches(count))))
+        return found
 
     def checked(self) -> None:
         """The validation has ended. One that was stopped has not, and a resumed run repeats it."""
@@ -194,42 +202,43 @@ class Loaders:
         """
         if self._before_check is not None:
             return self._before_check
-        return None if self._val is None else self._val.state_between_passes()
+        states = [reading.state_between_passes() for _, reading in self._val]
+        return {"sets": states} if len(states) > 1 else next(iter(states), None)
 
-    def val_once(self) -> Iterable[Any]:
-        """The batches of a user-requested validation, from a separate loader, so that the scheduled ones do not
-        change.
+    def val_once(self) -> list[HeldOut]:
+        """The sets of a user-requested validation, from separate loaders, so that the scheduled ones do not change."""
+        return self._all_apart(self.val_batches, states=True)
+
+    def _all_apart(self, most: Sequence[int | None], *, states: bool = False) -> list[HeldOut]:
+        """This many validation batches of each set from separate loaders. states: data with a state_dict continue from
+        these.
         """
-        return self._apart(self.val_batches, states=True)
+        return [(spec, self._apart(spec, reading, count, states)) for (spec, reading), count in zip(self._val, most, strict=True)]
 
-    def _apart(self, most: int | None, states: bool = False) -> Iterator[Any]:
-        """This many validation batches from a separate loader. states: data with a state_dict continue from these."""
-        spec = self._task.val
-        assert spec is not None
-        assert self._val is not None
+    def _apart(self, spec: DataSpec, reading: ResumableLoader, most: int | None, states: bool) -> Iterator[Any]:
         kept, copied = spec.copied, spec.copy_stream() if states else None
         spec.copied = kept if copied is None else copied
         loader = spec.loader(self.settings)
         spec.copied = kept
-        with self._val.untouched(states=states and copied is None and most is not None and most != batches_in(loader)):
+        with reading.untouched(states=states and copied is None and most is not None and most != batches_in(loader)):
             set_epoch(loader, self.epoch)
             try:
                 yield from with_sample_counts(self._task, loader, first_batches(loader, most))
             finally:
                 close_workers(loader)
 
-    def sanity(self) -> Iterable[Any]:
-        """The batches of the sanity check, from a separate loader, so that later validations do not change."""
+    def sanity(self) -> list[HeldOut]:
+        """The sets of the sanity check, from separate loaders, so that later validations do not change."""
         number = self.settings.num_sanity_val_steps
-        if number == 0 or self._val is None or not self.validates or self.settings.fast_dev_run:
-            return ()
-        return self._apart(self.val_batches) if number < 0 else self.first_val(number)
+        if number == 0 or not self.validates or self.settings.fast_dev_run:
+            return []
+        return self._all_apart(self.val_batches) if number < 0 else self.first_val(number)
 
-    def first_val(self, most: int) -> Iterable[Any]:
-        """The first batches of the validation data, from a separate loader as well; none without such data."""
+    def first_val(self, most: int) -> list[HeldOut]:
+        """The first batches of each set of validation data, from separate loaders as well; none without such data."""
         if not self.validates:
-            return ()
-        return self._apart(most if self.val_batches is None else min(most, self.val_batches))
+            return []
+        return self._all_apart([most if count is None else min(most, count) for count in self.val_batches])
 
     @property
     def begun(self) -> bool:
@@ -319,8 +328,7 @@ class Loaders:
         self._given, self._whole = position["given"], position["whole"]
         self._read_copies()
         doubts = []
-        if self._val is not None and position["val"] is not None:
-            doubts += self._val.restore_between_passes(position["val"])
+        doubts += self._restore_val(position["val"])
         own = self._task.train is not None and self._task.train.parts.own_batches is not None
         same = own or position["batch_size"] == self.settings.batch_size
         if not position["inside"]:
@@ -333,9 +341,18 @@ class Loaders:
         self._current, self._placed, self._pieces = reading, (reading, taken, pieces), pieces
         return doubts
 
+    def _restore_val(self, position: Mapping[str, Any] | None) -> list[str]:
+        """Continue the validation data from there; returns, in words, what could not be restored."""
+        if position is None or not self._val:
+            return []
+        states = position.get("sets", [position])
+        if len(states) != len(self._val):
+            return [f"there were {len(states)} sets of validation data, and there are {len(self._val)} now"]
+        return [doubt for (_, reading), state in zip(self._val, states, strict=True) for doubt in reading.restore_between_passes(state)]
+
     def _read_copies(self) -> None:
         """Give streams their position in copies, so that the user's objects do not move."""
-        for spec in (self._task.train, self._task.val):
+        for spec in (self._task.train, *(spec for spec, _ in self._val)):
             copied = None if spec is None or spec in self._copied else spec.copy_stream()
             if spec is not None and copied is not None:
                 spec.copied = copied
@@ -343,9 +360,10 @@ class Loaders:
         if self._task.train in self._copied:
             self._train.close()
             self._train = self._reading(self.settings)
-        if self._val is not None and self._task.val in self._copied:
-            self._val.close()
-            self._val = ResumableLoader(self._task.val.loader(self.settings), "val", self.settings.batch_size)
+        for number, (spec, reading) in enumerate(self._val):
+            if spec in self._copied:
+                reading.close()
+                self._val[number] = spec, self._reading_val(spec)
 
     def why_inexact(self) -> str | None:
         """Why a checkpoint in the middle of an epoch would not be exact; None: it is, as far as can be known."""
@@ -373,7 +391,7 @@ class Loaders:
 
     def close(self) -> None:
         """End the loader processes."""
-        for reading in (self._train, self._current, self._val):
+        for reading in (self._train, self._current, *(reading for _, reading in self._val)):
             if reading is not None:
                 reading.close()
         for spec in self._copied:
@@ -385,8 +403,8 @@ class NoLoaders(Loaders):
 
     def __init__(self, task: Task, settings: Settings) -> None:
         self._task, self.settings = task, settings
-        self._val = self._current = self._before_check = None
-        self.batches = self.val_batches = None
+        self._val, self._current, self._before_check = [], None, None
+        self.batches, self.val_batches = None, ()
 
     def updates(self, ahead: int = 0) -> int | None:
         return None

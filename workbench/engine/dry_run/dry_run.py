@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from workbench.engine.validation.validate import validate
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings
 from workbench.task.batch import describe, leaves, made_of_lists, sample_count
-from workbench.task.data.spec import DataSpec
+from workbench.task.data.spec import DataSpec, HeldOut
 from workbench.task.errors import TaskError
 from workbench.task.hints import unknown_parameters
 from workbench.task.protocol import Schedule, Task
@@ -36,6 +37,14 @@ _NO_GRADIENT_IN_CHECKS = (
     "Checks run under torch.no_grad(): where the model or a metric takes gradients itself (forces, say), write "
     "`with torch.enable_grad():` around that part."
 )
+
+
+@dataclass
+class _Tried:
+    """What is tried now: a batch, and the name of its data."""
+
+    name: str
+    batch: Any
 
 
 class DryRunResult(NamedTuple):
@@ -96,9 +105,20 @@ def _try(session: Session) -> None:
     _train(session, _peek(task.train, count))
     _warn_of_unowned(session)
     if task.val is not None:
-        held_out = _peek(task.val, count)
-        _explained("validation_step" if hasattr(task, "module") else "the model or a metric", held_out, "val",
-                   lambda: validate(session, [held_out], trial=True))  # fmt: skip
+        _validate(session, [(spec, _peek(spec, count)) for spec in task.val.sets])
+
+
+def _validate(session: Session, held_out: Sequence[tuple[DataSpec, Any]]) -> None:
+    """Try a validation of one batch of each set."""
+    what = "validation_step" if hasattr(session.task, "module") else "the model or a metric"
+    tried = _Tried("", None)
+
+    def sets() -> Iterator[HeldOut]:
+        for spec, batch in held_out:
+            tried.name, tried.batch = spec.name, batch
+            yield spec, [batch]
+
+    _explained(what, tried, lambda: validate(session, sets(), trial=True))
 
 
 def _without_shape(model: nn.Module) -> str:
@@ -134,11 +154,11 @@ def _text_remedy(spec: DataSpec) -> str:
 def _train(session: Session, batch: Any) -> None:
     if session.task.manual:  # with manual optimization an error shows only in a whole update
         with contextlib.suppress(NonFiniteError):  # a loss that is not finite after another optimizer's step is a matter of the rates
-            _explained("training_step", batch, "train", lambda: train_step(session, _window(session, batch)))
+            _explained("training_step", _Tried("train", batch), lambda: train_step(session, _window(session, batch)))
         return
     if session.hooks.within:  # training_step may rely on the hooks before it
         try:
-            _explained("training_step or a hook of its update", batch, "train", lambda: train_step(session, _window(session, batch)))
+            _explained("training_step or a hook of its update", _Tried("train", batch), lambda: train_step(session, _window(session, batch)))
         except NonFiniteError as error:
             if session.settings.on_nonfinite == "stop":
                 raise TaskError(f"of the first {sample_count(batch)} samples, {error}") from error
@@ -149,7 +169,7 @@ def _train(session: Session, batch: Any) -> None:
 
 
 def _evaluate(session: Session, opt: OptimizerHandle, batch: Any) -> None:
-    loss = _explained("the model or the loss", batch, "train", lambda: _loss(session, opt, batch))
+    loss = _explained("the model or the loss", _Tried("train", batch), lambda: _loss(session, opt, batch))
     if loss is None:
         return
     if not loss.requires_grad:
@@ -160,7 +180,7 @@ def _evaluate(session: Session, opt: OptimizerHandle, batch: Any) -> None:
             f"the loss of the first {sample_count(batch)} samples is {value}. {_non_finite(batch, value)} (batch: {describe(batch)})"
         )
     _warn_of_outside_parameters(session, loss)
-    _explained("backward", batch, "train", lambda: loss.backward())
+    _explained("backward", _Tried("train", batch), lambda: loss.backward())
     trained = [p for module in session.task.modules for p in module.parameters() if p.requires_grad]
     session.task.partial = any(p.grad is None for p in trained)
     for name, parameter in zip(session.names, session.parameters, strict=True):
@@ -229,7 +249,7 @@ def _loss(session: Session, opt: OptimizerHandle, batch: Any) -> Tensor | None:
     return loss
 
 
-def _explained(what: str, batch: Any, name: str, call: Any) -> Any:
+def _explained(what: str, tried: _Tried, call: Any) -> Any:
     """Run `call`; an error gets a note with the batch and, where one is known, the remedy."""
     try:
         with warnings.catch_warnings():
@@ -238,9 +258,9 @@ def _explained(what: str, batch: Any, name: str, call: Any) -> Any:
     except (TaskError, NonFiniteError):
         raise
     except Exception as error:
-        remedy = _remedy(str(error), batch, check=name != "train")
+        remedy = _remedy(str(error), tried.batch, check=tried.name != "train")
         raise TaskError(
-            f"{what} failed on a batch of {name} ({describe(batch)}) with {_said(error)}.{remedy}{_noted(error)}"
+            f"{what} failed on a batch of {tried.name} ({describe(tried.batch)}) with {_said(error)}.{remedy}{_noted(error)}"
         ) from error
 
 

@@ -92,10 +92,10 @@ def _of_module(part: nn.Module) -> Iterator[PutBack]:
 
 def _roots(task: Task) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, spec in (("train", task.train), ("val", task.val)):
-        if spec is not None:
+    for whole in (task.train, task.val):
+        for spec in () if whole is None else whole.sets:
             parts = spec.parts  # make it now, so that making it is not part of the trial
-            found[name] = [parts.dataset, parts.collate_fn, parts.sampler, parts.batch_sampler, parts.generator]
+            found[spec.name] = [parts.dataset, parts.collate_fn, parts.sampler, parts.batch_sampler, parts.generator]
     return {**found, "task": task}
 
 

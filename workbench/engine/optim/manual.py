@@ -14,8 +14,9 @@ from torch import Tensor
 
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
-from workbench.engine.window import batch_weights
+from workbench.engine.window import WeightedMeans, batch_weights
 from workbench.task.errors import TaskError
+from workbench.task.metrics.step_output import loss_parts
 from workbench.techniques.accumulation import samples_at
 from workbench.techniques.toggling import Toggle
 
@@ -152,6 +153,8 @@ def update(
     batches = [window[number] for number in there]
     weights = [weight for weight in batch_weights(session.task, window) if weight is not None]
     returned: Tensor | None = None
+    parts = WeightedMeans()
+    session.state.loss_parts[0] = parts.means
     try:
         for number, share in enumerate(session.parallel.shares(weights) if batches else ()):
             handle.at(share, number == len(batches) - 1)
@@ -167,6 +170,7 @@ def update(
             session.timer.mark("forward")
             if session.hooks.within:
                 session.state.batch_end_args = (result, batch, index)
+            parts.add(loss_parts(result), share)
             loss = result.get("loss") if isinstance(result, Mapping) else result
             if isinstance(loss, Tensor) and loss.numel() == 1:
                 part = loss.detach().reshape(()) * share

@@ -18,6 +18,7 @@ from workbench.engine.session import Session
 from workbench.engine.validation.monitors import missing, monitors_of, refuse_unreported, with_averages
 from workbench.engine.validation.validate import floats, validate
 from workbench.events import Emit, Validated
+from workbench.task.data.spec import HeldOut
 from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.aggregate import by_own_names, recorded_name
 from workbench.task.protocol import Schedule
@@ -241,17 +242,17 @@ class ValidationSchedule:
         return self._scores(session.data.val, emit, inbox, self.checkpoints)
 
     def _scores(
-        self, batches: Callable[[], Iterable[Any]], emit: Emit, inbox: Inbox, checkpoints: ValidationListener, *, aside: bool = False
+        self, sets: Callable[[], Iterable[HeldOut]], emit: Emit, inbox: Inbox, checkpoints: ValidationListener, *, aside: bool = False
     ) -> dict[str, float] | None:
         """The metrics of the raw weights and of the averaged ones, for which `checkpoints` is called; None: it was
         stopped. aside: as for `validate`.
         """
         session = self._session
-        seen = _UntilStop(session, batches(), emit, inbox)
+        seen = _UntilStop(session, sets(), emit, inbox)
         metrics = validate(session, seen, aside=aside, cut=lambda: seen.stopped)
         if not seen.stopped and session.average is not None and session.average.count:
             with weight_averaging.in_place(session):
-                again = seen = _UntilStop(session, batches(), emit, inbox)
+                again = seen = _UntilStop(session, sets(), emit, inbox)
                 smooth = validate(session, again, aside=True, cut=lambda: again.stopped)
                 if not seen.stopped:
                     checkpoints.take_averaged()
@@ -293,13 +294,16 @@ def _plateaus(opt: OptimizerHandle) -> list[tuple[ReduceLROnPlateau, Schedule]]:
 
 
 class _UntilStop:
-    """Batches until a Stop arrives; other commands wait for the next update."""
+    """The sets of a validation, whose batches come until a Stop arrives; other commands wait for the next update."""
 
-    def __init__(self, session: Session, batches: Iterable[Any], emit: Emit, inbox: Inbox) -> None:
-        self._session, self._batches, self._emit, self._inbox = session, batches, emit, inbox
+    def __init__(self, session: Session, sets: Iterable[HeldOut], emit: Emit, inbox: Inbox) -> None:
+        self._session, self._sets, self._emit, self._inbox = session, sets, emit, inbox
         self.stopped = False
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[HeldOut]:
+        return ((spec, self._until_stop(batches)) for spec, batches in self._sets)
+
+    def _until_stop(self, batches: Iterable[Any]) -> Iterator[Any]:
         cut = False
 
         def stops() -> bool:
@@ -307,6 +311,6 @@ class _UntilStop:
             cut = bool(self._inbox) and self._inbox.has(Stop)
             return cut
 
-        yield from self._session.ranks.rounds(self._batches, stops)
+        yield from self._session.ranks.rounds(batches, stops)
         if cut:
             self.stopped = apply_commands(self._session, self._emit, self._inbox)

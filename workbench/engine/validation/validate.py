@@ -17,50 +17,74 @@ from workbench.engine.distributed.padding import run_padding
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.engine.validation.epoch_metrics import EpochMetrics
+from workbench.task.data.spec import DataSpec, HeldOut
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Values
 from workbench.task.lightning.logging.reduce import on_host
 
 
 def validate(
-    session: Session, batches: Iterable[Any], stage: Literal["val", "test"] = "val", *, trial: bool = False,
+    session: Session, sets: Iterable[HeldOut], stage: Literal["val", "test"] = "val", *, trial: bool = False,
     aside: bool = False, cut: Callable[[], bool] = lambda: False,
 ) -> dict[str, float]:  # fmt: skip
-    """The metrics of `batches`, in evaluation mode: means over the samples, and metrics over the whole validation.
+    """The metrics of each set, in evaluation mode: means over its samples, and metrics over all of its batches.
 
-    What the task itself logged and reduced is added, and wins over ours of the same name. trial: a few batches, for
-    which a metric may have no value. aside: restore what metrics keep for themselves. cut: called after the last batch;
-    whether some were left out, so that no metric over the whole validation is computed.
+    The names of several sets' metrics end with the set's ("val_loss/clean"). What the task itself logged and reduced is
+    added, and wins over ours of the same name. trial: a few batches, for which a metric may have no value. aside:
+    restore what metrics keep for themselves. cut: called after the last batch of a set; whether some were left out, so
+    that no metric over the whole set is computed.
     """
     trial = trial or session.state.stage == "sanity"
-    over, computed = EpochMetrics(session, stage, trial=trial, aside=trial or aside), dict[str, float]()
-    sums: dict[str, list[Tensor | float]] = {}
-    weights: dict[str, list[float]] = {}
-    with evaluating(session, stage), over.open():
-        for number, batch in enumerate(batches):
-            if batch is None:
-                over.skip()
-                continue
-            if isinstance(batch, PaddingBatch):
-                run_padding(session, batch.batch, stage, partial(session.weights.validation_step, batch_idx=number, stage=stage))
-                continue
-            moved = session.to_device(batch, stage)
-            session.hooks.evaluation_batch_started(stage, moved, number)
-            with session.precision.autocast():
-                scores = session.weights.validation_step(moved, number, stage)
-                over.update(scores)
-            note_count(session, stage, moved, scores.weight)
-            session.hooks.evaluation_batch_ended(stage, scores, moved, number)
-            for name, value in scores.values.items():
-                sums.setdefault(name, []).append(value)
-                weights.setdefault(name, []).append(scores.weight)
-        if not cut():
-            computed = over.compute()
-    own = {name: _summed(values, weights[name]) for name, values in sums.items()}
-    means = _means(session.ranks.all_gather_object(own))
+    computed: dict[str, float] = {}
+    sums = _Sums()
+    with evaluating(session, stage):
+        for spec, batches in sets:
+            over = EpochMetrics(session, stage, trial=trial, aside=trial or aside)
+            with _reading(session, spec) as suffix, over.open():
+                for name, value, weight in _scores(session, batches, stage, over):
+                    sums.add(name + suffix, value, weight)
+                stopped = cut()
+                computed |= {} if stopped else {name + suffix: value for name, value in over.compute().items()}
+                if spec.key:
+                    session.hooks.evaluation_set_ended(stage)
+            if stopped:
+                break
+    means = _means(session.ranks.all_gather_object(sums.result()))
     if twice := means.keys() & computed.keys():
         raise TaskError(f"metrics=: two of them are reported as {min(twice)!r}: rename one of them.")
     return means | computed | floats(session.hooks.evaluated(stage))
+
+
+def _scores(
+    session: Session, batches: Iterable[Any], stage: Literal["val", "test"], over: EpochMetrics
+) -> Iterator[tuple[str, Tensor | float, float]]:
+    """Each batch's values by name, with its weight."""
+    for number, batch in enumerate(batches):
+        if batch is None:
+            over.skip()
+            continue
+        if isinstance(batch, PaddingBatch):
+            run_padding(session, batch.batch, stage, partial(session.weights.validation_step, batch_idx=number, stage=stage))
+            continue
+        moved = session.to_device(batch, stage)
+        session.hooks.evaluation_batch_started(stage, moved, number)
+        with session.precision.autocast():
+            scores = session.weights.validation_step(moved, number, stage)
+            over.update(scores)
+        note_count(session, stage, moved, scores.weight)
+        session.hooks.evaluation_batch_ended(stage, scores, moved, number)
+        for name, value in scores.values.items():
+            yield name, value, scores.weight
+
+
+@contextlib.contextmanager
+def _reading(session: Session, spec: DataSpec) -> Iterator[str]:
+    """Inside, the task knows which of several sets is read. Yields what the names of its metrics end with."""
+    session.task.dataloader_idx = spec.index
+    try:
+        yield session.task.suffix_of(spec)
+    finally:
+        session.task.dataloader_idx = None
 
 
 @contextlib.contextmanager
@@ -88,6 +112,21 @@ def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> It
 def floats(values: Values) -> dict[str, float]:
     """Scalars as Python numbers, waiting for the device once at most."""
     return dict(zip(values, on_host(list(values.values())), strict=True))
+
+
+class _Sums:
+    """The values of batches and their weights, by name."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[list[Tensor | float], list[float]]] = {}
+
+    def add(self, name: str, value: Tensor | float, weight: float) -> None:
+        values, weights = self._found.setdefault(name, ([], []))
+        values.append(value)
+        weights.append(weight)
+
+    def result(self) -> dict[str, tuple[float, float]]:
+        return {name: _summed(*found) for name, found in self._found.items()}
 
 
 def _summed(values: list[Tensor | float], weights: list[float]) -> tuple[float, float]:

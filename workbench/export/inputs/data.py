@@ -20,6 +20,7 @@ from workbench.export.inputs.step import may_skip
 from workbench.export.source.source import Sliced
 from workbench.settings import Settings
 from workbench.task.batch import own_count, sample_count
+from workbench.task.data.combined import CombinedBatches
 from workbench.task.data.datasets import Batches, Columns
 from workbench.task.data.loader_parts import makes_batches_itself
 from workbench.task.data.sharding import RankShard, common_rng_for
@@ -33,6 +34,8 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
     base, before, is_loader = _base(spec, name, owner, sliced)
     if isinstance(dataset, Batches) and dataset.one_shot and not before:
         raise ExportError(f"{name} can be read only once (an iterator), so no script can repeat it: give a Dataset.")
+    if isinstance(dataset, CombinedBatches):
+        raise ExportError(f"{name} has several loaders side by side, which no script has yet: give one, of a StackDataset, say.")
     stream = isinstance(dataset, IterableDataset)
     kind = "batches" if parts.ready else "stream" if stream else "samples"
     columns = dataset.columns if isinstance(dataset, Columns) and not is_loader else None

@@ -20,12 +20,14 @@ def loss(
     changes: Changes = (),
     *,
     averaged: Array | None = None,
+    sets: Mapping[str, Array] | None = None,
     parts: Mapping[str, Array] | None = None,
     marks: tuple[Mark, ...] = (),
 ) -> Chart:
     """The chart of `loss` (rows,) at update `step` (rows,), with `val_loss` (checks,) after `val_step` updates.
 
-    `averaged` (checks,) is that of the averaged weights, and `parts` (name: losses (rows,)) what each of several
+    `averaged` (checks,) is that of the averaged weights, `sets` (name: losses (checks,)) are those of several validation
+    sets, and `parts` (name: losses (rows,)) what each of several
     optimizers had, NaN where it had no turn; `marks` are drawn beside those of the changes. The y axis is logarithmic
     where the trend spans more than a factor of 50, and is cut so that single outliers of the raw loss do not flatten
     the rest.
@@ -39,6 +41,9 @@ def loss(
     if val_step is not None and averaged is not None:
         lines.append(Series("validation, averaged", val_step, averaged, "dots", 3))
         checks = np.concatenate([checks, averaged])
+    if val_step is not None and sets:
+        lines += [Series(name, val_step, of, "points", _OF_SETS[n % len(_OF_SETS)]) for n, (name, of) in enumerate(sets.items())]
+        checks = np.concatenate([checks, *sets.values()])
     log = wide(np.concatenate([*trends, checks])) and bool(np.nanmin(loss) > 0)
     return Chart(
         title="Loss",
@@ -50,6 +55,7 @@ def loss(
     )
 
 
+_OF_SETS = (1, 3, 2, 4)
 _TONES = (2, 4, 3, 1)
 """Of the optimizers: navy is their sum, orange the validation."""
 

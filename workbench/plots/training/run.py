@@ -21,6 +21,8 @@ _LAYER = "grad_norm/"
 _RATIO = "update_ratio/"
 _NOISE = "gradient_noise_scale"
 _AVERAGED = "_averaged"
+_OF_SETS = "val_loss/"
+"""What the losses of several validation sets begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,9 @@ class RunData:
             val.get("val_loss"),
             self.changes,
             averaged=val.get("val_loss_averaged"),
+            sets={name: val[name] for name in val if name.startswith(_OF_SETS)},
             parts=self._of_each("loss"),
-            marks=self._best_of("val_loss"),
+            marks=self._best_of(next((name for name in val if name.startswith(_OF_SETS) and self._best_of(name)), "val_loss")),
         )
         return [drawn]
 

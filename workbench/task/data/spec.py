@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,7 +51,7 @@ from workbench.task.data.resumable_sampler import ResumableBatchSampler
 from workbench.task.data.rng_state import DataRngState
 from workbench.task.data.samplers import ShuffledSampler
 from workbench.task.data.sharding import CommonRng, RankShard, SharedLoader, common_rng_for, refuse_sharded
-from workbench.task.data.to_dataset import dataset_of
+from workbench.task.data.to_dataset import UNNAMED, dataset_of, listed, sets_in
 from workbench.task.errors import TaskError
 
 Loader = CountedLoader
@@ -62,18 +63,29 @@ def _as_is(batch: Any) -> Any:
 
 
 class DataSpec:
-    """One of the user's data sets ("train", "val" or "test") and how to make loaders of it."""
+    """The user's data of one kind ("train", "val" or "test") and how to make loaders of it.
 
-    def __init__(self, name: str, parts: Parts | Callable[[], Parts]) -> None:
+    Data for validations and tests may be several sets, each with a spec of its own in `sets`.
+    """
+
+    def __init__(self, name: str, parts: Parts | Mapping[str, DataSpec] | Callable[[], Parts | Mapping[str, Parts]]) -> None:
+        """parts: of one set; or a function that makes those of one set, or of several by their keys."""
         self.name = name
         self._given = parts
-        self.made_by_object = not isinstance(parts, Parts)
+        self.made_by_object = callable(parts)
         """Whether an object's train_dataloader() (or val_…, test_…) makes it."""
+        self.key = ""
+        """Of one of several sets: the name that the user gave it, or "dataloader_idx_0"."""
+        self.index: int | None = None
+        """Of one of several sets: its number, from 0; None: it is the only one."""
+        self._whole: DataSpec | None = None
+        """The spec of all sets that an object makes, of which this is one."""
+        self._sets: dict[str, DataSpec] = {}
         self.from_loader = False
         """Whether the user gave a DataLoader."""
         self.from_batches = False
         """Whether the user gave `wb.batches(…)`."""
-        self._made: Parts | None = None
+        self._made: Parts | Mapping[str, Parts] | None = None
         self.share = RankShard()
         """The batches that this rank reads."""
         self.copied: CopiedStream | None = None
@@ -83,7 +95,13 @@ class DataSpec:
 
     @classmethod
     def of(cls, name: str, data: Any, collate_fn: Collate | None = None) -> DataSpec:
-        """A spec of a Dataset, a DataLoader, columns (x, y), a dict of columns, samples in a list, or ready batches."""
+        """A spec of a Dataset, a DataLoader, columns (x, y), a dict of columns, samples in a list, or ready batches; for
+        validations and tests also of several of these, in a dict or a list.
+        """
+        several = sets_in(data) if name in ("val", "test") else None
+        if several is not None:
+            made = {key: cls.of(_name_of_set(name, key, number), one, collate_fn) for number, (key, one) in enumerate(several.items())}
+            return _of_sets(name, made)
         if isinstance(data, DataLoader):
             parts = parts_of(data)
         else:
@@ -98,27 +116,80 @@ class DataSpec:
         spec.from_batches = isinstance(data, Batches)
         return spec
 
-    @property
-    def parts(self) -> Parts:
-        """The present parts; train_dataloader() of an object is called once between two calls of `refresh`."""
-        if isinstance(self._given, Parts):
+    def _resolved(self) -> Parts | Mapping[str, Any]:
+        """The parts of one set, or several sets by their keys."""
+        if not callable(self._given):
             return self._given
         if self._made is None:
             self._made = self._given()
         return self._made
 
+    @property
+    def parts(self) -> Parts:
+        """The present parts; train_dataloader() of an object is called once between two calls of `refresh`.
+
+        Raises TaskError where there are several sets.
+        """
+        found = self._resolved()
+        if not isinstance(found, Parts):
+            raise TaskError(f"{self.name} has {len(found)} sets ({listed(found)}), and one is needed here: make the bench with one of them.")
+        return found
+
+    @property
+    def sets(self) -> tuple[DataSpec, ...]:
+        """The sets that a validation reads one after another; itself alone where there is one."""
+        found = self._resolved()
+        if isinstance(found, Parts):
+            return (self,)
+        if list(self._sets) != list(found):
+            make = functools.partial
+            self._take({k: DataSpec(_name_of_set(self.name, k, n), make(self._parts_of, k)) for n, k in enumerate(found)})
+            for one in self._sets.values():
+                one._whole = self
+        for one in self._sets.values():
+            one.share = self.share
+        return tuple(self._sets.values())
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several sets."""
+        return not isinstance(self._resolved(), Parts)
+
+    def with_sets(self, sets: Sequence[DataSpec]) -> DataSpec:
+        """A spec of other sets in place of these, one for each."""
+        return _of_sets(self.name, {one.key: other for one, other in zip(self.sets, sets, strict=True)})
+
+    def _take(self, sets: dict[str, DataSpec]) -> None:
+        self._sets = sets
+        for number, (key, one) in enumerate(sets.items()):
+            one.key, one.index = key, number
+
+    def _parts_of(self, key: str) -> Parts:
+        """The present parts of one of the sets that an object makes."""
+        found = self._resolved()
+        if isinstance(found, Parts) or key not in found:
+            raise TaskError(f"{self.name}_dataloader() returned other sets than before, without {key!r}: return the same number each time.")
+        parts: Parts = found[key]
+        return parts
+
     def refresh(self) -> None:
         """Before a job: let an object with train_dataloader() make its loader again."""
+        if self._whole is not None:
+            self._whole.refresh()
         self._made = None
+        for one in self._sets.values():
+            one._made = None
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Settings that the user's own loader implies."""
-        return self.parts.defaults
+        """Settings that the user's own loader implies; of several sets, the first one's."""
+        return self.sets[0].parts.defaults
 
     @property
     def one_shot(self) -> bool:
         """Whether the data can be read only once, so that a search would use it up."""
+        if self.several:
+            return any(one.one_shot for one in self.sets)
         dataset = self.parts.dataset
         return isinstance(dataset, Batches) and dataset.one_shot
 
@@ -144,6 +215,10 @@ class DataSpec:
         """
         if not given.keys() & {"batch_size", "drop_last", "shuffle", "num_workers"}:
             return  # train_dataloader() is not called now: its set-up comes with the job
+        if self.several:
+            for one in self.sets:
+                one.refuse_unused(given, train=train)
+            return
         parts, users = self.parts, users_data(self.parts.dataset)
         if isinstance(users, (list, tuple)) and not users:
             return  # empty data has an error of its own
@@ -305,6 +380,24 @@ class DataSpec:
         if batch is None:
             raise self._empty()
         return batch
+
+
+def _of_sets(name: str, sets: dict[str, DataSpec]) -> DataSpec:
+    """The spec of these sets, by their keys."""
+    if len(sets) == 1:
+        return next(iter(sets.values()))
+    found = DataSpec(name, sets)
+    found._take(sets)
+    return found
+
+
+HeldOut = tuple[DataSpec, Iterable[Any]]
+"""One of the sets that a validation or a test reads: its spec, and its batches."""
+
+
+def _name_of_set(name: str, key: str, number: int) -> str:
+    """The name of one of several sets in errors: val['clean'], val[1]."""
+    return f"{name}[{number if key == f'{UNNAMED}{number}' else repr(key)}]"
 
 
 def _stream(dataset: Any, size: int | None, share: RankShard, seed: int, common: dict[str, Any]) -> Loader:

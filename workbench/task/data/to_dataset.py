@@ -11,12 +11,37 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from workbench.task.data.combined import combined_in, in_turn, is_combined
 from workbench.task.data.datasets import Batches, Columns
 from workbench.task.errors import TaskError
 
 _SEVERAL = (
     "make one of them (torch.utils.data.ConcatDataset puts data sets one after another, StackDataset side by side)"
 )
+
+
+UNNAMED = "dataloader_idx_"
+"""With its number, the key of a set in a list, as in Lightning's names of metrics."""
+
+
+def sets_in(data: Any) -> dict[str, Any] | None:
+    """The data sets in a dict or a list of them, by their keys; None: `data` is one set.
+
+    A dict of arrays holds columns, and a list of anything else samples.
+    """
+    if is_of_hugging_face(data):
+        return None
+    if in_turn(data):
+        data = data.iterables
+    if isinstance(data, Mapping):
+        several = bool(data) and all(_is_set(one) or (isinstance(one, tuple) and any(map(is_array, one))) for one in data.values())
+        return {str(key): one for key, one in data.items()} if several else None
+    several = isinstance(data, (list, tuple)) and bool(data) and all(map(_is_set, data))
+    return {f"{UNNAMED}{number}": one for number, one in enumerate(data)} if several else None
+
+
+def _is_set(value: Any) -> bool:
+    return isinstance(value, (DataLoader, Dataset, Batches)) or is_of_hugging_face(value)
 
 
 def dataset_of(name: str, data: Any, *, collated: bool = False) -> tuple[Any, bool]:
@@ -27,8 +52,11 @@ def dataset_of(name: str, data: Any, *, collated: bool = False) -> tuple[Any, bo
     Raises TaskError naming `name` for everything else.
     """
     _refuse_no_data(name, data)
-    if isinstance(data, Batches):
-        return data, True
+    combined = combined_in(data) if name == "train" or is_combined(data) else None
+    if combined is not None and collated:
+        raise TaskError(f"collate_fn= has no effect on {name}, several loaders that make their batches: give it to each of them.")
+    if combined is not None or isinstance(data, Batches):
+        return (data if combined is None else combined), True
     if isinstance(data, Dataset):
         return data, False
     if isinstance(data, Mapping):

@@ -27,11 +27,11 @@ class Transfer(NamedTuple):
     move: Callable[..., Any] | None
     after: Callable[..., Any] | None
 
-    def __call__(self, batch: Any, device: torch.device) -> Any:
+    def __call__(self, batch: Any, device: torch.device, dataloader_idx: int = 0) -> Any:
         if self.before is not None:
-            batch = self.before(batch, 0)
-        batch = to_device(batch, device) if self.move is None else self.move(batch, device, 0)
-        return batch if self.after is None else self.after(batch, 0)
+            batch = self.before(batch, dataloader_idx)
+        batch = to_device(batch, device) if self.move is None else self.move(batch, device, dataloader_idx)
+        return batch if self.after is None else self.after(batch, dataloader_idx)
 
 
 class DataHooks(Hooks):
@@ -47,7 +47,7 @@ class DataHooks(Hooks):
         self.transfers = any(any(one) for one in self.transfer_hooks.values())
 
     def transfer(self, batch: Any, device: torch.device, stage: Stage) -> Any:
-        return self.transfer_hooks[stage](batch, device)
+        return self.transfer_hooks[stage](batch, device, self.preparation.log.dataloader_idx or 0)
 
     def fit_ended(self) -> None:
         self.preparation.fit_ended()
@@ -264,12 +264,16 @@ class LightningHooks(DataHooks):
 
     def evaluation_batch_started(self, stage: Stage, batch: Any, batch_idx: int) -> None:
         self._log.begin_batch(batch)
-        self._say(f"on_{_STAGES[stage]}_batch_start", batch, batch_idx)
+        self._say(f"on_{_STAGES[stage]}_batch_start", batch, batch_idx, dataloader_idx=self._log.dataloader_idx)
 
     def evaluation_batch_ended(self, stage: Stage, result: Any, batch: Any, batch_idx: int) -> None:
         if self.needs_outputs[stage]:
-            self._say(f"on_{_STAGES[stage]}_batch_end", self.outputs.pop(batch_idx, None), batch, batch_idx)
+            output = self.outputs.pop(batch_idx, None)
+            self._say(f"on_{_STAGES[stage]}_batch_end", output, batch, batch_idx, dataloader_idx=self._log.dataloader_idx)
         self._log.end_batch()
+
+    def evaluation_set_ended(self, stage: Stage) -> None:
+        self._log.end_set()
 
     def evaluation_ended(self, stage: Stage) -> None:
         if stage != "predict":

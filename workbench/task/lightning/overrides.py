@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from workbench.task.data.combined import combined_in, in_turn, is_combined
 from workbench.task.data.datasets import Batches
 from workbench.task.data.loader_parts import Parts, parts_of
 from workbench.task.data.spec import DataSpec
+from workbench.task.data.to_dataset import UNNAMED
 from workbench.task.errors import TaskError
 
 LR_NAMES = ("lr", "learning_rate")
@@ -20,6 +23,8 @@ EXTRAS = {"optimizer_idx": 0, "hiddens": None}
 """Further arguments of a training_step, where it has a parameter of that name; and their values with one optimizer
 and no hidden state.
 """
+SET = "dataloader_idx"
+"""The argument for the number of the set, where a validation or a test reads several."""
 LIGHTNING_1_ARGUMENTS = {"dataloader_idx": 0, "unused": 0, "on_tpu": False, "using_native_amp": False, "using_lbfgs": False}
 """Further arguments of Lightning 1's hooks, and their values here."""
 _LIBRARIES = ("lightning", "pytorch_lightning")
@@ -76,22 +81,47 @@ def spec_of(name: str, source: Any, serving: Serving | None = None) -> DataSpec 
 
     setup = own_method(source, "setup") if name in ("test", "predict") and serving is None else None
 
-    def parts() -> Parts:
+    def parts() -> Parts | Mapping[str, Parts]:
         if setup is not None:
             call_with_stage(setup, name)
         with contextlib.nullcontext() if serving is None else serving(name):
             loader = make()
-        while isinstance(loader, Sequence) and len(loader) == 1 and isinstance(loader[0], DataLoader):
+        while isinstance(loader, Sequence) and len(loader) == 1 and isinstance(loader[0], (DataLoader, list, tuple)):
             loader = loader[0]
-        if isinstance(loader, DataLoader):
-            return parts_of(loader)
-        combined = from_lightning(loader) and type(loader).__name__ == "CombinedLoader"
-        if combined or isinstance(loader, (Mapping, Sequence)) or loader is None:
-            several = "" if loader is None else " Several sets become one by torch.utils.data.ConcatDataset or StackDataset."
-            raise TaskError(f"{name}_dataloader() returned {type(loader).__name__}; one DataLoader is needed.{several}")
-        return Parts(loader if isinstance(loader, Batches) else Batches(loader), ready=True)
+        several = _loaders_in(loader)
+        if several is not None and (len(several) == 1 or name in ("val", "test")):
+            found = {key: _parts_of(name, one) for key, one in several.items()}
+            return next(iter(found.values())) if len(found) == 1 else found
+        return _parts_of(name, loader)
 
     return DataSpec(name, parts)
+
+
+def _loaders_in(loader: Any) -> dict[str, Any] | None:
+    """The loaders in a list, a dict or a sequential CombinedLoader of them, by their keys; None: it is no such thing."""
+    if in_turn(loader):
+        loader = loader.iterables
+    if isinstance(loader, Mapping):
+        found = {str(key): one for key, one in loader.items()}
+    elif isinstance(loader, Sequence) and not isinstance(loader, (str, bytes)):
+        found = {f"{UNNAMED}{number}": one for number, one in enumerate(loader)}
+    else:
+        return None
+    readable = all(isinstance(one, Iterable) and not isinstance(one, (Tensor, np.ndarray, Mapping, Sequence)) for one in found.values())
+    return found if found and readable else None
+
+
+def _parts_of(name: str, loader: Any) -> Parts:
+    """The parts of one loader."""
+    if isinstance(loader, DataLoader):
+        return parts_of(loader)
+    combined = combined_in(loader) if name == "train" or is_combined(loader) else None
+    if combined is not None:
+        return Parts(combined, ready=True)
+    if isinstance(loader, (Mapping, Sequence)) or loader is None:
+        several = "" if loader is None else " Several sets become one by torch.utils.data.ConcatDataset or StackDataset."
+        raise TaskError(f"{name}_dataloader() returned {type(loader).__name__}; one DataLoader is needed.{several}")
+    return Parts(loader if isinstance(loader, Batches) else Batches(loader), ready=True)
 
 
 def call_with_stage(hook: Callable[..., Any], stage: str) -> None:
@@ -105,19 +135,40 @@ def call_with_stage(hook: Callable[..., Any], stage: str) -> None:
 
 
 class Step:
-    """A step of the object, called with those of (batch, batch_idx, **extra) that it accepts."""
+    """A step of the object, called with those of (batch, batch_idx, **extra) that it accepts.
+
+    dataloader_idx: the number of the set, where there are several; the step must take it then.
+    """
 
     def __init__(self, hook: Callable[..., Any]) -> None:
         self._function = hook
         parameters = inspect.signature(hook).parameters
+        self._takes_set = takes_set(hook)
         self.extras = tuple(name for name in EXTRAS if name in parameters)
         self._usual = {n: EXTRAS[n] for n in self.extras if parameters[n].default is inspect.Parameter.empty}
-        plain = [n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD and n not in EXTRAS]
+        plain = [n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD and n not in EXTRAS and n != SET]
         self.takes_index = len(plain) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
 
-    def __call__(self, batch: Any, batch_idx: int, **extra: Any) -> Any:
+    def __call__(self, batch: Any, batch_idx: int, dataloader_idx: int | None = None, **extra: Any) -> Any:
+        if dataloader_idx is not None:
+            if not self._takes_set:
+                raise explain_no_set(self._function)
+            indices = (batch_idx, dataloader_idx) if self.takes_index else (dataloader_idx,)
+            return self._function(batch, *indices)
         chosen = self._usual | {name: extra[name] for name in self.extras if name in extra} if self.extras else {}
         return self._function(batch, batch_idx, **chosen) if self.takes_index else self._function(batch, **chosen)
+
+
+def takes_set(hook: Callable[..., Any]) -> bool:
+    """Whether a step or a hook takes the number of the set: as Lightning, by this name or among further arguments."""
+    parameters = inspect.signature(hook).parameters
+    return SET in parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+
+
+def explain_no_set(hook: Callable[..., Any]) -> TaskError:
+    """The error for a step or a hook that cannot know which of several sets a batch comes from."""
+    where = f"{type(getattr(hook, '__self__', None)).__name__}.{getattr(hook, '__name__', 'the step')}"
+    return TaskError(f"there are several sets of this data, and {where} takes no {SET}: add {SET}=0 to its arguments, at the end.")
 
 
 def step_of(module: Any, name: str) -> Step | None:
@@ -138,13 +189,18 @@ class Hook:
         self.names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
         self.of_lightning_1 = any(name in LIGHTNING_1_ARGUMENTS or name == "optimizer_idx" for name in self.names)
 
-    def __call__(self, *given: Any, index: int = 0, **named: Any) -> Any:
+    def __call__(self, *given: Any, index: int = 0, dataloader_idx: int | None = None, **named: Any) -> Any:
+        """dataloader_idx: of a hook of a batch, the number of its set; None: there is one set."""
+        if dataloader_idx is not None and not takes_set(self.function):
+            raise explain_no_set(self.function)
         if not self.of_lightning_1:
-            return self.function(*given, **named)
+            return self.function(*given, *(() if dataloader_idx is None else (dataloader_idx,)), **named)
         arguments, left = [], list(given)
         for name in self.names:
             if name == "optimizer_idx":
                 arguments.append(index)
+            elif name == SET and dataloader_idx is not None:
+                arguments.append(dataloader_idx)
             elif name in LIGHTNING_1_ARGUMENTS:
                 arguments.append(LIGHTNING_1_ARGUMENTS[name])
             elif left:

@@ -19,6 +19,7 @@ from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec, batches_in
 from workbench.task.errors import TaskError
 from workbench.task.lightning.hooks import LightningHooks
+from workbench.task.lightning.logging.log import suffix
 from workbench.task.lightning.members import LightningMembers, Manual
 from workbench.task.lightning.optimizers import optimizations_of
 from workbench.task.lightning.overrides import (
@@ -35,7 +36,7 @@ from workbench.task.lightning.overrides import (
 from workbench.task.lightning.setup import Preparation
 from workbench.task.lightning.trainer import unknown
 from workbench.task.lightning.unsupported import explain_no_logger
-from workbench.task.metrics.step_output import reported_weight, score_weight
+from workbench.task.metrics.step_output import loss_parts, reported_weight, score_weight
 from workbench.task.optim.optimizer_factory import leading_group, set_weight_decay
 from workbench.task.optim.schedulers import refuse_built_in
 from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task
@@ -131,6 +132,18 @@ class LightningTask(Task):
         """The updates of a fit with these settings, for a schedule that is made only to see its rate."""
         batches = None if self.train is None else batches_in(self.train.loader(settings))
         return None if batches is None or settings.epochs is None else max(1, batches) * settings.epochs
+
+    @property
+    def dataloader_idx(self) -> int | None:
+        """The number of the set that is read, which the names of logged values end with."""
+        return self._log.dataloader_idx
+
+    @dataloader_idx.setter
+    def dataloader_idx(self, number: int | None) -> None:
+        self._log.dataloader_idx = number
+
+    def suffix_of(self, spec: DataSpec) -> str:
+        return "" if spec.index is None else suffix(spec.index)
 
     @property
     def takes_index(self) -> bool:
@@ -232,7 +245,8 @@ class LightningTask(Task):
                 return None
             got = f"a dict with {sorted(output)}" if isinstance(output, Mapping) else f"{shown(output)}"
             raise TaskError(f"training_step returned {got}: it must return the loss, or a dict with 'loss'.")
-        found: dict[str, Any] = {"loss": loss}
+        parts = {name: value for name, value in loss_parts(output).items() if not self._log.logs_in_training(name)}
+        found: dict[str, Any] = {**parts, "loss": loss}
         weight = reported_weight(output, "training_step")
         if weight is not None:
             found["weight"] = weight
@@ -246,7 +260,7 @@ class LightningTask(Task):
         step = self._scoring[stage]
         assert step is not None
         name = "validation_step" if stage == "val" else "test_step"
-        output = self._call(step, name, batch, batch_idx)
+        output = self._call(step, name, batch, batch_idx, dataloader_idx=self.dataloader_idx)
         if self.hooks.needs_outputs[stage]:
             self.hooks.outputs[batch_idx] = output
         weight = score_weight(output, self.samples_in(batch), name)

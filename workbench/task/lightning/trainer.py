@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
+from workbench.task.data.to_dataset import UNNAMED
 from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.log import Log, Shared
 from workbench.task.lightning.strategy import Strategy, UnsupportedTrainerAttribute
@@ -61,7 +62,7 @@ class Plan:
     """The `Progress` of a job that has not begun."""
 
     device = torch.device("cpu")
-    batches = (None, None)
+    batches: tuple[int | None, tuple[int | None, ...]] = (None, ())
     ranks: Communication = SingleProcess()
 
     def __init__(self, settings: Settings, count: Callable[[], int | None] = unknown) -> None:
@@ -277,7 +278,7 @@ class Trainer(Shared):
 
     @property
     def num_val_batches(self) -> list[int | float]:
-        return [] if self._specs.get("val") is None else [_or_inf(self.progress.batches[1])]
+        return [] if self._specs.get("val") is None else [_or_inf(batches) for batches in self.progress.batches[1] or (None,)]
 
     @property
     def num_sanity_val_batches(self) -> list[int | float]:
@@ -404,7 +405,12 @@ class Trainer(Shared):
 
     def _loader(self, name: str) -> Any:
         spec = self._specs.get(name)
-        return None if spec is None else spec.loader(self.progress.settings, train=name == "train")
+        if spec is None:
+            return None
+        made = {one.key: one.loader(self.progress.settings, train=name == "train") for one in spec.sets}
+        if not spec.several:
+            return made[""]
+        return list(made.values()) if f"{UNNAMED}0" in made else made
 
     @property
     def loggers(self) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Reads what a step or a loss function returned: the loss, and the weight of the batch."""
+"""Reads what a step or a loss function returned: the loss, its named parts, and the weight of the batch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,25 @@ from typing import Any
 from torch import Tensor
 
 from workbench.task.errors import TaskError
+
+_NO_PARTS = ("loss", "weight", "hiddens", "log", "progress_bar")
+"""Keys of a step's result that mean something else, here or in Lightning 1."""
+
+
+def loss_parts(result: Any) -> dict[str, Tensor]:
+    """The further scalar tensors in a result by their names, without a graph: the parts of the loss, for the record."""
+    if not isinstance(result, Mapping) or len(result) < 2:
+        return {}
+    return {
+        name: _copied(value) for name, value in result.items()
+        if isinstance(name, str) and name not in _NO_PARTS and isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
+    }  # fmt: skip
+
+
+def _copied(value: Tensor) -> Tensor:
+    """A scalar of shape (), which a statistic that changes in place does not change."""
+    single = value.detach().reshape(())
+    return single.clone() if single.is_floating_point() else single.float()
 
 
 def reported_weight(result: Any, where: str) -> Tensor | float | None:

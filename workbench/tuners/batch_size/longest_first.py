@@ -37,11 +37,15 @@ def longest_first(task: Task, method: str, length: Length | None) -> Task:
     specs = [name for name in ("train", "val", "test", "predict") if getattr(task, name) is spec]
     for name in specs:
         setattr(sorted_task, name, _in_order(spec, order))
-    if method == "fit" and task.val is not None and length is not None and _why_not(task.val) is None:
-        by_length = _order(task.val, length)
-        assert by_length is not None
-        sorted_task.val = _in_order(task.val, by_length)  # each trial of a fit validates one batch too
+    if method == "fit" and task.val is not None and length is not None:  # each trial of a fit validates a batch of each set too
+        sorted_task.val = task.val.with_sets([_longest(one, length) for one in task.val.sets])
     return sorted_task
+
+
+def _longest(spec: DataSpec, length: Length) -> DataSpec:
+    """The spec with its longest samples first; itself where they cannot be sorted."""
+    order = None if _why_not(spec) is not None else _order(spec, length)
+    return spec if order is None else _in_order(spec, order)
 
 
 def _in_order(spec: DataSpec, order: list[int]) -> DataSpec:

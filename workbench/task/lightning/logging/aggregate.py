@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from workbench.task.errors import TaskError
 
@@ -33,12 +33,13 @@ def by_own_names(values: Mapping[str, Named]) -> dict[str, Named]:
 class LoggedValue:
     """The values logged under one name in one hook, with their weights; or a metric object that was updated with them."""
 
-    def __init__(self, name: str, on_step: bool, on_epoch: bool, how: Any, *, fork: bool) -> None:
-        self.name = name
+    def __init__(self, name: str, on_step: bool, on_epoch: bool, how: Any, *, fork: bool, suffix: str = "") -> None:
+        """suffix: what the names in the record end with: the number of one of several sets of data."""
+        self.name, self.suffix = name, suffix
         self.on_step, self.on_epoch, self.fork = on_step, on_epoch, fork
         self.how: str | Callable[[Tensor], Any] = how
-        self.step_name = recorded_name(f"{name}_step" if fork else name)
-        self.epoch_names = [recorded_name(f"{name}_epoch"), recorded_name(name)] if fork else [recorded_name(name)]
+        self.step_name = recorded_name(f"{name}_step{suffix}" if fork else name + suffix)
+        self.epoch_names = [recorded_name(one + suffix) for one in ([f"{name}_epoch", name] if fork else [name])]
         self.asked: Any = None
         """The options with which it was logged; None: it comes from a checkpoint and was not logged since."""
         self.metric: Any = None
@@ -72,6 +73,12 @@ class LoggedValue:
         if found is None:
             return None
         return found[0] / found[1] if self.how == "mean" else found[0]
+
+    def forget_result(self) -> None:
+        """Let a torchmetrics object compute anew: on a rank without a batch since, it would not gather with the others."""
+        for part in self.metric.modules() if isinstance(self.metric, nn.Module) else ():
+            if "_computed" in vars(part):
+                vars(part)["_computed"] = None
 
     def whole(self) -> tuple[Tensor, float] | None:
         """Return the sum (or minimum, or maximum) of all values so far, and their weight; None where there are none."""

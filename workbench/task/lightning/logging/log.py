@@ -16,6 +16,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from workbench.task.batch import sample_count
+from workbench.task.data.to_dataset import UNNAMED
 from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.aggregate import LoggedValue, Value, by_own_names, reduction, step_value
 from workbench.task.lightning.logging.reduce import Key, over_ranks, update_over_ranks
@@ -56,8 +57,15 @@ LOG_TARGETS: Mapping[str, LogTarget] = {
     },
 }
 """The hooks in which values may be logged."""
+_KEPT = ("_session", "_module", "_synced", "_agreed", "dataloader_idx")
+"""What stays while logged values are discarded."""
 _ENDS = {"on_train_epoch_end": False, **{f"on_{s}_{end}": True for s in ("validation", "test") for end in ("epoch_end", "end")}}
 """The hooks in which all values are known, and whether they are those of an evaluation."""
+
+
+def suffix(dataloader_idx: int) -> str:
+    """What the name of a value logged for one of several sets of data ends with, as in Lightning."""
+    return f"/{UNNAMED}{dataloader_idx}"
 
 
 class Shared:
@@ -100,6 +108,10 @@ class Log(Shared):
         """The entries of `_synced` that all ranks know."""
         self._so_far: dict[Key, tuple[list[str], Value]] = {}
         """At the end of an epoch or an evaluation: the values over all ranks, before the hooks of that end."""
+        self.dataloader_idx: int | None = None
+        """While an evaluation reads one of several sets of data, its number; None: there is one."""
+        self._of_sets: dict[Key, tuple[list[str], Value]] = {}
+        """The values over all ranks of the sets that the current evaluation has read."""
 
     def __getstate__(self) -> dict[str, Any]:
         self.end_batch()
@@ -145,11 +157,18 @@ class Log(Shared):
         place = LOG_TARGETS.get(hook or "")
         if hook is None or place is None:
             raise TaskError(f"self.log({name!r}) in {hook or 'no hook of a running job'}: nothing can be logged there.")
-        asked = (prog_bar, on_step, on_epoch, reduce_fx)
-        there = self._kept[place.evaluation]
-        kept = there.get((hook, name))
+        asked = (prog_bar, on_step, on_epoch, reduce_fx, self.dataloader_idx)
+        key, there = (hook, name), self._kept[place.evaluation]
+        if self.dataloader_idx is not None and add_dataloader_idx:
+            key = (hook + suffix(self.dataloader_idx), name)
+        kept = there.get(key)
         if kept is None or kept.asked is None:
-            kept = there[hook, name] = self._new(hook, name, place, asked, kept)
+            kept = there[key] = self._new(hook, name, place, asked, kept, add_dataloader_idx=add_dataloader_idx)
+        elif kept.asked[:-1] == asked[:-1] and kept.asked != asked:
+            raise TaskError(
+                f"self.log({name!r}, add_dataloader_idx=False) in {hook}: several sets of data log it, and a value would be of one of "
+                "them alone: leave add_dataloader_idx out, or put the set into the name."
+            )
         elif kept.asked != asked:
             raise TaskError(
                 f"self.log({name!r}) is called twice in {hook} with other arguments (prog_bar, on_step, on_epoch or "
@@ -190,8 +209,13 @@ class Log(Shared):
         self._open.clear()
 
     def has(self, name: str) -> bool:
-        """Whether the current evaluation will have a value of this name."""
-        return any(name == kept.name and kept.on_epoch for kept in self._kept[True].values())
+        """Whether the current evaluation will have a value of this name for the present set of data."""
+        own = "" if self.dataloader_idx is None else suffix(self.dataloader_idx)
+        return any(name == kept.name and kept.on_epoch and kept.suffix == own for kept in self._kept[True].values())
+
+    def logs_in_training(self, name: str) -> bool:
+        """Whether the module has logged a value of this name in this epoch of training."""
+        return any(name == kept.name for kept in self._kept[False].values())
 
     @property
     def epoch_names(self) -> frozenset[str]:
@@ -221,9 +245,9 @@ class Log(Shared):
         self.end_batch()
         found: dict[str, Value] = {}
         for key, kept in self._kept[evaluation].items():
-            if kept.on_epoch and key not in self._so_far and (value := kept.result()) is not None:
+            if kept.on_epoch and key not in self._so_far and key not in self._of_sets and (value := kept.result()) is not None:
                 found |= dict.fromkeys(kept.epoch_names, value)
-        for names, value in self._so_far.values():
+        for names, value in (*self._of_sets.values(), *self._so_far.values()):
             found |= dict.fromkeys(names, value)
         return found
 
@@ -231,8 +255,30 @@ class Log(Shared):
         """Gather the values of all ranks on each; all call it together."""
         self.end_batch()
         if self._session is not None:
-            self._so_far = over_ranks(self._session.ranks, self._kept[evaluation], self._module)
+            self._so_far = self._over_ranks(evaluation=evaluation)
             self._agree()
+
+    def end_set(self) -> None:
+        """One of several sets of data has ended: the next one may update the same metric objects. All ranks call it
+        together.
+        """
+        self.end_batch()
+        if self._session is not None:
+            self._of_sets |= self._over_ranks(evaluation=True)
+            for kept in self._kept[True].values():
+                kept.forget_result()
+            return
+        for key, kept in self._kept[True].items():
+            if kept.metric is not None and kept.on_epoch and key not in self._of_sets and (value := kept.result()) is not None:
+                self._of_sets[key] = kept.epoch_names, value
+
+    def _over_ranks(self, *, evaluation: bool) -> dict[Key, tuple[list[str], Value]]:
+        """The values over all ranks, except for those of sets that have ended."""
+        assert self._session is not None
+        open_ones = {key: kept for key, kept in self._kept[evaluation].items() if key not in self._of_sets}
+        found = over_ranks(self._session.ranks, open_ones, self._module)
+        self._kept[evaluation] |= open_ones  # with the metrics that only other ranks have logged
+        return found
 
     def known(self) -> dict[str, Value]:
         """Return the latest values by the module's names; at the end of an epoch or evaluation also the reduced ones."""
@@ -245,7 +291,7 @@ class Log(Shared):
         """Return the values `reduced` over all ranks, and drop them."""
         self.gather(evaluation=evaluation)
         found = self.reduced(evaluation=evaluation)
-        self._so_far = {}
+        self._so_far, self._of_sets = {}, {}
         # The plain name of a value with on_step and on_epoch is the latest value: now that of the epoch.
         self.latest.update({name: found[name] for name in found.keys() & self.latest.keys()})
         self._reset(evaluation)
@@ -253,7 +299,7 @@ class Log(Shared):
 
     def forget(self) -> None:
         """Drop all logged values."""
-        self.batch, self._fresh, self.latest, self._so_far = None, {}, {}, {}
+        self.batch, self._fresh, self.latest, self._so_far, self._of_sets = None, {}, {}, {}, {}
         self._of_epochs, self.batch_values = set(), {}
         self._open.clear()
         self._long.clear()
@@ -265,7 +311,7 @@ class Log(Shared):
         """Inside, logged values are discarded afterwards."""
         self.end_batch()
         before = dict(vars(self))
-        vars(self).update({**vars(Log()), **{name: before[name] for name in ("_session", "_module", "_synced", "_agreed")}})
+        vars(self).update({**vars(Log()), **{name: before[name] for name in _KEPT}})
         try:
             yield
         finally:
@@ -291,9 +337,11 @@ class Log(Shared):
                 self._synced |= known
             self._agreed = dict(sorted(self._synced.items()))
 
-    def _new(self, hook: str, name: str, place: LogTarget, asked: Any, known: LoggedValue | None) -> LoggedValue:
+    def _new(
+        self, hook: str, name: str, place: LogTarget, asked: Any, known: LoggedValue | None, *, add_dataloader_idx: bool
+    ) -> LoggedValue:
         """Make the value for a name that is logged for the first time; known: its value from a checkpoint, if any."""
-        prog_bar, on_step, on_epoch, reduce_fx = asked
+        prog_bar, on_step, on_epoch, reduce_fx, number = asked
         on_step = place.on_step if on_step is None else bool(on_step)
         # By default a value is for one of the two.
         on_epoch = not place.on_step if on_epoch is None else bool(on_epoch)
@@ -303,7 +351,8 @@ class Log(Shared):
             raise TaskError(f"self.log({name!r}, on_step=True) in {hook}: it belongs to no step; leave on_step out.")
         if not isinstance(name, str):
             raise TaskError(f"self.log({name!r}, …): a name is needed, a string.")
-        kept = LoggedValue(name, on_step, on_epoch, reduction(name, reduce_fx), fork=on_step and on_epoch)
+        added = suffix(number) if number is not None and add_dataloader_idx else ""
+        kept = LoggedValue(name, on_step, on_epoch, reduction(name, reduce_fx), fork=on_step and on_epoch, suffix=added)
         if known is not None:
             kept.continue_from(known)
         kept.asked = asked
