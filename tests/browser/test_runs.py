@@ -60,7 +60,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     box = over.bounding_box()
     assert box is not None
     over.hover(position={"x": box["width"] - 2, "y": box["height"] / 2})
-    expect(panel.locator(".wb-loss > .wb-key")).to_contain_text(re.compile(r"at update 3[45]\d"))  # of 352
+    expect(panel.locator(".wb-loss .wb-at")).to_contain_text(re.compile(r"at update 3[45]\d"))  # of 352
     lab.page.mouse.move(0, 0)
 
     # Two over one another, by keyboard; the line of code is shown.
@@ -88,7 +88,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     # One is shown again, as if it had just run, and the way back.
     rows.nth(2).get_by_role("button", name="Open 0001-fit").click()
     expect(panel.locator(".wb-opened")).to_contain_text("Run 0001-fit, from its record")
-    expect(panel.locator(".wb-loss > .wb-key")).to_contain_text("1e-4")
+    expect(panel.locator(".wb-loss .wb-at")).to_have_text("lr 1e-4")
     expect(panel.locator(".wb-code code")).to_have_text("bench.show('0001-fit')")
     lab.page.wait_for_timeout(300)
     lab.screenshot("runs-opened", panel)
@@ -97,7 +97,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     panel.get_by_role("button", name="Back to now").click()
     expect(panel.locator(".wb-opened")).to_be_hidden()
     expect(rows.nth(2).get_by_role("button", name="Open 0001-fit")).to_be_focused()
-    expect(panel.locator(".wb-loss > .wb-key")).to_contain_text("lr0.01")
+    expect(panel.locator(".wb-loss .wb-at")).to_have_text("lr 0.01")
 
     annotated(lab, panel)
     deleted(lab, panel)
