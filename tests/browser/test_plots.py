@@ -266,6 +266,13 @@ def test_cards_are_full_and_nothing_overlaps(browser: Browser, width: int, dark:
         )
         assert max(blank) < 12
 
+        # One, two or three columns, in the order of the steps.
+        places = canvas.page.locator(".wb-grid > .wb-card").evaluate_all(f"{seen}.map((one) => [one.querySelector('h4').innerText, one.offsetTop, one.offsetLeft])")
+        assert len({left for _, _, left in places}) == {700: 1, 1200: 2, 1600: 3}[width]
+        assert [name for name, *_ in sorted(places, key=lambda one: one[1:])] == [
+            "Batch size", "Learning-rate finder", "Loss", "Total gradient norm", "Gradients by layer", "Speed and memory",
+        ]  # fmt: skip
+
         # No name of a line stands alone below the others.
         rows = canvas.page.locator(".wb-key").evaluate_all(
             f"{seen}.map((key) => Object.values(Object.groupBy(key.children, (item) => item.offsetTop)).map((row) => row.length))"

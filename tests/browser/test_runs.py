@@ -117,6 +117,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
 
     refusals(lab, panel)
     preview(lab, panel)
+    running(lab, panel)
     findings(lab, panel)
 
     # All of it is there again on the reloaded page.
@@ -223,6 +224,22 @@ def preview(lab: Lab, panel: Locator) -> None:
     expect(script).to_be_hidden()
     lab.execute("[bench.delete(run) for run in bench.runs[2:]]")
     expect(panel.locator(".wb-runs tbody tr")).to_have_count(2)
+
+
+def running(lab: Lab, panel: Locator) -> None:
+    """The row of a fit that runs has its place among the others, and moves as its loss falls."""
+    names = panel.locator(".wb-runs tbody .wb-run-name")
+    by_loss = panel.locator(".wb-runs thead").get_by_role("button", name="smoothed loss")
+    by_loss.click()
+    lab.execute("job = bench.fit(lr=1e-9, max_epochs=100000)")
+    expect(names.last).to_contain_text(lab.execute("print(job.id)"))
+    expect(panel.locator(".wb-runs tbody tr").last).to_contain_text("running")
+    lab.execute("job.change(lr=1e-2)")
+    expect(names.first).to_contain_text(lab.execute("print(job.id)"))
+    lab.execute("job.stop(); job.wait(); bench.delete(job.id)")
+    expect(names).to_have_count(2)
+    by_loss.click(click_count=2)
+    expect(names.first).to_contain_text("0003-fit")
 
 
 def findings(lab: Lab, panel: Locator) -> None:
