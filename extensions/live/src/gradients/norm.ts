@@ -20,6 +20,7 @@ import type { Store } from "../data/store";
 import { texts } from "../texts";
 
 const { norm: words } = texts;
+const VALUE = 8, BY_VALUE = 15; // digits of "0.001234", and of "0.0012, by value"
 
 export class Norm {
   readonly card = new Card(words.title, words.hint, "norm");
@@ -32,6 +33,7 @@ export class Norm {
   private readonly handle: DragHandle;
   /** The value on the button, which a click takes: a newer one may have come that is not drawn yet. */
   private offered?: number;
+  private clipped = ""; // what clipping did at the cursor, in words
 
   constructor(
     private readonly store: Store,
@@ -44,7 +46,7 @@ export class Norm {
     this.card.setKey([
       { name: words.total, swatch: "faint" },
       { name: words.smoothed, swatch: "line", room: 8 },
-      { name: words.clip, swatch: "clip", room: 14 },
+      { name: words.clip, swatch: "clip" },
     ]);
     this.frame = new Frame(this.card.body, colours, {
       name: words.title,
@@ -175,10 +177,11 @@ export class Norm {
     return [Math.max(low / air, high / 1e8), high * air];
   }
 
+  /** With what was clipped at the cursor. */
   private reading(): string {
     const { plot } = this.frame;
     const step = this.store.fit.rows.step(plot?.cursor.idx ?? 0);
-    return texts.list([texts.plot.reading(this.axis.named(this.axis.place(step)), this.card.reading()), ...this.picks.readings(step)]);
+    return texts.list([texts.plot.reading(this.axis.named(this.axis.place(step)), this.card.reading() + this.clipped), ...this.picks.readings(step)]);
   }
 
   private read(hovered: number | null): void {
@@ -190,12 +193,13 @@ export class Norm {
     this.card.setRoom(words.total, roomOf(rows));
     this.card.setValue(words.total, broken ? texts.notFinite : rows.merged && hovered !== null ? texts.range(number(low), number(high)) : number(rows.at(i, NORM_MEAN)));
     this.card.setValue(words.smoothed, number(this.smooth()[i] ?? NaN));
-    this.card.setAt(hovered === null ? "" : this.axis.at(this.axis.place(rows.step(i))));
     this.picks.draw(hovered === null ? null : rows.step(i));
     const clip = this.clips().filter(([step]) => step <= rows.step(i)).at(-1)?.[1] ?? NaN;
     const byValue = this.store.state.norm?.by_norm === false;
-    const clipped = hovered !== null && share > 0 ? (rows.merged ? words.clippedShare(Math.round(100 * share)) : words.clipped) : "";
+    this.clipped = hovered !== null && share > 0 ? (rows.merged ? words.clippedShare(Math.round(100 * share)) : words.clipped) : "";
     const value = byValue ? words.byValue(rate(clip)) : rate(clip);
-    this.card.setValue(words.clip, (clip > 0 ? value : words.off) + clipped);
+    this.card.setValue(words.clip, clip > 0 ? value : words.off);
+    this.card.setRoom(words.clip, byValue ? BY_VALUE : VALUE);
+    this.card.setAt(hovered === null ? "" : this.axis.at(this.axis.place(rows.step(i))) + this.clipped);
   }
 }
