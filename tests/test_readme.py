@@ -20,6 +20,14 @@ def test_the_files_that_are_named_are_there(name: str) -> None:
     assert len(found) > (20 if name == "ARCHITECTURE.md" else 0)
 
 
+@pytest.mark.parametrize("folder", ["attacks", "browser"])
+def test_the_tests_that_a_table_names_are_there(folder: str) -> None:
+    tests = ROOT / "tests"
+    named = re.findall(r"`((?:\w+/)*test_\w+\.py)(?:::(\w+))?`", (tests / folder / "README.md").read_text(encoding="utf-8"))
+    assert len(named) > 20
+    assert [one for one in named if f"def {one[1]}" not in (tests / one[0]).read_text(encoding="utf-8")] == []
+
+
 def test_what_make_is_asked_for_is_a_target() -> None:
     asked = set(re.findall(r"^make (\w+)", TEXT, re.MULTILINE))
     assert {"demo", "test", "docs"} <= asked

@@ -152,6 +152,13 @@ def test_a_bad_value_is_refused_with_its_name_value_and_meaning(name: str, value
         Settings().replace(**{name: value})
 
 
+def test_what_a_search_did_not_find_is_named() -> None:
+    """`bench.set(lr=curve.suggestion)` after a search without one."""
+    for name, of in (("lr", "learning-rate search"), ("batch_size", "batch-size search")):
+        with pytest.raises(SettingsError, match=f"^{name}=None: a {of} .* gives None.* Search again.* or give a number"):
+            Settings().replace(**{name: None})
+
+
 def test_every_setting_is_tried_with_bad_values() -> None:
     assert BAD.keys() == Settings.model_fields.keys()
 

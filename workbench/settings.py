@@ -448,9 +448,18 @@ def _explain(error: ValidationError, values: dict[str, Any]) -> str:
     for name in dict.fromkeys(str(e["loc"][0]) for e in error.errors() if e["loc"]):
         reasons = sorted({_reason(e) for e in error.errors() if e["loc"][0] == name})
         field = Settings.model_fields[name]
+        if name in _FOUND and values.get(name) is None:
+            reasons = [_FOUND[name]]
         lines.append(f"{name}={shown(values.get(name))}: {' or '.join(reasons)}. {_meaning(field)}")
     return "\n".join(lines) or str(error)
 
+
+_FOUND = {
+    "lr": "a learning-rate search without a suggestion gives None, and the `notes` of its curve say why. Search again, from another "
+    "min_lr or max_lr for instance, or give a number",
+    "batch_size": "a batch-size search that was stopped before a size passed gives None. Search again, or give a number",
+}
+"""Where None comes from: settings whose values searches find, by name."""
 
 _REASONS = {
     "int_from_float": "should be a whole number",

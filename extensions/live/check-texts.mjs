@@ -26,7 +26,7 @@ function isShown(node) {
   const place = (parent.arguments ?? []).indexOf(node);
   if (called === "el") return place === 2;
   if (called === "setAttribute") return place === 1 && SHOWN.has(parent.arguments[0].text);
-  return { setText: [1], toggle: [0, 1], setCaption: [0], setValue: [0, 1], createTextNode: [0], Card: [0, 1], fillText: [0], svgOf: [1], csvOf: [0], DragHandle: [2] }[called]?.includes(place) ?? false;
+  return { setText: [1], toggle: [0, 1], setCaption: [0], setAt: [0], setValue: [0, 1], createTextNode: [0], Card: [0, 1], fillText: [0], svgOf: [1], csvOf: [0], DragHandle: [2] }[called]?.includes(place) ?? false;
 }
 
 function textsIn(path) {

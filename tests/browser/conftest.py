@@ -1,4 +1,4 @@
-"""The fixture `lab`: a fresh page of a JupyterLab that all tests of this folder share."""
+"""The fixture `lab`: a fresh page of a JupyterLab that all tests of this folder share; in `make soak` of a Notebook 7, too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.conftest import SOAK
+
 from . import chromium
+from .faces import LAB, NOTEBOOK
 from .lab import Lab, Server, launch
 
 FAILED = pytest.StashKey[bool]()
@@ -33,10 +36,10 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="package")
-def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A JupyterLab with no notebook and no kernel yet."""
-    server = Server(tmp_path_factory.mktemp("lab"))
+@pytest.fixture(scope="package", params=[LAB, NOTEBOOK] if SOAK else [LAB], ids=lambda face: face.module)
+def server(request: pytest.FixtureRequest, browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A JupyterLab, or a Notebook 7, with no notebook and no kernel yet."""
+    server = Server(tmp_path_factory.mktemp("lab"), request.param)
     try:
         server.start()
         yield server

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +14,8 @@ import nbformat
 import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import Browser, Locator, expect
+
+from tests.conftest import SOAK
 
 from .faces import LAB, NOTEBOOK, Face, older_kernel
 from .lab import Lab, Server
@@ -40,7 +41,7 @@ class Place:
 
 # Here the one that no other test of this folder opens: they are in a light JupyterLab. All combinations in `make soak`.
 PLACES = [Place(NOTEBOOK, True, True)]
-if os.environ.get("WORKBENCH_SOAK"):
+if SOAK:
     PLACES = [Place(*each) for each in itertools.product((LAB, NOTEBOOK), (False, True), (False, True))]
 
 
@@ -153,6 +154,7 @@ def plots_and_script(lab: Lab, panel: Locator) -> None:
     for name in ("accuracy", "loss"):
         loss.locator(".wb-tabs button", has_text=name).press("Enter")
         expect(loss.get_by_role("list", name="Metrics")).to_be_visible(visible=name == "accuracy")
+    expect(panel.locator(".wb-runs thead")).to_contain_text(re.compile("val_accuracy best.*val_accuracy last"))
     out = loss.get_by_role("button", name="Zoom out")
     loss.locator(".u-over").first.press("+")
     expect(out).to_be_enabled()
@@ -236,6 +238,8 @@ def without_the_kernel(lab: Lab, saved: Path) -> None:
     page = HTMLExporter(template_name="basic").from_filename(str(saved))[0]
     assert [part for part in ("image/png;base64,", "wb-still", "max_epochs") if part not in page] == []
     content = json.loads(saved.read_text())
+    pictures = [part["data"]["image/png"] for cell in content["cells"] for part in cell["outputs"] if "image/png" in part.get("data", {})]
+    assert page.count("image/png;base64,") == len(pictures) > 0, "each picture once"
     del content["metadata"]["kernelspec"]  # nobody starts another
     quiet = saved.with_name("without.ipynb")
     quiet.write_text(json.dumps(content))

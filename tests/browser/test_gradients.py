@@ -99,20 +99,20 @@ def test_gradients_by_keyboard(lab: Lab) -> None:
 def plots(lab: Lab, panel: Locator) -> None:
     """Line plots are read by keyboard, too, and share their cursor; and what has the focus keeps it when the next fit begins."""
     lab.settle()
-    heat, norm, key = panel.locator(".wb-heat"), panel.locator(".wb-norm"), panel.locator(".wb-loss > .wb-key")
+    heat, norm, at_loss = panel.locator(".wb-heat"), panel.locator(".wb-norm"), panel.locator(".wb-loss .wb-at")
     plot, said = norm.locator(".u-over"), norm.locator(".uplot > .wb-spoken")
     plot.press("Home")
     expect(said).to_have_text(re.compile(r"^update \d+: total .*, clip value "))
     first = said.text_content() or ""
     at = re.search(r"update \d+", first)
     assert at is not None
-    expect(key).to_contain_text(f"at {at[0]}")
+    expect(at_loss).to_contain_text(f"at {at[0]}")
     plot.press("ArrowRight")
     expect(said).not_to_have_text(first)
-    expect(key).not_to_contain_text(f"at {at[0]}")
+    expect(at_loss).not_to_contain_text(f"at {at[0]}")
     plot.press("Escape")
     expect(said).to_be_empty()
-    expect(key).not_to_contain_text("at update")
+    expect(at_loss).not_to_contain_text("at update")
 
     heat.get_by_role("button", name="norm", exact=True).click()
     heat.locator("canvas").focus()
@@ -125,5 +125,5 @@ def plots(lab: Lab, panel: Locator) -> None:
         expect(said).to_have_text(re.compile(rf"^update {update}: total "))
     plot.blur()
     expect(said).to_be_empty()
-    expect(key).not_to_contain_text("at update")
+    expect(at_loss).not_to_contain_text("at update")
     heat.get_by_role("button", name="update ratio").click()

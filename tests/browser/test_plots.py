@@ -128,16 +128,16 @@ def test_zoom_axes_and_hover(browser: Browser) -> None:
         still = places()
         over.hover(position={"x": 220, "y": 100})
         canvas.settle()
-        said = loss.locator(".wb-key-item b").last.inner_text()
+        said = loss.locator(".wb-at").inner_text().partition(", lr ")[0]
         expect(loss.locator("> .wb-key")).to_contain_text("each update")
         step = int(said.removeprefix("at update "))
         for card in (norm, page.locator(".wb-pace")):
-            there = card.locator(".wb-key-item b").last.inner_text()
+            there = card.locator(".wb-at").inner_text()
             assert int(there.removeprefix("at update ")) == pytest.approx(step, abs=100 if card is not norm else 2)
         assert places() == still
         heat.locator("canvas").hover(position={"x": 300, "y": 80})
         canvas.settle()
-        expect(norm.locator(".wb-key-item b").last).to_contain_text("at update")
+        expect(norm.locator(".wb-at")).to_contain_text("at update")
         assert places() == still
         # A layer is told by its full name; one that never gets a gradient has a word of its own.
         names, rows = [], heat.locator("canvas").evaluate("canvas => canvas.clientHeight - 18 - 34")
@@ -259,12 +259,26 @@ def test_cards_are_full_and_nothing_overlaps(browser: Browser, width: int, dark:
         assert overlaid == 0
 
         # The tools of a plot are one row, and a plot is as high as its card: nothing is blank beside a higher one.
-        seen = "all => all.filter((one) => one.getClientRects().length && !one.closest('.wb-empty'))"
+        seen = "all => [...all].filter((one) => one.getClientRects().length && !one.closest('.wb-empty'))"
         assert max(canvas.page.locator(".wb-head").evaluate_all(f"{seen}.map((one) => one.clientHeight)")) < 30
         blank = canvas.page.locator(".wb-card").evaluate_all(
             f"{seen}.map((one) => one.getBoundingClientRect().bottom - Math.max(...[...one.querySelectorAll('*')].map((part) => part.getBoundingClientRect().bottom)))"
         )
         assert max(blank) < 12
+
+        # One, two or three columns, in the order of the steps.
+        places = canvas.page.locator(".wb-grid > .wb-card").evaluate_all(f"{seen}.map((one) => [one.querySelector('h4').innerText, one.offsetTop, one.offsetLeft])")
+        assert len({left for _, _, left in places}) == {700: 1, 1200: 2, 1600: 3}[width]
+        assert [name for name, *_ in sorted(places, key=lambda one: one[1:])] == [
+            "Batch size", "Learning-rate finder", "Loss", "Total gradient norm", "Gradients by layer", "Speed and memory",
+        ]  # fmt: skip
+
+        # No name of a line stands alone below the others.
+        rows = canvas.page.locator(".wb-key").evaluate_all(
+            f"{seen}.map((key) => Object.values(Object.groupBy(key.children, (item) => item.offsetTop)).map((row) => row.length))"
+        )
+        assert rows
+        assert all(len(row) == 1 or row[-1] > 1 for row in rows), rows
 
         # Numbers of an axis and names of lines stand side by side.
         canvas.draw(SettingsSet(Settings.make(batch_size=32).model_dump()))

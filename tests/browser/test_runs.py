@@ -60,7 +60,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     box = over.bounding_box()
     assert box is not None
     over.hover(position={"x": box["width"] - 2, "y": box["height"] / 2})
-    expect(panel.locator(".wb-loss > .wb-key")).to_contain_text(re.compile(r"at update 3[45]\d"))  # of 352
+    expect(panel.locator(".wb-loss .wb-at")).to_contain_text(re.compile(r"at update 3[45]\d"))  # of 352
     lab.page.mouse.move(0, 0)
 
     # Two over one another, by keyboard; the line of code is shown.
@@ -88,7 +88,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     # One is shown again, as if it had just run, and the way back.
     rows.nth(2).get_by_role("button", name="Open 0001-fit").click()
     expect(panel.locator(".wb-opened")).to_contain_text("Run 0001-fit, from its record")
-    expect(panel.locator(".wb-loss > .wb-key")).to_contain_text("1e-4")
+    expect(panel.locator(".wb-loss .wb-at")).to_have_text("lr 1e-4")
     expect(panel.locator(".wb-code code")).to_have_text("bench.show('0001-fit')")
     lab.page.wait_for_timeout(300)
     lab.screenshot("runs-opened", panel)
@@ -97,7 +97,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     panel.get_by_role("button", name="Back to now").click()
     expect(panel.locator(".wb-opened")).to_be_hidden()
     expect(rows.nth(2).get_by_role("button", name="Open 0001-fit")).to_be_focused()
-    expect(panel.locator(".wb-loss > .wb-key")).to_contain_text("lr0.01")
+    expect(panel.locator(".wb-loss .wb-at")).to_have_text("lr 0.01")
 
     annotated(lab, panel)
     deleted(lab, panel)
@@ -117,6 +117,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
 
     refusals(lab, panel)
     preview(lab, panel)
+    running(lab, panel)
     findings(lab, panel)
 
     # All of it is there again on the reloaded page.
@@ -188,8 +189,9 @@ def deleted(lab: Lab, panel: Locator) -> None:
     lab.page.keyboard.press("Enter")
     expect(rows).to_have_count(3)
     lab.execute("from workbench.ui.canvas.runs import pending_deletions; pending_deletions.SECONDS = 0.2")
+    lab.execute("told = []; bench.subscribe(lambda event: told.append(getattr(event, 'code', '')))")
     rows.nth(1).get_by_role("button", name="Delete 0002-fit").click()
-    expect(panel.locator(".wb-code code")).to_have_text("bench.delete('0002-fit')")
+    lab.until('print("bench.delete(\'0002-fit\')" in told)', "True")  # the comparison of the other two may be told after it
     expect(panel.locator(".wb-runs-deleted")).to_be_hidden()
     expect(rows).to_have_count(2)
     assert lab.execute("print([run.id for run in bench.runs])") == "['0001-fit', '0003-fit']"
@@ -223,6 +225,22 @@ def preview(lab: Lab, panel: Locator) -> None:
     expect(script).to_be_hidden()
     lab.execute("[bench.delete(run) for run in bench.runs[2:]]")
     expect(panel.locator(".wb-runs tbody tr")).to_have_count(2)
+
+
+def running(lab: Lab, panel: Locator) -> None:
+    """The row of a fit that runs has its place among the others, and moves as its loss falls."""
+    names = panel.locator(".wb-runs tbody .wb-run-name")
+    by_loss = panel.locator(".wb-runs thead").get_by_role("button", name="smoothed loss")
+    by_loss.click()
+    lab.execute("job = bench.fit(lr=1e-9, max_epochs=100000)")
+    expect(names.last).to_contain_text(lab.execute("print(job.id)"))
+    expect(panel.locator(".wb-runs tbody tr").last).to_contain_text("running")
+    lab.execute("job.change(lr=1e-2)")
+    expect(names.first).to_contain_text(lab.execute("print(job.id)"))
+    lab.execute("job.stop(); job.wait(); bench.delete(job.id)")
+    expect(names).to_have_count(2)
+    by_loss.click(click_count=2)
+    expect(names.first).to_contain_text("0003-fit")
 
 
 def findings(lab: Lab, panel: Locator) -> None:

@@ -54,5 +54,5 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     lines = shown.decode().replace("\r", "\n").splitlines()
     assert any("100%|" in line and " 10/10 " in line for line in lines)
     printed = [line for line in lines if "val_loss" in line]
-    assert [line.split()[:2] for line in printed] == [["epoch", "0"], ["epoch", "1"]]  # on lines of their own
+    assert [line.split()[:2] for line in printed] == [["epoch", "1/2"], ["epoch", "2/2"]]  # on lines of their own
     bench.close()

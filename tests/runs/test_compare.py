@@ -26,6 +26,9 @@ def test_it_shows_what_differs() -> None:
     assert lines[0].split() == ["0001-fit", "0002-fit"]
     assert ["lr", "0.1", "0.01"] in [line.split() for line in lines]
     assert "<td style='text-align:left'>0.01</td>" in both._repr_html_()
+    # Rates have three digits, or all where these are the same.
+    assert wb.compare(*runs({"lr": 3.1622776e-3}, {"lr": 1e-4})).settings == {"lr": ("3.16e-3", "1e-4")}
+    assert wb.compare(*runs({"lr": 3.1622e-3}, {"lr": 3.1621e-3})).settings == {"lr": ("3.1622e-3", "3.1621e-3")}
     # One batch is not all of them.
     assert wb.compare(*runs({"limit_train_batches": 1}, {"limit_train_batches": 1.0})).settings == {"limit_train_batches": ("1", "1.0")}
     # A setting that an older record lacks had its default.

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import pickle
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,16 @@ def test_csv_has_updates_and_checks_side_by_side(tmp_path: Path) -> None:
     assert rows[-1]["loss"] == ""
     assert [r["val_loss"] for r in rows] == ["", "", "", "", "", "", "0.25"]
     assert rows[1]["grad_norm/conv"] == "1.0"
+
+
+def test_the_same_table_as_a_data_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pandas = pytest.importorskip("pandas")
+    run = Run.from_events(a_fit())
+    run.to_csv(tmp_path / "run.csv")
+    pandas.testing.assert_frame_equal(run.to_pandas(), pandas.read_csv(tmp_path / "run.csv"), check_dtype=False)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"to_pandas\(\) needs pandas.*pip install pandas"):
+        run.to_pandas()
 
 
 def test_csv_of_nothing_is_a_header() -> None:

@@ -41,7 +41,7 @@ class Comparison:
 
     @property
     def settings(self) -> dict[str, tuple[str, ...]]:
-        """The settings in which they differ: of each run its value, as it would be typed."""
+        """The settings in which they differ: of each run its value, as it would be typed; of rates three digits, where these differ."""
         return differences([run.settings for run in self.runs])
 
     @property
@@ -145,5 +145,6 @@ def differences(settings: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, .
         values = [one.get(name, default) for one in settings]
         texts = tuple(setting_text.recorded(name, value) for value in values)  # 1 batch and 1.0 of all batches are equal numbers
         if len({*texts}) > 1:
-            out[name] = texts
+            short = tuple(setting_text.short(name, value) for value in values)
+            out[name] = short if len({*short}) == len({*texts}) else texts
     return out

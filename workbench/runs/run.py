@@ -36,16 +36,18 @@ from workbench.runs.folder.annotations import Annotations, annotate, read_annota
 from workbench.runs.health import Finding, examine
 from workbench.runs.health.search_results import SearchResults
 from workbench.runs.printable import printable
+from workbench.runs.record import table
 from workbench.runs.record.event_log import Recorded, RecordGone, now
 from workbench.runs.record.sequence import but_by_layer
 from workbench.runs.record.series import Series, layer_history, scalars
 from workbench.runs.record.stream import joined
-from workbench.runs.record.table import write_csv
+from workbench.runs.tables import data_frame
 from workbench.settings import Settings, SettingsError
 from workbench.units import RATES, duration, rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from pandas import DataFrame
 
     from workbench.plots.drawing.interactive import Interactive
     from workbench.plots.drawing.picture import Picture
@@ -306,7 +308,11 @@ class Run:
             with open(file, "w", newline="", encoding="utf-8") as opened:
                 self.to_csv(opened)
             return
-        write_csv(file, self._whole, self._logged, self._validation)
+        table.write_csv(file, self._whole, self._logged, self._validation)
+
+    def to_pandas(self) -> DataFrame:
+        """The same table as a pandas data frame; NaN: no value."""
+        return data_frame(table.joined(self._whole, self._logged, self._validation))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Run):

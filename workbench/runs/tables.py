@@ -1,14 +1,18 @@
-"""Writes tables of runs: as aligned text for a terminal and as HTML for a notebook, and a series of numbers as a sparkline."""
+"""Writes tables of runs: as text for a terminal, as HTML for a notebook, as a data frame; and a series of numbers as a sparkline."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workbench.runs.printable import printable
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -28,6 +32,15 @@ def html_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
         f"<table><caption>{html.escape(caption)}</caption><thead><tr>{''.join(_cell('th', name) for name in head)}</tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table>"
     )
+
+
+def data_frame(columns: Mapping[str, Any]) -> DataFrame:
+    """These columns as a pandas data frame; pandas is imported here alone."""
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError("to_pandas() needs pandas, which is not installed: pip install pandas") from None
+    return pandas.DataFrame(dict(columns))
 
 
 def _cell(tag: str, text: str) -> str:

@@ -135,7 +135,7 @@ export const texts = {
     suggested: "suggested",
     raced: "raced",
     current: "current",
-    smoothedAt: (loss: string, rate: string) => `${loss} at ${rate}`,
+    at: (rate: string) => `at ${rate}`,
     recommendedFlag: (rate: string) => `Recommended ${rate}`,
     ruleFlag: (rule: string, rate: string) => `${rule} ${rate}`,
     ruleTooltip: (rule: string, rate: string, why: string) => `${rule} ${rate}. ${why}`,

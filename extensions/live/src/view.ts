@@ -1,7 +1,7 @@
 // One view of the canvas: makes the cards in their grid, and says which news each card draws.
 
 import { CodeLine } from "./status/code-line";
-import { el } from "./shared/dom";
+import { el, keepKeys } from "./shared/dom";
 import { Compare } from "./runs/compare";
 import { LRFinder } from "./lr-finder/lr-finder";
 import { Health } from "./status/health";
@@ -84,6 +84,7 @@ export function show(store: Store, host: HTMLElement): () => void {
     [finder, loss, norm, pace, sizes, compare].forEach((part) => part.redraw());
     heat.draw();
   });
+  const freeKeys = keepKeys(root);
   let uncomplete = () => {};
   const begin = () => {
     if (!root.isConnected) { // a panel or a notebook that is built up slowly: outside of the page nothing has a colour
@@ -101,6 +102,7 @@ export function show(store: Store, host: HTMLElement): () => void {
     stop();
     painter.stop();
     stopTheme();
+    freeKeys();
     uncomplete();
     [finder, loss, norm, heat, pace, sizes, compare].forEach((part) => part.destroy());
   };

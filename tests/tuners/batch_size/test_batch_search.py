@@ -322,6 +322,13 @@ class TestResult:
         assert any("failed" in line and "OutOfMemoryError: no" in line for line in text.splitlines())
         assert "more" not in text
 
+    def test_a_data_frame_has_a_row_a_trial(self):
+        pytest.importorskip("pandas")
+        frame = search(Device(100, busy=16)).to_pandas()
+        assert frame["size"][frame["ok"]].tolist() == [2, 4, 8, 16, 32, 64]
+        assert frame["size"].tolist()[-1] == 128
+        assert frame.set_index("size")["samples_per_second"][16] == 1600
+
     def test_is_frozen(self):
         with pytest.raises(AttributeError):
             search(Device(4)).best = 100

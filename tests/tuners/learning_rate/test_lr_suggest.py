@@ -418,6 +418,13 @@ class TestCurve:
         assert curve.plot(ax) is ax
         assert ax.lines
 
+    def test_a_data_frame_has_a_row_an_update(self):
+        pytest.importorskip("pandas")
+        frame = LRCurve(LRS, LRS + 1, LRS + 2, {}, None, "stopped").to_pandas()
+        assert (frame["loss"] == frame["lr"] + 1).all()
+        assert (frame["smoothed"] == frame["lr"] + 2).all()
+        assert frame["lr"].tolist() == LRS.tolist()
+
     def test_suggestions_cannot_be_changed_from_outside(self):
         given_ = {"valley": Suggestion("valley", 1.0, 0, "")}
         curve = LRCurve(LRS, LRS, LRS, given_, None, "stopped")

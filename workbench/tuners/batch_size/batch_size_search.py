@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,10 +20,14 @@ from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import Drawable
 from workbench.plots.searches.batch_size import batch_size
 from workbench.runs.printable import printable
+from workbench.runs.tables import data_frame
 from workbench.settings import SettingsError
 from workbench.tuners.batch_size.batch_size_choice import Epoch, choose
 from workbench.tuners.batch_size.effective_batch import accumulation, next_size, rescaled, short_of
 from workbench.values import shown
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 MODES = ("power", "binsearch")
 
@@ -100,6 +104,10 @@ class BatchSizes(Drawable):
         if isinstance(from_size, bool) or not isinstance(from_size, int) or from_size < 1:
             raise SettingsError(f"from_size={from_size!r}: a batch size of at least 1 is needed.")
         return rescaled(lr, rule, 1.0 if kept or self.best is None else self.best / from_size)
+
+    def to_pandas(self) -> DataFrame:
+        """A row a trial, with the fields of `trials` ("size", "ok", "samples_per_second", …), as a pandas data frame."""
+        return data_frame({field.name: [getattr(one, field.name) for one in self.trials] for field in fields(Trial)})
 
     def _charts(self) -> list[Chart]:
         return batch_size(self.trials, self.best, self.largest, self.fastest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,11 @@ from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import Drawable
 from workbench.plots.searches.lr_curve import lr_curve
 from workbench.runs.printable import printable
+from workbench.runs.tables import data_frame
 from workbench.units import rate
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 NOT_ENDED = "not ended"
 SWA_LRS = (0.05, 0.5)
@@ -85,6 +89,10 @@ class LRCurve(Drawable):
             diverged=end.diverged,
             race=tuple(race),
         )
+
+    def to_pandas(self) -> DataFrame:
+        """A row an update: "lr", "loss" and "smoothed", as a pandas data frame."""
+        return data_frame({"lr": self.lrs, "loss": self.losses, "smoothed": self.smoothed})
 
     def _charts(self) -> list[Chart]:
         return [lr_curve(self.lrs, self.losses, self.smoothed, self.suggestions, self.suggestion, self.notes, self.race)]

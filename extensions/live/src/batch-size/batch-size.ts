@@ -46,7 +46,7 @@ export class BatchSize {
       right: { label: words.memoryAxis, words: bytes, log: true, fit: () => [...this.trials.map((trial) => trial.peak), this.limit] },
       range: (log) => spanOf(this.trials.flatMap(({ rate, rate_within: within }) => (rate === null ? [] : [rate * (1 - (within ?? 0)), rate * (1 + (within ?? 0))])), log),
       read: (at) => this.read(at),
-      words: () => this.card.reading(),
+      words: () => this.card.placed(),
       height: HEIGHT,
     }, null, "on");
     plotTools(this.card, "batch-size", {
@@ -108,7 +108,6 @@ export class BatchSize {
       { name: words.speed, swatch: "line", room: 12 },
       { name: words.memory, swatch: "peak", room: 9 },
       ...(limited ? [{ name: words.limit, swatch: "limit" }] : []),
-      { name: "", swatch: "none", room: 26 },
     ]);
   }
 
@@ -168,7 +167,7 @@ export class BatchSize {
     const within = trial?.rate_within == null ? "" : words.within(Math.round(100 * trial.rate_within));
     this.card.setValue(words.speed, trial?.rate == null ? "" : pace(trial.rate) + within);
     this.card.setValue(words.memory, trial?.peak == null ? "" : bytes(trial.peak));
-    this.card.setValue("", trial ? words.at(name(trial), updates(trial)) : "");
+    this.card.setAt(trial ? words.at(name(trial), updates(trial)) : "");
   }
 
   private take(trial: Trial): HTMLElement {

@@ -6,7 +6,7 @@ import { NumberTrait } from "../shared/number-trait";
 import { el, setText } from "../shared/dom";
 import { number, rate } from "../shared/format";
 import { DragHandle } from "../plot/drag-handle";
-import { BAD, CLIPPED, NORM_HIGH, NORM_LOW, NORM_MEAN, NORM_SMOOTH, RANGE } from "../training/loss";
+import { BAD, CLIPPED, NORM_HIGH, NORM_LOW, NORM_MEAN, NORM_SMOOTH, roomOf } from "../training/loss";
 import { SelectedLayers } from "./selected-layers";
 import type { FitAxis } from "../plot/axis";
 import { Frame } from "../plot/frame";
@@ -20,6 +20,7 @@ import type { Store } from "../data/store";
 import { texts } from "../texts";
 
 const { norm: words } = texts;
+const VALUE = 8, BY_VALUE = 15; // digits of "0.001234", and of "0.0012, by value"
 
 export class Norm {
   readonly card = new Card(words.title, words.hint, "norm");
@@ -32,6 +33,7 @@ export class Norm {
   private readonly handle: DragHandle;
   /** The value on the button, which a click takes: a newer one may have come that is not drawn yet. */
   private offered?: number;
+  private clipped = ""; // what clipping did at the cursor, in words
 
   constructor(
     private readonly store: Store,
@@ -42,10 +44,9 @@ export class Norm {
     this.handle = new DragHandle("y", new NumberTrait(store.model, "clip"), words.chosen, () => {}, { factor: () => (this.lined ? 1 : 0), text: rate });
     this.picks = new SelectedLayers(store, colours);
     this.card.setKey([
-      { name: words.total, swatch: "faint", room: RANGE },
+      { name: words.total, swatch: "faint" },
       { name: words.smoothed, swatch: "line", room: 8 },
-      { name: words.clip, swatch: "clip", room: 14 },
-      { name: "", swatch: "none", room: 15 },
+      { name: words.clip, swatch: "clip" },
     ]);
     this.frame = new Frame(this.card.body, colours, {
       name: words.title,
@@ -176,10 +177,11 @@ export class Norm {
     return [Math.max(low / air, high / 1e8), high * air];
   }
 
+  /** With what was clipped at the cursor. */
   private reading(): string {
     const { plot } = this.frame;
     const step = this.store.fit.rows.step(plot?.cursor.idx ?? 0);
-    return texts.list([texts.plot.reading(this.axis.named(this.axis.place(step)), this.card.reading([""])), ...this.picks.readings(step)]);
+    return texts.list([texts.plot.reading(this.axis.named(this.axis.place(step)), this.card.reading() + this.clipped), ...this.picks.readings(step)]);
   }
 
   private read(hovered: number | null): void {
@@ -188,14 +190,16 @@ export class Norm {
     const share = rows.at(i, CLIPPED);
     const [low, high] = [rows.at(i, NORM_LOW), rows.at(i, NORM_HIGH)];
     const broken = rows.at(i, BAD) > 0 && !Number.isFinite(rows.at(i, NORM_MEAN));
+    this.card.setRoom(words.total, roomOf(rows));
     this.card.setValue(words.total, broken ? texts.notFinite : rows.merged && hovered !== null ? texts.range(number(low), number(high)) : number(rows.at(i, NORM_MEAN)));
     this.card.setValue(words.smoothed, number(this.smooth()[i] ?? NaN));
-    this.card.setValue("", hovered === null ? "" : this.axis.at(this.axis.place(rows.step(i))));
     this.picks.draw(hovered === null ? null : rows.step(i));
     const clip = this.clips().filter(([step]) => step <= rows.step(i)).at(-1)?.[1] ?? NaN;
     const byValue = this.store.state.norm?.by_norm === false;
-    const clipped = hovered !== null && share > 0 ? (rows.merged ? words.clippedShare(Math.round(100 * share)) : words.clipped) : "";
+    this.clipped = hovered !== null && share > 0 ? (rows.merged ? words.clippedShare(Math.round(100 * share)) : words.clipped) : "";
     const value = byValue ? words.byValue(rate(clip)) : rate(clip);
-    this.card.setValue(words.clip, (clip > 0 ? value : words.off) + clipped);
+    this.card.setValue(words.clip, clip > 0 ? value : words.off);
+    this.card.setRoom(words.clip, byValue ? BY_VALUE : VALUE);
+    this.card.setAt(hovered === null ? "" : this.axis.at(this.axis.place(rows.step(i))) + this.clipped);
   }
 }

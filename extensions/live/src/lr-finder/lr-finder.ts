@@ -58,7 +58,7 @@ export class LRFinder {
       fit: () => store.curve.rows.line(SMOOTHED),
       range: () => lossRange(store.curve.rows.column(LOSS), store.curve.rows.column(SMOOTHED), this.earlier.lines, this.raced),
       read: (at) => this.read(at),
-      words: () => this.card.reading(),
+      words: () => this.card.placed(),
       moved: (plot) => this.hover(plot),
       made: (plot) => this.made(plot),
       drawn: (plot) => this.marks(plot),
@@ -127,8 +127,8 @@ export class LRFinder {
     this.keyed = said;
     const earlier = this.earlier.lines.map((line, i) => ({ name: line.run, swatch: `earlier-${i + 2 - this.earlier.lines.length}` }));
     this.card.setKey([
-      { name: words.raw, swatch: "dots", room: 7 },
-      { name: words.smoothed, swatch: "line", room: 17 },
+      { name: words.raw, swatch: "dots", room: 8 },
+      { name: words.smoothed, swatch: "line", room: 8 },
       { name: words.suggested, swatch: "diamond" },
       ...raced,
       ...you,
@@ -248,7 +248,8 @@ export class LRFinder {
   private read(at: number | null): void {
     const rows = this.store.curve.rows;
     this.card.setValue(words.raw, at === null ? "" : number(rows.at(at, LOSS)));
-    this.card.setValue(words.smoothed, at === null ? "" : words.smoothedAt(number(rows.at(at, SMOOTHED)), rate(this.groups.scale(rows.at(at, LR)))));
+    this.card.setValue(words.smoothed, at === null ? "" : number(rows.at(at, SMOOTHED)));
+    this.card.setAt(at === null ? "" : words.at(rate(this.groups.scale(rows.at(at, LR)))));
   }
 
   private hover(plot: uPlot): void {

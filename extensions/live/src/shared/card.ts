@@ -19,13 +19,15 @@ export class Card {
   /** Under the plot: the caption, and what belongs beside it. */
   readonly foot = el("div", "wb-foot");
   readonly key = el("div", "wb-key");
+  /** What the values of the key belong to: it stands beside the title, where it moves nothing as it comes and goes. */
+  private readonly at = el("span", "wb-at");
   private readonly caption = el("div", "wb-caption");
   private readonly hintLine: HTMLElement;
   private readonly values = new Map<string, HTMLElement>();
 
   constructor(title: string, hint: string, name: string) {
     this.root = el("section", `wb-card wb-${name}`, "", { "aria-label": title });
-    this.head.append(el("h4", "", title), this.tools);
+    this.head.append(el("h4", "", title), this.at, this.tools);
     this.hintLine = el("div", "wb-hint", hint);
     this.foot.append(this.caption);
     this.root.append(this.head, this.hintLine, this.key, this.body, this.foot);
@@ -43,11 +45,17 @@ export class Card {
     for (const item of items) {
       const holder = el("span", "wb-key-item");
       const value = el("b");
-      if (item.room) value.style.width = `${item.room}ch`;
       holder.append(el("i", `wb-swatch wb-swatch-${item.swatch}`), el("span", "wb-key-name", item.name, { title: item.name }), value);
       this.key.append(holder);
       this.values.set(item.name, value);
+      if (item.room) this.setRoom(item.name, item.room);
     }
+  }
+
+  /** Make the place of a value so many digits wide. */
+  setRoom(name: string, digits: number): void {
+    const target = this.values.get(name);
+    if (target) target.style.width = `${digits}ch`;
   }
 
   setValue(name: string, text: string): void {
@@ -55,10 +63,19 @@ export class Card {
     if (target) setText(target, text);
   }
 
-  /** The key with its present values, to be announced; `without`: names that are left out. */
-  reading(without: string[] = []): string {
-    const shown = [...this.values].filter(([name, value]) => value.textContent && !without.includes(name));
-    return texts.list(shown.map(([name, value]) => texts.plot.value(name, value.textContent ?? "").trim()));
+  /** The key with its present values, to be announced. */
+  reading(): string {
+    const shown = [...this.values].filter(([, value]) => value.textContent);
+    return texts.list(shown.map(([name, value]) => texts.plot.value(name, value.textContent ?? "")));
+  }
+
+  /** The same, and what they belong to. */
+  placed(): string {
+    return texts.list([this.reading(), this.at.textContent ?? ""].filter(Boolean));
+  }
+
+  setAt(text: string): void {
+    setText(this.at, text);
   }
 
   setCaption(text: string): void {

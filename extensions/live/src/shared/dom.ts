@@ -30,3 +30,17 @@ export function toggle(text: string, title: string, on: boolean, set: (on: boole
   });
   return button;
 }
+
+/**
+ * Keep the notebook's commands off single keys in the panel that `root` is in. Notebook 7 looks for them before an element gets the key,
+ * and skips elements with this attribute. Those with Ctrl, such as saving, and Shift+Enter stay the notebook's. Returns what ends it.
+ */
+export function keepKeys(root: HTMLElement): () => void {
+  const listener = (event: KeyboardEvent) => {
+    const target = event.target as Element;
+    const command = event.ctrlKey || event.metaKey || event.altKey || (event.shiftKey && event.key === "Enter");
+    if ((root.closest(".wb-panel") ?? root).contains(target)) target.toggleAttribute("data-lm-suppress-shortcuts", !command);
+  };
+  addEventListener("keydown", listener, true);
+  return () => removeEventListener("keydown", listener, true);
+}

@@ -25,7 +25,8 @@ export const LOSS_LOW = 0, NORM_LOW = 1, LOSS_HIGH = 2, NORM_HIGH = 3, BAD = 4, 
 const VAL = 1, AVERAGED = 2;
 const MANY = 120; // checks: more of them have smaller dots
 const LOSS = ""; // the tab of the loss
-export const RANGE = 15; // digits of "0.1234 to 0.5678", about
+/** Digits of "0.001234", and about those of "0.1234 to 0.5678": where an update is drawn, and where several are. */
+export const roomOf = (rows: { merged: boolean }): number => (rows.merged ? 15 : 8);
 
 export class Loss {
   readonly card = new Card(words.title, words.hint, "loss");
@@ -147,13 +148,11 @@ export class Loss {
     this.keyed = now;
     if (this.tab !== LOSS) return this.card.setKey(this.metrics.keys(this.tab));
     this.card.setKey([
-      { name: words.raw, swatch: "faint", room: RANGE },
+      { name: words.raw, swatch: "faint" },
       { name: words.smoothed, swatch: "line", room: 8 },
       ...(val ? [{ name: val, swatch: "val", room: 8 }] : []),
       ...(averaged ? [{ name: averaged, swatch: "averaged", room: 8 }] : []),
-      { name: words.lr, swatch: "none", room: 8 },
       ...past.map((name, i) => ({ name, swatch: `past-${i}`, room: 8 })),
-      { name: "", swatch: "none", room: 15 },
     ]);
   }
 
@@ -167,7 +166,7 @@ export class Loss {
       up: words.loss,
       fit: () => this.values(),
       read: (at) => this.read(at),
-      words: () => this.card.reading(),
+      words: () => this.card.placed(),
       step: (place) => axis.step(place),
       place: (step) => axis.place(step),
     };
@@ -223,10 +222,11 @@ export class Loss {
     const [low, high] = [rows.at(i, LOSS_LOW), rows.at(i, LOSS_HIGH)];
     const spread = rows.merged && low !== high;
     const place = axis.place(rows.step(i));
+    card.setRoom(words.raw, roomOf(rows));
     card.setValue(words.raw, spread ? texts.range(number(low), number(high)) : number(high));
     card.setValue(words.smoothed, number(this.smooth()[i] ?? NaN));
-    card.setValue(words.lr, rate(rows.at(i, RATE)));
-    card.setValue("", hovered === null ? "" : axis.at(place));
+    const lr = texts.plot.value(words.lr, rate(rows.at(i, RATE)));
+    card.setAt(hovered === null ? lr : texts.list([axis.at(place), lr]));
     for (const line of this.past.lines) card.setValue(line.run, this.past.value(line, hovered === null ? null : place));
     card.setCaption(this.past.caption());
     const { name = words.val, averaged = "" } = this.store.state.val ?? {};

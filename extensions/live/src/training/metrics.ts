@@ -38,7 +38,7 @@ export class Metrics {
   }
 
   keys(tab: string): KeyItem[] {
-    return [...this.of(tab).map(([{ name }], i) => ({ name, swatch: `pick${i % DASHES.length}`, room: 8 })), { name: "", swatch: "none", room: 15 }];
+    return this.of(tab).map(([{ name }], i) => ({ name, swatch: `pick${i % DASHES.length}`, room: 8 }));
   }
 
   subject(tab: string): Subject {
@@ -79,7 +79,7 @@ export class Metrics {
       up: tab,
       fit: () => this.of(tab).flatMap(([, column]) => store.metrics.rows.line(column)),
       read: (hovered) => this.read(tab, hovered),
-      words: () => this.card.reading(),
+      words: () => this.card.placed(),
       step: (place) => axis.step(place),
       place: (step) => axis.place(step),
     };
@@ -108,7 +108,7 @@ export class Metrics {
     for (const [{ name, last }, column] of this.of(tab)) {
       this.card.setValue(name, hovered === null ? last : number(before(rows.line(column), hovered)));
     }
-    this.card.setValue("", hovered === null ? "" : this.axis.at(this.axis.place(rows.step(hovered))));
+    this.card.setAt(hovered === null ? "" : this.axis.at(this.axis.place(rows.step(hovered))));
     this.card.setCaption("");
   }
 

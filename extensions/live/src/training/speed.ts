@@ -47,7 +47,7 @@ export class Speed {
       range: () => [0, rangeOf(known([...this.points.speed, 0]))[1]],
       right: { label: words.memory, words: bytes, fit: () => [0, ...this.points.memory] },
       read: (at) => this.read(at),
-      words: () => this.card.reading(),
+      words: () => this.card.placed(),
       step: (place) => axis.step(place),
       place: (step) => axis.place(step),
       above: () => 10,
@@ -102,7 +102,7 @@ export class Speed {
     const unit = counted ? words.samples : words.updates;
     if (unit === this.unit) return;
     this.unit = unit;
-    this.card.setKey([{ name: unit, swatch: "line", room: 8 }, { name: words.memory, swatch: "peak", room: 9 }, { name: "", swatch: "none", room: 15 }]);
+    this.card.setKey([{ name: unit, swatch: "line", room: 8 }, { name: words.memory, swatch: "peak", room: 9 }]);
   }
 
   private layers(): Layer[] {
@@ -120,7 +120,7 @@ export class Speed {
     const i = hovered ?? steps.length - 1;
     this.card.setValue(this.unit, pace(speed[i] ?? NaN));
     this.card.setValue(words.memory, bytes(memory[i] ?? NaN));
-    this.card.setValue("", hovered === null ? "" : this.axis.at(this.axis.place(steps[i] as number)));
+    this.card.setAt(hovered === null ? "" : this.axis.at(this.axis.place(steps[i] as number)));
   }
 }
 

@@ -92,7 +92,7 @@ def _check(r: ScriptSpec) -> list[str]:
         *_plateaus(r),
         'text = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())',
         "if accelerator.is_main_process:",
-        '    bar.write(f"epoch {epoch}  step {step}  {text}")',
+        f'    bar.write(f"{_epoch_of(r)}  step {{step}}  {{text}}")',
     ]
     doc = "Look at the validation data."
     if r.monitors:
@@ -100,6 +100,11 @@ def _check(r: ScriptSpec) -> list[str]:
         lines += [line.replace("ended =", "return") for line in _judged(r, "finished")]
     last = ", last=False" if between else ""
     return [f"def check(epoch, {finished}{losses}{last}):", f'    """{doc}"""', *indented(lines)]
+
+
+def _epoch_of(r: ScriptSpec) -> str:
+    """The epoch, as the bench's progress bar counts it for a person: from 1, of so many where that is known."""
+    return "epoch {epoch + 1}" if r.max_epochs is None else "epoch {epoch + 1}/{config.max_epochs}"
 
 
 # ---- after an epoch --------------------------------------------------------------------------------------------
@@ -116,7 +121,7 @@ def after_epoch(r: ScriptSpec) -> list[str]:
     lines += [
         'text = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())',
         "if accelerator.is_main_process:",
-        '    bar.write(f"epoch {epoch}  {text}")',
+        f'    bar.write(f"{_epoch_of(r)}  {{text}}")',
     ]
     return [*lines, *(["if ended:", "    break"] if r.monitors else [])]
 
