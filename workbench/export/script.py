@@ -90,7 +90,8 @@ def _weights(path: Path, run: Run) -> tuple[Path | None, Path | None]:
     if not path.name or path.is_dir():
         raise ExportError(f"{str(path)!r} is not a name for a script: give a file, as in 'train.py'.")
     start = start_of(run)
-    return start, None if start is None else path.with_name(f"{path.stem}.start.safetensors")
+    own = path.name if path.suffix == ".ipynb" else path.stem  # train.py may lie beside train.ipynb
+    return start, None if start is None else path.with_name(f"{own}.start.safetensors")
 
 
 @contextmanager
