@@ -255,9 +255,8 @@ _WHOLE_ORDER = dedent('''\
 _PARSE = dedent("""\
     def parse():
         parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-        for field in dataclasses.fields(Config):
-            kind, default = type(field.default), field.default
-            parser.add_argument(f"--{field.name}", type=kind, default=default, help="(%(default)s)")
+        for one in dataclasses.fields(Config):
+            parser.add_argument(f"--{one.name}", type=type(one.default), default=one.default, help="(%(default)s)")
         folder = Path(__file__).with_name(Path(__file__).stem + "-output")
         parser.add_argument("--output", type=Path, default=folder, help="the folder for logs and checkpoints (%(default)s)")
         options = vars(parser.parse_args())
