@@ -10,6 +10,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_type_hints
 
@@ -17,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from workbench.settings_file import read
 from workbench.settings_kwargs import SettingsKwargs
 from workbench.spellings import NONE_IS_DEFAULT, settings_of
 from workbench.values import (
@@ -325,6 +327,18 @@ class Settings(BaseModel):
                 "prefetch_factor=None."
             )
         return made
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The settings in a YAML file, as `bench.export("settings.yaml")` writes it; those that it does not name have their defaults.
+
+        `SettingsError` names the file, and what in it is no setting or has a bad value.
+        """
+        values = read(path)
+        try:
+            return cls.make(**values)
+        except SettingsError as error:
+            raise SettingsError(f"{path}: {error}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Settings are frozen: a bench has others by `set`."""

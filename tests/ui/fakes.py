@@ -158,14 +158,16 @@ class FakeBench:
     def compare(self, *runs: str) -> None:
         self.tell(Compared(runs))
 
-    def export(self, path: str, run: str | None = None) -> None:
+    def export(self, path: str, run: str | None = None, *, format: str | None = None) -> None:
         if self.trouble:
             raise self.trouble
         self.exported.append(path if run is None else f"{path} of {run}")
 
-    def script(self, run: str | None = None) -> str:
+    def script(self, run: str | None = None, *, format: str | None = None) -> str:
         if self.trouble:
             raise self.trouble
+        if format == "notebook":
+            return '{"cells": [{"cell_type": "markdown", "source": ["# A"]}, {"cell_type": "code", "source": ["x = 1\\n", "y = 2"]}]}'
         return f"# the script of {run or 'the last fit'}\n"
 
     def _start(self, kind: str, make: Callable[[FakeJob], Iterator[Event]], **said: Any) -> FakeJob:

@@ -409,7 +409,7 @@ def test_a_broken_canvas_is_said_and_does_not_stop_the_rest(
 def test_export_writes_where_it_is_told(panel: Panel, bench: FakeBench) -> None:
     gate, script = threading.Event(), bench.script
 
-    def late(run: str | None = None) -> str:
+    def late(run: str | None = None, *, format: str | None = None) -> str:
         assert gate.wait(60)
         return script(run)
 
@@ -425,6 +425,18 @@ def test_export_writes_where_it_is_told(panel: Panel, bench: FakeBench) -> None:
     assert panel.notice.lines == [("info", "Written: out/mine.py")], "the preview comes behind it, and takes nothing away"
 
 
+def test_export_offers_other_formats(panel: Panel, bench: FakeBench) -> None:
+    shown = panel.canvas._picture.outbox._values
+    panel.run.export.value = True
+    until(lambda: (shown.get("script") or {}).get("format") == "script")
+    asked(panel, "choose_format", format="notebook")
+    until(lambda: shown["script"]["format"] == "notebook")
+    assert shown["script.0"]["text"] == "# %% [markdown]\n# # A\n\n# %%\nx = 1\ny = 2\n"
+    asked(panel, "write_script", path="")
+    until(lambda: bench.exported)
+    assert bench.exported == ["train.ipynb"]
+
+
 def previewed() -> bool:
     """Whether no script is being made to be shown."""
     return not any(thread.name == "workbench-preview" for thread in threading.enumerate())
@@ -432,7 +444,7 @@ def previewed() -> bool:
 
 def test_the_script_of_the_last_fit_is_that_of_the_last_fit(panel: Panel, bench: FakeBench) -> None:
 
-    def script(run: str | None = None) -> str:
+    def script(run: str | None = None, *, format: str | None = None) -> str:
         if not all(job.done() for job in bench.jobs):
             raise RuntimeError("a job runs or waits")
         return f"# {len(bench.jobs)} fits\n"

@@ -25,6 +25,7 @@ from workbench.engine import rng
 from workbench.engine.dry_run import dry_run as trial
 from workbench.engine.validation.monitors import refuse_unreported
 from workbench.events import Annotated, Called, Compared, Deleted, Shown
+from workbench.export.file_format import ENDINGS, Format
 from workbench.export.source.capture import CallSite
 from workbench.launch import jobs, select_launcher
 from workbench.launch.code_line import Name, line
@@ -248,34 +249,46 @@ class Workbench(Searches):
         self._start.load(weights_of(folder or run_folder(self.root, id), which))
         self._listeners.tell(Called(line("load", {}, id, which)))
 
-    def export(self, path: str | Path, run: Run | str | None = None, *, evidence: bool = False) -> Path:
+    def export(
+        self, path: str | Path, run: Run | str | None = None, *, evidence: bool = False, format: Format | None = None
+    ) -> Path:
         """Write a script that repeats a run (None: the last finished fit), with its starting weights beside it.
 
         torch and accelerate are all it needs beyond what your own code imports. `ExportError` names what cannot
         be resolved; nothing broken is written. A warning says where the script may get other data than the run: numbers
         drawn without a seed, a file that a cell wrote. evidence: the comment at its top says which searches found its
         settings, and why.
+
+        format: "script", "notebook", "lightning" (a script with a LightningModule and a Trainer) or "settings" (YAML
+        for `wb.Settings.load`). None: what the ending of `path` says: .ipynb is a notebook, .yaml are settings.
         """
         from workbench.export.script import export
 
         self._check_idle()
         chosen = run_to_export(run, self.root, self.jobs)
-        said = {**({} if run is None else {"run": chosen.id}), **({"evidence": True} if evidence else {})}
+        given = {"run": None if run is None else chosen.id, "evidence": evidence, "format": format}
+        said = {name: value for name, value in given.items() if value}
         self._listeners.tell(Called(line("export", said, str(path))))
         with self._idle():
-            notes = export(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else ())
+            notes = export(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else (), format)
         for note in notes:
             warnings.warn(f"{path}: {note}", stacklevel=2)
         return Path(path)
 
-    def script(self, run: Run | str | None = None, path: str | Path = "train.py", *, evidence: bool = False) -> str:
-        """The text that `export` would write into `path`; nothing is written. It raises the errors of `export`."""
+    def script(
+        self, run: Run | str | None = None, path: str | Path | None = None, *, evidence: bool = False, format: Format | None = None
+    ) -> str:
+        """The text that `export` would write into `path` (None: train.py, or as the format ends); nothing is written.
+
+        It raises the errors of `export`.
+        """
         from workbench.export.script import script
 
         self._check_idle()
         chosen = run_to_export(run, self.root, self.jobs)
+        file = Path(path or f"train{ENDINGS.get(format or 'script', '.py')}")
         with self._idle():
-            return script(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else ())[0]
+            return script(file, chosen, self._site, self._task, found_by(chosen, self.root) if evidence else (), format)[0]
 
     @overload
     def compare(self) -> None: ...

@@ -31,7 +31,6 @@ from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.capture import CallSite
 from workbench.export.source.source import Sliced, slice_call
 from workbench.export.supported import NOT_NEEDED, REFUSED, REPLAYED, SET, SUPPORTED
-from workbench.export.unsupported import refuse
 from workbench.runs.checkpoints import list_checkpoints, mode_of
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
@@ -52,7 +51,7 @@ _CHECKSUM = re.compile("[0-9a-f]{8}")
 def script_spec_of(
     path: Path, run: Run, site: CallSite, task: Task, weights: str | None, evidence: Sequence[str] = ()
 ) -> ScriptSpec:
-    """Everything that the script at `path` depends on, checked."""
+    """Everything that the script at `path` depends on."""
     header = read_header(run.folder) if run.folder is not None and run.folder.is_dir() else {}
     _check_run(run, header, task)
     _check_start(run, tensors_of(task.trained_modules))
@@ -68,7 +67,7 @@ def script_spec_of(
     sources = sources_of(task, sliced)
     lightning = lightning_needs_of(task, sources, sliced.code)  # here, and not in the session, in which the objects get further attributes
     with _looked_at(task, run.settings) as session:
-        spec = ScriptSpec(
+        return ScriptSpec(
             run=run.id,
             model=str(_recorded_task(header).get("model", type(task.model).__name__)),
             version=__version__,
@@ -97,8 +96,6 @@ def script_spec_of(
             evidence=tuple(evidence),
             **_of_task(session, sliced, settings, planned, ranks),
         )
-    refuse(spec)
-    return spec
 
 
 def _checksums(run: Run) -> Checksums:

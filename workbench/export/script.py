@@ -1,4 +1,4 @@
-"""Writes the script: one readable file on torch and accelerate that repeats a run.
+"""Writes a run as a file: a script on torch and accelerate that repeats it, or the same in another format.
 
 It holds the code that the run used (`source/` slices it), a Config, and a visible loop with only the techniques that
 were on. It raises ExportError for what export does not support, and then writes nothing.
@@ -9,6 +9,7 @@ unsupported.py  what a run may combine and a script cannot yet
 resumed.py    what changed during the run, and where it continues another one
 program/      the training program: `main.py` sets up, `loop.py` has the epochs, `update.py` one update, `loaders.py`
 the data, the others one technique each; `text.py` writes the whole file
+formats/      the other formats: a notebook made from the script, a script on Lightning, the settings alone
 """
 
 from __future__ import annotations
@@ -21,27 +22,36 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from workbench.export.errors import ExportError
+from workbench.export.file_format import Format, format_of
+from workbench.export.formats.lightning_script import lightning_script
+from workbench.export.formats.notebook import notebook
+from workbench.export.formats.settings_yaml import settings_yaml
 from workbench.export.program.text import text_of
 from workbench.export.read_run import script_spec_of, start_of
 from workbench.export.source.capture import CallSite
+from workbench.export.unsupported import refuse
 from workbench.runs.run import Run
 from workbench.task.protocol import Task
 
-_OURS = re.compile(r"^Written by Tuning Workbench \S+\.$", re.MULTILINE)
+_OURS = re.compile(r'^[ "#]*Written by Tuning Workbench \S+\.(\\n)?"?,?$', re.MULTILINE)
 
 
-def export(path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str] = ()) -> tuple[str, ...]:
-    """Write `path` and, where the run has a record, its starting weights beside it; returns why the script may get other data.
+def export(
+    path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str] = (), format: Format | None = None
+) -> tuple[str, ...]:
+    """Write `path` and, where it needs them and the run has a record, its starting weights beside it.
 
-    evidence: sentences on where its settings come from, for the comment at its top.
+    evidence: sentences on where its settings come from, for the comment at its top. Returns why the script may get other data.
 
     Raises `ExportError`, and writes nothing, where something cannot be carried, or where a file that is not ours
     would be lost.
     """
     with _naming(path):
         start, weights = _weights(path, run)
+        if format_of(path, format) == "settings":
+            start = weights = None
         _check_free(path, weights, site)
-    text, notes = script(path, run, site, task, evidence)
+    text, notes = script(path, run, site, task, evidence, format)
     files: dict[Path, Callable[[Path], object]] = {}
     if start is not None and weights is not None:
         files[weights] = lambda aside: shutil.copyfile(start, aside)
@@ -52,18 +62,27 @@ def export(path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[
     return notes
 
 
-def script(path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str] = ()) -> tuple[str, tuple[str, ...]]:
+def script(
+    path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str] = (), format: Format | None = None
+) -> tuple[str, tuple[str, ...]]:
     """What `export` would write into `path`, and what it would return; nothing is written. `ExportError` as there."""
     with _naming(path):
         _, weights = _weights(path, run)
+    format = format_of(path, format)
+    if format == "settings":
+        return settings_yaml(run, site), ()
     recipe = script_spec_of(path, run, site, task, None if weights is None else weights.name, evidence)
-    text = text_of(recipe)
+    if format == "lightning":
+        text = lightning_script(recipe, task)
+    else:
+        refuse(recipe)
+        text = text_of(recipe)
     try:
         compile(text, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise ExportError(f"the script of run {run.id} would be no valid Python ({error}); nothing was written.") from error
     recipe.sliced.secrets.check(text)
-    return text, recipe.sliced.differs
+    return notebook(recipe, text) if format == "notebook" else text, recipe.sliced.differs
 
 
 def _weights(path: Path, run: Run) -> tuple[Path | None, Path | None]:
@@ -71,7 +90,8 @@ def _weights(path: Path, run: Run) -> tuple[Path | None, Path | None]:
     if not path.name or path.is_dir():
         raise ExportError(f"{str(path)!r} is not a name for a script: give a file, as in 'train.py'.")
     start = start_of(run)
-    return start, None if start is None else path.with_name(f"{path.stem}.start.safetensors")
+    own = path.name if path.suffix == ".ipynb" else path.stem  # train.py may lie beside train.ipynb
+    return start, None if start is None else path.with_name(f"{own}.start.safetensors")
 
 
 @contextmanager

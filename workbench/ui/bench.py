@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, Unpack
 
+from workbench.export.file_format import Format
 from workbench.settings import Settings
 from workbench.settings_kwargs import SettingsKwargs
 
@@ -60,11 +61,11 @@ class Bench(Protocol):
     def fit(self, start: str = ..., **settings: Unpack[SettingsKwargs]) -> Any:
         """Start a fit."""
 
-    def export(self, path: str, run: str | None = ...) -> Any:
-        """Write a script that repeats a run."""
+    def export(self, path: str, run: str | None = ..., *, format: Format | None = ...) -> Any:
+        """Write a script that repeats a run, or another format of it."""
 
-    def script(self, run: str | None = ...) -> str:
-        """The text of that script."""
+    def script(self, run: str | None = ..., *, format: Format | None = ...) -> str:
+        """The text of that file."""
 
     def show(self, run: str | None = ...) -> None:
         """Show a recorded run in the panel; None: the live one again."""

@@ -191,7 +191,7 @@ ACTIONS = {
     "delete": "Delete", "compare": "Compare", "export": "Export", "show": "Show", "canvas": "The canvas", "picture": "The picture of this job",
     "find_lr": "Find learning rate", "find_batch_size": "Find batch size", "find_clip_val": "Find clip value",
     "find_num_workers": "Find loader workers", "find_precision": "Find precision", "find_weight_decay": "Find weight decay",
-    "use_batch_size": "Use the batch size", "use_clip": "Use the clip value", "stop_all": "Stop all", "write_script": "Write the script",
+    "use_batch_size": "Use the batch size", "use_clip": "Use the clip value", "stop_all": "Stop all", "write_script": "Write the script", "choose_format": "The format of the export",
     "close_script": "Close the script", "undo_delete": "Undo the deletion", "annotate": "Edit", "refresh": "Refresh",
     "monitor": "Monitor", "remedy": "Health", "measure_ratios": "Measure",
 }  # fmt: skip

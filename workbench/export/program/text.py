@@ -51,12 +51,19 @@ _IMPORTS = [
 
 def text_of(r: ScriptSpec) -> str:
     """The file."""
-    ours = _ours(r)
+    return with_users_code(r, _ours(r), _head(r))
+
+
+def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Import] = ()) -> str:
+    """A file of the user's code and this program, in the names of `GIVEN`.
+
+    head: its docstring. further: imports that the program may need besides those of a script.
+    """
     tree = ast.parse(ours)
     used = names.read(tree) | {"torch"}
     given = {name: _expression(r, name) for name in GIVEN if name in used}
     used |= {word for around, _ in given.values() for word in re.findall(r"\w+", around)}
-    imports = [item for item in _IMPORTS if item.binds in used]
+    imports = [item for item in [*_IMPORTS, *further] if item.binds in used]
     rebound = _rebound(r, used)
     if rebound:
         imports.append(Import("builtins"))
@@ -73,7 +80,7 @@ def text_of(r: ScriptSpec) -> str:
             inside[name] = expression
         elif expression != name:  # else the user's code has that name too
             bindings.append(names.binding(name, expression))
-    return _joined(r, imports, renamed, bindings, names.replaced(ours, inside))
+    return _joined(r, head, imports, renamed, bindings, names.replaced(ours, inside))
 
 
 def _place(r: ScriptSpec, name: str) -> int:
@@ -95,30 +102,30 @@ def _ours(r: ScriptSpec) -> str:
     written = functions[0]
     for before, part in itertools.pairwise(functions):
         written += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
-    head = "\n\n\n".join(part for part in (_config(r, written), learning_rate.changes(r), checksums.run(r)) if part)
-    return f"{head}\n\n\n{_rule('the loop')}\n\n\n{written}\n"
+    head = "\n\n\n".join(part for part in (config_class(r, written), learning_rate.changes(r), checksums.run(r)) if part)
+    return f"{head}\n\n\n{rule('the loop')}\n\n\n{written}\n"
 
 
-def _joined(r: ScriptSpec, imports: list[Import], renamed: Mapping[str, str], bindings: list[str], ours: str) -> str:
+def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[str, str], bindings: list[str], ours: str) -> str:
     code = r.sliced.code.strip("\n")
-    parts = [_head(r) + "\n\n" + _import_lines(r, imports, renamed)]
+    parts = [head + "\n\n" + _import_lines(r, imports, renamed)]
     if not r.sets_threads:
         parts.append(names.replaced(main.threads(r), renamed))
     if code:
-        parts.append(f"{_rule('the code of the run')}\n{_gap(code)}{code}")
+        parts.append(f"{rule('the code of the run')}\n{_gap(code)}{code}")
     if bindings:
         text = bindings[0]
         for before, binding in itertools.pairwise(bindings):
             text += ("\n\n\n" if "def " in (before[:4], binding[:4]) else "\n") + binding
-        parts.append(f"{_rule('what the workbench was given')}\n{_gap(text)}{text}")
-    parts.append(f"{_rule('its settings')}\n\n\n{ours.strip()}")
+        parts.append(f"{rule('what the workbench was given')}\n{_gap(text)}{text}")
+    parts.append(f"{rule('its settings')}\n\n\n{ours.strip()}")
     text = parts[0]
     for before, part in itertools.pairwise(parts):
         text += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
     return text + "\n"
 
 
-def _rule(title: str) -> str:
+def rule(title: str) -> str:
     return f"# ---- {title} ".ljust(100, "-")
 
 
@@ -139,10 +146,10 @@ def _head(r: ScriptSpec) -> str:
         end = f" The run was {how}; max_steps says where."
     start = "The weights that the run began with were not recorded: it begins with those that its code makes."
     if r.weights is not None:
-        start = f"The weights that the run began with are read from {_plain(r.weights)}, if that is there."
+        start = f"The weights that the run began with are read from {plain(r.weights)}, if that is there."
     needed = ["torch", "accelerate", *sorted(r.sliced.modules - {"torch", "accelerate"})]
     needs = textwrap.fill(f"Needs: {', '.join(needed)}.", 98, subsequent_indent="    ", break_long_words=False)
-    notes = "".join(f"\n\n{textwrap.fill(_plain(note), 98)}\n" for note in [*r.sliced.notes, *r.sliced.differs, *_preloaded(r), *_evidence(r)])
+    notes = "".join(f"\n\n{textwrap.fill(plain(note), 98)}\n" for note in [*r.sliced.notes, *r.sliced.differs, *_preloaded(r), *evidence(r)])
     return dedent('''\
         """Train {} as the run {} did.{}
 
@@ -152,7 +159,7 @@ def _head(r: ScriptSpec) -> str:
         {}
         {}{}
         Written by Tuning Workbench {}.
-        """''').format(_plain(r.model), _plain(r.run), end, distributed.start(r, _plain(script)), start, needs, notes, r.version)
+        """''').format(plain(r.model), plain(r.run), end, distributed.start(r, plain(script)), start, needs, notes, r.version)
 
 
 def _preloaded(r: ScriptSpec) -> list[str]:
@@ -162,12 +169,12 @@ def _preloaded(r: ScriptSpec) -> list[str]:
     return ["The run read each sample once (preload): if samples draw random numbers, here they draw new ones each time."]
 
 
-def _evidence(r: ScriptSpec) -> list[str]:
+def evidence(r: ScriptSpec) -> list[str]:
     """Where its settings come from, a paragraph each."""
     return ["Where its settings come from:", *r.evidence] if r.evidence else []
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text for a docstring: it cannot end it, and has no escapes, line breaks or unprintable characters."""
     printed = "".join(character if character.isprintable() else " " for character in text)
     return printed.replace("\\", "/").replace('"""', "'''")
@@ -268,7 +275,7 @@ def _folded(line: str) -> str:
 # ---- settings ---------------------------------------------------------------------------------------------------
 
 
-def _config(r: ScriptSpec, loop: str) -> str:
+def config_class(r: ScriptSpec, loop: str) -> str:
     """The settings that the loop reads, each with its value in the run."""
     lines = [
         f"    {name}: {kind} = {value}" + (f"  # {note}" if note else "")

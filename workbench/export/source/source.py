@@ -132,6 +132,18 @@ def slice_call(site: CallSite) -> Sliced:
     return sliced
 
 
+def given_names(site: CallSite) -> frozenset[str]:
+    """The names of the arguments of the Workbench made at `site`; none where its call cannot be read."""
+    if site.problem is not None or site.call is None:
+        return frozenset()
+    source = _sources(site.pieces)[site.call.piece]
+    try:
+        call = find_call(source, site.call)
+    except ExportError:
+        return frozenset()
+    return frozenset([*(["model"] if call.args else []), *(keyword.arg or "**" for keyword in call.keywords)])
+
+
 # ---- the call ---------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 from workbench.events import BenchEvent, Called
+from workbench.export.file_format import Format
 from workbench.ui import texts
 from workbench.ui.bench import Bench
 from workbench.ui.canvas.runs.pending_deletions import PendingDeletions
@@ -25,6 +26,9 @@ class ScriptForm(Protocol):
 
     def open(self, run: str) -> None:
         """Show the script of this run."""
+
+    def choose(self, format: Format) -> None:
+        """Show and write it in this format."""
 
     def write(self, path: str) -> None:
         """Write it to this file."""
@@ -72,6 +76,8 @@ class CanvasRequests:
                 self._export.open(run)
             case {"what": "write_script", "path": str(path)}:
                 self._export.write(path)
+            case {"what": "choose_format", "format": "script" | "notebook" | "settings" | "lightning" as format}:
+                self._export.choose(format)
             case {"what": "close_script"}:
                 self._export.close()
             case {"what": "show", "run": str(run)}:

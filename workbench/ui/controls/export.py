@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from workbench.export.file_format import ENDINGS, Format
 from workbench.ui import texts
 from workbench.ui.bench import Bench
 from workbench.ui.controls.notice import Notice
@@ -28,6 +29,8 @@ class ExportForm:
         self._preview = ScriptPreview(put)
         self._run: str | None = None
         """The run whose script is shown; None: the last fit."""
+        self._format: Format = "script"
+        """What is shown and written: the script, or another format of the run."""
         self._shown: Any = None
         """The last fit at the time when the shown script was made."""
         self._making, self._placing = threading.Lock(), threading.Lock()
@@ -41,6 +44,12 @@ class ExportForm:
         switch.value = False  # another run's may be there
         self._run = run
         switch.value = True
+
+    def choose(self, format: Format) -> None:
+        """Show the run in this format, and write it so."""
+        self._format = format
+        if self._bar().export.value:
+            aside(self._show, self._failed, "preview")
 
     def close(self) -> None:
         """Close the form."""
@@ -78,10 +87,11 @@ class ExportForm:
 
     def write(self, path: str) -> None:
         """Write the script to this file, "" for train.py, with the starting weights beside it."""
-        run, path = self._run, path.strip() or "train.py"
+        run, format = self._run, self._format
+        path = path.strip() or f"train{ENDINGS[format]}"
 
         def work() -> None:
-            self._bench.export(path, run)
+            self._bench.export(path, run, format=format)
             for about in (_ABOUT, _WRITTEN):
                 self._notice.drop(about)
             self._notice.say(texts.written(path), about=_WRITTEN)
@@ -93,13 +103,14 @@ class ExportForm:
 
     def _show(self) -> None:
         with self._making:
-            run, shown = self._run, _last_fit(self._bench.jobs)
-            text = self._bench.script(run)
+            run, format, shown = self._run, self._format, _last_fit(self._bench.jobs)
+            text = self._bench.script(run, format=format)
+            text = _readable(text) if format == "notebook" else text
             with self._placing:
-                if self._bar().export.value and self._run == run:  # the user has not opened something else
+                if self._bar().export.value and (self._run, self._format) == (run, format):  # the user has not opened something else
                     self._notice.drop(_ABOUT)
                     self._shown = shown
-                    self._preview.show(run or texts.LAST_RUN, text)
+                    self._preview.show(run or texts.LAST_RUN, text, format)
 
     def _hide(self) -> None:
         with self._placing:
@@ -107,6 +118,13 @@ class ExportForm:
 
     def _failed(self, error: Exception) -> None:
         self._notice.error(error, texts.ACTIONS["export"], _ABOUT)
+
+
+def _readable(notebook: str) -> str:
+    # Here, because the rest of export comes with it, which a panel seldom needs.
+    from workbench.export.formats.notebook import cells_as_text
+
+    return cells_as_text(notebook)
 
 
 def _last_fit(jobs: Iterable[Any]) -> Any:

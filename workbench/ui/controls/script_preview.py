@@ -26,15 +26,15 @@ class ScriptPreview:
         """The run whose script is shown; "": none."""
         self._parts = self._showings = 0
 
-    def show(self, run: str, text: str) -> None:
-        """Show the script of this run."""
+    def show(self, run: str, text: str, format: str = "script") -> None:
+        """Show the script of this run, or another format of it."""
         self.run = run
         parts = _parts(text)
         self._showings += 1
         for number, part in enumerate(parts):
             self._put(f"script.{number}", {"of": self._showings, "text": part})
         self._parts = max(self._parts, len(parts))
-        self._put("script", {"run": run, "of": self._showings, "parts": len(parts), "lines": text.count("\n") + 1})
+        self._put("script", {"run": run, "format": format, "of": self._showings, "parts": len(parts), "lines": text.count("\n") + 1})
 
     def hide(self) -> None:
         """Close it and drop the text, so that a view that opens later does not get it."""

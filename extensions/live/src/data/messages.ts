@@ -188,7 +188,7 @@ export interface State {
   said?: string;
   code?: string;
   memory?: { used: number; of: number | null; words: string } | null;
-  script?: { run: string; of: number; parts: number; lines: number } | null; // its text lies in "script.0", "script.1", …
+  script?: { run: string; format: string; of: number; parts: number; lines: number } | null; // its text lies in "script.0", "script.1", …
 }
 
 /** A part of the script's text; `of`: which showing it is of. */

@@ -7,12 +7,14 @@ import type { ScriptPart } from "../data/messages";
 import { texts } from "../texts";
 
 const { script: words } = texts;
+const ENDINGS: Record<string, string> = { script: ".py", notebook: ".ipynb", settings: ".yaml", lightning: ".py" };
 
 export class Script {
   readonly root = el("section", "wb-card wb-script", "", { "aria-label": words.label });
   private readonly title = el("h4");
   private readonly length = el("span", "wb-key-item");
   private readonly path = el("input", "", "", { type: "text", value: "train.py", "aria-label": words.path, spellcheck: "false" });
+  private readonly format = el("select", "", "", { "aria-label": words.format });
   private readonly code = el("pre", "", "", { tabindex: "0", role: "region", "aria-label": words.text });
 
   constructor(private readonly store: Store) {
@@ -22,11 +24,16 @@ export class Script {
     const write = el("button", "wb-tool wb-strong", words.write, { type: "submit", title: words.writeTooltip });
     tools.append(copy, close);
     head.append(this.title, this.length, tools);
-    foot.append(this.path, write);
+    for (const [value, text] of Object.entries(words.formats)) this.format.append(el("option", "", text, { value }));
+    foot.append(this.format, this.path, write);
     this.root.append(head, this.code, foot);
     this.root.hidden = true;
     copy.addEventListener("click", () => void copyText(this.code, copy));
     close.addEventListener("click", () => this.close());
+    this.format.addEventListener("change", () => {
+      this.path.value = this.path.value.replace(/\.(py|ipynb|ya?ml)$/, "") + ENDINGS[this.format.value];
+      store.request("choose_format", { format: this.format.value });
+    });
     foot.addEventListener("submit", (event) => {
       event.preventDefault();
       store.request("write_script", { path: this.path.value });
@@ -48,7 +55,8 @@ export class Script {
     const parts = Array.from({ length: script.parts }, (_, i) => this.part(i));
     if (!parts.every((part) => part?.of === script.of)) return;
     this.root.hidden = false;
-    setText(this.title, words.title(script.run));
+    this.format.value = script.format;
+    setText(this.title, words.title(words.formats[script.format] ?? words.label, script.run));
     setText(this.length, words.lines(script.lines));
     setText(this.code, parts.map((part) => part?.text).join(""));
   }

@@ -1,0 +1,122 @@
+"""Makes a notebook of a script: the same statements in cells, with a call in place of the command line."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from workbench.export.errors import ExportError
+from workbench.export.program.names import read, replaced
+from workbench.export.script_spec import ScriptSpec
+
+_RULE = re.compile(r"# -{2,} (.+?) -{3,}")
+
+
+def notebook(r: ScriptSpec, script: str) -> str:
+    """The script of a run as the text of an .ipynb file (nbformat 4)."""
+    if r.distributed:
+        raise ExportError(
+            f"a notebook trains in one process, and run {r.run} was made by {r.ranks}: export a script, bench.export('train.py')."
+        )
+    tree = ast.parse(script)
+    kept = [node for node in tree.body[1:] if not _is_command_line(node)]
+    unused = _only_read_by([node for node in tree.body if node not in kept], kept)
+    cells = [_markdown(_title(ast.get_docstring(tree) or ""))]
+    lines = script.splitlines()
+    for title, group in _groups(lines, kept, unused):
+        cells += [_markdown(f"## {title}")] * bool(title)
+        # The script's file is this notebook, and its folder is where Jupyter runs it.
+        code = replaced("\n".join(group).strip("\n") + "\n", {"__file__": json.dumps(r.script)}).rstrip()
+        cells.append({"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": code})
+    cells.append(_markdown("## Train"))
+    cells.append({**cells[-2], "source": _call(tree, r)})
+    cells.append(_markdown(f"Written by Tuning Workbench {r.version}."))
+    for number, cell in enumerate(cells):
+        cell["id"] = f"cell-{number}"
+        cell["source"] = str(cell["source"]).splitlines(keepends=True)
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    whole = {"cells": cells, "metadata": {"kernelspec": kernel, "language_info": {"name": "python"}}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def _markdown(text: str) -> dict[str, object]:
+    return {"cell_type": "markdown", "metadata": {}, "source": text}
+
+
+def _title(docstring: str) -> str:
+    """The script's head as Markdown, without what it says of the command line and without its last line."""
+    first, *rest = docstring.split("\n\n")
+    parts = [f"# {first.removesuffix('.')}", "Run all cells. `Config` has the settings: with `Config(lr=1e-3)` in the last cell it trains at another rate."]
+    for part in rest:
+        lines = [line for line in part.splitlines() if "--" not in line and not line.startswith("Written by ")]
+        if not all(line.startswith("    ") for line in lines):
+            parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _is_command_line(node: ast.stmt) -> bool:
+    """Whether it is the function that reads the command line, or the call at the end."""
+    if isinstance(node, ast.If):
+        return "__name__" in read(node.test)
+    return isinstance(node, ast.FunctionDef) and node.name == "parse"
+
+
+def _only_read_by(removed: Iterable[ast.stmt], kept: Iterable[ast.stmt]) -> set[str]:
+    """The names that are read by what was removed, and by nothing that is kept."""
+    return {name for node in removed for name in read(node)} - {name for node in kept for name in read(node)}
+
+
+def _groups(lines: list[str], kept: list[ast.stmt], unused: set[str]) -> Iterable[tuple[str, list[str]]]:
+    """The lines of each cell, with a title where a section begins.
+
+    The imports are one cell, a section of the script another; the user's own code is split at its definitions.
+    """
+    group: list[str] = []
+    title, section, before = "", "", False
+    end = 0
+    for node in kept:
+        start = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))]) - 1
+        between = lines[end:start] if node is not kept[0] else []
+        rule = next((found[1] for line in between if (found := _RULE.match(line))), None)
+        between = [line for line in between if not _RULE.match(line)]
+        defines = isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)
+        if rule is not None or ("code of the run" in section and defines != before and group):
+            if group:
+                yield title, group
+            group, title = [], _sentence(rule) if rule is not None else ""
+            section = rule if rule is not None else section
+        text = lines[start : node.end_lineno]
+        if isinstance(node, ast.Import | ast.ImportFrom) and not section and {_bound(alias) for alias in node.names} <= unused:
+            text = []
+        group += [*between, *text] if start >= end else []  # else it shares a line with the one before
+        end, before = max(end, node.end_lineno or 0), defines
+    yield title, group
+
+
+def _bound(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _call(tree: ast.Module, r: ScriptSpec) -> str:
+    """The call of `main`, with the output in a folder named after the notebook."""
+    main = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("main"))
+    needed = [argument.arg for argument in main.args.args[: len(main.args.args) - len(main.args.defaults)]]
+    given = {"config": "Config()", "output": f'Path("{Path(r.script).stem}-output")'}
+    return f"{main.name}({', '.join(given.get(name, f'{name}=None') for name in needed)})"
+
+
+def cells_as_text(notebook: str) -> str:
+    """A notebook as a text to read, with a line above each cell."""
+    parts = []
+    for cell in json.loads(notebook)["cells"]:
+        text = "".join(cell["source"])
+        marked = cell["cell_type"] == "markdown"
+        parts.append("# %% [markdown]\n" + "\n".join(f"# {line}".rstrip() for line in text.split("\n")) if marked else f"# %%\n{text}")
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,58 @@
+"""Reads settings from a YAML file."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from workbench.values import SettingsError
+
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)$")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The values of a file by their names. `SettingsError` names the file and what in it cannot be read."""
+    return parsed(Path(path).read_text(encoding="utf-8"), str(path))
+
+
+def parsed(text: str, name: str) -> dict[str, Any]:
+    """The values in a text of YAML by their names. name: of the file, for errors."""
+    import yaml
+
+    try:
+        found = yaml.load(text, _loader())  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from None
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise SettingsError(f"{name} should hold settings by their names, each on a line: `lr: 0.01`.")
+    return found
+
+
+@cache
+def _loader() -> Any:
+    """PyYAML's safe loader with the numbers of YAML 1.2, and no name twice.
+
+    YAML 1.1 reads 1e-3 as a text, and 10:00:00:00 as a number.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            names = [key.value for key, _ in node.value]
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise yaml.YAMLError(f"{twice!r} is there twice")
+            return super().construct_mapping(node, deep)
+
+    numbers = {f"tag:yaml.org,2002:{kind}" for kind in ("int", "float")}
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in own if tag not in numbers]
+        for first, own in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+    return Loader
