@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from textwrap import dedent
 
 from workbench.export.errors import ExportError
-from workbench.export.inputs.collect import GIVEN
+from workbench.export.inputs.collect import GIVEN, quoted
 from workbench.export.program import (
     accumulation,
     checksums,
@@ -24,6 +24,7 @@ from workbench.export.program import (
     precision,
     tbptt,
 )
+from workbench.export.program.checkpoint import resume
 from workbench.export.program.lightning import hooks, log
 from workbench.export.program.optim import (
     learning_rate,
@@ -40,7 +41,7 @@ from workbench.techniques.averaging import swa_first_epoch
 _DATA = "torch.utils.data"
 _IMPORTS = [
     Import("argparse"), Import("contextlib"), Import("dataclasses"), Import("functools"), Import("itertools"), Import("json"),
-    Import("math"), Import("random"), Import("zlib"), Import("collections.abc", "Mapping"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
+    Import("math"), Import("os"), Import("random"), Import("zlib"), Import("collections.abc", "Mapping"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
     Import("tqdm", "tqdm"), Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
     Import("accelerate.utils", "broadcast"), Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
     Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_file"), Import("safetensors.torch", "load_model"),
@@ -89,7 +90,7 @@ def _ours(r: ScriptSpec) -> str:
         precision.precision(r), main.compile_calls(r), "" if r.manual else loss.forward(r), schedule.schedule(r),
         learning_rate.set_lr(r), multiple_optimizers.owned(r), multiple_optimizers.toggled(r), manual.manual(r), hooks.moved(r), hooks.outputs_of(r), hooks.clip_gradients(r), hooks.stepper(r), log.log(r),
         weight_averaging.averaging(r), validate.kept(r), validate.evaluation_weights(r), validate.validate(r), early_stopping.stopping(r),
-        validation_schedule.mean_of(r), main.save(), main.main(r), _parse(r),
+        validation_schedule.mean_of(r), main.save(), resume.functions(r), main.main(r), _parse(r),
     ]  # fmt: skip
     functions = [part for part in functions if part]
     written = functions[0]
@@ -335,13 +336,20 @@ def _parse(r: ScriptSpec) -> str:
             parser.add_argument("--log_file", help="write a line of JSON for each update to this file")
             folder = Path(__file__).with_name(Path(__file__).stem + "-output")
             parser.add_argument("--output", type=Path, default=folder, help="the folder for the trained weights (%(default)s)")
+            @option
             options = vars(parser.parse_args())
-            output, log_file = options.pop("output"), options.pop("log_file")
-            return Config(**options), output, log_file
+            output, log_file, resume = options.pop("output"), options.pop("log_file"), options.pop("resume")
+            @resume
+            return Config(**options), output, log_file@given
 
 
         if __name__ == "__main__":
             main(*parse())""")
+    why, inner = resume.refusal(r), "\n    "
+    refused = ["if resume:", f"    parser.error({quoted(f'--resume is not possible: {why}.')})"]
+    chosen = ['if resume == "":', '    resume = output / "checkpoint.pt"']
+    for mark, lines in {"@option": resume.option(r), "@resume": refused if why else chosen, "@given": [] if why else [", resume"]}.items():
+        whole = whole.replace(mark, inner.join(lines))
     # A DistributedDataParallel that is the last to hold the group waits, when it goes, for a thread that waits for it.
     ended = [
         "    if torch.distributed.is_initialized():  # not in main, whose wrapped model is to go first",
