@@ -15,6 +15,7 @@ from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import GIVEN, quoted
 from workbench.export.program import (
     accumulation,
+    build,
     checksums,
     distributed,
     loaders,
@@ -35,7 +36,7 @@ from workbench.export.program.optim import (
 )
 from workbench.export.program.validation import early_stopping, validate, validation_schedule
 from workbench.export.script_spec import ScriptSpec
-from workbench.export.source.layout import Import, set_imports
+from workbench.export.source.layout import Block, Import, join, set_imports
 from workbench.techniques.averaging import swa_first_epoch
 
 _DATA = "torch.utils.data"
@@ -101,22 +102,34 @@ def _ours(r: ScriptSpec) -> str:
 
 
 def _joined(r: ScriptSpec, imports: list[Import], renamed: Mapping[str, str], bindings: list[str], ours: str) -> str:
-    code = r.sliced.code.strip("\n")
+    given = [Block(text, definition=text.startswith("def "), origin="given", start=n, end=n) for n, text in enumerate(bindings)]
+    free = _taken(r) | {item.binds for item in imports} | names.defined(ast.parse(ours))
+    make, options = _free("build", free), _free("OPTIONS", free)
+    known = {item.binds: item.identity for item in [*imports, *_imported(r.sliced.imports)]}
+    own_main = renamed.get("main", "main")
+    made = build.built([*r.sliced.blocks, *given], ours, known, own_main)
+    threads = [] if r.sets_threads else [names.replaced(main.threads(r), renamed)]
     parts = [_head(r) + "\n\n" + _import_lines(r, imports, renamed)]
-    if not r.sets_threads:
-        parts.append(names.replaced(main.threads(r), renamed))
+    if made.at_once:
+        early, ours = build.parsed_first(ours, renamed.get("Config", "Config"), renamed.get("parse", "parse"), options)
+        parts.append(f"{_rule('its settings')}\n\n\n{early}")
+        parts += threads
+    ours = build.with_lines(ours, own_main, [*([] if made.at_once else threads), *made.call(make)])
+    code = "\n\n\n".join(part for part in (join(made.stays).strip("\n"), made.function(make)) if part)
     if code:
         parts.append(f"{_rule('the code of the run')}\n{_gap(code)}{code}")
-    if bindings:
-        text = bindings[0]
-        for before, binding in itertools.pairwise(bindings):
-            text += ("\n\n\n" if "def " in (before[:4], binding[:4]) else "\n") + binding
-        parts.append(f"{_rule('what the workbench was given')}\n{_gap(text)}{text}")
-    parts.append(f"{_rule('its settings')}\n\n\n{ours.strip()}")
+    parts.append(ours.strip() if made.at_once else f"{_rule('its settings')}\n\n\n{ours.strip()}")
     text = parts[0]
     for before, part in itertools.pairwise(parts):
         text += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
     return text + "\n"
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, or one like it that nothing else has."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _rule(title: str) -> str:
