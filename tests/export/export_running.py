@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import linecache
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -71,26 +72,54 @@ class Runner:
         """Run a script to its end."""
         return self._run(script, options, [{}])
 
+    def run_resumed(self, script: Path, kill: str, processes: int = 1) -> Outcome:
+        """Run a script that kills itself by this code after `step += 1`, or before a file is moved into place; then resume it."""
+        text = script.read_text()
+        place = "path.with_suffix" if "path" in kill else "step += 1"
+        line = next(line for line in text.splitlines() if place in line and "torch.save" not in line)
+        indent = " " * (len(line) - len(line.lstrip()))
+        dying = f"{indent}if {kill}:\n{indent}    __import__('os').kill(__import__('os').getpid(), 9)"
+        mortal = script.with_name("mortal.py")
+        mortal.write_text(text.replace(line, f"{dying}\n{line}" if "path" in kill else f"{line}\n{dying}", 1))
+        start = script.with_name(f"{script.stem}.start.safetensors")
+        shutil.copyfile(start, script.with_name(start.name.replace(script.stem, "mortal", 1)))
+        there = self._folder()
+        ranks = self._two() if processes == 2 else [{}]
+        codes, _ = self._started(mortal, [], ranks, there)
+        assert set(codes) == {-signal.SIGKILL}
+        return self._run(script, ["--resume"], self._two() if processes == 2 else [{}], there)
+
     def run_two(self, script: Path, *options: str) -> Outcome:
         """Run it on two processes, as `torchrun --nproc-per-node 2` starts them: the store where they meet outlives them."""
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        return self._run(script, options, self._two())
+
+    def _two(self) -> list[dict[str, str]]:
+        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         all_ranks = {
-            "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
+            "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._store.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1",
         }  # fmt: skip
-        return self._run(script, options, [{**all_ranks, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"])
+        return [{**all_ranks, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
 
-    def _run(self, script: Path, options: Sequence[str], ranks: Sequence[dict[str, str]]) -> Outcome:
+    def _folder(self) -> Path:
         self._count += 1
         there = self.folder / f"{self._count}"
         there.mkdir()
+        return there
+
+    def _run(self, script: Path, options: Sequence[str], ranks: Sequence[dict[str, str]], folder: Path | None = None) -> Outcome:
+        there = self._folder() if folder is None else folder
+        codes, said = self._started(script, options, ranks, there)
+        assert not any(codes), f"{script} ended with {codes}:\n{said}\n{script.read_text()}"
+        return Outcome.read(there, said)
+
+    def _started(self, script: Path, options: Sequence[str], ranks: Sequence[dict[str, str]], there: Path) -> tuple[list[int], str]:
+        """The exit codes of its processes, and what they printed."""
         argv = [str(script), *options, "--log_file", str(there / "log.jsonl"), "--output", str(there)]
         usual = {**clean_environment(), **self._environment}
         started = [self._processes.start(*argv, folder=self.folder, environment={**usual, **rank}, leave=True) for rank in ranks]
         said = "".join(text for process in started for text in process.communicate(280))
-        codes = [process.wait() for process in started]
-        assert not any(codes), f"{script} ended with {codes}:\n{said}\n{script.read_text()}"
-        return Outcome.read(there, said)
+        return [process.wait() for process in started], said
 
 
 @dataclass

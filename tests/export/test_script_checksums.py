@@ -120,9 +120,9 @@ def test_a_record_from_before_and_one_from_a_stranger(tmp_path: Path) -> None:
     run = bench.fit().result()
     text = bench.script(run=with_checksums(run))
     assert not {"RUN", "checksum", "compare"} & set(re.findall(r"\w+", text))
-    evil = '"); import os; ("'
+    evil = '"); import evil; ("'
     text = bench.script(run=with_checksums(run, Checksums("0123abcd", evil, (evil, "0123abcd"))))
-    assert "import os" not in text
+    assert "evil" not in text
     assert '{"weights": ["0123abcd"]}' in text
 
 

@@ -273,6 +273,7 @@ def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int 
         "batch_norm": has_batch_norm([task.model]),
         "compiled": task.compiler is not None,
         "compiled_parts": any(own_name(name) != name for name, _ in task.model.named_parameters()),
+        "unsaved_buffers": not task.model.state_dict().keys() >= {name for name, _ in task.model.named_buffers()},
         "buffers": tuple(_with_buffers(task)),
     }
     if isinstance(task, LightningTask):

@@ -95,6 +95,8 @@ class ScriptSpec:
     """Whether the user has compiled the model (`torch.compile(model)`), so that its weights are one level deeper."""
     compiled_parts: bool
     """Whether the user has compiled parts of it."""
+    unsaved_buffers: bool
+    """Whether the model has buffers that its `state_dict` leaves out."""
     buffers: tuple[str, ...]
     """Which of "network", "loss_function" and "metrics" hold buffers."""
 

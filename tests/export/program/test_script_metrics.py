@@ -74,7 +74,7 @@ def test_the_values_are_those_of_the_run(name: str, runner: Runner, tmp_path: Pa
     script.write_text(script.read_text().replace("{value:.4f}", "{value!r}"))
     outcome = (runner.run_two if "ranks" in name else runner.run)(script)
     check(bench, run, outcome)
-    last = outcome.said.strip().splitlines()[-1].split()
+    last = [line for line in outcome.said.splitlines() if line.startswith("epoch")][-1].split()
     found = dict(zip(last[2::2], map(float, last[3::2]), strict=True))
     wanted = {name: values[-1] for name, values in run.validation.items() if name.startswith("val")}
     assert wanted

@@ -55,6 +55,10 @@ class Data:
     """Whether `count` is the number of samples that were drawn."""
     empty: bool = False
     """Whether a batch may be None, and is left out."""
+    generators: tuple[str, ...] = ()
+    """The generators of the user's samplers."""
+    unkept: str = ""
+    """What of the user's moves on from epoch to epoch so that no checkpoint can keep where it stands; "" where nothing does."""
     draws: bool = False
     """Whether sharding its batches over several processes may draw from the processes' own random numbers."""
     steps: str = "config.truncated_bptt_steps"
@@ -99,6 +103,8 @@ class Schedule:
     """Whether its frequency counts the batches of an epoch."""
     strict: bool = True
     """Whether a metric that nothing reports is an error."""
+    pickles: bool = True
+    """Whether its state can be written to a checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from workbench.engine.dry_run.dry_run import SAMPLES
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Data, quoted
 from workbench.export.inputs.step import may_skip
+from workbench.export.source.origins import is_inlined
 from workbench.export.source.source import Sliced
 from workbench.settings import Settings
 from workbench.task.batch import own_count, sample_count
@@ -46,6 +47,7 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
             f"the loader of {name} gives batches of the data set's own making (batch_size=None) in the order of a sampler, which "
             "no script can repeat yet: give the samples in a Dataset."
         )
+    generators, unkept = _position(spec, base)
     whole = hasattr(dataset, "__getitems__") and columns is None and type(dataset) is not TensorDataset
     return Data(
         dataset=f"{base}.dataset" if is_loader else base,
@@ -68,6 +70,8 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
         counts=_counts_right(spec, settings),
         empty=_may_be_empty(parts.collate_fn, dataset),
         draws=_draws(loader, settings),
+        generators=tuple(generators),
+        unkept=unkept,
         steps=_steps(first_batch(spec, settings), settings.tbptt_time_dim) or "config.truncated_bptt_steps",
     )
 
@@ -97,6 +101,29 @@ def _with_set_epoch(spec: DataSpec, base: str, *, from_loader: bool, inner: bool
     ):  # fmt: skip
         add(part, expression)
     return tuple(found.values())
+
+
+def _position(spec: DataSpec, base: str) -> tuple[list[str], str]:
+    """The generators of the user's samplers, and the class of what else may move on from epoch to epoch; "" where nothing does."""
+    parts, dataset = spec.parts, spec.parts.dataset
+    found: list[str] = []
+    pending: list[tuple[Any, str]] = [(parts.sampler, f"{base}.batch_sampler.sampler"), (parts.batch_sampler, f"{base}.batch_sampler")]
+    pending += [(dataset.users if isinstance(dataset, Batches) else dataset, "")] if isinstance(dataset, IterableDataset) else []
+    while pending:
+        part, expression = pending.pop()
+        if part is None or isinstance(part, (list, tuple)):
+            continue
+        if isinstance(getattr(part, "generator", None), torch.Generator):
+            if not expression:
+                return found, f"the generator of {type(part).__name__}"
+            found.append(f"{expression}.generator")
+        if isinstance(part, DataLoader):
+            pending += [(part.batch_sampler, ""), (part.sampler, ""), (part.dataset if isinstance(part.dataset, IterableDataset) else None, "")]
+        elif type(part).__module__.startswith("torch."):
+            pending.append((getattr(part, "sampler", None), expression and f"{expression}.sampler"))
+        elif not (is_inlined(type(part).__module__) or hasattr(part, "set_epoch")):  # own code is looked at in the script
+            return found, type(part).__name__
+    return found, ""
 
 
 def _may_be_empty(collate: Any, dataset: Any) -> bool:

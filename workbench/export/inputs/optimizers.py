@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -98,7 +99,15 @@ def _inside(entry: Any) -> str:
 
 def _schedule(place: str, made: protocol.Schedule) -> Schedule:
     cycle = made.scheduler.total_steps if isinstance(made.scheduler, OneCycleLR) else None
-    return Schedule(place, made.interval, made.frequency, made.monitor, cycle, made.by_batches, made.strict)
+    return Schedule(place, made.interval, made.frequency, made.monitor, cycle, made.by_batches, made.strict, _pickles(made.scheduler))
+
+
+def _pickles(scheduler: Any) -> bool:
+    try:
+        pickle.dumps(scheduler.state_dict())
+    except Exception:  # noqa: BLE001  # whatever the user's class raises
+        return False
+    return True
 
 
 def _optimizer(task: protocol.Task, made: Optimization, place: str, schedules: tuple[Schedule, ...]) -> Optimizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workbench.export.program import accumulation
+from workbench.export.program.checkpoint import resume
 from workbench.export.program.lightning import hooks
 from workbench.export.program.lines import call, indented
 from workbench.export.program.optim import weight_averaging
@@ -23,14 +24,11 @@ def loop(r: ScriptSpec) -> list[str]:
     lines = [
         *evaluation(r),
         "log = Path(log_file) if log_file and accelerator.is_main_process else None",
-        "if log:",
-        "    log.unlink(missing_ok=True)",
-        "if accelerator.is_main_process:",
-        "    output.mkdir(parents=True, exist_ok=True)",
-        *(f'    (output / "{name}.pt").unlink(missing_ok=True)' for name in ("last", *(["best"] if r.best else []))),
+        *resume.cleared(r),
     ]
     lines += _bar(r)
-    begun = ["step", *([] if _ends_by_epochs(r) else ["epoch"]), *(["updates"] if counts_taken(r) else [])]
+    done = "epoch" if not _ends_by_epochs(r) else "" if resume.refusal(r) else "first_epoch"
+    begun = ["step", *([done] if done else []), *(["updates"] if counts_taken(r) else [])]
     lines.append(f"{' = '.join(begun)} = 0")
     if counts_turns(r):
         lines.append(f"counts = [0] * {len(r.optimizers)}  # the steps of each optimizer")
@@ -38,9 +36,10 @@ def loop(r: ScriptSpec) -> list[str]:
     lines += validation_schedule.begun(r)
     tried = validation_schedule.sanity(r)
     lines += [*hooks.called(r, "on_fit_start"), *(_set_epoch(r, "0") if tried else []), *tried, *hooks.called(r, "on_train_start")]
-    epoch = [*_begin(r), *_updates(r), *_after(r)]
+    lines += resume.restored(r, done)
+    epoch = [*_begin(r), *_updates(r), *_after(r), *resume.saved(r)]
     if _ends_by_epochs(r):
-        lines += ["for epoch in range(config.max_epochs):", *indented(epoch)]
+        lines += [f"for epoch in range({done + ', ' if done else ''}config.max_epochs):", *indented(epoch)]
     else:
         lines += [f"while {_goes_on(r)}:", *indented([*epoch, "epoch += 1"])]
     return [*lines, "bar.close()", *hooks.called(r, "on_train_end")]

@@ -6,13 +6,14 @@ from textwrap import dedent
 
 from workbench.export.inputs.collect import Optimizer, quoted
 from workbench.export.program import accumulation, checksums, distributed, loaders
+from workbench.export.program.checkpoint import best, resume
 from workbench.export.program.lightning import hooks, log, trainer
 from workbench.export.program.lines import indented
 from workbench.export.program.loop import loop
 from workbench.export.program.optim import manual, multiple_optimizers, weight_averaging
 from workbench.export.program.optim import schedule as block_schedule
 from workbench.export.program.update import schedulers, set_lr
-from workbench.export.program.validation import best, early_stopping
+from workbench.export.program.validation import early_stopping
 from workbench.export.script_spec import ScriptSpec
 
 
@@ -20,7 +21,8 @@ def main(r: ScriptSpec) -> str:
     """The whole function."""
     parts = [_model(r), _data(r), _optimizer(r), loop(r), _end(r)]
     body = "\n\n".join("\n".join(indented(lines)) for lines in parts)
-    return f"def main(config, output, log_file=None):\n{body}"
+    options = "" if resume.refusal(r) else ", resume=None"
+    return f"def main(config, output, log_file=None{options}):\n{body}"
 
 
 # ---- set-up -----------------------------------------------------------------------------------------------------
@@ -300,11 +302,13 @@ def save() -> str:
 
 
 def _end(r: ScriptSpec) -> list[str]:
+    files = "{output / 'last.pt'}" + (" and {output / 'best.pt'}" if r.best else "")
     return [
         *weight_averaging.handed_over(r),
         *(["optimizer.eval()"] if r.schedule_free else []),
         *hooks.called(r, "on_fit_end"),
         best.saved(r, "last"),
+        f'accelerator.print(f"Saved {files}")',
         *r.teardown,
         "accelerator.end_training()" if r.single_process_reason else "accelerator.wait_for_everyone()",
     ]

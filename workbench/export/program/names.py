@@ -54,15 +54,21 @@ def fits(name: str, expression: str, tree: ast.Module) -> bool:
     if not _DOTTED.fullmatch(expression):
         return False
     root = expression.partition(".")[0]
-    return all(root not in _local(node) for node in tree.body if name in read(node))
+    return all(root not in bound_in(node) for node in tree.body if name in read(node))
 
 
-def _local(function: ast.stmt) -> set[str]:
+def bound_in(function: ast.stmt) -> set[str]:
     """The names that a function (or a class's methods) binds."""
     parts = list(ast.walk(function))
     bound = {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
     bound |= {part.name for part in parts if isinstance(part, ast.FunctionDef) and part is not function}
     return bound | {part.arg for part in parts if isinstance(part, ast.arg)}
+
+
+def ordered(function: ast.stmt) -> list[str]:
+    """The names that a function reads, in the order in which it first does."""
+    found = [part for part in ast.walk(function) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)]
+    return list(dict.fromkeys(part.id for part in sorted(found, key=lambda part: (part.lineno, part.col_offset))))
 
 
 def binding(name: str, expression: str) -> str:

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from textwrap import dedent
 
 from workbench.export.errors import ExportError
-from workbench.export.inputs.collect import GIVEN
+from workbench.export.inputs.collect import GIVEN, quoted
 from workbench.export.program import (
     accumulation,
+    build,
     checksums,
     distributed,
     loaders,
@@ -24,6 +25,7 @@ from workbench.export.program import (
     precision,
     tbptt,
 )
+from workbench.export.program.checkpoint import resume
 from workbench.export.program.lightning import hooks, log
 from workbench.export.program.optim import (
     learning_rate,
@@ -34,13 +36,13 @@ from workbench.export.program.optim import (
 )
 from workbench.export.program.validation import early_stopping, validate, validation_schedule
 from workbench.export.script_spec import ScriptSpec
-from workbench.export.source.layout import Import, set_imports
+from workbench.export.source.layout import Block, Import, join, set_imports
 from workbench.techniques.averaging import swa_first_epoch
 
 _DATA = "torch.utils.data"
 _IMPORTS = [
     Import("argparse"), Import("contextlib"), Import("dataclasses"), Import("functools"), Import("itertools"), Import("json"),
-    Import("math"), Import("random"), Import("zlib"), Import("collections.abc", "Mapping"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
+    Import("math"), Import("os"), Import("random"), Import("zlib"), Import("collections.abc", "Mapping"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
     Import("tqdm", "tqdm"), Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
     Import("accelerate.utils", "broadcast"), Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
     Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_file"), Import("safetensors.torch", "load_model"),
@@ -96,7 +98,7 @@ def _ours(r: ScriptSpec) -> str:
         precision.precision(r), main.compile_calls(r), "" if r.manual else loss.forward(r), schedule.schedule(r),
         learning_rate.set_lr(r), multiple_optimizers.owned(r), multiple_optimizers.toggled(r), manual.manual(r), hooks.moved(r), hooks.outputs_of(r), hooks.clip_gradients(r), hooks.stepper(r), log.log(r),
         weight_averaging.averaging(r), validate.kept(r), validate.evaluation_weights(r), validate.validate(r), early_stopping.stopping(r),
-        validation_schedule.mean_of(r), main.save(), main.main(r), _parse(r),
+        validation_schedule.mean_of(r), main.save(), resume.functions(r), main.main(r), _parse(r),
     ]  # fmt: skip
     functions = [part for part in functions if part]
     written = functions[0]
@@ -107,22 +109,34 @@ def _ours(r: ScriptSpec) -> str:
 
 
 def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[str, str], bindings: list[str], ours: str) -> str:
-    code = r.sliced.code.strip("\n")
+    given = [Block(text, definition=text.startswith("def "), origin="given", start=n, end=n) for n, text in enumerate(bindings)]
+    free = _taken(r) | {item.binds for item in imports} | names.defined(ast.parse(ours))
+    make, options = _free("build", free), _free("OPTIONS", free)
+    known = {item.binds: item.identity for item in [*imports, *_imported(r.sliced.imports)]}
+    own_main = renamed.get("main", "main")
+    made = build.built([*r.sliced.blocks, *given], ours, known, own_main)
+    threads = [] if r.sets_threads else [names.replaced(main.threads(r), renamed)]
     parts = [head + "\n\n" + _import_lines(r, imports, renamed)]
-    if not r.sets_threads:
-        parts.append(names.replaced(main.threads(r), renamed))
+    if made.at_once:
+        early, ours = build.parsed_first(ours, renamed.get("Config", "Config"), renamed.get("parse", "parse"), options)
+        parts.append(f"{rule('its settings')}\n\n\n{early}")
+        parts += threads
+    ours = build.with_lines(ours, own_main, [*([] if made.at_once else threads), *made.call(make)])
+    code = "\n\n\n".join(part for part in (join(made.stays).strip("\n"), made.function(make)) if part)
     if code:
         parts.append(f"{rule('the code of the run')}\n{_gap(code)}{code}")
-    if bindings:
-        text = bindings[0]
-        for before, binding in itertools.pairwise(bindings):
-            text += ("\n\n\n" if "def " in (before[:4], binding[:4]) else "\n") + binding
-        parts.append(f"{rule('what the workbench was given')}\n{_gap(text)}{text}")
-    parts.append(f"{rule('its settings')}\n\n\n{ours.strip()}")
+    parts.append(ours.strip() if made.at_once else f"{rule('its settings')}\n\n\n{ours.strip()}")
     text = parts[0]
     for before, part in itertools.pairwise(parts):
         text += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
     return text + "\n"
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, or one like it that nothing else has."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def rule(title: str) -> str:
@@ -336,19 +350,26 @@ def _parse(r: ScriptSpec) -> str:
     whole = dedent("""\
         def parse():
             parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-            for field in dataclasses.fields(Config):
-                kind, default = type(field.default), field.default
-                parser.add_argument(f"--{field.name}", type=kind, default=default, help="(%(default)s)")
+            for setting in dataclasses.fields(Config):
+                kind, default = type(setting.default), setting.default
+                parser.add_argument(f"--{setting.name}", type=kind, default=default, help="(%(default)s)")
             parser.add_argument("--log_file", help="write a line of JSON for each update to this file")
             folder = Path(__file__).with_name(Path(__file__).stem + "-output")
             parser.add_argument("--output", type=Path, default=folder, help="the folder for the trained weights (%(default)s)")
+            @option
             options = vars(parser.parse_args())
-            output, log_file = options.pop("output"), options.pop("log_file")
-            return Config(**options), output, log_file
+            output, log_file, resume = options.pop("output"), options.pop("log_file"), options.pop("resume")
+            @resume
+            return Config(**options), output, log_file@given
 
 
         if __name__ == "__main__":
             main(*parse())""")
+    why, inner = resume.refusal(r), "\n    "
+    refused = ["if resume:", f"    parser.error({quoted(f'--resume is not possible: {why}.')})"]
+    chosen = ['if resume == "":', '    resume = output / "checkpoint.pt"']
+    for mark, lines in {"@option": resume.option(r), "@resume": refused if why else chosen, "@given": [] if why else [", resume"]}.items():
+        whole = whole.replace(mark, inner.join(lines))
     # A DistributedDataParallel that is the last to hold the group waits, when it goes, for a thread that waits for it.
     ended = [
         "    if torch.distributed.is_initialized():  # not in main, whose wrapped model is to go first",

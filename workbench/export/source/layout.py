@@ -47,7 +47,7 @@ def cut(statement: Statement, edits: Edits = ()) -> Block:
     lines[-1] = _without_tail(lines[-1], _tail(source, node))
     above = _comments_above(source, start, node.col_offset)
     first = start - len(above)
-    text = _dedent([*above, *lines], node.col_offset, _string_lines(node, first))
+    text = _dedent([*above, *lines], node.col_offset, string_lines(node, first))
     return Block("\n".join(text).rstrip(), definition, source.label, first, end)
 
 
@@ -58,7 +58,7 @@ def cut_expression(source: Source, node: ast.expr, edits: Edits = ()) -> str:
     grown = len(lines[-1].encode()) - len(source.lines[end - 1].encode())
     lines[-1] = lines[-1].encode()[: (node.end_col_offset or 0) + grown].decode()
     lines[0] = lines[0].encode()[node.col_offset :].decode()
-    strings = _string_lines(node, start)
+    strings = string_lines(node, start)
     free = [line for index, line in enumerate(lines[1:], 1) if index not in strings and line.strip()]
     shift = min((len(line) - len(line.lstrip()) for line in free), default=0)
     indent = max(0, shift - 4)
@@ -115,7 +115,7 @@ def _comments_above(source: Source, start: int, column: int) -> list[str]:
     return found
 
 
-def _string_lines(node: ast.AST, first: int) -> set[int]:
+def string_lines(node: ast.AST, first: int) -> set[int]:
     """The lines (counted from 0 at line `first`) that begin inside a string and must not change."""
     found: set[int] = set()
     for part in ast.walk(node):

@@ -61,6 +61,8 @@ class Sliced:
     """Import statements, `from __future__` first."""
     code: str
     """The rest, unchanged, in the order in which it ran."""
+    blocks: tuple[Block, ...]
+    """`code`, statement by statement."""
     arguments: dict[str, str]
     """Each argument's expression by parameter name. Names in those of `CODE_ARGUMENTS` are defined by `imports`
     and `code`; the expressions of settings are given as they stand, and nothing is kept for them."""
@@ -117,9 +119,11 @@ def slice_call(site: CallSite) -> Sliced:
     }
     if secrets.module == "os" and secrets.read:
         writer.imports.append(Import("os"))
+    blocks = tuple(replace(block, text=hide_in_comments(block.text)) for block in writer.blocks)
     sliced = Sliced(
         imports=layout.set_imports(writer.imports, writer.futures),
-        code=hide_in_comments(layout.join(writer.blocks)),
+        code=layout.join(blocks),
+        blocks=blocks,
         arguments=arguments,
         names=frozenset(writer.names),
         modules=layout.third_party(writer.modules),

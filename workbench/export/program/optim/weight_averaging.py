@@ -5,9 +5,9 @@ from __future__ import annotations
 from textwrap import dedent
 
 from workbench.export.program import distributed, loaders, precision
+from workbench.export.program.checkpoint import best
 from workbench.export.program.lightning import hooks
 from workbench.export.program.lines import call, indented
-from workbench.export.program.validation import best
 from workbench.export.script_spec import ScriptSpec
 
 

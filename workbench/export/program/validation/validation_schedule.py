@@ -5,11 +5,12 @@ from __future__ import annotations
 from textwrap import dedent
 
 from workbench.export.program import loaders
+from workbench.export.program.checkpoint import best
 from workbench.export.program.lightning import hooks
 from workbench.export.program.lines import indented, only, when
 from workbench.export.program.optim import weight_averaging
 from workbench.export.program.update import schedulers
-from workbench.export.program.validation import best, validate
+from workbench.export.program.validation import validate
 from workbench.export.script_spec import ScriptSpec, at
 from workbench.techniques.limits import is_whole
 
@@ -22,7 +23,7 @@ def counts_looks(r: ScriptSpec) -> bool:
 def begun(r: ScriptSpec) -> list[str]:
     """The lines before the first epoch."""
     lines = [*(["ended = False"] if r.monitors else []), *best.begun(r)]
-    lines += ["looks = itertools.count(1)  # the checks, numbered"] if counts_looks(r) else []
+    lines += ["looks = 0  # how many checks there were"] if counts_looks(r) else []
     if r.validates_in_epoch:
         lines += ["looked = None  # the update after which the last check was"] if r.may_skip_updates else []
         lines += ["", *_check(r), ""]
@@ -83,9 +84,11 @@ def _check(r: ScriptSpec) -> list[str]:
     losses = "losses" if r.monitors_train_loss else "loss"
     scores = "mean_of(losses)" if r.monitors_train_loss else '{"loss": float(loss)}'
     between = hooks.epoch_ended(r)
+    there = {"best": r.best is not None, "looked": r.may_skip_updates, "looks": counts_looks(r)}
+    outer = [name for name, holds in there.items() if holds]
     lines = [
-        *(["nonlocal best"] if r.best is not None else []),
-        *(["nonlocal looked", "looked = step"] if r.may_skip_updates else []),
+        *([f"nonlocal {', '.join(outer)}"] if outer else []),
+        *(["looked = step"] if r.may_skip_updates else []),
         f"scores = {scores}",
         *_look(r),
         *(["if last:", *indented(between)] if between else []),
@@ -202,14 +205,14 @@ def _limited(r: ScriptSpec, loader: str) -> str:
 
 def _plateaus(r: ScriptSpec) -> list[str]:
     """The lines that step the schedules that follow a metric."""
-    lines = ["look = next(looks)"] if counts_looks(r) else []
+    lines = ["looks += 1"] if counts_looks(r) else []
     stepped = []
     for optimizer, names in zip(r.optimizers, schedulers(r), strict=True):
         for schedule, name in zip(optimizer.schedules, names, strict=False):
             if schedule.monitor is None or r.manual:
                 continue
             step = hooks.stepped(r, name, f'scores["{schedule.monitor}"]')
-            due = [f"look % {schedule.frequency} == 0"] if schedule.frequency != 1 else []
+            due = [f"looks % {schedule.frequency} == 0"] if schedule.frequency != 1 else []
             due += [f'"{schedule.monitor}" in scores'] if _comes_late(r, schedule.monitor) or not schedule.strict else []
             stepped += [when(due, 8), f"    {step}"] if due else [step]
     if not stepped:

@@ -1,0 +1,86 @@
+"""What of the user's code moves into `build()`, and what stays at the top level."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tests.export.export_running import Runner, lint, make_bench, repeats
+from workbench.export.program.build import Built, built
+from workbench.export.source.layout import Block
+
+OURS = "def validate(network, loader):\n    return metrics\n\n\ndef main(config):\n    return model.train(data, limit)\n"
+
+
+def split(*code: str) -> Built:
+    blocks = [Block(text, text.startswith(("def ", "class ")), "", number, number) for number, text in enumerate(code)]
+    return built(blocks, OURS, {"torch": "torch", "nn": "torch.nn"})
+
+
+def texts(blocks: list[Block]) -> list[str]:
+    return [block.text for block in blocks]
+
+
+def test_definitions_and_constants_stay() -> None:
+    moves = ["torch.manual_seed(0)", "model = Net(SIZE)", "own = OwnLoss()", "data = make(SIZE, own)"]
+    stays = ["SIZE = 8", "class Net:\n    pass", "loss = nn.MSELoss()", "metrics = {'mean': lambda x: x.mean()}"]
+    found = split(moves[0], *stays[:2], *moves[1:], *stays[2:])
+    assert texts(found.moves) == moves
+    assert texts(found.stays) == stays
+    assert found.returned == ["model", "data"]
+    assert not found.at_once
+
+
+def test_a_constant_made_of_what_changed_moves_too() -> None:
+    code = ("sizes = []", "sizes.append(8)", "limit = sizes + [1]", "model = make(limit)", "data = 1")
+    assert texts(split(*code).moves) == [*code[1:4]]
+
+
+def test_strings_over_several_lines_do_not_move_in() -> None:
+    found = split('model = make("""a\n  b""")').function("build")
+    assert found == 'def build():\n    """The model and the data of the run."""\n    model = make("""a\n  b""")\n    return model'
+
+
+STAYS = {
+    "a function reads it": ("device = pick()", "def moved(x):\n    return x.to(device)", "model = make()"),
+    "a class reads it when it is made": ("base = pick()", "class Net(base):\n    pass", "model = Net()"),
+    "the script's own functions read it": ("metrics = pick()", "model = make()"),
+    "an import follows": ("os.environ['A'] = 'b'", "import c", "model = c.make()"),
+    "a definition draws": ("torch.manual_seed(0)", "class Net:\n    noise = torch.randn(3)", "model = Net()"),
+}
+
+
+@pytest.mark.parametrize("why", STAYS)
+def test_what_something_else_needs_stays_with_all_before_it(why: str) -> None:
+    found = split(*STAYS[why])
+    assert STAYS[why][0] in texts(found.stays)
+    assert found.at_once
+    moved = texts(found.moves)
+    assert moved in ([], [STAYS[why][2] if len(STAYS[why]) > 2 else STAYS[why][1]])
+
+
+@pytest.mark.parametrize("code", [("model = eval('make()')",), ("model = make()", "torch = model"), ("unused = make()", "model = make()")])
+def test_nothing_moves_where_it_might_matter(code: tuple[str, ...]) -> None:
+    found = split(*code)
+    assert not found.moves or texts(found.moves) == ["model = make()"]
+
+
+def test_importing_a_script_makes_nothing(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, "model, train=(x, y), loss=F.cross_entropy, max_epochs=1")
+    bench.fit().result()
+    names = runpy.run_path(str(bench.export(tmp_path / "train.py")), run_name="train")
+    assert "Net" in names
+    assert not {"model", "x", "y"} & names.keys()
+    bench.close()
+
+
+def test_options_are_parsed_before_what_stays(runner: Runner, tmp_path: Path) -> None:
+    before = "scale = x.std()\n\n\ndef loss(output, target):\n    return F.cross_entropy(output * scale, target)\n"
+    bench = make_bench(tmp_path, "model, train=(x, y), loss=loss, max_epochs=2", before)
+    bench.fit().result()
+    text = bench.export(tmp_path / "early.py")
+    lint(text)
+    assert text.read_text().index("OPTIONS = parse()") < text.read_text().index("scale = x.std()")
+    repeats(bench, runner, tmp_path)

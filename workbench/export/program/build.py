@@ -1,0 +1,229 @@
+"""Moves what makes the model and the data into a function, so that importing the script, and `--help`, do nothing.
+
+Definitions, imports and constants stay. Of the other statements the last ones move, as many as can without another result:
+none that a function reads by its global name (a worker process that starts anew has no other way to it), and all in their order.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from workbench.export.program import names
+from workbench.export.program.lines import indented
+from workbench.export.source.layout import Block, join, string_lines
+from workbench.export.source.uses import Uses, uses
+
+_LOOKS_AROUND = {"globals", "locals", "vars", "exec", "eval", "dir"}
+_CHEAP = re.compile(
+    r"torch\.nn\.(?!Adaptive)\w+Loss|torch\.device|pathlib\.Path|functools\.partial|torchmetrics\..+|torchvision\.transforms\..+"
+)
+"""Calls that neither take time nor draw random numbers nor depend on what ran before, by what is imported."""
+_BUILT_IN = set("range dict set frozenset tuple list len min max int float str bool".split())
+_OF_CLASSES = re.compile(r"(dataclasses\.)?field|property|staticmethod|classmethod|(enum\.)?auto")
+_DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_PARTS = (
+    ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.BinOp, ast.UnaryOp, ast.JoinedStr, ast.FormattedValue,
+    ast.Subscript, ast.Slice, ast.Call, ast.keyword, ast.operator, ast.unaryop, ast.expr_context,
+)  # fmt: skip
+"""Of what constants are made."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """The user's statements, in two parts."""
+
+    stays: list[Block]
+    moves: list[Block]
+    returned: list[str]
+    """The names that `main` takes from the function."""
+    at_once: bool
+    """Whether something that may take time stays at the top level."""
+
+    def function(self, name: str) -> str:
+        """The function; "" where nothing moves."""
+        if not self.moves:
+            return ""
+        lines = []
+        for line, inside in _marked(join(self.moves).rstrip("\n")):
+            lines.append(line if inside or not line else f"    {line}")
+        doc = '    """The model and the data of the run."""'
+        return "\n".join([f"def {name}():", doc, *lines, f"    return {', '.join(self.returned)}"])
+
+    def call(self, name: str) -> list[str]:
+        """The line of main."""
+        return [f"{', '.join(self.returned)} = {name}()"] if self.moves else []
+
+
+def _marked(text: str) -> list[tuple[str, bool]]:
+    """The lines, and whether each begins inside of a string."""
+    inside = string_lines(ast.parse(text), 1)
+    return [(line, number in inside) for number, line in enumerate(text.split("\n"))]
+
+
+class _Statement:
+    def __init__(self, block: Block, imported: Mapping[str, str]) -> None:
+        self.block, self.imported = block, imported
+        self.nodes = ast.parse(block.text).body
+
+    @cached_property
+    def uses(self) -> list[Uses]:
+        return [uses(node, postponed=True) for node in self.nodes]
+
+    @cached_property
+    def reads(self) -> set[str]:
+        return {name for use in self.uses for part in (use.eager, use.late, use.optional, use.written_late) for name in part}
+
+    @cached_property
+    def binds(self) -> set[str]:
+        return {name for use in self.uses for part in (use.binds, use.deletes, use.written_late) for name in part}
+
+    @property
+    def imports(self) -> bool:
+        return any(isinstance(node, _IMPORTS) for node in self.nodes)
+
+    @property
+    def defines(self) -> bool:
+        """Whether it is a definition whose making does nothing else, or what only type checkers see."""
+        return all(
+            (isinstance(node, _DEFINES) and not self.calls(node)) or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+            for node in self.nodes
+        )
+
+    @property
+    def constant(self) -> bool:
+        """Whether it binds a name to a value that is the same whenever it is made."""
+        return all(
+            isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and self._plain(node) and self._is_constant(node.value)
+            for node in self.nodes
+        )
+
+    @staticmethod
+    def _plain(node: ast.Assign | ast.AnnAssign) -> bool:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return all(isinstance(target, ast.Name) for target in targets)
+
+    def _is_constant(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.Lambda):
+            return True
+        if isinstance(node, ast.Call) and not self.cheap(node):
+            return False
+        return isinstance(node, _PARTS) and all(map(self._is_constant, ast.iter_child_nodes(node)))
+
+    def cheap(self, call: ast.Call) -> bool:
+        root, dot, rest = ast.unparse(call.func).partition(".")
+        if root in self.imported:
+            return _CHEAP.fullmatch(f"{self.imported[root]}{dot}{rest}") is not None
+        return root in _BUILT_IN and not dot
+
+    def calls(self, node: ast.stmt) -> bool:
+        """Whether making a function or a class calls something, besides its decorators."""
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            parts: list[ast.AST] = [*node.args.defaults, *(value for value in node.args.kw_defaults if value is not None)]
+        elif isinstance(node, ast.ClassDef):
+            if any(self.calls(inner) for inner in node.body if isinstance(inner, _DEFINES)):
+                return True
+            parts = [inner for inner in node.body if not isinstance(inner, _DEFINES)]
+        else:
+            parts = [node]
+        found = [part for each in parts for part in ast.walk(each) if isinstance(part, ast.Call)]
+        return not all(_OF_CLASSES.fullmatch(ast.unparse(call.func)) or self.cheap(call) for call in found)
+
+    @property
+    def movable(self) -> bool:
+        """Whether it can stand in a function."""
+        parts = [part for node in self.nodes for part in ast.walk(node)]
+        return not self.imports and not any(isinstance(part, (*_DEFINES, *_IMPORTS)) for part in parts)
+
+
+def built(blocks: Sequence[Block], ours: str, imported: Mapping[str, str], main: str = "main") -> Built:
+    """The user's statements in two parts.
+
+    ours: the text of the script's own functions, of which one is `main`; imported: what each name of its imports stands for.
+    """
+    statements = [_Statement(block, imported) for block in blocks]
+    nodes = ast.parse(ours).body
+    whole = next(node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == main)
+    elsewhere = {name for node in nodes if node is not whole for name in uses(node).eager | uses(node).late}
+    bound = names.bound_in(whole)
+    if not any(statement.reads & _LOOKS_AROUND for statement in statements):
+        for first in range(len(statements)):
+            moves = _moving(statements, first, elsewhere | imported.keys())
+            returned = [name for name in names.ordered(whole) if name in {n for s in moves for n in s.binds} - bound]
+            if moves and returned and not _unused(moves, returned):
+                stays = [statement for statement in statements if statement not in moves]
+                return Built([s.block for s in stays], [s.block for s in moves], returned, _takes_time(stays))
+    return Built(list(blocks), [], [], _takes_time(statements))
+
+
+def _takes_time(statements: list[_Statement]) -> bool:
+    return not all(s.defines or s.constant or s.imports for s in statements)
+
+
+def _moving(statements: list[_Statement], first: int, elsewhere: set[str]) -> list[_Statement]:
+    """The statements that move where none before the one of number `first` does; empty where that would change something."""
+    moves = [s for s in statements[first:] if not (s.defines or s.constant)]
+    containers = _containers(statements)
+    called = {name for s in statements if s.defines for name in s.reads} & containers
+    while True:
+        made = {name for s in moves for name in s.binds}
+        more, changed = [], set(called)
+        for s in statements[first:]:  # a constant made of what may have changed before is none
+            if s in moves:
+                changed |= s.reads & containers
+            elif s.constant and ((s.reads | s.binds) & made or s.reads & changed):
+                more.append(s)
+        if not more:
+            break
+        moves = [s for s in statements if s in moves or s in more]
+    stays = [s for s in statements if s not in moves]
+    late = statements[statements.index(moves[0]) :] if moves else []
+    fits = (
+        all(s.movable for s in moves)
+        and not any(s.imports for s in late)
+        and not made & elsewhere
+        and not any((s.reads | s.binds) & made for s in stays)
+    )
+    return moves if fits else []
+
+
+def _containers(statements: list[_Statement]) -> set[str]:
+    """The names of constants that can be changed in place."""
+    found: set[str] = set()
+    for s in statements:
+        parts = [part for node in s.nodes for part in ast.walk(node)]
+        if s.constant and (s.reads & found or any(isinstance(part, (ast.List, ast.Dict, ast.Set, ast.Call)) for part in parts)):
+            found |= s.binds
+    return found
+
+
+def _unused(moves: list[_Statement], returned: list[str]) -> bool:
+    """Whether a name would be bound in the function for nothing, which linters find."""
+    read = {name for s in moves for name in s.reads} | set(returned)
+    simple = {t.id for s in moves for n in s.nodes if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+    return bool(simple - read)
+
+
+def with_lines(ours: str, main: str, lines: list[str]) -> str:
+    """The script's functions with these lines at the beginning of `main`."""
+    head, mark, rest = ours.partition(f"def {main}(")
+    start, end, body = rest.partition("\n")
+    return "".join([head, mark, start, end, *(f"{line}\n" for line in indented(lines)), body]) if lines else ours
+
+
+def parsed_first(ours: str, config: str, parse: str, options: str) -> tuple[str, str]:
+    """The settings and their parser, which come before what takes time, and the rest. config, parse: their names."""
+    lines = ours.split("\n")
+    early: list[str] = []
+    for node in reversed(ast.parse(ours).body):
+        if isinstance(node, _DEFINES) and node.name in (config, parse):
+            start = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
+            early.insert(0, "\n".join(lines[start : node.end_lineno]))
+            del lines[start : node.end_lineno]
+    rest = re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).replace(f"(*{parse}())", f"(*{options})")
+    early.append(f'if __name__ == "__main__":\n    {options} = {parse}()  # before what takes time')
+    return "\n\n\n".join(early), rest.strip("\n") + "\n"

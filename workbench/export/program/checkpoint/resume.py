@@ -1,0 +1,178 @@
+"""Writes the checkpoint of a script after each epoch, and `--resume`, which continues from it to the last bit.
+
+One file and torch's own `state_dict`s, not accelerate's `save_state`: that has no generator of a loader, goes on without
+a word where random states cannot be restored, and writes a folder, which cannot replace the former one in one step.
+"""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+from workbench.export.inputs.changing_state import changing_state
+from workbench.export.program import checksums
+from workbench.export.program.lightning import trainer
+from workbench.export.program.lines import indented
+from workbench.export.program.update import counts_taken, counts_turns, schedulers
+from workbench.export.program.validation import validation_schedule
+from workbench.export.script_spec import ScriptSpec
+
+
+def refusal(r: ScriptSpec) -> str:
+    """Why a killed script could not continue to the last bit; "" where it can."""
+    s, workers = r.settings, bool(r.settings.num_workers)
+    streams = any(data.kind != "samples" for data in r.loaders)
+    positions = [data.unkept for data in r.loaders if data.unkept]
+    reasons = {
+        f"no checkpoint keeps where {', '.join(positions)} stands after an epoch": bool(positions),
+        "swa_lrs begin in the middle of it": r.has_swa_lrs,
+        "its batch size changes on the way": r.changed("batch_size"),
+        "the state of a scheduler cannot be pickled": any(not s.pickles for o in r.optimizers for s in o.schedules),
+        "its model steps schedulers within accumulated updates": r.manual and r.accumulates and r.scheduled,
+        "workers that stay alive keep random numbers of their own (persistent_workers)": workers and streams and bool(s.persistent_workers),
+        "several processes read a stream with workers": workers and streams and r.distributed,
+        "several processes share the random numbers of a sampler": r.distributed and any(data.draws for data in r.loaders),
+    }
+    found = next((why for why, holds in reasons.items() if holds), "")
+    return found or next(iter(changing_state(r.sliced.code)), "")
+
+
+def functions(r: ScriptSpec) -> str:
+    """The functions that write a checkpoint and read it."""
+    if refusal(r):
+        return ""
+    return dedent('''\
+        def save_checkpoint(accelerator, path, stateful, generators, progress):
+            """All that the rest of the run depends on, for --resume."""
+            device = torch.get_device_module(accelerator.device)
+            on_device = device.get_rng_state() if hasattr(device, "get_rng_state") else None
+            numbers = random.getstate(), np.random.get_state(), torch.get_rng_state(), on_device
+            state = {
+                "stateful": [part.state_dict() for part in stateful],
+                "generators": [generator.get_state() for generator in generators],
+                "random": gather_object([numbers]),  # one from each process
+                "progress": progress,
+            }
+            save(accelerator, state, path)
+
+
+        def load_checkpoint(accelerator, path, stateful, generators):
+            """Restore what `save_checkpoint` wrote; returns the progress."""
+            places = {"cuda:0": str(accelerator.device)}  # the first process wrote it
+            state = torch.load(path, map_location=places, weights_only=False)
+            if len(state["random"]) != accelerator.num_processes:
+                raise SystemExit(f"{path} was written by {len(state['random'])} processes: resume with as many.")
+            for part, value in zip(stateful, state["stateful"]):
+                part.load_state_dict(value)
+            for generator, value in zip(generators, state["generators"]):
+                generator.set_state(value)
+            python, numpy, cpu, on_device = state["random"][accelerator.process_index]
+            random.setstate(python)
+            np.random.set_state(numpy)
+            torch.set_rng_state(cpu)
+            if on_device is not None:
+                torch.get_device_module(accelerator.device).set_rng_state(on_device)
+            return state["progress"]''')
+
+
+# ---- lines of main ----------------------------------------------------------------------------------------------
+
+
+def cleared(r: ScriptSpec) -> list[str]:
+    """The lines that remove what an earlier run of the script has left, if this one does not continue it."""
+    names = ["last", *(["best"] if r.best else []), *([] if refusal(r) else ["checkpoint"])]
+    files = ", ".join(f'output / "{name}.pt"' for name in names)
+    removed = [f"for old in filter(None, [log, {files}]):", "    old.unlink(missing_ok=True)"]
+    lines = ["output.mkdir(parents=True, exist_ok=True)", *(removed if refusal(r) else ["if resume is None:", *indented(removed)])]
+    return ["if accelerator.is_main_process:", *indented(lines)]
+
+
+def restored(r: ScriptSpec, epoch: str) -> list[str]:
+    """The lines before the first epoch. epoch: the variable for the number of epochs that are over."""
+    if refusal(r):
+        return []
+    targets = ", ".join([epoch, "step", *(target for target, _ in _progress(r))])
+    loaded = [f"{targets} = load_checkpoint(accelerator, resume, stateful, generators)"]
+    return [
+        f"stateful = [{', '.join(_parts(r))}]",
+        f"generators = [{', '.join(_generators(r))}]",
+        "if resume:",
+        *indented(loaded if len(loaded[0]) < 94 else ["progress = load_checkpoint(accelerator, resume, stateful, generators)", f"{targets} = progress"]),
+        *indented(_put_back(r)),
+        *(["    RUN.clear()  # it does not begin where the run began"] if checksums.run(r) else []),
+        *indented(trainer.progress(r, "current_epoch", epoch)),
+        *indented(trainer.progress(r, "global_step", "step")),
+        "    bar.update(step)",
+        "    if log and log.exists():  # without what followed the checkpoint",
+        "        os.truncate(log, sum(map(len, log.read_bytes().splitlines(True)[:step])))",
+    ]
+
+
+def saved(r: ScriptSpec) -> list[str]:
+    """The lines at the end of an epoch; an epoch that `max_steps` cuts short has none."""
+    if refusal(r):
+        return []
+    values = ["epoch + 1", "step", *(value for _, value in _progress(r))]
+    lines = [
+        f"progress = {', '.join(values)}",
+        'save_checkpoint(accelerator, output / "checkpoint.pt", stateful, generators, progress)',
+    ]
+    return lines if r.max_steps is None else ["if step < config.max_steps:", *indented(lines)]
+
+
+def option(r: ScriptSpec) -> list[str]:
+    """The line of the parser."""
+    why = refusal(r)
+    if why:
+        return ['parser.add_argument("--resume", nargs="?", const=True, help="not possible for this script")']
+    about = "continue from FILE (default: the checkpoint of the last epoch)"
+    return [f'parser.add_argument("--resume", nargs="?", const="", metavar="FILE", help="{about}")']
+
+
+def _parts(r: ScriptSpec) -> list[str]:
+    """What has a `state_dict`."""
+    optimizers = ["*optimizers" if r.several else "optimizer"]
+    own = [name for names in schedulers(r) for name in names] if r.built_in or any(o.schedules for o in r.optimizers) else []
+    own = ["*schedulers"] if r.built_in and r.several else own
+    return [r.weights_of, *(["loss_function"] if r.loss_is_module else []), *optimizers, *own, *(["scaler"] if r.scales else [])]
+
+
+def _generators(r: ScriptSpec) -> list[str]:
+    """The generators that move on from epoch to epoch."""
+    loaders = [("loader", r.train), *([("val_loader", r.val)] if r.val is not None and r.validates else [])]
+    found = [f"{name}.generator" for name, data in loaders if r.settings.num_workers or (data is r.train and data.kind == "samples")]
+    return [*found, *(generator for _, data in loaders for generator in data.generators)]
+
+
+def _progress(r: ScriptSpec) -> list[tuple[str, str]]:
+    """What else the loop remembers from epoch to epoch: each variable, and the expression for its value."""
+    names = ["updates"] if counts_taken(r) else []
+    names += ["counts"] if counts_turns(r) else []
+    names += ["best"] if r.best is not None else []
+    names += ["looked"] if r.validates_in_epoch and r.may_skip_updates else []
+    names += ["looks"] if validation_schedule.counts_looks(r) else []
+    names += ["monitors"] if r.monitors else []
+    names += ["average.weights", "average.count"] if r.averages else []
+    names += [f"config.{name}" for name in ("lr", "gradient_clip_val") if r.changed(name)]
+    found = [(name, name) for name in names]
+    if r.settings.num_workers:  # each has batches that count the epochs, unless it is started without workers
+        loaders = [("loader", r.train), *([("val_loader", r.val)] if r.val is not None and r.validates else [])]
+        counted = [f"{name}.batch_sampler" for name, data in loaders if data.kind == "samples"]
+        found += [(f"{name}.epoch", f'getattr({name}, "epoch", 0)') for name in counted]
+    found += [("gradients", f"[p.grad for p in {r.parameters}]")] if _keeps_gradients(r) else []
+    found += [("buffers", f"list({r.weights_of}.buffers())")] if r.unsaved_buffers else []
+    return found
+
+
+def _keeps_gradients(r: ScriptSpec) -> bool:
+    """Whether gradients may be left over after an update."""
+    return r.manual or r.owns("optimizer_zero_grad")
+
+
+def _put_back(r: ScriptSpec) -> list[str]:
+    """The lines for what cannot be assigned in one go."""
+    lines = []
+    if _keeps_gradients(r):
+        lines += [f"for parameter, gradient in zip({r.parameters}, gradients):", "    parameter.grad = gradient"]
+    if r.unsaved_buffers:
+        lines += [f"for buffer, value in zip({r.weights_of}.buffers(), buffers):", "    buffer.data.copy_(value)"]
+    return lines
