@@ -103,7 +103,7 @@ class Schedule:
     """Whether its frequency counts the batches of an epoch."""
     strict: bool = True
     """Whether a metric that nothing reports is an error."""
-    pickles: bool = True
+    restores: bool = True
     """Whether its state can be written to a checkpoint."""
 
 

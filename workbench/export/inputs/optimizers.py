@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import pickle
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -99,12 +99,16 @@ def _inside(entry: Any) -> str:
 
 def _schedule(place: str, made: protocol.Schedule) -> Schedule:
     cycle = made.scheduler.total_steps if isinstance(made.scheduler, OneCycleLR) else None
-    return Schedule(place, made.interval, made.frequency, made.monitor, cycle, made.by_batches, made.strict, _pickles(made.scheduler))
+    return Schedule(place, made.interval, made.frequency, made.monitor, cycle, made.by_batches, made.strict, _restores(made.scheduler))
 
 
-def _pickles(scheduler: Any) -> bool:
+def _restores(scheduler: Any) -> bool:
+    """Whether its state can be written, and read again without code of a stranger (`weights_only`)."""
+    file = io.BytesIO()
     try:
-        pickle.dumps(scheduler.state_dict())
+        torch.save(scheduler.state_dict(), file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
     except Exception:  # noqa: BLE001  # whatever the user's class raises
         return False
     return True

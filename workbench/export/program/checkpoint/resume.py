@@ -26,7 +26,7 @@ def refusal(r: ScriptSpec) -> str:
         f"no checkpoint keeps where {', '.join(positions)} stands after an epoch": bool(positions),
         "swa_lrs begin in the middle of it": r.has_swa_lrs,
         "its batch size changes on the way": r.changed("batch_size"),
-        "the state of a scheduler cannot be pickled": any(not s.pickles for o in r.optimizers for s in o.schedules),
+        "the state of a scheduler is not plain data, which torch.load(weights_only=True) could read": any(not s.restores for o in r.optimizers for s in o.schedules),
         "its model steps schedulers within accumulated updates": r.manual and r.accumulates and r.scheduled,
         "workers that stay alive keep random numbers of their own (persistent_workers)": workers and streams and bool(s.persistent_workers),
         "several processes read a stream with workers": workers and streams and r.distributed,
@@ -45,7 +45,8 @@ def functions(r: ScriptSpec) -> str:
             """All that the rest of the run depends on, for --resume."""
             device = torch.get_device_module(accelerator.device)
             on_device = device.get_rng_state() if hasattr(device, "get_rng_state") else None
-            numbers = random.getstate(), np.random.get_state(), torch.get_rng_state(), on_device
+            name, keys, *rest = np.random.get_state()
+            numbers = random.getstate(), (name, keys.tolist(), *rest), torch.get_rng_state(), on_device
             state = {
                 "stateful": [part.state_dict() for part in stateful],
                 "generators": [generator.get_state() for generator in generators],
@@ -58,7 +59,7 @@ def functions(r: ScriptSpec) -> str:
         def load_checkpoint(accelerator, path, stateful, generators):
             """Restore what `save_checkpoint` wrote; returns the progress."""
             places = {"cuda:0": str(accelerator.device)}  # the first process wrote it
-            state = torch.load(path, map_location=places, weights_only=False)
+            state = torch.load(path, map_location=places, weights_only=True)
             if len(state["random"]) != accelerator.num_processes:
                 raise SystemExit(f"{path} was written by {len(state['random'])} processes: resume with as many.")
             for part, value in zip(stateful, state["stateful"]):
@@ -150,10 +151,10 @@ def _progress(r: ScriptSpec) -> list[tuple[str, str]]:
     names += ["best"] if r.best is not None else []
     names += ["looked"] if r.validates_in_epoch and r.may_skip_updates else []
     names += ["looks"] if validation_schedule.counts_looks(r) else []
-    names += ["monitors"] if r.monitors else []
     names += ["average.weights", "average.count"] if r.averages else []
     names += [f"config.{name}" for name in ("lr", "gradient_clip_val") if r.changed(name)]
     found = [(name, name) for name in names]
+    found += [("waits", "[vars(monitor) for monitor in monitors]")] if r.monitors else []
     if r.settings.num_workers:  # each has batches that count the epochs, unless it is started without workers
         loaders = [("loader", r.train), *([("val_loader", r.val)] if r.val is not None and r.validates else [])]
         counted = [f"{name}.batch_sampler" for name, data in loaders if data.kind == "samples"]
@@ -170,7 +171,7 @@ def _keeps_gradients(r: ScriptSpec) -> bool:
 
 def _put_back(r: ScriptSpec) -> list[str]:
     """The lines for what cannot be assigned in one go."""
-    lines = []
+    lines = ["for monitor, wait in zip(monitors, waits):", "    vars(monitor).update(wait)"] if r.monitors else []
     if _keeps_gradients(r):
         lines += [f"for parameter, gradient in zip({r.parameters}, gradients):", "    parameter.grad = gradient"]
     if r.unsaved_buffers:
