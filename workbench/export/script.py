@@ -14,6 +14,7 @@ formats/      the other formats: a notebook made from the script, a script on Li
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -34,6 +35,8 @@ from workbench.runs.run import Run
 from workbench.task.protocol import Task
 
 _OURS = re.compile(r'^[ "#]*Written by Tuning Workbench \S+\.(\\n)?"?,?$', re.MULTILINE)
+_MAKES_BENCH = re.compile(r"\bWorkbench\(")
+"""In a notebook that export wrote only where a person went on with it."""
 
 
 def export(
@@ -109,13 +112,23 @@ def _check_free(path: Path, weights: Path | None, site: CallSite) -> None:
     if path.exists():
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         ours = _OURS.search(text) is not None
-        if not ours or text in {piece.source for piece in site.pieces} | set(site.sources.values()):
+        ran = text in {piece.source for piece in site.pieces} | set(site.sources.values())
+        if not ours or ran or any(_MAKES_BENCH.search(cell) for cell in _cells(path, text)):
             raise ExportError(f"{path} was not written by export, and is not overwritten: give another name for the script.")
     if weights is not None and weights.exists() and not (ours and weights.is_file()):
         raise ExportError(
             f"{weights} exists without the script that it would belong to, and is not overwritten: "
             "remove it, or give another name for the script."
         )
+
+
+def _cells(path: Path, text: str) -> list[str]:
+    """The code of each cell of a notebook."""
+    try:
+        cells = json.loads(text)["cells"] if path.suffix == ".ipynb" else []
+        return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError):  # it is no notebook, whatever its name
+        return []
 
 
 def _replace(files: Mapping[Path, Callable[[Path], object]]) -> None:

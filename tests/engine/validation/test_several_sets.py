@@ -223,3 +223,17 @@ def test_what_takes_one_set_says_so(tmp_path):
                 call().result()
         with pytest.raises(wb.ExportError, match=r"val has several sets \(clean, shifted\)"):
             made.script()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({1: labelled(4), "1": labelled(4)}, r"val has a set by the key 1: .* give a text"),
+        ({"": labelled(4), "b": labelled(4)}, r"val has a set by the key ''"),
+        ({"clean": labelled(4), "noisy": [(1, 2)]}, r"val\['noisy'\] is a list of 1: each is to be a Dataset or a DataLoader, a tuple of arrays"),
+        ([labelled(4), labelled(4).tensors], r"val\[1\] is a tuple of 2: each is to be a Dataset or a DataLoader or wb.batches"),
+    ],
+)
+def test_what_is_no_set_is_named(given, message, tmp_path):
+    with pytest.raises(wb.TaskError, match=message):
+        wb.Workbench(plain_net(), train=labelled(8), val=given, loss=F.cross_entropy, root=tmp_path)

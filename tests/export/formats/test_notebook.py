@@ -61,7 +61,7 @@ def test_a_cell_for_each_part(tmp_path: Path) -> None:
     bench, _, path = exported(tmp_path)
     cells = nbformat.read(path, as_version=4).cells
     titles = [cell.source for cell in cells if cell.source.startswith("## ")]
-    assert titles == ["## The code of the run", "## What the workbench was given", "## Its settings", "## The loop", "## Train"]
+    assert titles == ["## The code of the run", "## Its settings", "## The loop", "## Train"]
     assert cells[0].source.startswith("# Train Net as the run 0001-fit did\n")
     assert "--" not in cells[0].source, "nothing of the command line"
     imports, *others = [ast.parse(cell.source).body for cell in cells if cell.cell_type == "code"]
@@ -69,6 +69,11 @@ def test_a_cell_for_each_part(tmp_path: Path) -> None:
     assert not any(isinstance(node, ast.Import | ast.ImportFrom) for cell in others for node in cell)
     assert [type(node) for node in others[1]] == [ast.ClassDef]
     bench.export(path)  # ours, so that it may be replaced
+    grown = nbformat.read(path, as_version=4)
+    grown.cells.append(nbformat.v4.new_code_cell("bench = wb.Workbench(model, train=data)"))  # a person went on with it
+    nbformat.write(grown, path)
+    with pytest.raises(wb.ExportError, match="not overwritten"):
+        bench.export(path)
     path.write_text(path.read_text().replace("Written by Tuning Workbench", "Mine"))
     with pytest.raises(wb.ExportError, match="not overwritten"):
         bench.export(path)

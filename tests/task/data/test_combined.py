@@ -114,6 +114,17 @@ def test_what_is_no_combination_of_loaders():
     assert not DataSpec.of("val", combined_loader(list(loaders()), "min_size")).several
 
 
+@pytest.mark.parametrize("given", [{"a": 2, "b": 3}, None])
+def test_one_process_reads_loaders_that_draw_their_order(given):
+    """Worker processes would each draw another order, and take their share of it."""
+    data = TensorDataset(rows(8))
+    train = {key: DataLoader(data, size, shuffle=True) for key, size in given.items()} if given else wb.batches(DataLoader(data, 2, shuffle=True))
+    spec = DataSpec.of("train", train)
+    assert spec.loader(wb.Settings(num_workers=2), train=True).num_workers == 0
+    with pytest.raises(wb.SettingsError, match="num_workers=2 has no effect on train, since loaders of their own"):
+        spec.refuse_unused({"num_workers": 2}, train=True)
+
+
 def test_export_refuses_them_by_name(tmp_path):
     both = pair()
     with wb.Workbench(Pairs(), train=both, root=tmp_path, accelerator="cpu", max_steps=1, limit_val_batches=0) as made:

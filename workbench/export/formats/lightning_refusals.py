@@ -12,7 +12,7 @@ def refuse(r: ScriptSpec, package: str) -> None:
     """Raise ExportError for the first thing that a script on Lightning cannot do. package: "" for an object that is no LightningModule."""
     for what, there in {**_technique(r), **_given(r), **_module(r, package)}.items():
         if there:
-            raise ExportError(f"format='lightning' cannot have {what}.")
+            raise ExportError(f"format='lightning' cannot have {what}. Export the script on torch instead: bench.export('train.py').")
 
 
 def _technique(r: ScriptSpec) -> dict[str, bool]:

@@ -87,6 +87,11 @@ def side_by_side(dataset: Any) -> bool:
     return isinstance(dataset, CombinedBatches) and isinstance(dataset.users, Combined) and dataset.users.mode != "sequential"
 
 
+def has_loaders(dataset: Any) -> bool:
+    """Whether loaders of the user's make the batches."""
+    return isinstance(dataset, Batches) and isinstance(dataset.users, (Combined, DataLoader))
+
+
 def combined_in(data: Any) -> CombinedBatches | None:
     """The batches of a CombinedLoader, or of a dict, a list or a tuple of loaders; None: it is no such thing."""
     if is_combined(data):

@@ -27,6 +27,7 @@ from torch.utils.data import (
 
 from workbench.settings import Settings, SettingsError
 from workbench.task.data.collate import DefaultCollate
+from workbench.task.data.combined import has_loaders
 from workbench.task.data.counted_loader import CountedLoader, CountingCollate
 from workbench.task.data.datasets import (
     Batches,
@@ -98,7 +99,7 @@ class DataSpec:
         """A spec of a Dataset, a DataLoader, columns (x, y), a dict of columns, samples in a list, or ready batches; for
         validations and tests also of several of these, in a dict or a list.
         """
-        several = sets_in(data) if name in ("val", "test") else None
+        several = sets_in(name, data) if name in ("val", "test") else None
         if several is not None:
             made = {key: cls.of(_name_of_set(name, key, number), one, collate_fn) for number, (key, one) in enumerate(several.items())}
             return _of_sets(name, made)
@@ -238,6 +239,8 @@ class DataSpec:
             raise self._unused("shuffle", given, "its loader has a RandomSampler of its own")
         if given.get("num_workers") and self.one_shot:
             raise self._unused("num_workers", given, "it can be read only once, which one process does")
+        if train and given.get("num_workers") and has_loaders(parts.dataset):
+            raise self._unused("num_workers", given, "loaders of their own make its batches, which take it themselves")
 
     def _empty(self) -> TaskError:
         return TaskError(f"{self.name} is empty: it gave no batch, and at least one is needed.")
@@ -311,7 +314,8 @@ class DataSpec:
             generator.set_state(parts.generator.get_state())
         else:
             generator.manual_seed(settings.seed)
-        workers = 0 if self.one_shot else settings.num_workers  # each worker would read from its own copy
+        # Each worker would read from its own copy, in an order of its own.
+        workers = 0 if self.one_shot or has_loaders(parts.dataset) else settings.num_workers
         pin = settings.pin_memory
         if pin is None:
             pin = torch.cuda.is_available() and settings.accelerator != "cpu" and _on_cpu(parts.dataset)

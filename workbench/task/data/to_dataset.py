@@ -24,20 +24,32 @@ UNNAMED = "dataloader_idx_"
 """With its number, the key of a set in a list, as in Lightning's names of metrics."""
 
 
-def sets_in(data: Any) -> dict[str, Any] | None:
+def sets_in(name: str, data: Any) -> dict[str, Any] | None:
     """The data sets in a dict or a list of them, by their keys; None: `data` is one set.
 
-    A dict of arrays holds columns, and a list of anything else samples.
+    A dict of arrays holds columns, and a list of anything else samples. Raises TaskError for a key that cannot name a set,
+    and for an entry that is no set beside one that is.
     """
     if is_of_hugging_face(data):
         return None
     if in_turn(data):
         data = data.iterables
-    if isinstance(data, Mapping):
-        several = bool(data) and all(_is_set(one) or (isinstance(one, tuple) and any(map(is_array, one))) for one in data.values())
-        return {str(key): one for key, one in data.items()} if several else None
-    several = isinstance(data, (list, tuple)) and bool(data) and all(map(_is_set, data))
-    return {f"{UNNAMED}{number}": one for number, one in enumerate(data)} if several else None
+    named = isinstance(data, Mapping)
+    if not named and not isinstance(data, (list, tuple)):
+        return None
+    entries: dict[Any, Any] = dict(data) if named else dict(enumerate(data))
+    others = [key for key, one in entries.items() if not _is_set(one) and not (named and isinstance(one, tuple) and any(map(is_array, one)))]
+    if others and any(map(_is_set, entries.values())):
+        raise TaskError(
+            f"{name} holds several sets, and {name}[{others[0]!r}] is a {short(entries[others[0]])}: each is to be a Dataset or a "
+            f"DataLoader{', a tuple of arrays (x, y)' if named else ''} or wb.batches(…)."
+        )
+    if others or not entries:
+        return None
+    unfit = [key for key in entries if named and (not isinstance(key, str) or not key)]
+    if unfit:
+        raise TaskError(f"{name} has a set by the key {unfit[0]!r}: its metrics end with the key, so give a text, {name}={{'clean': …}}.")
+    return entries if named else {f"{UNNAMED}{number}": one for number, one in entries.items()}
 
 
 def _is_set(value: Any) -> bool:

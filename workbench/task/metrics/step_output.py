@@ -20,8 +20,13 @@ def loss_parts(result: Any) -> dict[str, Tensor]:
         return {}
     return {
         name: _copied(value) for name, value in result.items()
-        if isinstance(name, str) and name not in _NO_PARTS and isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
+        if isinstance(name, str) and name not in _NO_PARTS and _is_part(value)
     }  # fmt: skip
+
+
+def _is_part(value: Any) -> bool:
+    """Whether it is one number; a batch's outputs of shape (1, 1) are none."""
+    return isinstance(value, Tensor) and value.shape in ((), (1,)) and not value.is_complex()
 
 
 def _copied(value: Tensor) -> Tensor:

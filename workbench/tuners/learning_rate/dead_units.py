@@ -1,4 +1,4 @@
-"""Notices units that die while rates are swept: from such a rate on the loss says nothing of higher ones.
+"""Notices units that die while rates are swept: from such a rate on, the loss says nothing of higher rates.
 
 A unit that is 0 for every sample (a ReLU far below 0) passes no gradient on, so the gradient of its bias is exactly 0. A
 model whose units have died gives the same answer to all samples. Its loss stays where it is, and cannot diverge.
@@ -57,9 +57,10 @@ class DeadUnits:
         layers = [p for p, _ in found]
         if self._ends is None:
             self._layers, self._sizes = layers, [len(gradient) for _, gradient in found]
-            self._ends = torch.tensor(self._sizes, device=found[0][1].device).cumsum(0) - 1
+            self._ends = torch.tensor(self._sizes, device=found[0][1].device).cumsum(0)
         if [id(p) for p in layers] == [id(p) for p in self._layers]:
-            self._alive[self.point] = (torch.cat([gradient for _, gradient in found]) != 0).cumsum(0)[self._ends]
+            seen = (torch.cat([gradient for _, gradient in found]) != 0).cumsum(0)
+            self._alive[self.point] = torch.cat([seen.new_zeros(1), seen])[self._ends]
 
     def died(self) -> Died | None:
         """The first point from which on most units of a layer that were alive at the start are dead; None: none died."""

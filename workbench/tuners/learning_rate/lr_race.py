@@ -75,7 +75,7 @@ def race(
         if len(trials) == CANDIDATES - 1:
             rates.append(stretch.next_value({t.lr: t.loss for t in trials}))
     losses = [t.loss for t in trials if math.isfinite(t.loss)]
-    if start is not None and losses and min(losses) > (1 - MOVED) * start:
+    if start is not None and losses and start - min(losses) < MOVED * abs(start):
         return Suggestion(NAME, lr, None, f"the lowest held-out loss, {min(losses):.3g}, is hardly below {start:.3g}, that of the start: the sweep's rate"), None
     return conclusion(middle, trials, session.data.updates(), start or 0.0), min(losses) if len(losses) > 1 else None
 
