@@ -298,10 +298,10 @@ class Run:
         return charts
 
     def to_csv(self, file: str | Path | IO[str]) -> None:
-        """The history as CSV, one row per update; a validation or an epoch is in the row of the update that follows
-        it.
+        """The history as CSV, one row per update. A validation after n updates is in the row of update n - 1, the last before it
+        and of the same epoch ("step" counts from 0), and so are an epoch's values.
 
-        After the last update it has a row of its own. An empty cell: no value. A name that was logged for updates,
+        Where that update was not recorded, it has a row of its own. An empty cell: no value. A name that was logged for updates,
         epochs and validations has three columns: `acc`, `acc (epoch)` and `acc (validation)`.
         """
         if isinstance(file, str | Path):
@@ -311,7 +311,10 @@ class Run:
         table.write_csv(file, self._whole, self._logged, self._validation)
 
     def to_pandas(self) -> DataFrame:
-        """The same table as a pandas data frame; NaN: no value."""
+        """The table of `to_csv` as a pandas data frame; NaN: no value.
+
+        A validation is in the row of the update before it: `df.groupby("epoch")["val_loss"].last()` has each epoch's own.
+        """
         return data_frame(table.joined(self._whole, self._logged, self._validation))
 
     def __eq__(self, other: object) -> bool:
