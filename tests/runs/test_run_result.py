@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from workbench.events import (
+    ENDED_EARLY,
     Changed,
     CurveEnded,
     CurvePoint,
@@ -128,6 +129,15 @@ def test_a_run_cannot_be_changed() -> None:
     run.metrics.clear()
     assert len(run.history["loss"]) == 6
     assert run.metrics
+
+
+def test_why_a_run_ended_early_is_in_its_text() -> None:
+    ended = [*a_fit(ended=False), Message(f"{ENDED_EARLY}: val_loss did not improve on 0.25 in 3 checks.", "info", 6)]
+    run = Run.from_events(ended)
+    assert run.ended_early == "val_loss did not improve on 0.25 in 3 checks"
+    assert "6 updates · ended early: val_loss did not improve on 0.25 in 3 checks · 2 epochs" in repr(run)
+    assert "did not improve on 0.25" in run._repr_html_()
+    assert Run.from_events([*ended, Resumed(6, "a", "00000006")]).ended_early == "", "the run goes on after it"
 
 
 def test_html_is_escaped() -> None:

@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import (
+    ENDED_EARLY,
     Changed,
     Event,
     Logged,
+    Message,
     Resumed,
     RunEnded,
     RunStarted,
@@ -197,6 +199,13 @@ class Run:
         return tuple(e for e in self.outline if isinstance(e, Changed))
 
     @property
+    def ended_early(self) -> str:
+        """Why early stopping, or the module, ended this fit before its length, in words; "": neither did."""
+        resumed = max((n for n, e in enumerate(self.outline) if isinstance(e, Resumed)), default=0)
+        texts = [e.text for e in self.outline[resumed:] if isinstance(e, Message) and e.text.startswith(ENDED_EARLY)]
+        return texts[-1].removeprefix(f"{ENDED_EARLY}: ").rstrip(".") if texts else ""
+
+    @property
     def epochs(self) -> int:
         """Epochs begun."""
         last = next((e for e in reversed(self.outline) if isinstance(e, StepsDone)), None)
@@ -349,7 +358,7 @@ class Run:
             return [*facts, ("time", duration(self.seconds)), ("record", "deleted")]
 
     def _recorded_facts(self) -> list[tuple[str, str]]:
-        facts: list[tuple[str, str]] = []
+        facts = [("ended early:", self.ended_early)] if self.ended_early else []
         if self.epochs:
             facts.append(("epochs", str(self.epochs)))
         known = self._metrics  # a value that is also there as `…_epoch` is written once
