@@ -225,7 +225,7 @@ def test_export_prints_the_history(tmp_path: Path) -> None:
     fit(tmp_path, 1)
     head, *rows = told(tmp_path, "export", "1")
     assert head.startswith("step,epoch,loss")
-    assert len(rows) == 201, "a row an update, and one for the validation after the last"
+    assert len(rows) == 200, "a row an update, of which the last has the validation after it"
 
 
 def test_export_writes_what_the_ending_says(tmp_path: Path) -> None:

@@ -24,6 +24,13 @@ def by_parts(output: Tensor, y: Tensor) -> dict[str, Any]:
     return {"loss": fit + 0.1 * size, "fit": fit, "size": size, "lr": size.detach(), "count": len(y), "rows": output, "single": output[:1, :1], "right": (output.argmax(1) == y).sum()}
 
 
+@pytest.mark.parametrize("settings", [{"monitor": "size"}, {"early_stopping": wb.EarlyStopping("size")}], ids=["monitor", "early stopping"])
+def test_a_monitor_of_a_part_is_refused_since_training_alone_reports_it(settings: dict[str, Any], tmp_path: Any) -> None:
+    made = bench(tmp_path, val=DATA)
+    with pytest.raises(wb.SettingsError, match=r"'size': only training reports it.* metrics of a validation.*metrics=\{'size': …\}.*val_loss, train_loss"):
+        made.fit(**settings)
+
+
 def bench(root: Any, model: Any = None, **more: Any) -> wb.Workbench:
     usual = {"train": DATA, "loss": by_parts, "batch_size": 4, "max_epochs": 1, "lr": 0.05, "shuffle": False, "optimizer": torch.optim.SGD}
     return wb.Workbench(model or plain_net(), root=root, accelerator="cpu", **{**usual, **more})

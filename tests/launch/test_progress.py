@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from workbench.events import (
+    ENDED_EARLY,
     Changed,
     Event,
     Logged,
@@ -92,6 +93,11 @@ def test_checkpoints_have_no_lines_of_their_own(line, capsys) -> None:
     out = capsys.readouterr().err
     assert "the disk is full" in out
     assert "a word" not in out
+
+
+def test_why_a_run_ended_early_is_shown(line, capsys) -> None:
+    line(START, flush(0, 3, 1.0), Message(f"{ENDED_EARLY}: val_loss did not improve.", "info", 3))
+    assert "val_loss did not improve" in capsys.readouterr().err
 
 
 def test_what_another_run_has_said_is_not_said_again(line, capsys) -> None:

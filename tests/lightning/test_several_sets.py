@@ -129,6 +129,17 @@ def test_a_name_of_several_sets_without_their_number_is_refused(tmp_path):
         wb.Workbench(Same(), train=loader(), val=held_out(), root=tmp_path)
 
 
+@pytest.mark.parametrize(("name", "near"), [("val_loss", "_[01]"), ("val_loss/1", "_1"), ("val_loss/clean", "_[01]")])
+def test_an_unknown_monitor_suggests_the_name_of_a_set(name, near, tmp_path):
+    class Plain(boring.BoringModel):
+        def validation_step(self, batch, batch_idx, dataloader_idx):
+            self.log("val_loss", self.step(batch))
+
+    made = wb.Workbench(Plain(), train=loader(8), val=held_out(), root=tmp_path, accelerator="cpu", max_epochs=1)
+    with pytest.raises(TaskError, match=f"Did you mean 'val_loss/dataloader_idx{near}'"):
+        made.fit(monitor=name).result()
+
+
 def test_a_sanity_check_and_the_numbers_of_batches(tmp_path):
     seen = []
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from workbench.events import (
+    ENDED_EARLY,
     Changed,
     CurveEnded,
     CurvePoint,
@@ -130,6 +131,15 @@ def test_a_run_cannot_be_changed() -> None:
     assert run.metrics
 
 
+def test_why_a_run_ended_early_is_in_its_text() -> None:
+    ended = [*a_fit(ended=False), Message(f"{ENDED_EARLY}: val_loss did not improve on 0.25 in 3 checks.", "info", 6)]
+    run = Run.from_events(ended)
+    assert run.ended_early == "val_loss did not improve on 0.25 in 3 checks"
+    assert "6 updates · ended early: val_loss did not improve on 0.25 in 3 checks · 2 epochs" in repr(run)
+    assert "did not improve on 0.25" in run._repr_html_()
+    assert Run.from_events([*ended, Resumed(6, "a", "00000006")]).ended_early == "", "the run goes on after it"
+
+
 def test_html_is_escaped() -> None:
     run = Run.from_events(
         [RunStarted("<b>", "fit", {}, "cpu"), RunEnded("failed", 0, 0.0, "Trace\nError: <script>")]
@@ -157,12 +167,11 @@ def test_csv_has_updates_and_checks_side_by_side(tmp_path: Path) -> None:
     run.to_csv(text)
     assert (tmp_path / "run.csv").read_text() == text.getvalue()
     rows = list(csv.DictReader(io.StringIO(text.getvalue())))
-    assert [int(r["step"]) for r in rows] == [0, 1, 2, 3, 4, 5, 6]
-    assert [int(r["epoch"]) for r in rows] == [0, 0, 0, 1, 1, 1, 1]
-    got = np.array([r["loss"] for r in rows[:-1]], np.float32)
+    assert [int(r["step"]) for r in rows] == [0, 1, 2, 3, 4, 5]
+    assert [int(r["epoch"]) for r in rows] == [0, 0, 0, 1, 1, 1]
+    got = np.array([r["loss"] for r in rows], np.float32)
     np.testing.assert_array_equal(got, run.history["loss"])  # every digit that matters
-    assert rows[-1]["loss"] == ""
-    assert [r["val_loss"] for r in rows] == ["", "", "", "", "", "", "0.25"]
+    assert [r["val_loss"] for r in rows] == ["", "", "", "", "", "0.25"]
     assert rows[1]["grad_norm/conv"] == "1.0"
 
 
@@ -171,9 +180,19 @@ def test_the_same_table_as_a_data_frame(tmp_path: Path, monkeypatch: pytest.Monk
     run = Run.from_events(a_fit())
     run.to_csv(tmp_path / "run.csv")
     pandas.testing.assert_frame_equal(run.to_pandas(), pandas.read_csv(tmp_path / "run.csv"), check_dtype=False)
+    frame = Run.from_events(of_two()).to_pandas()
+    assert frame.groupby("epoch")["val_loss"].last().to_dict() == {0: 1.0, 1: 0.9}, "each epoch has its own validation"
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"to_pandas\(\) needs pandas.*pip install pandas"):
         run.to_pandas()
+
+
+def test_a_validation_whose_update_was_not_recorded_has_a_row_of_its_own() -> None:
+    thinned: list[Event] = [StepsDone(0, 2, 2, 0, 1.0, {"loss": pack([1, 2]), "lr": pack([1, 1])}), Validated(4, 0, {"val_loss": 0.5})]
+    text = io.StringIO()
+    Run.from_events([Validated(0, 0, {"val_loss": 2.0}), *thinned]).to_csv(text)
+    rows = list(csv.DictReader(io.StringIO(text.getvalue())))
+    assert {r["step"]: r["val_loss"] for r in rows} == {"-1": "2.0", "0": "", "2": "", "3": "0.5"}
 
 
 def test_csv_of_nothing_is_a_header() -> None:
@@ -233,7 +252,7 @@ def test_every_column_and_every_metric_is_kept_with_gaps(tmp_path: Path) -> None
     text = io.StringIO()
     run.to_csv(text)
     rows = list(csv.DictReader(io.StringIO(text.getvalue())))
-    assert [r["loss.0"] for r in rows] == ["1.0", "", "3.0", "", "", ""]
+    assert [r["loss.0"] for r in rows] == ["1.0", "", "3.0", "", ""]
     assert [r["skipped"] for r in rows][:2] == ["0.0", "1.0"]
     assert rows[-1]["val_loss_averaged"] == "0.8"
 
@@ -274,11 +293,11 @@ def test_what_a_model_logged_is_in_the_history_and_over_epochs(tmp_path: Path) -
     text = io.StringIO()
     run.to_csv(text)
     rows = list(csv.DictReader(io.StringIO(text.getvalue())))
-    assert [r["acc_step"] for r in rows] == ["0.25", "", "", ""]
-    assert [r["both"] for r in rows] == ["1.0", "2.0", "3.0", ""]
-    assert [r["both (epoch)"] for r in rows] == ["", "", "10.0", ""]
-    assert [r["both (validation)"] for r in rows] == ["", "", "20.0", "30.0"]
-    assert [r["Verlust, ∑"] for r in rows] == ["", "", "", "7.0"]
+    assert [r["acc_step"] for r in rows] == ["0.25", "", ""]
+    assert [r["both"] for r in rows] == ["1.0", "2.0", "3.0"]
+    assert [r["both (epoch)"] for r in rows] == ["", "10.0", ""]
+    assert [r["both (validation)"] for r in rows] == ["", "20.0", "30.0"]
+    assert [r["Verlust, ∑"] for r in rows] == ["", "", "7.0"]
     assert Run.from_events(a_fit()).logged.keys() == {"step", "epoch"}
 
 

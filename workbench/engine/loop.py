@@ -21,7 +21,7 @@ from workbench.engine.session import Session
 from workbench.engine.step import train_step
 from workbench.engine.validation.schedule import ValidationListener, ValidationSchedule
 from workbench.engine.validation.validate import floats
-from workbench.events import Emit, Logged, Message, Status
+from workbench.events import ENDED_EARLY, Emit, Logged, Message, Status
 from workbench.instruments.finite import NonFiniteError
 from workbench.task.batch import describe
 from workbench.task.errors import TaskError
@@ -347,9 +347,9 @@ def _conclude(session: Session, run: _Fit, emit: Emit) -> None:
     emit_time(session, emit)
     validation = run.validation
     if validation.ended is None and (run.stop_requested or session.hooks.stop_requested):
-        emit(Message("the run ended early: the module set trainer.should_stop.", "info", session.state.step))
+        emit(Message(f"{ENDED_EARLY}: the module set trainer.should_stop.", "info", session.state.step))
     if validation.ended:
-        emit(Message(f"the run ended early: {validation.ended}.", "info", session.state.step))
+        emit(Message(f"{ENDED_EARLY}: {validation.ended}.", "info", session.state.step))
     if session.state.left_out:
         what = "1 update was" if session.state.left_out == 1 else f"{session.state.left_out} updates were"
         emit(Message(f"{what} left out for numbers that are not finite.", "warning", session.state.step))

@@ -49,6 +49,7 @@ from workbench.events.serialization import (
     to_line,
 )
 from workbench.events.training import (
+    ENDED_EARLY,
     Changed,
     Checksums,
     Logged,
@@ -68,6 +69,7 @@ from workbench.events.training import (
 
 __all__ = [
     "BY_LAYER",
+    "ENDED_EARLY",
     "LARGEST",
     "Annotated",
     "BenchEvent",

@@ -200,6 +200,10 @@ class StatusChanged:
     step: int = 0
 
 
+ENDED_EARLY = "the run ended early"
+"""How the message begins that says why a fit ended before its length: early stopping, or `trainer.should_stop`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """Something a person should read."""

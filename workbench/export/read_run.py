@@ -18,7 +18,7 @@ from workbench.engine.data.checksums import BATCHES
 from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
-from workbench.events import Changed, Checksums, Logged, Message, Resumed, RunStarted, StepsDone, Validated
+from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, Validated
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Hooks, Metrics
 from workbench.export.inputs.data import data_of, first_batch, layout_of
@@ -120,10 +120,7 @@ def _ended_at(run: Run, settings: Settings) -> int | None:
     if run.status != "stopped" and settings.max_time is None and not no_number:
         return None
     # Where a metric ended it before the clock did, it ends the script too, before this number does.
-    resumed = max((n for n, e in enumerate(run.outline) if isinstance(e, Resumed)), default=0)
-    own = run.outline[resumed:]
-    by_metric = any(isinstance(e, Message) and e.text.startswith("the run ended early") for e in own)
-    return int(run.step) + by_metric
+    return int(run.step) + bool(run.ended_early)
 
 
 def _in_a_check(run: Run) -> bool:

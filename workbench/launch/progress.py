@@ -13,6 +13,7 @@ from typing import Any
 from tqdm.std import tqdm
 
 from workbench.events import (
+    ENDED_EARLY,
     Changed,
     CurveEnded,
     CurvePoint,
@@ -132,7 +133,7 @@ class Progress:
             self._note_values(event.on_bar)
         elif isinstance(event, Validated):
             self._note_values(event.on_bar or event.metrics)
-        elif isinstance(event, Message) and event.level != "info":
+        elif isinstance(event, Message) and (event.level != "info" or event.text.startswith(ENDED_EARLY)):
             self._bar.write(printable(event.text, lines=True), file=sys.stderr)
 
     def _note_values(self, values: Mapping[str, float]) -> None:

@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import (
+    ENDED_EARLY,
     Changed,
     Event,
     Logged,
+    Message,
     Resumed,
     RunEnded,
     RunStarted,
@@ -197,6 +199,13 @@ class Run:
         return tuple(e for e in self.outline if isinstance(e, Changed))
 
     @property
+    def ended_early(self) -> str:
+        """Why early stopping, or the module, ended this fit before its length, in words; "": neither did."""
+        resumed = max((n for n, e in enumerate(self.outline) if isinstance(e, Resumed)), default=0)
+        texts = [e.text for e in self.outline[resumed:] if isinstance(e, Message) and e.text.startswith(ENDED_EARLY)]
+        return texts[-1].removeprefix(f"{ENDED_EARLY}: ").rstrip(".") if texts else ""
+
+    @property
     def epochs(self) -> int:
         """Epochs begun."""
         last = next((e for e in reversed(self.outline) if isinstance(e, StepsDone)), None)
@@ -298,10 +307,10 @@ class Run:
         return charts
 
     def to_csv(self, file: str | Path | IO[str]) -> None:
-        """The history as CSV, one row per update; a validation or an epoch is in the row of the update that follows
-        it.
+        """The history as CSV, one row per update. A validation after n updates is in the row of update n - 1, the last before it
+        and of the same epoch ("step" counts from 0), and so are an epoch's values.
 
-        After the last update it has a row of its own. An empty cell: no value. A name that was logged for updates,
+        Where that update was not recorded, it has a row of its own. An empty cell: no value. A name that was logged for updates,
         epochs and validations has three columns: `acc`, `acc (epoch)` and `acc (validation)`.
         """
         if isinstance(file, str | Path):
@@ -311,7 +320,10 @@ class Run:
         table.write_csv(file, self._whole, self._logged, self._validation)
 
     def to_pandas(self) -> DataFrame:
-        """The same table as a pandas data frame; NaN: no value."""
+        """The table of `to_csv` as a pandas data frame; NaN: no value.
+
+        A validation is in the row of the update before it: `df.groupby("epoch")["val_loss"].last()` has each epoch's own.
+        """
         return data_frame(table.joined(self._whole, self._logged, self._validation))
 
     def __eq__(self, other: object) -> bool:
@@ -346,7 +358,7 @@ class Run:
             return [*facts, ("time", duration(self.seconds)), ("record", "deleted")]
 
     def _recorded_facts(self) -> list[tuple[str, str]]:
-        facts: list[tuple[str, str]] = []
+        facts = [("ended early:", self.ended_early)] if self.ended_early else []
         if self.epochs:
             facts.append(("epochs", str(self.epochs)))
         known = self._metrics  # a value that is also there as `…_epoch` is written once

@@ -199,6 +199,8 @@ class Task(abc.ABC):
     """How many samples the current batch was made of, where its loader knows; None: count them in the batch."""
     dataloader_idx: int | None = None
     """While one of several sets of held-out data is read, its number, from 0; None: there is one set."""
+    loss_part_names: frozenset[str] = frozenset()
+    """The names of the parts of the loss, which training alone reports; the dry run shows them."""
     epoch_metrics: Mapping[str, Any] = MappingProxyType({})
     """By name, objects with `reset()`, `update(output, target)` and `compute()` that are computed over a check."""
     compiler: Callable[..., Any] | None = None

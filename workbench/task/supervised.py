@@ -125,7 +125,9 @@ class Supervised(Task):
             return result
         weight = reported_weight(result, "the loss")
         loss: Any = _loss_in(result)
-        found = {**loss_parts(result), "loss": loss}
+        parts = loss_parts(result)
+        self.loss_part_names = self.loss_part_names.union(parts)
+        found = {**parts, "loss": loss}
         if weight is not None:
             found["weight"] = weight
         if carries:

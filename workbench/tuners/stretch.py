@@ -141,10 +141,12 @@ def next_value(losses: dict[float, float]) -> float:
 
 
 def _val_loss(session: Session) -> float:
-    """The val_loss of the first validation batches; inf: there is none, or it is not finite."""
-    batches = session.data.first_val(HELD_OUT)
-    found = validate(session, batches, trial=True, aside=True).get("val_loss", math.inf) if session.data.validates else math.inf
-    return found if math.isfinite(found) else math.inf
+    """The val_loss of the first validation batches, of several sets the mean of theirs; inf: there is none, or it is not finite."""
+    if not session.data.validates:
+        return math.inf
+    found = validate(session, session.data.first_val(HELD_OUT), trial=True, aside=True)
+    losses = [found["val_loss"]] if "val_loss" in found else [loss for name, loss in found.items() if name.startswith("val_loss/")]
+    return sum(losses) / len(losses) if losses and all(map(math.isfinite, losses)) else math.inf
 
 
 def _loss_of(session: Session, opt: OptimizerHandle, windows: Sequence[Sequence[object]]) -> float:

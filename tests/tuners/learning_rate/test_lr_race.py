@@ -21,15 +21,17 @@ from tests.engine.problems import (
     twin_of,
     weights,
 )
+from tests.engine.resuming import settings_of, supervised
 from tests.ranks import on_ranks
 from tests.reference import loop
 from tests.tuners.learning_rate.test_ranks_lr_finder import sweep
+from workbench.engine.setup import open_session
 from workbench.events import RaceTrial
 from workbench.settings import SettingsError
 from workbench.task.errors import TaskError
 from workbench.tuners.learning_rate.lr_finder import LRRequest
 from workbench.tuners.learning_rate.lr_race import SPACING, conclusion
-from workbench.tuners.stretch import HELD_OUT, next_value
+from workbench.tuners.stretch import HELD_OUT, next_value, starting_loss
 from workbench.units import rate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -146,6 +148,16 @@ def test_short_epochs_need_validation_data_to_judge(tmp_path):
     assert "no val_loss to judge by (give val=)" in found.suggestions["race"].why
     raced = bench(plain_net(), labelled(80), tmp_path, val=labelled(40, seed=2)).find_lr(race=True).result()
     assert len(raced.race) == 4
+
+
+def test_several_validation_sets_judge_by_the_mean_of_their_losses():
+    sets = {"clean": labelled(24, seed=2), "shifted": labelled(40, seed=3)}
+    losses = []
+    for val in (sets["clean"], sets["shifted"], sets):
+        with open_session(supervised(plain_net(), val=val), settings_of()) as session:
+            losses.append(starting_loss(session, 1000)[0])
+    assert losses[0] != losses[1]
+    assert losses[2] == pytest.approx(sum(losses[:2]) / 2)
 
 
 def test_losses_that_are_nearly_nothing_decide_little():

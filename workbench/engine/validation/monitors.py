@@ -53,14 +53,19 @@ def refuse_unreported(task: Task, settings: Settings, schedules: Iterable[Schedu
         there = with_averages(names, effective)
         for monitor in monitors_of(effective, schedules):
             if monitor.name not in there:
-                raise missing(monitor, [*names, *sorted(there - set(names))])
+                raise missing(monitor, [*names, *sorted(there - set(names))], task)
 
 
-def missing(monitor: Monitor, there: Collection[str]) -> TaskError:
-    """The error for a metric that nothing reports."""
-    near = difflib.get_close_matches(monitor.name, there, n=1, cutoff=0.6)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return TaskError(
-        f"{monitor.who.format(monitor.name)}: there is no such metric.{hint} Those of this run are: "
-        f"{', '.join(there) or 'none'}. {monitor.instead}"
-    )
+def missing(monitor: Monitor, there: Collection[str], task: Task) -> TaskError:
+    """The error for a metric that no validation of this task reports."""
+    name = monitor.name
+    if name in task.loss_part_names:
+        why = (
+            f"only training reports it, as a part of the loss. Checkpoints and early stopping follow metrics of a validation: "
+            f"compute it there too, in metrics={{{name!r}: …}}, which gives 'val_{name}', or in validation_step."
+        )
+    else:
+        alike = [one for one in there if one.split("/")[0] == name.split("/")[0]]  # of several sets
+        near = difflib.get_close_matches(name, alike or there, n=1, cutoff=0.0 if alike else 0.6)
+        why = "there is no such metric." + (f" Did you mean {near[0]!r}?" if near else "")
+    return TaskError(f"{monitor.who.format(name)}: {why} Those of this run are: {', '.join(there) or 'none'}. {monitor.instead}")

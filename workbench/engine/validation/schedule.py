@@ -94,7 +94,7 @@ class ValidationSchedule:
         self._tried = with_averages([*metrics, "train_loss"], session.settings)
         for monitor in self._monitors:
             if monitor.name not in self._tried and (session.task.hooks is None or monitor.name.startswith("val")):
-                raise missing(monitor, [*metrics, "train_loss"])  # another name may be logged in training
+                raise missing(monitor, [*metrics, "train_loss"], session.task)  # another name may be logged in training
 
     def _look_for_monitors(self, there: Sequence[str], *, at_end: bool) -> None:
         """Find a monitor that should have a value by now and has none. The loop raises the error after a checkpoint.
@@ -104,7 +104,7 @@ class ValidationSchedule:
         for monitor in self._monitors:
             late = self._session.task.hooks is not None and not at_end and not monitor.name.startswith("val")
             if not late and not self._will_be_reported(there, monitor.name) and monitor.name not in there:
-                self.missing = missing(monitor, there)
+                self.missing = missing(monitor, there, self._session.task)
                 return
 
     def begin_epoch(self, *, resumed: bool = False) -> None:

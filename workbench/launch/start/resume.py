@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from workbench.engine.checkpoint.files import peek, read_state
-from workbench.events import Changed, Event, Message, Resumed, RunStarted
+from workbench.events import ENDED_EARLY, Changed, Event, Message, Resumed, RunStarted
 from workbench.launch.code_line import argument
 from workbench.runs import setting_text
 from workbench.runs.checkpoints import Checkpoint
@@ -196,5 +196,5 @@ def _same(name: str, one: Settings, other: Settings) -> bool:
 
 def _ended_early(events: Sequence[Event]) -> str:
     """The record's message that early stopping ended the run."""
-    said = [e.text for e in events if isinstance(e, Message) and e.text.startswith("the run ended early")]
+    said = [e.text for e in events if isinstance(e, Message) and e.text.startswith(ENDED_EARLY)]
     return said[-1] if said and "trainer.should_stop" not in said[-1] else ""

@@ -20,8 +20,11 @@ def write_csv(file: IO[str], history: Series, logged: Series, validation: Series
 
 
 def joined(history: Series, logged: Series, validation: Series) -> Series:
-    """An outer join on "step". A validation after `step` updates is in the row of update `step`: the same weights."""
-    tables = {"": history, " (epoch)": logged, " (validation)": validation}
+    """An outer join by update. A history's "step" is the number of an update, from 0; the other tables count updates taken.
+
+    What follows n updates is in the row of update n - 1, and of its epoch; before the first update, in a row -1.
+    """
+    tables = {"": history, " (epoch)": _by_update(logged), " (validation)": _by_update(validation)}
     steps = np.unique(np.concatenate([table["step"] for table in tables.values()]))
     out: Series = {"step": steps, "epoch": np.zeros_like(steps)}
     for table in reversed(tables.values()):  # where several have an epoch, the update's holds
@@ -35,6 +38,11 @@ def joined(history: Series, logged: Series, validation: Series) -> Series:
             out[column] = np.full(len(steps), np.nan, values.dtype)
             out[column][at] = values
     return out
+
+
+def _by_update(series: Series) -> Series:
+    """The series with the number of the last update in place of how many were taken."""
+    return {**series, "step": series["step"] - 1}
 
 
 def _cell(value: Any) -> str:

@@ -246,6 +246,7 @@ class LightningTask(Task):
             got = f"a dict with {sorted(output)}" if isinstance(output, Mapping) else f"{shown(output)}"
             raise TaskError(f"training_step returned {got}: it must return the loss, or a dict with 'loss'.")
         parts = {name: value for name, value in loss_parts(output).items() if not self._log.logs_in_training(name)}
+        self.loss_part_names = self.loss_part_names.union(parts)
         found: dict[str, Any] = {**parts, "loss": loss}
         weight = reported_weight(output, "training_step")
         if weight is not None:

@@ -199,16 +199,17 @@ def trust(
     died: Died | None = None,
     raced: Raced | None = None,
 ) -> tuple[str, ...]:
-    """What a person needs to judge `landmarks`, or the rate that a race chose: notes in plain words, the flags last.
+    """What a person needs to judge `landmarks`, or the rate that a race chose: notes in plain words, those that speak against it first.
     Arguments as there.
 
     There is no confidence interval: the spread of the landmarks does not predict how wrong they are.
     """
     found = _find(lrs, losses, beta, adaptive, schedule, num_training, died)
     facts = () if isinstance(found, str) else tuple(_facts(found, found.lr if raced is None else raced.lr))
-    return facts + doubts(
+    against = doubts(
         lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=num_training, died=died, raced=raced
     )
+    return against + facts
 
 
 def doubts(
