@@ -38,6 +38,38 @@ def test_a_constant_made_of_what_changed_moves_too() -> None:
     assert texts(split(*code).moves) == [*code[1:4]]
 
 
+CONFIG = "class CFG:\n    scale = 1.0\n    sizes = [1]"
+CHANGED = {
+    "an attribute of a class": (CONFIG, "CFG.scale = 5.0", "scale = CFG.scale"),
+    "by another name": (CONFIG, "cfg = CFG", "CFG.scale = 5.0", "scale = cfg.scale * 2"),
+    "by a method": (CONFIG, "CFG.sizes.append(2)", "scale = CFG.sizes[0]"),
+    "in a function": (CONFIG, "def apply(value):\n    CFG.scale = value", "apply(5.0)", "scale = CFG.scale"),
+    "as an argument": (CONFIG, "apply(CFG)", "scale = [CFG.scale]"),
+    "an object that was made before": ("cfg = load()", "def read():\n    return cfg", "cfg.scale = 5.0", "scale = cfg.scale"),
+    "an attribute of a module": ("torch.backends.x = 1", "scale = torch.backends.x"),
+    "of a module in a function": ("def apply():\n    torch.backends.x = 1", "apply()", "scale = torch.backends.x"),
+}
+
+
+@pytest.mark.parametrize("how", CHANGED)
+def test_what_reads_what_was_changed_stays_behind_it(how: str) -> None:
+    code = (*CHANGED[how], "model = make(scale)")
+    found = split(*code)
+    assert texts(found.moves)[-3:] == list(code[-3:])
+
+
+@pytest.mark.parametrize("late", ["class Net:\n    scale = CFG.scale", "def net(scale=CFG.scale):\n    pass"])
+def test_nothing_moves_behind_a_definition_that_takes_a_changed_value(late: str) -> None:
+    found = split(CONFIG, "CFG.scale = 5.0", late, "model = make()")
+    assert texts(found.moves) == ["model = make()"]
+
+
+def test_constants_that_hold_what_others_use_stay() -> None:
+    stays = ["def accuracy(x):\n    return x", "metrics = {'accuracy': accuracy}", "kind = torch.float32", "class Net(torch.nn.Module):\n    pass"]
+    found = split(stays[0], "torch.backends.x = 1", "torch.manual_seed(0)", "x = accuracy(torch.rand(3, dtype=torch.float32))", *stays[1:], "model = make(x)")
+    assert texts(found.stays) == stays
+
+
 def test_strings_over_several_lines_do_not_move_in() -> None:
     found = split('model = make("""a\n  b""")').function("build")
     assert found == 'def build():\n    """The model and the data of the run."""\n    model = make("""a\n  b""")\n    return model'

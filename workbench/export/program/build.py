@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from workbench.export.program import names
 from workbench.export.program.lines import indented
+from workbench.export.source.calls import CHANGING
 from workbench.export.source.layout import Block, join, string_lines
 from workbench.export.source.uses import Uses, uses
 
@@ -82,6 +83,56 @@ class _Statement:
     def binds(self) -> set[str]:
         return {name for use in self.uses for part in (use.binds, use.deletes, use.written_late) for name in part}
 
+    @cached_property
+    def parts(self) -> list[ast.AST]:
+        return [part for node in self.nodes for part in ast.walk(node)]
+
+    @cached_property
+    def stores(self) -> set[str]:
+        """The paths in imports that it, or a call of it, may change: "torch.backends.cudnn.benchmark"."""
+        found = {self._path(p) for p in self.parts if isinstance(p, (ast.Attribute, ast.Subscript)) and not isinstance(p.ctx, ast.Load)}
+        alone = {id(p.value) for p in self.parts if isinstance(p, ast.Expr)}
+        for call in (p for p in self.parts if isinstance(p, ast.Call)):
+            found |= {self._path(value) for value in [*call.args, *(k.value for k in call.keywords)] if isinstance(value, ast.Name)}
+            if isinstance(call.func, ast.Attribute):
+                votes = [not isinstance(call.func.value, ast.Name), id(call) in alone, call.func.attr in CHANGING]
+                found |= {self._path(call.func.value)} if sum(votes) > 1 else set()  # not torch.manual_seed(0)
+        return found - {""}
+
+    @cached_property
+    def looks(self) -> set[str]:
+        """The names, and the paths in imports, whose attributes, items or value it reads at once, rather than hold the object."""
+        return {name for node in self.nodes if not isinstance(node, _IMPORTS) for name in self._looked(node)}
+
+    def _looked(self, node: ast.AST, holds: bool = True) -> Iterator[str]:
+        parts: list[ast.AST | None] = list(ast.iter_child_nodes(node))
+        if isinstance(node, (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef)):
+            parts = [*node.args.defaults, *node.args.kw_defaults, *getattr(node, "decorator_list", [])]
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            parts = [node.value]
+        elif isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+            path = self._path(node) or (node.id if isinstance(node, ast.Name) else "")
+            if path:
+                yield from () if holds and isinstance(node, ast.Name) else [path]
+                parts = [inner.slice for inner in ast.walk(node) if isinstance(inner, ast.Subscript)]
+            holds = False
+        elif isinstance(node, ast.Call):
+            holds = self.cheap(node) and ast.unparse(node.func).endswith("partial")
+            parts = [node.func, *node.args, *node.keywords] if not holds else [*node.args, *node.keywords]
+        elif not isinstance(node, (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.keyword, ast.ClassDef)):
+            holds = False
+        for part in parts:
+            if part is not None:
+                yield from self._looked(part, holds)
+
+    def _path(self, node: ast.expr) -> str:
+        """The dotted path of an imported object, up to its first item; "" for others."""
+        rest: list[str] = []
+        while isinstance(node, (ast.Attribute, ast.Subscript)):
+            rest = [node.attr, *rest] if isinstance(node, ast.Attribute) else []
+            node = node.value
+        return ".".join([self.imported[node.id], *rest]) if isinstance(node, ast.Name) and node.id in self.imported else ""
+
     @property
     def imports(self) -> bool:
         return any(isinstance(node, _IMPORTS) for node in self.nodes)
@@ -136,8 +187,7 @@ class _Statement:
     @property
     def movable(self) -> bool:
         """Whether it can stand in a function."""
-        parts = [part for node in self.nodes for part in ast.walk(node)]
-        return not self.imports and not any(isinstance(part, (*_DEFINES, *_IMPORTS)) for part in parts)
+        return not any(isinstance(part, (*_DEFINES, *_IMPORTS)) for part in self.parts)
 
 
 def built(blocks: Sequence[Block], ours: str, imported: Mapping[str, str], main: str = "main") -> Built:
@@ -151,8 +201,9 @@ def built(blocks: Sequence[Block], ours: str, imported: Mapping[str, str], main:
     elsewhere = {name for node in nodes if node is not whole for name in uses(node).eager | uses(node).late}
     bound = names.bound_in(whole)
     if not any(statement.reads & _LOOKS_AROUND for statement in statements):
+        changes = _Changes(statements)
         for first in range(len(statements)):
-            moves = _moving(statements, first, elsewhere | imported.keys())
+            moves = _moving(statements, changes, first, elsewhere | imported.keys())
             returned = [name for name in names.ordered(whole) if name in {n for s in moves for n in s.binds} - bound]
             if moves and returned and not _unused(moves, returned):
                 stays = [statement for statement in statements if statement not in moves]
@@ -164,41 +215,71 @@ def _takes_time(statements: list[_Statement]) -> bool:
     return not all(s.defines or s.constant or s.imports for s in statements)
 
 
-def _moving(statements: list[_Statement], first: int, elsewhere: set[str]) -> list[_Statement]:
+def _moving(statements: list[_Statement], changes: _Changes, first: int, elsewhere: set[str]) -> list[_Statement]:
     """The statements that move where none before the one of number `first` does; empty where that would change something."""
     moves = [s for s in statements[first:] if not (s.defines or s.constant)]
-    containers = _containers(statements)
-    called = {name for s in statements if s.defines for name in s.reads} & containers
     while True:
         made = {name for s in moves for name in s.binds}
-        more, changed = [], set(called)
+        more, late, changed = [], [], set(changes.called)
         for s in statements[first:]:  # a constant made of what may have changed before is none
             if s in moves:
-                changed |= s.reads & containers
-            elif s.constant and ((s.reads | s.binds) & made or s.reads & changed):
+                changed |= changes.by[s]
+            elif s.constant and ((s.reads | s.binds) & made or changes.differs(s, changed)):
                 more.append(s)
+            elif changes.differs(s, changed):
+                late.append(s)
         if not more:
             break
         moves = [s for s in statements if s in moves or s in more]
     stays = [s for s in statements if s not in moves]
-    late = statements[statements.index(moves[0]) :] if moves else []
+    after = statements[statements.index(moves[0]) :] if moves else []
     fits = (
         all(s.movable for s in moves)
-        and not any(s.imports for s in late)
+        and not late
+        and not any(s.imports for s in after)
         and not made & elsewhere
         and not any((s.reads | s.binds) & made for s in stays)
     )
     return moves if fits else []
 
 
-def _containers(statements: list[_Statement]) -> set[str]:
-    """The names of constants that can be changed in place."""
-    found: set[str] = set()
-    for s in statements:
-        parts = [part for node in s.nodes for part in ast.walk(node)]
-        if s.constant and (s.reads & found or any(isinstance(part, (ast.List, ast.Dict, ast.Set, ast.Call)) for part in parts)):
-            found |= s.binds
-    return found
+class _Changes:
+    """What statements may change in place, as names of the user's and dotted paths of imports."""
+
+    def __init__(self, statements: list[_Statement]) -> None:
+        self.makers: dict[str, list[_Statement]] = {}
+        for s in statements:
+            for name in s.binds:
+                self.makers.setdefault(name, []).append(s)
+        containers: set[str] = set()
+        changeable = {name for s in statements if not s.constant for name in s.binds}
+        for s in statements:
+            if s.constant and (s.reads & containers or any(isinstance(p, (ast.List, ast.Dict, ast.Set, ast.Call)) for p in s.parts)):
+                containers |= s.binds
+            if s.constant and (s.binds & containers or s.reads & changeable):
+                changeable |= s.binds
+        self.called = {name for s in statements if s.defines for name in s.reads} & containers
+        self.by = {s: self._by(s, changeable) for s in statements}
+        """What each may change, with the functions that it may call."""
+        self._looks = {s: self._reached(s.looks) for s in statements}
+
+    def _reached(self, names: set[str]) -> set[str]:
+        """These names, and all that what they stand for is made of or reads."""
+        found, left = set(), list(names)
+        while left:
+            name = left.pop()
+            if name not in found:
+                found.add(name)
+                left += [read for s in self.makers.get(name, ()) for read in s.reads]
+        return found
+
+    def _by(self, s: _Statement, changeable: set[str]) -> set[str]:
+        reached = self._reached(s.reads)
+        return reached & changeable | s.stores | {path for name in reached for maker in self.makers.get(name, ()) for path in maker.stores}
+
+    def differs(self, s: _Statement, changed: set[str]) -> bool:
+        """Whether a constant or a definition takes a value at once from what has changed."""
+        return any(f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.") for a in self._looks[s] for b in changed)
 
 
 def _unused(moves: list[_Statement], returned: list[str]) -> bool:
