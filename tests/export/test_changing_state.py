@@ -19,6 +19,26 @@ CHANGES = {
     "global count\ncount = count + 1": "changes count",
     "counts[0] += 1": "counts[0]",
     "return torch.rand(3, generator=noise)": "draws from noise",
+    "return torch.rand(3, generator=typed)": "draws from typed",
+    "counts[0] = counts[0] + 1": "changes counts[0]",
+    "history.append(x)": "changes history",
+    "return x + next(numbers)": "numbers",
+    "return [a for a, _ in zip(x, numbers)]": "draws from numbers",
+    "Net.steps = Net.steps + 1": "changes Net.steps",
+    "type(self).steps += 1": "self.steps",
+    "if x.sum() > 0:\n    self.body.training = False": "self.body",
+    "self.read = x": "self.read",  # by a method that may come before
+}
+GENERATORS = {
+    "class Net:\n    rng = np.random.default_rng(0)": "Net has a generator of its own (rng)",
+    "class Net:\n    rng: object = np.random.default_rng(0)": "Net has a generator of its own (rng)",
+    "def noisy(x, rng=np.random.default_rng(0)):\n    return x": "noisy has a generator of its own",
+    "def noisy(x, *, rng=random.Random(0)):\n    return x": "noisy has a generator of its own",
+}
+EPOCHS = {
+    "if self.current_epoch == 3:\n    self.alpha = 1.0": True,
+    "self.alpha = 1.0": True,  # another value than it began with
+    "self.alpha = 0.5": False,
 }
 SAFE = [
     "self.features = self.body(x)\nreturn self.features",  # set at once, before it is read
@@ -26,6 +46,9 @@ SAFE = [
     "self.running = x  # registered",
     "self.outputs.append(x)  # emptied after each epoch",
     "x = x + 1\ncounts = {}\ncounts['a'] = 1",
+    "self.body.weight.requires_grad = True",
+    "self.hidden = x",  # read after a call that sets it
+    "os.environ['A'] = 'b'\nsizes = []\nsizes.append(1)",
 ]
 
 
@@ -33,9 +56,21 @@ def net(body: str) -> str:
     return f"""\
 import torch
 noise = torch.Generator().manual_seed(0)
-count, counts = 0, [0]
+count, counts, history = 0, [0], []
+typed: torch.Generator = torch.Generator()
+numbers = itertools.count()
+KINDS = {{}}
 
 
+def register(name):
+    def decorate(kind):
+        KINDS[name] = kind
+        return kind
+
+    return decorate
+
+
+@register("net")
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -45,6 +80,13 @@ class Net(torch.nn.Module):
     def forward(self, x):
 {indent(body, " " * 8)}
 
+    def extra(self, x):
+        return x + self.read
+
+    def training_step(self, x):
+        y = self(x)
+        return y + self.hidden
+
     def on_validation_epoch_end(self):
         self.outputs.clear()
 """
@@ -53,6 +95,18 @@ class Net(torch.nn.Module):
 @pytest.mark.parametrize("body", CHANGES)
 def test_found(body: str) -> None:
     assert any(CHANGES[body] in clause for clause in changing_state(net(body)))
+
+
+@pytest.mark.parametrize("code", GENERATORS)
+def test_generators_are_found(code: str) -> None:
+    assert GENERATORS[code] in "".join(changing_state(code))
+
+
+@pytest.mark.parametrize("body", EPOCHS)
+def test_only_what_an_epoch_sets_to_its_first_value_is_emptied(body: str) -> None:
+    hook = f"\n    def on_train_epoch_end(self):\n{indent(body, ' ' * 8)}\n"
+    code = net("self.alpha = self.alpha * 2").replace("self.calls, self.outputs = 0, []", "self.alpha, self.outputs = 0.5, []")
+    assert any("self.alpha" in clause for clause in changing_state(code + hook)) == EPOCHS[body]
 
 
 @pytest.mark.parametrize("body", SAFE)

@@ -11,55 +11,97 @@ _BEGINS = {
 }  # fmt: skip
 """Methods that a resumed script calls again."""
 _GROWS = {"append", "appendleft", "extend", "add", "insert", "pop", "popleft", "remove", "discard", "setdefault"}
-_GENERATORS = {"default_rng", "RandomState", "Generator", "Random", "cycle"}
-_KEPT = {"weight", "bias", "data", "grad", "requires_grad", "training"}
-"""Attributes of modules and parameters, which checkpoints have or which do not matter."""
+_GENERATORS = {"default_rng", "RandomState", "Generator", "Random", "cycle", "iter"}
+_KEPT = {"weight", "bias", "data", "grad", "requires_grad", "param_groups"}
+"""Attributes of modules, parameters and optimizers, which checkpoints have or which do not matter."""
+_LATER = {"on_before_backward", "on_after_backward", "on_before_optimizer_step"}
+"""Hooks after a step, as those are whose names end in `_batch_end` or `_epoch_end`."""
 
 
 def changing_state(code: str) -> Iterator[str]:
     """One clause for each: what changes, and where. Attributes that are set before they are read, or emptied at an epoch's end, are none."""
     tree = ast.parse(code)
+    nodes = list(ast.walk(tree))
     made = {name for node in tree.body for name in _generators(node)}
-    for node in ast.walk(tree):
+    known = {name for node in nodes for name in _bound(node)}
+    once = {id(part) for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef)) for part in _decorating(node, nodes)}
+    for node in nodes:
         if isinstance(node, ast.ClassDef):
             yield from _of_class(node)
-        elif isinstance(node, (ast.FunctionDef, ast.Lambda)):
+        elif isinstance(node, (ast.FunctionDef, ast.Lambda)) and id(node) not in once:
             name = node.name if isinstance(node, ast.FunctionDef) else "a lambda"
-            yield from _of_function(node, name, made)
+            yield from _of_function(node, name, made, known)
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """The name that a node binds, but for imports."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        yield node.name
+
+
+def _decorating(node: ast.FunctionDef | ast.ClassDef, nodes: list[ast.AST]) -> Iterator[ast.AST]:
+    """The functions that decorate a definition: they run once, when it is made."""
+    for decorator in node.decorator_list:
+        called = isinstance(decorator, ast.Call)
+        name = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        for part in nodes:
+            if isinstance(part, ast.FunctionDef) and part.name == name:
+                yield from [part, *(part.body if called else [])]
 
 
 def _generators(node: ast.AST) -> Iterator[str]:
     """The names that a statement binds to a source of random numbers, or of items one by one."""
-    if isinstance(node, ast.Assign) and _makes_generator(node.value):
-        yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+    if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _makes_generator(node.value):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
 def _makes_generator(value: ast.expr) -> bool:
-    """Whether `value` is such a call, also one seeded in the same breath: `torch.Generator().manual_seed(0)`."""
-    while isinstance(value, ast.Call):
-        name = value.func.attr if isinstance(value.func, ast.Attribute) else getattr(value.func, "id", "")
-        if name in _GENERATORS or name == "iter":
-            return True
-        if not isinstance(value.func, ast.Attribute):
-            return False
-        value = value.func.value
+    """Whether `value` is such a call, also one that is seeded at once: `torch.Generator().manual_seed(0)`."""
+    match value:
+        case ast.Call(func=ast.Attribute(attr="manual_seed", value=inner)):
+            return _makes_generator(inner)
+        case ast.Call(func=ast.Name(id=name)):
+            return name in _GENERATORS or name == "count"
+        case ast.Call(func=ast.Attribute(attr=name) as func):
+            return name in _GENERATORS or ast.unparse(func) == "itertools.count"
     return False
 
 
-def _of_function(node: ast.FunctionDef | ast.Lambda, name: str, generators: set[str]) -> Iterator[str]:
-    """What a function changes outside of itself."""
-    local = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
-    local |= {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+def _of_function(node: ast.FunctionDef | ast.Lambda, name: str, generators: set[str], known: set[str]) -> Iterator[str]:
+    """What a function changes outside of itself. known: all names that the code binds."""
+    local = {bound for part in ast.walk(node) if part is not node for bound in _bound(part)}
     outer = {n for part in ast.walk(node) if isinstance(part, (ast.Global, ast.Nonlocal)) for n in part.names}
+    for default in [*node.args.defaults, *node.args.kw_defaults]:
+        if default is not None and _makes_generator(default):
+            yield f"{name} has a generator of its own ({ast.unparse(default)})"
     for part in ast.walk(node):
         if isinstance(part, ast.Name) and part.id in generators - local and isinstance(part.ctx, ast.Load):
             yield f"{name} draws from {part.id}, which moves on"
         elif isinstance(part, ast.Name) and part.id in outer and isinstance(part.ctx, ast.Store):
             yield f"{name} changes {part.id}"
-        elif isinstance(part, ast.AugAssign) and isinstance(part.target, (ast.Subscript, ast.Attribute)):
-            root = _root(part.target)
-            if root is not None and root not in local:
-                yield f"{name} changes {ast.unparse(part.target)}"
+        for target in _touched(part):
+            kept = any(isinstance(inner, ast.Attribute) and inner.attr in _KEPT for inner in ast.walk(target))
+            if not kept and _root(target) in known - (local - outer):
+                yield f"{name} changes {ast.unparse(target)}"
+
+
+def _touched(part: ast.AST) -> list[ast.expr]:
+    """What a node sets, makes longer or shorter, or takes the next item of."""
+    match part:
+        case ast.Assign(targets=targets):
+            return [item for target in targets for item in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])]
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            return [target]
+        case ast.Call(func=ast.Attribute(attr=attr, value=value)) if attr in _GROWS:
+            return [value]
+        case ast.Call(func=ast.Name(id="next"), args=[first, *_]):
+            return [first]
+    return []
 
 
 def _root(node: ast.expr) -> str | None:
@@ -73,20 +115,25 @@ def _of_class(node: ast.ClassDef) -> Iterator[str]:
     if any("Scheduler" in base or base.endswith("LR") for base in map(ast.unparse, node.bases)):
         return  # its state_dict has all attributes
     methods = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.args.args]
-    emptied = {name for method in methods if "_epoch_" in method.name for name in _emptied(method)}
+    first: list[ast.ClassDef | ast.FunctionDef] = [node, *(method for method in methods if method.name in _BEGINS)]
+    begun = {name: value for part in first for name, value in _begun(part)}
+    emptied = {name for method in methods if "_epoch_" in method.name for name in _emptied(method, begun)}
     registered = {
         part.args[0].value
         for part in ast.walk(node)
         if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in ("register_buffer", "register_parameter")
         and part.args and isinstance(part.args[0], ast.Constant)
     }  # fmt: skip
+    for statement in node.body:
+        for name in _generators(statement):
+            yield f"{node.name} has a generator of its own ({name})"
     for method in methods:
         for part in ast.walk(method):
             if isinstance(part, ast.Assign) and _makes_generator(part.value) and _attribute(part.targets[0], method):
                 yield f"{node.name} has a generator of its own ({ast.unparse(part.targets[0])})"
         if method.name in _BEGINS or method.name.startswith("configure_"):
             continue
-        for name in _changed(method):
+        for name in _changed(method, methods):
             if name not in emptied | registered | _KEPT:
                 yield f"{node.name}.{method.name} changes self.{name}"
 
@@ -100,39 +147,62 @@ def _attribute(node: ast.expr, method: ast.FunctionDef) -> str | None:
                 return None
             found = node.attr
         node = node.value
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "type" and node.args:
+        node = node.args[0]
     return found if isinstance(node, ast.Name) and node.id == method.args.args[0].arg else None
 
 
-def _emptied(method: ast.FunctionDef) -> Iterator[str]:
-    """The attributes that a method empties or sets to a constant."""
-    for part in ast.walk(method):
+def _begun(node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
+    """The first values of attributes, as text: what a class's body binds, or a method sets."""
+    for part in node.body if isinstance(node, ast.ClassDef) else ast.walk(node):
+        if isinstance(part, (ast.Assign, ast.AnnAssign)) and part.value is not None:
+            values = part.value.elts if isinstance(part.value, ast.Tuple) else []
+            targets = _touched(part)
+            for target, value in zip(targets, values if len(values) == len(targets) else [part.value] * len(targets), strict=True):
+                name = target.id if isinstance(target, ast.Name) else target.attr if isinstance(target, ast.Attribute) else ""
+                yield name, ast.unparse(value)
+
+
+def _emptied(method: ast.FunctionDef, begun: dict[str, str]) -> Iterator[str]:
+    """The attributes that a method of an epoch empties or sets to a constant, on no condition; at its end only to their first value."""
+    for part in method.body:
         if isinstance(part, ast.Assign) and not any(isinstance(inner, (ast.Attribute, ast.Name)) for inner in ast.walk(part.value)):
-            yield from (name for target in part.targets if (name := _attribute(target, method)))
-        elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in ("clear", "reset"):
-            yield from filter(None, [_attribute(part.func.value, method)])
+            for target in part.targets:
+                name = _attribute(target, method)
+                if name and (method.name.endswith("start") or begun.get(name) == ast.unparse(part.value)):
+                    yield name
+            continue
+        match part:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="clear" | "reset", value=value))):
+                yield from filter(None, [_attribute(value, method)])
 
 
-def _changed(method: ast.FunctionDef) -> Iterator[str]:
-    """The attributes that a method changes, but for those that it sets whole, at once, before it reads them."""
+def _changed(method: ast.FunctionDef, methods: list[ast.FunctionDef]) -> Iterator[str]:
+    """The attributes that a method changes, but for those that it sets whole, at once, before any method reads them."""
     fresh: set[str] = set()
-    for statement in method.body:
+    for number, statement in enumerate(method.body):
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Attribute):
             name = _attribute(statement.targets[0], method)
-            before = [part for earlier in method.body[: method.body.index(statement)] for part in ast.walk(earlier)]
+            before = [part for earlier in method.body[:number] for part in ast.walk(earlier)]
             read = {part.attr for part in [*before, *ast.walk(statement.value)] if isinstance(part, ast.Attribute)}
-            if name is not None and name not in read:
+            if name is not None and name not in read and not any(_reads_before(other, name, method) for other in methods):
                 fresh.add(name)
     for part in ast.walk(method):
-        targets: list[ast.expr] = []
-        if isinstance(part, ast.Assign):
-            targets = [item for target in part.targets for item in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])]
-        elif isinstance(part, (ast.AugAssign, ast.AnnAssign)):
-            targets = [part.target]
-        elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in _GROWS:
-            targets = [part.func.value]
-        elif isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id == "next" and part.args:
-            targets = [part.args[0]]
-        for target in targets:
+        for target in _touched(part):
             name = _attribute(target, method)
             if name is not None and name not in fresh:
                 yield name
+
+
+def _reads_before(other: ast.FunctionDef, name: str, setter: ast.FunctionDef) -> bool:
+    """Whether another method may read an attribute before `setter` has set it in this update."""
+    later = other.name in _LATER or other.name.endswith(("_batch_end", "_epoch_end"))
+    if other is setter or other.name in _BEGINS or other.name.startswith("configure_") or later:
+        return False
+    call = f"{other.args.args[0].arg}({{}}" if setter.name == "forward" else f"{other.args.args[0].arg}.{setter.name}({{}}"
+    for statement in other.body:
+        if any(isinstance(part, ast.Attribute) and part.attr == name and isinstance(part.ctx, ast.Load) for part in ast.walk(statement)):
+            return True
+        if not isinstance(statement, (ast.If, ast.For, ast.While, ast.Try)) and call.format("") in ast.unparse(statement):
+            return False
+    return False
