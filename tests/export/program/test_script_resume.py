@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
+import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +21,15 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 PAIR = "model, train=(x, y), val=(x[:40], y[:40]), loss=F.cross_entropy, lr=0.1, max_epochs=4"
 MODULE = """
 class Own(Net):
+    def __init__(self):
+        super().__init__()
+        self.head.requires_grad_(False)
+
+    def on_train_epoch_start(self):
+        if self.trainer.current_epoch == 1:
+            for p in self.head.parameters():
+                p.requires_grad = True
+
     def training_step(self, batch, batch_idx):
         self.log("train_loss", loss := F.cross_entropy(self(batch[0]), batch[1]))
         return loss
@@ -28,7 +42,7 @@ class Own(Net):
         return [optimizer], [{"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0), "monitor": "val_loss", "frequency": 2}]
 
 
-class Adversaries(Own):
+class Adversaries(Net):
     automatic_optimization = False
 
     def training_step(self, batch, batch_idx):
@@ -44,7 +58,7 @@ class Adversaries(Own):
         return torch.optim.Adam([*self.body.parameters(), *self.norm.parameters()], lr=0.01), torch.optim.SGD(self.head.parameters(), lr=0.01)
 
 
-class Turns(Own):
+class Turns(Net):
     def training_step(self, batch, batch_idx, optimizer_idx):
         return F.cross_entropy(self(batch[0]), batch[1])
 
@@ -104,6 +118,64 @@ def test_two_processes_continue(runner: Runner, tmp_path: Path) -> None:
     bench.close()
     whole, resumed = runner.run_two(script), runner.run_resumed(script, "step == 6", processes=2)
     assert equal(whole, resumed)
+
+
+LENGTHS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "the rate of a script without a schedule": ("", {"lr": 0.5}, "lr is 0.5, and .* was trained with 0.1: resume with --lr 0.1"),
+    "longer without a schedule": ("", {"max_epochs": 9}, ""),
+    "one cycle": (", lr_schedule='one_cycle'", {"max_epochs": 9}, "max_epochs is 9, and .* was trained with 1: resume with --max_epochs 1"),
+    "the user's": (", scheduler=lambda o, updates: torch.optim.lr_scheduler.CosineAnnealingLR(o, updates)", {"max_epochs": 9}, "max_epochs is 9"),
+}
+
+
+@pytest.mark.parametrize("case", LENGTHS)
+def test_resumed_with_other_options(case: str, tmp_path: Path) -> None:
+    given, options, match = LENGTHS[case]
+    script = exported(tmp_path, PAIR.replace("=4", "=1") + given)
+    script.gather_object = list
+    process: Any = SimpleNamespace(device=torch.device("cpu"), num_processes=1, process_index=0, is_main_process=True)
+    path, model, before = tmp_path / "checkpoint.pt", torch.nn.Linear(1, 1), dataclasses.asdict(script.Config())
+    script.save_checkpoint(process, path, before, [model], [], 3)
+    model.requires_grad_(False)
+    with pytest.raises(SystemExit, match=match) if match else nullcontext():
+        script.load_checkpoint(process, path, {**before, **options}, [model], [])
+    assert model.weight.requires_grad == (not match)
+
+
+def test_resume_without_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    script = exported(tmp_path, PAIR.replace("=4", "=1"))
+    for options in (["--resume", str(tmp_path / "nothing.pt")], ["--output", str(tmp_path / "nothing"), "--resume"]):
+        monkeypatch.setattr("sys.argv", ["train.py", *options])
+        with pytest.raises(SystemExit):
+            script.parse()
+        assert f"there is no {tmp_path / 'nothing'}" in capsys.readouterr().err
+
+
+def test_into_another_folder_without_a_better_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    worse = ", optimizer=lambda p, lr: torch.optim.SGD(p, lr=lr, maximize=True)"
+    script = exported(tmp_path, PAIR.replace("=4", "=1") + worse)
+    script.main(script.Config(), tmp_path / "one")
+    script.main(script.Config(max_epochs=2), tmp_path / "other", None, tmp_path / "one" / "checkpoint.pt")
+    first, second = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Saved"))
+    assert first == f"Saved {tmp_path / 'one' / 'last.pt'} and {tmp_path / 'one' / 'best.pt'}"
+    assert second == f"Saved {tmp_path / 'other' / 'last.pt'}"
+
+
+def exported(folder: Path, arguments: str) -> Any:
+    """The script of a run, as a module."""
+    bench = make_bench(folder, arguments)
+    bench.fit().result()
+    spec = importlib.util.spec_from_file_location("train", bench.export(folder / "train.py"))
+    bench.close()
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["train"] = module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules["train"]
+    return module
 
 
 def equal(some: Outcome, other: Outcome) -> bool:

@@ -104,7 +104,9 @@ class Schedule:
     strict: bool = True
     """Whether a metric that nothing reports is an error."""
     restores: bool = True
-    """Whether its state can be written to a checkpoint."""
+    """Whether a checkpoint can hold its state: plain data, which torch.load(weights_only=True) reads."""
+    has_length: bool = False
+    """Whether it is made for a number of steps, which its state keeps."""
 
 
 @dataclasses.dataclass(frozen=True)

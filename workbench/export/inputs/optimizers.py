@@ -99,11 +99,18 @@ def _inside(entry: Any) -> str:
 
 def _schedule(place: str, made: protocol.Schedule) -> Schedule:
     cycle = made.scheduler.total_steps if isinstance(made.scheduler, OneCycleLR) else None
-    return Schedule(place, made.interval, made.frequency, made.monitor, cycle, made.by_batches, made.strict, _restores(made.scheduler))
+    restores, has_length = _restores(made.scheduler), _has_length(made.scheduler)
+    return Schedule(place, made.interval, made.frequency, made.monitor, cycle, made.by_batches, made.strict, restores, has_length)
+
+
+def _has_length(scheduler: Any) -> bool:
+    """Whether it, or one of those that it joins, is made for a number of steps, which its state keeps."""
+    own = any(hasattr(scheduler, name) for name in ("total_steps", "T_max"))
+    return own or any(map(_has_length, getattr(scheduler, "_schedulers", ())))
 
 
 def _restores(scheduler: Any) -> bool:
-    """Whether its state can be written, and read again without code of a stranger (`weights_only`)."""
+    """Whether its state can be written, and read again as plain data (`weights_only`)."""
     file = io.BytesIO()
     try:
         torch.save(scheduler.state_dict(), file)

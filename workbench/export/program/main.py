@@ -302,12 +302,15 @@ def save() -> str:
 
 
 def _end(r: ScriptSpec) -> list[str]:
-    files = "{output / 'last.pt'}" + (" and {output / 'best.pt'}" if r.best else "")
+    # A script that is resumed into another folder may find no better weights.
+    best_too = r.best and not resume.refusal(r)
+    files = "{' and '.join(saved)}" if best_too else "{output / 'last.pt'}" + (" and {output / 'best.pt'}" if r.best else "")
     return [
         *weight_averaging.handed_over(r),
         *(["optimizer.eval()"] if r.schedule_free else []),
         *hooks.called(r, "on_fit_end"),
         best.saved(r, "last"),
+        *(['saved = [str(path) for path in (output / "last.pt", output / "best.pt") if path.exists()]'] if best_too else []),
         f'accelerator.print(f"Saved {files}")',
         *r.teardown,
         "accelerator.end_training()" if r.single_process_reason else "accelerator.wait_for_everyone()",

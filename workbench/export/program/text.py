@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from textwrap import dedent
 
 from workbench.export.errors import ExportError
-from workbench.export.inputs.collect import GIVEN, quoted
+from workbench.export.inputs.collect import GIVEN
 from workbench.export.program import (
     accumulation,
     build,
@@ -366,9 +366,7 @@ def _parse(r: ScriptSpec) -> str:
         if __name__ == "__main__":
             main(*parse())""")
     why, inner = resume.refusal(r), "\n    "
-    refused = ["if resume:", f"    parser.error({quoted(f'--resume is not possible: {why}.')})"]
-    chosen = ['if resume == "":', '    resume = output / "checkpoint.pt"']
-    for mark, lines in {"@option": resume.option(r), "@resume": refused if why else chosen, "@given": [] if why else [", resume"]}.items():
+    for mark, lines in {"@option": resume.option(r), "@resume": resume.chosen(r), "@given": [] if why else [", resume"]}.items():
         whole = whole.replace(mark, inner.join(lines))
     # A DistributedDataParallel that is the last to hold the group waits, when it goes, for a thread that waits for it.
     ended = [

@@ -1,7 +1,7 @@
 """Writes the checkpoint of a script after each epoch, and `--resume`, which continues from it to the last bit.
 
-One file and torch's own `state_dict`s, not accelerate's `save_state`: that has no generator of a loader, goes on without
-a word where random states cannot be restored, and writes a folder, which cannot replace the former one in one step.
+One file and torch's own `state_dict`s, not accelerate's `save_state`: that has no generator of a loader, continues silently
+where random states cannot be restored, and writes a folder, which cannot replace the former one in one step.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from textwrap import dedent
 
 from workbench.export.inputs.changing_state import changing_state
+from workbench.export.inputs.collect import quoted
 from workbench.export.program import checksums
 from workbench.export.program.lightning import trainer
 from workbench.export.program.lines import indented
+from workbench.export.program.optim.schedule import takes_updates
 from workbench.export.program.update import counts_taken, counts_turns, schedulers
 from workbench.export.program.validation import validation_schedule
 from workbench.export.script_spec import ScriptSpec
@@ -41,14 +43,16 @@ def functions(r: ScriptSpec) -> str:
     if refusal(r):
         return ""
     return dedent('''\
-        def save_checkpoint(accelerator, path, stateful, generators, progress):
+        def save_checkpoint(accelerator, path, settings, stateful, generators, progress):
             """All that the rest of the run depends on, for --resume."""
             device = torch.get_device_module(accelerator.device)
             on_device = device.get_rng_state() if hasattr(device, "get_rng_state") else None
             name, keys, *rest = np.random.get_state()
             numbers = random.getstate(), (name, keys.tolist(), *rest), torch.get_rng_state(), on_device
             state = {
+                "settings": settings,
                 "stateful": [part.state_dict() for part in stateful],
+                "trained": [p.requires_grad for p in stateful[0].parameters()],
                 "generators": [generator.get_state() for generator in generators],
                 "random": gather_object([numbers]),  # one from each process
                 "progress": progress,
@@ -56,14 +60,19 @@ def functions(r: ScriptSpec) -> str:
             save(accelerator, state, path)
 
 
-        def load_checkpoint(accelerator, path, stateful, generators):
+        def load_checkpoint(accelerator, path, settings, stateful, generators):
             """Restore what `save_checkpoint` wrote; returns the progress."""
             places = {"cuda:0": str(accelerator.device)}  # the first process wrote it
             state = torch.load(path, map_location=places, weights_only=True)
             if len(state["random"]) != accelerator.num_processes:
                 raise SystemExit(f"{path} was written by {len(state['random'])} processes: resume with as many.")
+            for name, value in state["settings"].items():
+                if settings[name] != value@free:
+                    raise SystemExit(f"{name} is {settings[name]}, and {path} was trained with {value}: resume with --{name} {value}.")
             for part, value in zip(stateful, state["stateful"]):
                 part.load_state_dict(value)
+            for parameter, value in zip(stateful[0].parameters(), state["trained"]):
+                parameter.requires_grad_(value)
             for generator, value in zip(generators, state["generators"]):
                 generator.set_state(value)
             python, numpy, cpu, on_device = state["random"][accelerator.process_index]
@@ -72,7 +81,12 @@ def functions(r: ScriptSpec) -> str:
             torch.set_rng_state(cpu)
             if on_device is not None:
                 torch.get_device_module(accelerator.device).set_rng_state(on_device)
-            return state["progress"]''')
+            return state["progress"]''').replace("@free", "" if _has_length(r) else ' and name not in ("max_epochs", "max_steps")')
+
+
+def _has_length(r: ScriptSpec) -> bool:
+    """Whether a schedule is made for the length of the training, which then cannot change."""
+    return (r.built_in and takes_updates(r)) or any(s.has_length for o in r.optimizers for s in o.schedules)
 
 
 # ---- lines of main ----------------------------------------------------------------------------------------------
@@ -92,12 +106,14 @@ def restored(r: ScriptSpec, epoch: str) -> list[str]:
     if refusal(r):
         return []
     targets = ", ".join([epoch, "step", *(target for target, _ in _progress(r))])
-    loaded = [f"{targets} = load_checkpoint(accelerator, resume, stateful, generators)"]
+    loaded = "load_checkpoint(accelerator, resume, settings, stateful, generators)"
+    fits = len(f"{targets} = {loaded}") < 99
     return [
+        "settings = dataclasses.asdict(config)  # before live changes" if r.changes else "settings = dataclasses.asdict(config)",
         f"stateful = [{', '.join(_parts(r))}]",
         f"generators = [{', '.join(_generators(r))}]",
         "if resume:",
-        *indented(loaded if len(loaded[0]) < 94 else ["progress = load_checkpoint(accelerator, resume, stateful, generators)", f"{targets} = progress"]),
+        *indented([f"{targets} = {loaded}"] if fits else [f"progress = {loaded}", f"{targets} = progress"]),
         *indented(_put_back(r)),
         *(["    RUN.clear()  # it does not begin where the run began"] if checksums.run(r) else []),
         *indented(trainer.progress(r, "current_epoch", epoch)),
@@ -115,7 +131,7 @@ def saved(r: ScriptSpec) -> list[str]:
     values = ["epoch + 1", "step", *(value for _, value in _progress(r))]
     lines = [
         f"progress = {', '.join(values)}",
-        'save_checkpoint(accelerator, output / "checkpoint.pt", stateful, generators, progress)',
+        'save_checkpoint(accelerator, output / "checkpoint.pt", settings, stateful, generators, progress)',
     ]
     return lines if r.max_steps is None else ["if step < config.max_steps:", *indented(lines)]
 
@@ -127,6 +143,18 @@ def option(r: ScriptSpec) -> list[str]:
         return ['parser.add_argument("--resume", nargs="?", const=True, help="not possible for this script")']
     about = "continue from FILE (default: the checkpoint of the last epoch)"
     return [f'parser.add_argument("--resume", nargs="?", const="", metavar="FILE", help="{about}")']
+
+
+def chosen(r: ScriptSpec) -> list[str]:
+    """The lines after the options are parsed."""
+    why = refusal(r)
+    if why:
+        return ["if resume:", f"    parser.error({quoted(f'--resume is not possible: {why}.')})"]
+    return [
+        'resume = output / "checkpoint.pt" if resume == "" else resume',
+        "if resume and not os.path.exists(resume):",
+        '    parser.error(f"there is no {resume}: name the checkpoint, or leave --resume out to begin anew.")',
+    ]
 
 
 def _parts(r: ScriptSpec) -> list[str]:
