@@ -39,7 +39,7 @@ def _bound(node: ast.AST) -> Iterator[str]:
         yield node.id
     elif isinstance(node, ast.arg):
         yield node.arg
-    elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+    elif isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.ExceptHandler)) and node.name:
         yield node.name
 
 
