@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from workbench.metric_mode import Mode, known_mode
 from workbench.tracebacks import UserError
 
 _CLOCK = re.compile(r"(\d+):(\d{1,2}):(\d{1,2}):(\d{1,2}(?:\.\d+)?)")
@@ -243,13 +244,16 @@ SwaStart = Annotated[int | float, BeforeValidator(_swa_start)]
 class EarlyStopping(BaseModel):
     """When to end a fit because a metric says so. It is looked at after each check of the validation data.
 
-    Names and meaning are those of Lightning's EarlyStopping callback; `warmup` is added.
+    Names and meaning are those of Lightning's EarlyStopping callback. `warmup` is added, and a metric such as
+    "val_accuracy", of which more is better, needs no `mode`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     monitor: str = Field(description="The metric, as the run reports it: 'val_loss', 'val_accuracy', 'train_loss'.")
-    mode: Literal["min", "max"] = Field("min", description="Whether a lower or a higher value is better.")
+    mode: Mode | None = Field(
+        None, description="Whether a lower or a higher value is better; None: as the metric's name says, else 'min'."
+    )
     min_delta: float = Field(0.0, ge=0, description="A change of at most this does not count as an improvement.")
     patience: int = Field(3, ge=0, description="Checks without improvement after which the run ends.")
     warmup: int = Field(0, ge=0, description="The first validations, this many, never end the run for want of patience.")
@@ -266,6 +270,12 @@ class EarlyStopping(BaseModel):
         except ValidationError as error:
             reasons = [f"{'.'.join(map(str, e['loc']))}{_given(e)}: {_reason(e['msg'])}" for e in error.errors()]
             raise SettingsError(f"EarlyStopping: {', '.join(reasons)}") from None
+
+
+    @property
+    def direction(self) -> Mode:
+        """`mode`, or what the metric's name says, or else "min", as in Lightning."""
+        return self.mode or known_mode(self.monitor) or "min"
 
 
 def _given(error: ErrorDetails) -> str:

@@ -21,7 +21,7 @@ DATA = labelled(26)
 
 def by_parts(output: Tensor, y: Tensor) -> dict[str, Any]:
     fit, size = F.cross_entropy(output, y), output.square().mean()
-    return {"loss": fit + 0.1 * size, "fit": fit, "size": size, "lr": size.detach(), "count": len(y), "rows": output, "single": output[:1, :1], "right": (output.argmax(1) == y).sum()}
+    return {"loss": fit + 0.1 * size, "fit": fit, "size": size, "lr": size.detach(), "number": size.item(), "count": len(y), "rows": output, "single": output[:1, :1], "right": (output.argmax(1) == y).sum()}
 
 
 @pytest.mark.parametrize("settings", [{"monitor": "size"}, {"early_stopping": wb.EarlyStopping("size")}], ids=["monitor", "early stopping"])
@@ -57,6 +57,7 @@ def test_a_plain_loss(window, tmp_path):
         np.testing.assert_allclose(run.history[name], values, rtol=1e-5)
     np.testing.assert_allclose(run.history["lr"], 0.05)
     np.testing.assert_allclose(run.history["lr_logged"], run.history["size"])
+    np.testing.assert_allclose(run.history["number"], run.history["size"])
     assert run.history["right"].max() <= 4 * window
     assert not {"count", "rows", "single"} & set(run.history)
     (drawn,) = run.charts("fit")

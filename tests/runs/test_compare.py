@@ -38,6 +38,18 @@ def test_it_shows_what_differs() -> None:
     assert wb.compare(Run.from_events(old), *runs({})).settings == {}
 
 
+def test_its_data_frame_has_a_row_a_run() -> None:
+    pytest.importorskip("pandas")
+    both = wb.compare(*runs({"lr": 0.1}, {"lr": 0.01, "gradient_clip_val": 1.0}), *runs({"lr": 0.1}, n=40))
+    table = both.to_pandas()
+    assert list(table.index) == [run.id for run in both.runs]
+    assert table["lr"].tolist() == [0.1, 0.01, 0.1]
+    assert table["gradient_clip_val"].isna().tolist() == [True, False, True]
+    assert table["val_loss"].tolist() == [*both.metrics["val_loss"]]
+    assert table["updates"].tolist() == [200, 200, 40]
+    assert "batch_size" not in table
+
+
 def test_its_chart_has_a_line_a_run(tmp_path: Path) -> None:
     three = wb.compare(*runs({}, {}, {}))
     chart = three.chart("epoch")

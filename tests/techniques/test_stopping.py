@@ -88,6 +88,19 @@ def told(values, **options):
     return [stop.check({"val_loss": value, "val_accuracy": 0.0}) for value in values]
 
 
+@pytest.mark.parametrize(
+    ("monitor", "mode"), [("val_accuracy", "max"), ("val_loss", "min"), ("val_error", "min"), ("val_thing", "min"), ("val_f1/clean", "max")]
+)
+def test_without_a_mode_the_name_of_the_metric_decides(monitor, mode):
+    """Lightning's callback takes "min" for a rising accuracy, and ends a fit that learns."""
+    silent, told = EarlyStop(EarlyStopping(monitor, patience=2)), EarlyStop(EarlyStopping(monitor, mode=mode, patience=2))
+    for value in (0.5, 0.6, 0.7, 0.65, 0.6, 0.9):
+        assert silent.check({monitor: value}) == told.check({monitor: value})
+    assert silent.best == told.best
+    other = "min" if mode == "max" else "max"
+    assert EarlyStop(EarlyStopping(monitor, mode=other)).best == -EarlyStop(EarlyStopping(monitor)).best
+
+
 def test_what_a_person_reads():
     assert (
         told([0.5, 0.412, 0.42, 0.5, 0.413], patience=3)[-1]

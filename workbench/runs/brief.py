@@ -22,9 +22,9 @@ from workbench.events import (
     StepsDone,
     Validated,
 )
+from workbench.metric_mode import Mode, known_mode
 from workbench.plots.smooth import Smoother
 from workbench.runs import read
-from workbench.runs.checkpoints import Mode, known_mode
 from workbench.runs.health import Finding, Health
 from workbench.runs.record.series import column
 from workbench.runs.record.stream import joined, stream

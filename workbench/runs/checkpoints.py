@@ -12,13 +12,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from workbench.events import LARGEST
+from workbench.metric_mode import Mode, known_mode
 from workbench.runs.folder.files import Folder, read_json, write_whole
 from workbench.values import SettingsError
-
-Mode = Literal["min", "max"]
 
 FORMAT = 1
 FILES = ("info.json", "model.safetensors", "state.pt")
@@ -181,50 +180,11 @@ def _text(value: Any) -> str | None:
     return value
 
 
-_LOWER = frozenset(
-    "loss losses error errors err perplexity ppl mse mae rmse mape smape msle rmsle wer cer mer wil fid kid lpips nll "
-    "bce ce crossentropy entropy brier ece kl kld divergence distance dist residual regret cost bpb bpc bpd bits hinge "
-    "deviance eer minde dcf fpr fnr nelbo energy".split()
-)
-_HIGHER = frozenset(
-    "acc accuracy f1 f2 fbeta auc auroc auprc aupr roc precision recall sensitivity specificity iou miou jaccard dice bleu "
-    "sacrebleu rouge rougel meteor chrf comet cider r2 map ap mrr ndcg hits psnr ssim mcc kappa correlation corr pearson spearman "
-    "kendall reward return win elbo tpr tnr em exact success purity nmi ari".split()
-)
-_WEAK = frozenset(["score", "scores", "similarity"])
-"""Higher is better, where nothing else in the name says more ("brier_score")."""
-
-
-def known_mode(metric: str) -> Mode | None:
-    """Whether lower or higher values of a metric are better, as its name says; None: it does not say."""
-    try:
-        return mode_of(metric, None)
-    except SettingsError:
-        return None
-
-
-def _mode_by_words(name: str) -> Mode | None:
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    words = [word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word]
-    for word in reversed(words):
-        for form in (word, *reversed(re.findall("[a-z]+", word))):  # f1 and r2 are whole, map50 and top5acc are not
-            if form in _LOWER:
-                return "min"
-            if form in _HIGHER:
-                return "max"
-    return "max" if _WEAK.intersection(words) else None
-
-
 def mode_of(monitor: str, given: Mode | None) -> Mode:
     """Whether lower or higher values of a metric are better: as given, or as its name says."""
-    if given is not None:
-        return given
-    whole = monitor.removesuffix("_averaged")
-    metric = whole.partition("/")[0]  # of one of several sets of data, whose name says nothing: val_accuracy/errors
-    for name in (metric, whole) if metric.startswith("val_") else (whole,):
-        found = _mode_by_words(name)
-        if found is not None:
-            return found
-    raise SettingsError(
-        f"monitor={monitor!r}: its name does not say whether lower or higher is better; give monitor_mode='min' or 'max'."
-    )
+    found = given or known_mode(monitor)
+    if found is None:
+        raise SettingsError(
+            f"monitor={monitor!r}: its name does not say whether lower or higher is better; give monitor_mode='min' or 'max'."
+        )
+    return found

@@ -7,6 +7,7 @@ How to read it: a run that is lower at the same update learned more from each; a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,13 +19,14 @@ from workbench.runs import setting_text
 from workbench.runs.brief import RunBrief
 from workbench.runs.read import shown_status
 from workbench.runs.run import Run
-from workbench.runs.tables import html_table, text_table
+from workbench.runs.tables import data_frame, html_table, text_table
 from workbench.settings import Settings
 from workbench.units import duration
 from workbench.values import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from pandas import DataFrame
 
     from workbench.plots.drawing.interactive import Interactive
     from workbench.plots.drawing.picture import Picture
@@ -74,6 +76,17 @@ class Comparison:
 
         return matplotlib.figure(self.chart(x)) if ax is None else matplotlib.draw(self.chart(x), ax)
 
+    def to_pandas(self) -> DataFrame:
+        """What the table shows as a pandas data frame: a row a run, by its id, metrics as numbers; NaN: this one has none."""
+        columns: dict[str, Iterable[Any]] = {"run": [run.id for run in self.runs], "status": [run.status for run in self.runs]}
+        default = {name: field.default for name, field in Settings.model_fields.items()}
+        columns |= {name: [run.settings.get(name, default[name]) for run in self.runs] for name in self.settings}
+        for name, values in self._endings():
+            columns[name] = [math.nan if value is None else value for value in values]
+        columns["updates"] = [run.step for run in self.runs]
+        columns["seconds"] = [run.seconds for run in self.runs]
+        return data_frame(columns).set_index("run")
+
     def __repr__(self) -> str:
         return text_table(self._table())
 
@@ -85,16 +98,20 @@ class Comparison:
         rows = [["", *(run.id for run in self.runs)]]
         rows.append(["status", *(shown_status(run.status, run.unseen) for run in self.runs)])
         rows += [[name, *values] for name, values in self.settings.items()]
-        endings = [run.ending for run in self.runs]
-        for name in dict.fromkeys(chain(*endings)):
-            values = [one.get(name) for one in endings]
-            rows.append([name, *_cells(values)])
-            best = [run.best.get(name) for run in self.runs]
-            if any(value != last for value, last in zip(best, values, strict=True) if value is not None):
-                rows.append([f"best {name}", *_cells(best)])
+        rows += [[name, *_cells(values)] for name, values in self._endings()]
         rows.append(["updates", *(str(run.step) for run in self.runs)])
         rows.append(["time", *(duration(run.seconds) for run in self.runs)])
         return rows if len(self.runs) <= MOST else [*map(list, zip(*rows, strict=True))]
+
+    def _endings(self) -> Iterator[tuple[str, list[float | None]]]:
+        """Each metric at the ends of the runs; after it the best values, where one of them was better than at its end."""
+        endings = [run.ending for run in self.runs]
+        for name in dict.fromkeys(chain(*endings)):
+            values = [one.get(name) for one in endings]
+            yield name, values
+            best = [run.best.get(name) for run in self.runs]
+            if any(value != last for value, last in zip(best, values, strict=True) if value is not None):
+                yield f"best {name}", best
 
 
 def _cells(values: Iterable[float | None]) -> Iterator[str]:

@@ -78,8 +78,8 @@ class Optimization:
 
 StepResult = Tensor | Mapping[str, Any] | None
 """What a training step returns: the loss; or {"loss": …} with "weight" (how much the batch counts: its tokens, for
-example) or "hiddens" (state for the next piece of a split batch); None to leave the batch out. Other scalar tensors in
-the dict are recorded by their names, as parts of the loss.
+example) or "hiddens" (state for the next piece of a split batch); None to leave the batch out. Other scalar tensors and
+floats in the dict are recorded by their names, as parts of the loss.
 """
 
 

@@ -54,7 +54,7 @@ class EarlyStop:
 
     def __init__(self, monitor: EarlyStopping) -> None:
         self.monitor = monitor
-        self._sign = 1.0 if monitor.mode == "min" else -1.0  # times this, lower is better in both modes
+        self._sign = 1.0 if monitor.direction == "min" else -1.0  # times this, lower is better in both modes
         self.best = self._sign * math.inf
         """The best value so far; infinite before the first."""
         self.waited = 0
@@ -104,7 +104,7 @@ class EarlyStop:
             self.monitor.stopping_threshold,
             self.monitor.divergence_threshold,
         )
-        better, worse = ("below", "above") if self.monitor.mode == "min" else ("above", "below")
+        better, worse = ("below", "above") if self.monitor.direction == "min" else ("above", "below")
         if good is not None and self._sign * value < self._sign * good:
             return f"{name} is {value:.4g}, {better} the stopping_threshold of {good:.4g}"
         if bad is not None and self._sign * value > self._sign * bad:

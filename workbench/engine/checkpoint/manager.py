@@ -20,8 +20,9 @@ from workbench.engine.metrics.flush import flush
 from workbench.engine.session import Session
 from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Emit, Message, Saved
+from workbench.metric_mode import Mode
 from workbench.runs import checkpoints
-from workbench.runs.checkpoints import Mode, best_values, list_checkpoints, mode_of, name_of, obsolete
+from workbench.runs.checkpoints import best_values, list_checkpoints, mode_of, name_of, obsolete
 from workbench.task.errors import TaskError
 from workbench.values import seconds as in_seconds
 

@@ -85,7 +85,8 @@ def _callbacks(r: ScriptSpec) -> list[str]:
 
 
 def _stopping(monitor: EarlyStopping) -> str:
-    changed = {name: value for name, value in monitor if name != "monitor" and value != type(monitor).model_fields[name].default}
+    there = {**dict(monitor), "mode": None if monitor.direction == "min" else "max"}
+    changed = {name: value for name, value in there.items() if name != "monitor" and value != type(monitor).model_fields[name].default}
     options = "".join(f", {name}={quoted(value)}" for name, value in changed.items())
     return f"EarlyStopping({quoted(monitor.monitor)}{options})"
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from workbench.task.errors import TaskError
@@ -15,22 +17,27 @@ _NO_PARTS = ("loss", "weight", "hiddens", "log", "progress_bar")
 
 
 def loss_parts(result: Any) -> dict[str, Tensor]:
-    """The further scalar tensors in a result by their names, without a graph: the parts of the loss, for the record."""
+    """The further scalar tensors and floats in a result by their names, without a graph: the parts of the loss, for the record."""
     if not isinstance(result, Mapping) or len(result) < 2:
         return {}
+    device = getattr(result.get("loss"), "device", None)
     return {
-        name: _copied(value) for name, value in result.items()
+        name: _copied(value, device) for name, value in result.items()
         if isinstance(name, str) and name not in _NO_PARTS and _is_part(value)
     }  # fmt: skip
 
 
 def _is_part(value: Any) -> bool:
-    """Whether it is one number; a batch's outputs of shape (1, 1) are none."""
-    return isinstance(value, Tensor) and value.shape in ((), (1,)) and not value.is_complex()
+    """Whether it is one measured number; a batch's outputs of shape (1, 1) and counts (int) are none."""
+    if isinstance(value, Tensor):
+        return value.shape in ((), (1,)) and not value.is_complex()
+    return isinstance(value, (float, np.floating))
 
 
-def _copied(value: Tensor) -> Tensor:
-    """A scalar of shape (), which a statistic that changes in place does not change."""
+def _copied(value: Any, device: torch.device | None) -> Tensor:
+    """A scalar of shape (), which a statistic that changes in place does not change; of a float on the loss's device."""
+    if not isinstance(value, Tensor):
+        return torch.full((), float(value), device=device)
     single = value.detach().reshape(())
     return single.clone() if single.is_floating_point() else single.float()
 

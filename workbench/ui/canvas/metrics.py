@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Logged, StepsDone, Validated
+from workbench.metric_mode import known_mode
 from workbench.runs.brief import Best
-from workbench.runs.checkpoints import known_mode
 from workbench.runs.record.series import column
 from workbench.ui import format
 from workbench.ui.canvas.transport.channels import Buckets

@@ -50,7 +50,7 @@ def _takes(r: ScriptSpec) -> list[str]:
 
 def _given(monitor: EarlyStopping) -> dict[str, str]:
     """The arguments of one monitor, besides its metric and its patience."""
-    sign = 1 if monitor.mode == "min" else -1
+    sign = 1 if monitor.direction == "min" else -1
     given = {"sign": "-1.0"} if sign < 0 else {}
     if monitor.min_delta:
         given["min_delta"] = repr(monitor.min_delta)

@@ -1,0 +1,44 @@
+"""Tells from a metric's name whether lower or higher values are better: val_loss and val_accuracy say so."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Mode = Literal["min", "max"]
+
+_LOWER = frozenset(
+    "loss losses error errors err perplexity ppl mse mae rmse mape smape msle rmsle wer cer mer wil fid kid lpips nll "
+    "bce ce crossentropy entropy brier ece kl kld divergence distance dist residual regret cost bpb bpc bpd bits hinge "
+    "deviance eer minde dcf fpr fnr nelbo energy".split()
+)
+_HIGHER = frozenset(
+    "acc accuracy f1 f2 fbeta auc auroc auprc aupr roc precision recall sensitivity specificity iou miou jaccard dice bleu "
+    "sacrebleu rouge rougel meteor chrf comet cider r2 map ap mrr ndcg hits psnr ssim mcc kappa correlation corr pearson spearman "
+    "kendall reward return win elbo tpr tnr em exact success purity nmi ari".split()
+)
+_WEAK = frozenset(["score", "scores", "similarity"])
+"""Higher is better, where nothing else in the name says more ("brier_score")."""
+
+
+def known_mode(metric: str) -> Mode | None:
+    """Whether lower or higher values of a metric are better, as its name says; None: it does not say."""
+    whole = metric.removesuffix("_averaged")
+    name = whole.partition("/")[0]  # of one of several sets of data, whose name says nothing: val_accuracy/errors
+    for part in (name, whole) if name.startswith("val_") else (whole,):
+        found = _mode_by_words(part)
+        if found is not None:
+            return found
+    return None
+
+
+def _mode_by_words(name: str) -> Mode | None:
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    words = [word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word]
+    for word in reversed(words):
+        for form in (word, *reversed(re.findall("[a-z]+", word))):  # f1 and r2 are whole, map50 and top5acc are not
+            if form in _LOWER:
+                return "min"
+            if form in _HIGHER:
+                return "max"
+    return "max" if _WEAK.intersection(words) else None
