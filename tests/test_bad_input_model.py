@@ -442,3 +442,19 @@ def test_a_model_that_takes_gradients_in_a_check(tmp_path):
     with refused("on a batch of val", "Checks run under torch.no_grad()", "`with torch.enable_grad():`"):
         make(tmp_path, Forces(False), (X, X), loss=F.mse_loss, val=(X, X))
     make(tmp_path, Forces(True), (X, X), loss=F.mse_loss, val=(X, X))
+
+
+@pytest.mark.parametrize(
+    ("model", "labels", "said"),
+    [
+        (plain_net(), torch.tensor([0, 1, 2, 0, 1, 2, 3, 0, 1]), "A class label is not below the number of the model's outputs."),
+        (nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), torch.arange(9) % 3, "drop_last=True leaves out a short last batch"),
+    ],
+    ids=["labels", "batch of one"],
+)
+def test_what_goes_wrong_at_a_later_batch_has_its_remedy_too(model, labels, said, tmp_path):
+    """The first two samples, which the workbench tries, are right."""
+    with make(tmp_path, model, (torch.randn(9, 6), labels), batch_size=4, shuffle=False, max_epochs=1) as bench:
+        with pytest.raises((IndexError, ValueError)) as caught:
+            bench.fit().result()
+        assert said in " ".join(caught.value.__notes__)

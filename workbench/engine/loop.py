@@ -25,7 +25,7 @@ from workbench.events import ENDED_EARLY, Emit, Logged, Message, Status
 from workbench.instruments.finite import NonFiniteError
 from workbench.task.batch import describe
 from workbench.task.errors import TaskError
-from workbench.task.hints import explain_step_error
+from workbench.task.hints import explain_batch_error, explain_step_error
 from workbench.techniques.accumulation import size_at, windows
 from workbench.techniques.limits import is_whole
 from workbench.techniques.stopping import Limits, minimums_met
@@ -233,7 +233,7 @@ class _Fit:
         session, state = self.session, self.session.state
         batch = window[0].batch if session.tbptt is not None else window[0]
         error.add_note(f"at update {state.step}, epoch {state.epoch}, on {describe(batch)}")
-        if remedy := explain_step_error(error):
+        if remedy := explain_step_error(error) or explain_batch_error(str(error), batch):
             error.add_note(remedy)
         if session.settings.detect_anomaly and "returned nan values" in str(error):
             raise NonFiniteError(f"at update {state.step}, detect_anomaly: {error}") from error

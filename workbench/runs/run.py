@@ -379,9 +379,8 @@ class Run:
             facts.append(("live changes", str(len(self.changes))))
         facts += [("health", str(finding)) for finding in self.health]
         if self.error:
-            facts.append(
-                ("error", self.error.strip().splitlines()[-1][:200] if self.error.strip() else "unknown")
-            )
+            line = self.error.strip().splitlines()[-1][:200] if self.error.strip() else "unknown"
+            facts += [("error", line)] * all(line not in finding.text for finding in self.health)
         return facts
 
     def _key_settings(self) -> dict[str, Any]:

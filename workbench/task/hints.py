@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
+from workbench.task.batch import leaves, made_of_lists
 from workbench.task.errors import TaskError
 from workbench.task.signature import parameters
 from workbench.values import shown
@@ -22,6 +23,11 @@ _OF_CLASSES = frozenset(("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLo
 """Losses whose target holds class numbers."""
 _BROADCASTS = frozenset(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss", "kl_div", "soft_margin_loss"))
 """torch functions that compare two tensors element by element."""
+NO_GRADIENT = "Look for detach(), torch.no_grad(), .item(), argmax or numpy between the model and the loss."
+_NO_GRADIENT_IN_CHECKS = (
+    "Checks run under torch.no_grad(): where the model or a metric takes gradients itself (forces, say), write "
+    "`with torch.enable_grad():` around that part."
+)
 _FLOATS = ("but expected float", "can't be cast to the desired output type", "to have the same dtype")
 
 
@@ -112,6 +118,43 @@ def explain_loss_error(loss: Callable[..., Any], output: Any, target: Any, error
     if output.ndim != target.ndim and output.numel() == target.numel():
         return f"it was given {_shapes(output, target)}: {_one_shape(loss, output, target)}."
     return None
+
+
+def explain_batch_error(text: str, batch: Any, *, check: bool = False) -> str:
+    """The remedy for an error of the model or the loss on a batch, by the error's text; "": it is unknown."""
+    low = text.lower()
+    of_types = any(words in low for words in ("same dtype", "should be the same", "scalar type", "unsigned char", "byte"))
+    bytes_at = [name or "x" for name, tensor in leaves(batch) if tensor.dtype is torch.uint8] if of_types else []
+    if bytes_at:
+        return (
+            f"Element {bytes_at[0]} is uint8, and the weights are not: make it numbers of their type in the data set, "
+            "x.float() / 255 (v2.ToDtype(torch.float32, scale=True)), or in the model."
+        )
+    if "list" in low and (found := made_of_lists(batch)):
+        return (
+            f"Element {found[0]} is a list of {found[1]} tensors, which torch's collation makes of samples that are lists of numbers: "
+            "make tensors in the data set, torch.tensor(x), or give collate_fn= (a data collator of transformers, say)."
+        )
+    if "does not require grad" in low:
+        return f"{_NO_GRADIENT_IN_CHECKS if check else NO_GRADIENT}"
+    if "found dtype long but expected float" in low:
+        return "The target is made of integers, and the loss compares numbers: y.float()."
+    if "same dtype" in low or "double" in low or ("scalar type" in low and "float" in low):
+        types = {tensor.dtype for _, tensor in leaves(batch)}
+        if torch.float32 in types and torch.float64 not in types:
+            return "Inputs and weights differ in type, and the inputs are float32: give a float64 model float64 data (x.double())."
+        return "Inputs and weights differ in type: numpy makes float64; convert with x.astype('float32')."
+    if "using a target size" in low:
+        return "Output and target would be broadcast against each other: give both one shape (squeeze(-1), say)."
+    if "shapes cannot be multiplied" in low or "size mismatch" in low or "expected input" in low:
+        return "The shape that the model expects is not the shape of the data."
+    if "target" in low and "out of bounds" in low:
+        return "A class label is not below the number of the model's outputs."
+    if "expected more than 1 value per channel" in low:
+        return "Batch normalisation needs more than one sample in a batch: drop_last=True leaves out a short last batch."
+    if "could not create a primitive" in low:
+        return "This processor cannot run such a layer in this precision (an LSTM in bfloat16 needs AVX-512): take precision='32'."
+    return ""
 
 
 def explain_step_error(error: BaseException) -> str | None:

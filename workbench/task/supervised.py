@@ -329,7 +329,7 @@ def _split(batch: Any) -> tuple[tuple[Any, ...] | dict[str, Any], Any]:
             f"a batch is a dict with {sorted(batch)}, and none of these is a target: name it one of {list(TARGETS)}."
         )
     what = f"{len(batch)} element(s)" if is_several(batch) else f"a {type(batch).__name__}"
-    raise TaskError(f"a batch is {what}; with loss= it must be (x, y), (x1, x2, y) or a dict with a target.")
+    raise TaskError(f"a batch is {what}; with loss= it must be (x, y), (x1, x2, y) or a dict with a target; an autoencoder takes (x, x).")
 
 
 def _counts(batch: Any, target: Any) -> set[int]:

@@ -93,7 +93,7 @@ def test_what_something_else_needs_stays_with_all_before_it(why: str) -> None:
     assert moved in ([], [STAYS[why][2] if len(STAYS[why]) > 2 else STAYS[why][1]])
 
 
-@pytest.mark.parametrize("code", [("model = eval('make()')",), ("model = make()", "torch = model"), ("unused = make()", "model = make()")])
+@pytest.mark.parametrize("code", [("model = eval('make()')",), ("model = make()", "torch = model"), ("unused = make()", "model = make()"), ("model, unused = make(), make()",)])
 def test_nothing_moves_where_it_might_matter(code: tuple[str, ...]) -> None:
     found = split(*code)
     assert not found.moves or texts(found.moves) == ["model = make()"]

@@ -23,20 +23,14 @@ from workbench.engine.step import train_step
 from workbench.engine.validation.validate import validate
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings
-from workbench.task.batch import describe, leaves, made_of_lists, sample_count
+from workbench.task.batch import describe, leaves, sample_count
 from workbench.task.data.spec import DataSpec, HeldOut
 from workbench.task.errors import TaskError
-from workbench.task.hints import unknown_parameters
+from workbench.task.hints import NO_GRADIENT, explain_batch_error, unknown_parameters
 from workbench.task.protocol import Schedule, Task
 from workbench.values import first_names, shown
 
 SAMPLES = 2
-_NO_GRADIENT = "Look for detach(), torch.no_grad(), .item(), argmax or numpy between the model and the loss."
-
-_NO_GRADIENT_IN_CHECKS = (
-    "Checks run under torch.no_grad(): where the model or a metric takes gradients itself (forces, say), write "
-    "`with torch.enable_grad():` around that part."
-)
 
 
 @dataclass
@@ -173,7 +167,7 @@ def _evaluate(session: Session, opt: OptimizerHandle, batch: Any) -> None:
     if loss is None:
         return
     if not loss.requires_grad:
-        raise TaskError(f"the loss does not depend on any trainable parameter. {_NO_GRADIENT}")
+        raise TaskError(f"the loss does not depend on any trainable parameter. {NO_GRADIENT}")
     value = float(loss.detach())
     if value - value != 0.0 and session.settings.on_nonfinite == "stop":
         raise TaskError(
@@ -258,9 +252,9 @@ def _explained(what: str, tried: _Tried, call: Any) -> Any:
     except (TaskError, NonFiniteError):
         raise
     except Exception as error:
-        remedy = _remedy(str(error), tried.batch, check=tried.name != "train")
+        remedy = explain_batch_error(str(error), tried.batch, check=tried.name != "train")
         raise TaskError(
-            f"{what} failed on a batch of {tried.name} ({describe(tried.batch)}) with {_said(error)}.{remedy}{_noted(error)}"
+            f"{what} failed on a batch of {tried.name} ({describe(tried.batch)}) with {_said(error)}.{remedy and f' {remedy}'}{_noted(error)}"
         ) from error
 
 
@@ -271,42 +265,6 @@ def _said(error: BaseException) -> str:
 def _noted(error: BaseException) -> str:
     """What the task adds to the error."""
     return "".join(f" {note}" for note in getattr(error, "__notes__", ()))
-
-
-def _remedy(text: str, batch: Any, *, check: bool = False) -> str:
-    low = text.lower()
-    of_types = any(words in low for words in ("same dtype", "should be the same", "scalar type", "unsigned char", "byte"))
-    bytes_at = [name or "x" for name, tensor in leaves(batch) if tensor.dtype is torch.uint8] if of_types else []
-    if bytes_at:
-        return (
-            f" Element {bytes_at[0]} is uint8, and the weights are not: make it numbers of their type in the data set, "
-            "x.float() / 255 (v2.ToDtype(torch.float32, scale=True)), or in the model."
-        )
-    if "list" in low and (found := made_of_lists(batch)):
-        return (
-            f" Element {found[0]} is a list of {found[1]} tensors, which torch's collation makes of samples that are lists of numbers: "
-            "make tensors in the data set, torch.tensor(x), or give collate_fn= (a data collator of transformers, say)."
-        )
-    if "does not require grad" in low:
-        return f" {_NO_GRADIENT_IN_CHECKS if check else _NO_GRADIENT}"
-    if "found dtype long but expected float" in low:
-        return " The target is made of integers, and the loss compares numbers: y.float()."
-    if "same dtype" in low or "double" in low or ("scalar type" in low and "float" in low):
-        types = {tensor.dtype for _, tensor in leaves(batch)}
-        if torch.float32 in types and torch.float64 not in types:
-            return " Inputs and weights differ in type, and the inputs are float32: give a float64 model float64 data (x.double())."
-        return " Inputs and weights differ in type: numpy makes float64; convert with x.astype('float32')."
-    if "using a target size" in low:
-        return " Output and target would be broadcast against each other: give both one shape (squeeze(-1), say)."
-    if "shapes cannot be multiplied" in low or "size mismatch" in low or "expected input" in low:
-        return " The shape that the model expects is not the shape of the data."
-    if "target" in low and "out of bounds" in low:
-        return " A class label is not below the number of the model's outputs."
-    if "expected more than 1 value per channel" in low:
-        return " Batch normalisation needs more than one sample in a batch."
-    if "could not create a primitive" in low:
-        return " This processor cannot run such a layer in this precision (an LSTM in bfloat16 needs AVX-512): take precision='32'."
-    return ""
 
 
 _IGNORED = -100

@@ -285,8 +285,17 @@ class _Changes:
 def _unused(moves: list[_Statement], returned: list[str]) -> bool:
     """Whether a name would be bound in the function for nothing, which linters find."""
     read = {name for s in moves for name in s.reads} | set(returned)
-    simple = {t.id for s in moves for n in s.nodes if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
-    return bool(simple - read)
+    made = {name for s in moves for n in s.nodes if isinstance(n, ast.Assign) for t in n.targets for name in _single(t, n.value)}
+    return bool(made - read)
+
+
+def _single(target: ast.expr, value: ast.expr) -> Iterator[str]:
+    """The names that an assignment gives to a value each; those that unpack what a call returned are none."""
+    if isinstance(target, ast.Name):
+        yield target.id
+    elif isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
+        for part, own in zip(target.elts, value.elts, strict=False):
+            yield from _single(part, own)
 
 
 def with_lines(ours: str, main: str, lines: list[str]) -> str:

@@ -97,5 +97,5 @@ class Failed(OneFinding):
     def on_event(self, event: Event) -> None:
         if isinstance(event, RunEnded) and event.error and not event.error.startswith(_ERROR):
             where = f" in {event.where}" if event.where else ""
-            text = f"an error ended it after {event.step} updates{where}: {in_a_line(event.error)}"
+            text = f"an error ended it after {event.step} update{'s' * (event.step != 1)}{where}: {in_a_line(event.error)}"
             self._found = Finding("error", text, "", event.step, trouble="failed")
