@@ -149,6 +149,18 @@ def test_a_rate_that_cannot_be_trusted_is_not_taken(tmp_path):
     assert set(run.history["lr"]) == {np.float32(0.05)}
 
 
+@pytest.mark.parametrize(("scale", "doubtful"), [(1.0, False), (1e-6, True)])
+def test_what_speaks_against_a_rate_is_told(scale, doubtful, tmp_path):
+    x, y = labelled(256).tensors
+    job = bench(plain_net(), torch.utils.data.TensorDataset(x * scale, y), tmp_path, adam, max_epochs=1, find_lr_at=0).fit()
+    job.result()
+    (end,) = of(job, CurveEnded)
+    told = [m.text for m in of(job, Message) if "is in doubt" in m.text]
+    assert end.suggestion is not None
+    assert len(told) == bool(end.doubts) == doubtful
+    assert all(doubt in told[0] for doubt in end.doubts)
+
+
 # -- the batch size
 
 

@@ -16,6 +16,7 @@ from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest
 from workbench.tuners.batch_size.batch_size_search import ModelDoesNotFit
 from workbench.tuners.learning_rate import lr_finder
 from workbench.tuners.learning_rate.lr_finder import LRRequest
+from workbench.units import rate
 
 
 def check(settings: Settings) -> None:
@@ -58,6 +59,9 @@ def _stopped_in_lr(session: Session, emit: Emit, inbox: Inbox) -> bool:
         _warn(session, emit, f"no learning rate can be trusted at epoch {session.state.epoch}, and it stays. {why}")
     else:
         change(session, {"lr": end.suggestion}, emit)
+        if end.doubts:
+            found = f"the learning rate found at epoch {session.state.epoch} ({rate(end.suggestion)}) is in doubt."
+            _warn(session, emit, f"{found} {' '.join(end.doubts)}")
     return False
 
 
