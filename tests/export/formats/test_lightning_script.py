@@ -153,8 +153,9 @@ def test_a_datamodule_stays_one(lightning: Warm, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("averaging", ["weight_averaging='ema', ema_decay=0.9", "weight_averaging='swa', swa_lrs=0.05, swa_epoch_start=1"])
 def test_averages_of_weights_are_lightnings(lightning: Warm, tmp_path: Path, averaging: str) -> None:
-    bench, _, script = exported(tmp_path, f"nn.Linear(8, 3), train=(x, y), loss=F.cross_entropy, max_epochs=3, {averaging}")
-    weights, _ = train(lightning, script)
+    bench, run, script = exported(tmp_path, f"nn.Linear(8, 3), train=(x, y), loss=F.cross_entropy, max_epochs=3, {averaging}")
+    weights, losses = train(lightning, script)
+    assert np.array_equal(np.array(losses, dtype=np.float64), run.history["loss"]), "the rates move to swa_lrs at the same epoch"
     if "ema" in averaging:
         assert all(torch.allclose(value, weights[name], atol=1e-6) for name, value in bench.model.state_dict().items())
     assert "What Lightning does otherwise" in script.read_text()

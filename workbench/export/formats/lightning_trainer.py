@@ -80,7 +80,7 @@ def _callbacks(r: ScriptSpec) -> list[str]:
         found.append(f"EMAWeightAveraging(decay=config.ema_decay{''.join(f', {name}={value}' for name, value in given.items() if value)})")
     elif s.weight_averaging == "swa":
         options = f"annealing_epochs={s.annealing_epochs}, annealing_strategy={quoted(s.annealing_strategy)}"
-        found.append(f"StochasticWeightAveraging(swa_lrs=config.swa_lrs, swa_epoch_start={swa_first_epoch(s)}, {options})")
+        found.append(f"StochasticWeightAveraging(swa_lrs=config.swa_lrs, swa_epoch_start={swa_first_epoch(s) + 1}, {options})")
     return found
 
 
