@@ -137,6 +137,8 @@ class Workbench(Searches):
             )
             set_averaging(task, avg_fn, should_update)
             first = first_settings(task, given)
+        if task.preparation is not None and task.preparation.callback_note:
+            warnings.warn(task.preparation.callback_note, stacklevel=2)
         self.model = model
         self._collate_fn = collate_fn
         select_launcher.warm(first)
