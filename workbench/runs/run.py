@@ -45,7 +45,7 @@ from workbench.runs.record.series import Series, layer_history, scalars
 from workbench.runs.record.stream import joined
 from workbench.runs.tables import data_frame
 from workbench.settings import Settings, SettingsError
-from workbench.units import RATES, duration, rate
+from workbench.units import RATES, duration, number, rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -362,7 +362,7 @@ class Run:
         if self.epochs:
             facts.append(("epochs", str(self.epochs)))
         known = self._metrics  # a value that is also there as `…_epoch` is written once
-        facts += [(name, f"{value:.4g}") for name, value in known.items() if f"{name}_epoch" not in known]
+        facts += [(name, number(value)) for name, value in known.items() if f"{name}_epoch" not in known]
         facts.append(("time", duration(self.seconds)))
         if self._ranks is not None:
             facts.append(("on", self._ranks))
