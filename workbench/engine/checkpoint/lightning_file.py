@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,14 @@ import torch
 from torch import Tensor
 
 from workbench.engine.checkpoint import optimizer_state
-from workbench.engine.checkpoint.files import Modules, load_tensors, mismatch, read_state, read_weights, tensors_of
+from workbench.engine.checkpoint.files import (
+    Modules,
+    load_tensors,
+    mismatch,
+    read_state,
+    read_weights,
+    tensors_of,
+)
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.events import LARGEST, Message
@@ -76,19 +84,22 @@ class Position:
 # -- reading
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path, *, peek: bool = False) -> dict[str, Any]:
     """The contents of a file of Lightning: containers, tensors and plain values, in host memory.
 
+    peek: its tensors are read only where they are used, and not later than the file changes.
     TaskError: it holds something else, which would have to be run to be read, or is no such file.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}{' (it is a folder)' if path.is_dir() else ''}.")
     try:
-        checkpoint = torch.load(str(path), map_location="cpu", weights_only=True)
+        checkpoint: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=peek and zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:  # torch's own message proposes to run whatever the file contains
         _refuse_classes(path, error)
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
-        raise _not_one(path, str(error).partition(". ")[0] or type(error).__name__) from error
+    except RuntimeError as error:
+        raise _not_one(path, str(error).partition(". ")[0].splitlines()[0]) from error
+    except (EOFError, OSError, ValueError, LookupError, AttributeError, TypeError) as error:  # what torch's reader meets in other files
+        raise _not_one(path, "it is not a file that torch.save wrote") from error
     weights = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None
     if not isinstance(weights, Mapping) or not all(isinstance(name, str) for name in weights):
         raise _not_one(path, f"it holds no `state_dict`, but {shown(sorted(map(str, checkpoint)) if isinstance(checkpoint, dict) else checkpoint)}")
@@ -135,8 +146,8 @@ def position(path: Path, checkpoint: Mapping[str, Any]) -> Position:
         ) from error
     if begun > finished and done and not last:
         raise TaskError(
-            f"{path} was saved within an epoch, after batch {done} of epoch {finished}, and the file does not have the position in the data. "
-            f"Remedy: take one of an epoch's end. {weights_alone}"
+            f"{path} was saved within an epoch, after batch {done} of epoch {finished}, and does not have the position in the data, so that "
+            f"no fit can continue from it exactly. Take a file of an epoch's end. {weights_alone}"
         )
     # With manual optimization Lightning counts the steps of all optimizers, and here an update is one call of training_step.
     updates = step if step or not by_hand else taken
@@ -191,7 +202,7 @@ def _refuse_other_weights(modules: Modules, weights: Mapping[str, Tensor], path:
 
 
 def _remedy(modules: Modules, weights: Mapping[str, Tensor], path: Path) -> str:
-    opening = f"weights = torch.load({str(path)!r}, weights_only=True)['state_dict']; model.load_state_dict"
+    opening = f"weights = torch.load({str(path)!r}, weights_only=True)['state_dict']; bench.model.load_state_dict"
     ending = "; then bench.fit(), which starts from the weights that the model has."
     for prefix in sorted({name[: place + 1] for name in weights for place, sign in enumerate(name) if sign == "."}, key=len):
         inner = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
@@ -202,8 +213,10 @@ def _remedy(modules: Modules, weights: Mapping[str, Tensor], path: Path) -> str:
         if mismatch(modules, {prefix + name: value for name, value in weights.items()}) is None:
             names = "{" + repr(prefix) + " + name: value for name, value in weights.items()}"
             return f"its names fit with {prefix!r} before them: {opening}({names}){ending}"
+    fits = "{name: value for name, value in weights.items() if name in own and value.shape == own[name].shape}"
     return (
-        f"make the model as it was made for that file; or take what fits: {opening}(weights, strict=False){ending}"
+        "make the model as it was made for that file; or take what fits: own = bench.model.state_dict(); "
+        f"{opening}({fits}, strict=False){ending}"
     )
 
 
@@ -236,7 +249,7 @@ def restore(session: Session, path: Path) -> None:
         session.precision.load_state_dict(scaler)
     state.resumed = True
     lost += _entries(checkpoint, used)
-    text = f"it continues from {path.name}, a checkpoint of Lightning, after {here.epoch + here.checking} epochs and {here.step} updates"
+    text = f"it continues from {path.name}, a checkpoint of Lightning, after {_counted(here.epoch + here.checking, 'epoch')} and {_counted(here.step, 'update')}"
     without = f"; not taken over: {'; '.join(lost)}" if lost else ""
     session.notes.append(Message(f"{text}{without}.", "warning" if lost else "info", here.step))
 
@@ -316,6 +329,10 @@ def _entries(checkpoint: Mapping[str, Any], used: Collection[str]) -> list[str]:
     found = [f"the states of callbacks ({_listed(known)})"] if known else []
     others = [str(name) for name in checkpoint if name not in _READ and name not in used and name != "callbacks"]
     return found + ([f"the entries {_listed(others)}"] if others else [])
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _listed(values: Any) -> str:

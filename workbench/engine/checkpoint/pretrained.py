@@ -35,7 +35,7 @@ def save(model: Any, run: str, point: Checkpoint, folder: Path) -> None:
             f"run {run} does not know its model: make the bench again, and take the run from it, bench.runs[{run!r}].save_pretrained({str(folder)!r})."
         )
     inner, _ = uncompiled(model)
-    if not callable(getattr(inner, "save_pretrained", None)) or not isinstance(inner, nn.Module):
+    if not isinstance(inner, nn.Module) or not callable(getattr(inner, "save_pretrained", None)):
         raise TaskError(f"{type(inner).__name__} has no save_pretrained: {_instead(inner, run)}")
     stored = read_weights(point.path / "model.safetensors")
     here = tensors_of(inner)
@@ -43,7 +43,13 @@ def save(model: Any, run: str, point: Checkpoint, folder: Path) -> None:
     wrong = mismatch(inner, weights)
     if wrong is not None:
         raise TaskError(f"the weights of run {run} are those of another model: {wrong}. Make the bench with the model of that run.")
-    copied = _copy(inner)
+    try:
+        copied: Any = _copy(inner)
+    except Exception as error:
+        raise TaskError(
+            f"{type(inner).__name__} cannot be copied ({type(error).__name__}: {error}): call bench.load({run!r}, {point.step}), then "
+            "bench.model.save_pretrained(folder)."
+        ) from error
     load_tensors(copied, weights)
     copied.save_pretrained(str(folder))
 
@@ -61,7 +67,7 @@ def _copy(model: nn.Module) -> nn.Module:
     """A copy in host memory, whose parameters are yet to be filled: they are not copied from the device first."""
     known: dict[int, Any] = {}
     for parameter in model.parameters():
-        if type(parameter) is nn.Parameter and parameter.layout is not None and not parameter.is_meta:
+        if type(parameter) is nn.Parameter and not parameter.is_meta:
             known[id(parameter)] = nn.Parameter(parameter.detach().new_empty(parameter.shape, device="cpu"), parameter.requires_grad)
     for buffer in model.buffers():
         known[id(buffer)] = buffer.detach().to("cpu", copy=True)

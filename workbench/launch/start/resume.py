@@ -149,14 +149,14 @@ class ResumeSettings:
 
     def plan_from_file(self, path: Path) -> LightningPlan:
         """The plan of the fit that continues from a checkpoint of Lightning: it has the bench's settings and the file's rate."""
-        place = position(path, read(path))
+        place = position(path, read(path, peek=True))
         begun = self.bench.replace(**self.given)
         settings = begun if "lr" in self.given or place.lr is None else begun.replace(lr=place.lr)
         why = None if place.checking else reached(settings, place.step, place.epoch, 0.0)
         if why is not None:
             name = why.partition("=")[0]
             raise SettingsError(
-                f"start={self.start!r}: nothing is left to do at update {place.step}, after {place.epoch} epochs: {why}. Lengths count from the "
+                f"start={self.start!r}: nothing is left to do at update {place.step}, after {place.epoch} epochs ({why}). Lengths count from the "
                 f"beginning of the training, as in Trainer.fit(ckpt_path=…): give fit() a larger {name}; or train on from its weights alone "
                 f"with bench.load({self.start!r}), then bench.fit()."
             )
