@@ -255,7 +255,7 @@ class Workbench(Searches):
             self._listeners.tell(Called(line("load", {}, str(run))))
             return
         if not isinstance(run, Run | str):
-            raise TypeError(f"load({shown(run)}): give a run (bench.runs[-1], say), its id, or a checkpoint of Lightning (a file that ends with .ckpt).")
+            raise TypeError(f"load({shown(run)}): give a run (bench.runs[-1], say), its id, or the path of a checkpoint of Lightning, which ends with .ckpt.")
         id, folder = (run, None) if isinstance(run, str) else (run.id, run.folder)
         self._start.load(weights_of(folder or run_folder(self.root, id), which))
         self._listeners.tell(Called(line("load", {}, id, which)))

@@ -40,7 +40,7 @@ class StartSpec:
             id = getattr(start, "id", None)
             hint = f" That of this one is {id!r}." if isinstance(id, str) else hint
             raise SettingsError(
-                f"start={shown(start)}: give 'fresh', 'continue', the id of a run (run.id) or a checkpoint of Lightning (a file that ends with .ckpt).{hint}"
+                f"start={shown(start)}: give 'fresh', 'continue' or the id of a run (run.id), or the path of a checkpoint of Lightning, which ends with .ckpt.{hint}"
             )
         if start in ("fresh", "continue"):
             return cls(start)
