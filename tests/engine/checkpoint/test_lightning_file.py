@@ -150,6 +150,7 @@ def test_a_fit_continues_what_a_trainer_began(tmp_path, kind):
     assert module.losses == rest(kind)
     assert list(run.history["step"]) == list(range(8, 16))
     assert [resumed.run for resumed in run.resumes] == ["saved.ckpt"]
+    assert "resumed from saved.ckpt at update 8" in repr(run)
     assert messages(run) == []
 
 
@@ -161,6 +162,29 @@ def test_files_of_model_checkpoint_continue_after_their_epoch(tmp_path, moment):
     run = fitted(tmp_path, module, start=str(tmp_path / "epoch=1.ckpt"), max_epochs=4)
     assert module.losses == rest("momentum")
     assert run.epochs == 4
+
+
+class Plateau(Net):
+    """Its rate falls after each epoch in which the loss is not larger than in the first."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=0, factor=0.5)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+def test_a_plateau_misses_a_metric_where_it_does_in_lightning_and_this_is_said(tmp_path, at_end):
+    trained(tmp_path, Plateau(), 3, ModelCheckpoint(tmp_path, "{epoch}", monitor="val_loss", save_top_k=-1, save_on_train_epoch_end=at_end))
+    path = tmp_path / "epoch=1.ckpt"
+    run = fitted(tmp_path, module := Plateau(), start=path, max_epochs=4)
+    if at_end:
+        trained(tmp_path, theirs := Plateau(), 4, ckpt_path=path)
+        assert module.losses == theirs.losses
+        assert "the metric of epoch 1, which ReduceLROnPlateau had not seen" in messages(run)[0]
+    else:
+        assert module.losses == rest(Plateau)
+        assert messages(run) == []
 
 
 def test_steps_by_hand_continue(tmp_path):

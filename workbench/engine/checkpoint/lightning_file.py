@@ -71,6 +71,8 @@ class Position:
     """The epochs finished."""
     checking: bool
     """Whether all updates of one more epoch are taken, whose validation is due."""
+    judged: bool
+    """Whether schedulers that watch a metric have seen that of the last epoch."""
     lr: float | None
     """The base rate of the first optimizer that is not at 0; None: the file has none."""
 
@@ -134,7 +136,7 @@ def position(path: Path, checkpoint: Mapping[str, Any]) -> Position:
     try:
         loop = checkpoint[_LOOPS]["fit_loop"]
         epochs, batches = loop[_EPOCHS]["current"], loop[_BATCHES]
-        begun, finished = _count(epochs["ready"]), _count(epochs["processed"])
+        begun, finished, judged = _count(epochs["ready"]), _count(epochs["processed"]), _count(epochs["completed"])
         step = _count(loop[_STEPS]["optimizer"]["step"]["total"]["completed"])
         by_hand = _count(loop["epoch_loop.manual_optimization.optim_step_progress"]["total"]["completed"])
         done, taken, last = _count(batches["current"]["processed"]), _count(batches["total"]["processed"]), batches["is_last_batch"] is True
@@ -151,7 +153,7 @@ def position(path: Path, checkpoint: Mapping[str, Any]) -> Position:
         )
     # With manual optimization Lightning counts the steps of all optimizers, and here an update is one call of training_step.
     updates = step if step or not by_hand else taken
-    return Position(updates, finished, checking=begun > finished and done > 0, lr=_base_rate(checkpoint["optimizer_states"]))
+    return Position(updates, finished, begun > finished and done > 0, judged == finished, _base_rate(checkpoint["optimizer_states"]))
 
 
 def _count(value: Any) -> int:
@@ -242,6 +244,9 @@ def restore(session: Session, path: Path) -> None:
     session.hooks.load_state(own)
     session.weights.load(session.task.trained_modules, weights, extra)
     states = _optimizers(session, checkpoint, here, lost)
+    watching = {type(schedule.scheduler).__name__ for opt in session.optimizers for schedule in opt.schedules if schedule.monitor}
+    if watching and not here.judged:
+        lost.append(f"the metric of epoch {here.epoch - 1}, which {_listed(sorted(watching))} had not seen when the file was written")
     edits.put_states(states)
     optimizer_state.restore(session, states, {"weight_decay": None}, optimizer_state.plan(session))
     scaler = next((checkpoint[name] for name in _SCALER if name in checkpoint), None)
