@@ -215,7 +215,7 @@ def test_the_rate_of_the_file_holds_unless_one_is_given(tmp_path):
     assert fitted(tmp_path, Net("sgd", lr=0.3), start=path, max_epochs=2, lr=0.7).history["lr"][-1] == pytest.approx(0.7)
 
 
-def test_a_schedule_of_the_bench_goes_on_at_the_update_of_the_file(tmp_path):
+def test_a_schedule_of_the_bench_continues_at_the_update_of_the_file(tmp_path):
     path = saved(tmp_path, Net("sgd"))
     run = fitted(tmp_path, Net("sgd"), start=path, max_epochs=4, lr_schedule="linear")
     once = fitted(tmp_path, Net("sgd"), max_epochs=4, lr_schedule="linear")
@@ -501,7 +501,7 @@ def test_averaged_weights_go_out_with_a_warning(tmp_path):
         assert all(torch.equal(value, made.model.state_dict()[name]) for name, value in torch.load(path)["state_dict"].items())
 
 
-def test_a_schedule_of_the_settings_stays_behind_with_a_warning(tmp_path):
+def test_a_schedule_of_the_settings_is_left_out_with_a_warning(tmp_path):
     run = fitted(tmp_path, Net("sgd"), max_epochs=1, lr_schedule="cosine")
     with pytest.warns(UserWarning, match="lr_schedule and warmup are settings of the bench"):
         run.to_lightning(tmp_path / "x.ckpt")
