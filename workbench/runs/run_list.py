@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Self, SupportsIndex, overload
+from typing import Any, Self, SupportsIndex, overload
 
 import numpy as np
 
@@ -37,13 +37,13 @@ class RunList(list[Run]):
     """
 
     @classmethod
-    def of(cls, root: Path) -> Self:
-        """The fits recorded under `root`, oldest first."""
+    def of(cls, root: Path, model: Callable[[], Any] | None = None) -> Self:
+        """The fits recorded under `root`, oldest first. model: returns that of their bench, while it exists."""
         found = cls()
         for summary in read.list_runs(root):
             if summary.kind == "fit":
                 with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile
-                    found.append(Run.from_summary(summary))
+                    found.append(Run.from_summary(summary, model))
         return found
 
     @overload
