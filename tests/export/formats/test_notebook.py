@@ -67,7 +67,7 @@ def test_a_cell_for_each_part(tmp_path: Path) -> None:
     imports, *others = [ast.parse(cell.source).body for cell in cells if cell.cell_type == "code"]
     assert all(isinstance(node, ast.Import | ast.ImportFrom) for node in imports[:-1])
     assert not any(isinstance(node, ast.Import | ast.ImportFrom) for cell in others for node in cell)
-    assert [type(node) for node in others[1]] == [ast.ClassDef]
+    assert [type(node) for node in others[0]] == [ast.ClassDef]
     bench.export(path)  # ours, so that it may be replaced
     grown = nbformat.read(path, as_version=4)
     grown.cells.append(nbformat.v4.new_code_cell("bench = wb.Workbench(model, train=data)"))  # a person went on with it

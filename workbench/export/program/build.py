@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeGuard
 
 from workbench.export.program import names
 from workbench.export.program.lines import indented
@@ -285,8 +286,13 @@ class _Changes:
 def _unused(moves: list[_Statement], returned: list[str]) -> bool:
     """Whether a name would be bound in the function for nothing, which linters find."""
     read = {name for s in moves for name in s.reads} | set(returned)
-    simple = {t.id for s in moves for n in s.nodes if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
-    return bool(simple - read)
+    assigned = [(target, node.value) for s in moves for node in s.nodes if isinstance(node, ast.Assign) for target in node.targets]
+    parts = [part for target, value in assigned for part in (target.elts if _is_tuple(target) and _is_tuple(value) else [target])]
+    return bool({part.id for part in parts if isinstance(part, ast.Name)} - read)
+
+
+def _is_tuple(node: ast.expr) -> TypeGuard[ast.Tuple]:
+    return isinstance(node, ast.Tuple)
 
 
 def with_lines(ours: str, main: str, lines: list[str]) -> str:
