@@ -14,7 +14,7 @@ from workbench.export.errors import ExportError
 from workbench.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-EVIL = '0]}\nimport os\nos.system("touch evil")\nX = {0: [0'
+EVIL = '0]}\nimport subprocess\nsubprocess.run(["touch", "evil"])\nX = {0: [0'
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def is_ours(text):
     """Whether nothing of the attack is code in it."""
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     modules = {alias.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import) for alias in node.names}
-    return "X" not in names and "os" not in names | modules
+    return "X" not in names and "subprocess" not in names | modules
 
 
 def insert(path, event):
