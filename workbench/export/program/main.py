@@ -323,4 +323,4 @@ def _parted(r: ScriptSpec) -> list[str]:
     """The lines that end trackers and processes. `end_training` would end the process group before the wrapped model goes."""
     if r.single_process_reason:
         return ["accelerator.end_training()"]
-    return ["for used in accelerator.trackers:", "    used.finish()", "accelerator.wait_for_everyone()"]
+    return ["for used in accelerator.trackers:  # not end_training, which ends the processes too early", "    used.finish()", "accelerator.wait_for_everyone()"]
