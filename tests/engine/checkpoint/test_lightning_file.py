@@ -541,3 +541,34 @@ def test_tied_weights_have_all_their_names(tmp_path):
     assert torch.load(path)["state_dict"].keys() == module.state_dict().keys()
     assert read_weights(run.checkpoints[-1].path / "model.safetensors").keys() == module.state_dict().keys()
     trained(tmp_path, Tied(), 2, ckpt_path=path)
+
+
+class Extra(Net):
+    """Has extra state, and an entry of the checkpoint that is named so."""
+
+    count = 0
+
+    def get_extra_state(self):
+        return {"count": self.count}
+
+    def set_extra_state(self, state):
+        self.count = state["count"]
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["extra"] = {"words": ["a", "b"]}
+
+    def on_load_checkpoint(self, checkpoint):
+        self.words = checkpoint["extra"]["words"]
+
+
+def test_extra_state_and_an_entry_named_extra_stay_apart(tmp_path):
+    module = Extra()
+    module.count = 3
+    path = fitted(tmp_path, module, max_epochs=1).to_lightning(tmp_path / "x.ckpt")
+    file = torch.load(path, weights_only=True)
+    assert file["extra"] == {"words": ["a", "b"]}
+    assert set(file["state_dict"]) == set(module.state_dict())
+    made = Extra.load_from_checkpoint(path)
+    assert (made.count, made.words) == (3, ["a", "b"])
+    fitted(tmp_path, again := Extra(), start=path, max_epochs=2)
+    assert (again.count, again.words) == (3, ["a", "b"])

@@ -352,19 +352,18 @@ def write(point: Checkpoint, path: Path) -> list[str]:
     doubts: list[str] = []
     checkpoint: dict[str, Any]
     if point.resumable:
-        checkpoint = _whole(read_state(point.path), doubts)
+        checkpoint, extra = _whole(read_state(point.path), doubts)
     else:
-        checkpoint = _progress({"step": point.step, "epoch": point.epoch, "epoch_step": 0, "batch_idx": 0, "mid_epoch": False}, point.step, None)
+        extra, checkpoint = {}, _progress({"step": point.step, "epoch": point.epoch, "epoch_step": 0, "batch_idx": 0, "mid_epoch": False}, point.step, None)
         doubts.append(f"it holds weights alone ({point.why}), and Trainer.fit(ckpt_path=…) refuses such a file")
-    names = {**read_weights(point.path / "model.safetensors"), **checkpoint.pop("extra", {})}
-    checkpoint = {"state_dict": names, **checkpoint}
+    checkpoint = {"state_dict": {**read_weights(point.path / "model.safetensors"), **extra}, **checkpoint}
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_by(path, lambda aside: torch.save(checkpoint, str(aside)))
     return doubts
 
 
-def _whole(state: Mapping[str, Any], doubts: list[str]) -> dict[str, Any]:
-    """All of a checkpoint but its weights, as Lightning writes it."""
+def _whole(state: Mapping[str, Any], doubts: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All of a checkpoint but its weights, as Lightning writes it; and the extra state, which lies among the weights there."""
     optimizers, kept = state["optimizers"], state["moments"]
     steps = sum(one["taken"] for one in optimizers)
     batches = state["checks"].get("begun_with", (None,))[0]
@@ -372,7 +371,6 @@ def _whole(state: Mapping[str, Any], doubts: list[str]) -> dict[str, Any]:
     found |= {
         "callbacks": {}, "optimizer_states": [one["state"] for one in optimizers],
         "lr_schedulers": [own["state"] for one in optimizers for own in one["own"]],
-        "extra": state["extra_state"],
     }  # fmt: skip
     if state["scaler"]:
         found["MixedPrecision"] = state["scaler"]
@@ -393,7 +391,7 @@ def _whole(state: Mapping[str, Any], doubts: list[str]) -> dict[str, Any]:
         doubts.append("lr_schedule and warmup are settings of the bench, which a Trainer does not follow: its rate stays where it was")
     if state["mid_epoch"] and not state["checking"]:
         doubts.append("it was saved within an epoch: a Trainer takes as many batches as were left, from the loader's beginning")
-    return found
+    return found, state["extra_state"]
 
 
 def _progress(state: Mapping[str, Any], steps: int, batches: int | None) -> dict[str, Any]:
