@@ -103,13 +103,13 @@ class FitAssignment(Assignment):
 
     def __init__(
         self, id: str, task: Task, settings: Settings, folder: Path | None, past: Mapping[str, Any] | None = None,
-        point: Path | None = None,
+        point: Path | None = None, *, keeps_lr: bool = False,
     ) -> None:  # fmt: skip
         """folder: the run's. past, point: of a resumed fit, the state on which its length depends, and its
-        checkpoint: a directory of a run, or a file of Lightning.
+        checkpoint: a directory of a run, or a file of Lightning. keeps_lr: optimizers keep the rate of that file.
         """
         super().__init__(id, task, settings)
-        self.folder, self._past, self._point = folder, past, point
+        self.folder, self._past, self._point, self._keeps_lr = folder, past, point, keeps_lr
         self._session: Session | None = None
 
     def updates_now(self) -> int:
@@ -138,7 +138,8 @@ class FitAssignment(Assignment):
     def _restore(self, session: Session, checks: ValidationSchedule, point: Path) -> None:
         if lightning_file.is_one(point):
             with _as_it_was(self.task), restoring(point):
-                lightning_file.restore(session, point)
+                lightning_file.restore(session, point, keeps_lr=self._keeps_lr)
+            self.settings = session.settings
             return
         state = read_state(point)
         with _as_it_was(self.task), restoring(point):

@@ -47,7 +47,7 @@ class FirstEvents:
         if history is None:
             self.sink(event)
         else:
-            self.sink(replace(event, settings=history.settings))
+            self.sink(event if history.settings is None else replace(event, settings=history.settings))
             for earlier in history.events:
                 self.sink(earlier)
         for message in messages:

@@ -123,8 +123,8 @@ class FitWork(BenchWork):
         folder = self._place.folder
         with self._start.placed(None, self._origin.fresh, early.append, fit=self._place.id):
             training = FitAssignment(
-                self._place.id, self._task, self.settings, None if folder is None else folder.path,
-                None if on is None else on.past(), None if on is None else on.path,
+                self._place.id, self._task, self.settings if on is None else on.begun, None if folder is None else folder.path,
+                None if on is None else on.past(), None if on is None else on.path, keeps_lr=on is not None and on.keeps_lr,
             )  # fmt: skip
             past = None if on is None else on.inherited
             begun = None if folder is None else _InitRunFolder(folder.path, self._task, past, self.settings.keep_runs)

@@ -47,6 +47,8 @@ class Net(pl.LightningModule):
         lr = self.hparams.lr
         if self.hparams.kind == "sgd":
             return torch.optim.SGD(self.parameters(), lr=lr)
+        if self.hparams.kind == "plain_adam":
+            return torch.optim.Adam(self.parameters(), lr=lr)
         if self.hparams.kind == "adam":
             optimizer = torch.optim.Adam(self.parameters(), lr=lr)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5), "interval": "step"}}
@@ -213,6 +215,30 @@ def test_the_rate_of_the_file_holds_unless_one_is_given(tmp_path):
     assert run.settings.lr == 0.1
     assert "lr=0.1 (the bench has lr=0.3)" in messages(run, "info")[0]
     assert fitted(tmp_path, Net("sgd", lr=0.3), start=path, max_epochs=2, lr=0.7).history["lr"][-1] == pytest.approx(0.7)
+
+
+def test_an_optimizer_that_begins_anew_has_the_rate_of_the_bench(tmp_path):
+    path = saved(tmp_path, Net("sgd", lr=0.5), 1)
+    run = fitted(tmp_path, module := Net("plain_adam", lr=1e-3), start=path, max_epochs=2)
+    assert run.settings.lr == 1e-3
+    assert list(run.history["lr"]) == pytest.approx([1e-3] * 4)
+    assert "which begins anew at lr=1e-3" in messages(run)[0]
+    assert messages(run, "info") == []
+    with bench(tmp_path, once := Net("plain_adam", lr=1e-3)) as made:
+        made.load(path)
+        made.fit(max_epochs=1).result()
+    assert module.losses == once.losses
+    assert list(fitted(tmp_path, Net("plain_adam", lr=1e-3), start=path, max_epochs=2, lr=0.02).history["lr"]) == pytest.approx([0.02] * 4)
+
+
+@pytest.mark.parametrize(("settings", "at"), [({}, 0.1), ({"lr": 1e-3}, 1e-3)])
+def test_a_scheduler_that_begins_anew_multiplies_the_rate_of_the_fit(tmp_path, settings, at):
+    path = saved(tmp_path, Net("momentum"), 1)
+    file = torch.load(path)
+    file["lr_schedulers"].clear()
+    torch.save(file, path)
+    run = fitted(tmp_path, Net("momentum", lr=0.3), start=path, max_epochs=3, **settings)
+    assert list(run.history["lr"]) == pytest.approx([at / 2] * 4 + [at / 4] * 4)
 
 
 def test_a_schedule_of_the_bench_continues_at_the_update_of_the_file(tmp_path):

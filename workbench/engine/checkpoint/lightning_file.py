@@ -34,6 +34,7 @@ from workbench.task.errors import TaskError
 from workbench.task.hooks import CheckpointEdits
 from workbench.task.optim.optimizer_factory import leading_group, rates_of
 from workbench.task.protocol import Task
+from workbench.units import rate
 from workbench.values import shown
 
 ENDING = ".ckpt"
@@ -164,7 +165,7 @@ def _count(value: Any) -> int:
 
 def _base_rate(states: Sequence[Any]) -> float | None:
     try:
-        rates = [rate for state in states for rate in [_leading(state["param_groups"])] if rate]
+        rates = [lr for state in states for lr in [_leading(state["param_groups"])] if lr]
     except (LookupError, TypeError, ValueError, AttributeError):
         return None
     return rates[0] if rates else None
@@ -227,10 +228,11 @@ def _names(modules: Modules) -> list[str]:
     return [prefix + name for prefix, module in parts.items() for name in module.state_dict()]
 
 
-def restore(session: Session, path: Path) -> None:
+def restore(session: Session, path: Path, *, keeps_lr: bool = True) -> None:
     """Give a freshly opened session what the file has: weights, optimizers, schedules, epoch and step.
 
-    What does not fit the session is named in one message. TaskError: the weights do not fit, and nothing has changed.
+    keeps_lr: optimizers whose state is taken over keep the file's rate; else they get that of the settings. What does not
+    fit the session is named in one message. TaskError: the weights do not fit, and nothing has changed.
     """
     checkpoint = read(path)
     here = position(path, checkpoint)
@@ -243,12 +245,12 @@ def restore(session: Session, path: Path) -> None:
     own, used = session.hooks.of_lightning(checkpoint)
     session.hooks.load_state(own)
     session.weights.load(session.task.trained_modules, weights, extra)
-    states = _optimizers(session, checkpoint, here, lost)
+    states, taken = _optimizers(session, checkpoint, here, lost, keeps_lr=keeps_lr)
     watching = {type(schedule.scheduler).__name__ for opt in session.optimizers for schedule in opt.schedules if schedule.monitor}
     if watching and not here.judged:
         lost.append(f"the metric of epoch {here.epoch - 1}, which {_listed(sorted(watching))} had not seen when the file was written")
     edits.put_states(states)
-    optimizer_state.restore(session, states, {"weight_decay": None}, optimizer_state.plan(session))
+    _restore_optimizers(session, states, taken, keeps_lr=keeps_lr)
     scaler = next((checkpoint[name] for name in _SCALER if name in checkpoint), None)
     if isinstance(scaler, Mapping):
         session.precision.load_state_dict(scaler)
@@ -259,8 +261,30 @@ def restore(session: Session, path: Path) -> None:
     session.notes.append(Message(f"{text}{without}.", "warning" if lost else "info", here.step))
 
 
-def _optimizers(session: Session, checkpoint: Mapping[str, Any], here: Position, lost: list[str]) -> list[dict[str, Any]]:
-    """The states of the optimizers as a checkpoint of the bench has them; one that does not fit is fresh, and named in `lost`."""
+def _restore_optimizers(session: Session, states: list[dict[str, Any]], taken: Mapping[int, float], *, keeps_lr: bool) -> None:
+    """Give the optimizers these states. taken: those whose state is the file's, with the rates that they had before."""
+    begun = session.settings.lr
+    optimizer_state.restore(session, states, {"weight_decay": None}, optimizer_state.plan(session))
+    leads = next((opt for opt in session.optimizers if opt.base_lr), None)
+    if not keeps_lr:
+        first = leads.base_lr if leads is not None and leads.index in taken else 0.0
+        for opt in session.optimizers:
+            if opt.index in taken:
+                opt.set_lr((begun if opt.base_lr == first else opt.base_lr * (begun / first)) if first else taken[opt.index])
+    elif session.base_lr != begun:
+        has, here = rate(session.base_lr, None), rate(begun, None)
+        text = f"it continues with the file's own lr={has} (the bench has lr={here}); what is given to fit() counts."
+        session.notes.append(Message(text, "info", session.state.step))
+        session.settings = session.settings.replace(lr=session.base_lr)
+
+
+def _optimizers(
+    session: Session, checkpoint: Mapping[str, Any], here: Position, lost: list[str], *, keeps_lr: bool
+) -> tuple[list[dict[str, Any]], dict[int, float]]:
+    """The states of the optimizers as a checkpoint of the bench has them, and which are the file's, with their rates until now.
+
+    One that does not fit is fresh, at the bench's rate, and named in `lost`.
+    """
     saved, schedules = checkpoint["optimizer_states"], list(checkpoint["lr_schedulers"])
     counts = len(saved) == len(session.optimizers)
     if not counts:
@@ -269,7 +293,7 @@ def _optimizers(session: Session, checkpoint: Mapping[str, Any], here: Position,
     follow = counts and len(schedules) == sum(len(one["own"]) for one in fresh)
     if counts and not follow:
         lost.append(f"the states of its {len(schedules)} schedulers (here there are {sum(len(one['own']) for one in fresh)}, which begin anew)")
-    found = []
+    found, taken = [], dict[int, float]()
     for number, (opt, one) in enumerate(zip(session.optimizers, fresh, strict=True)):
         mine = [schedules.pop(0) for _ in one["own"]] if follow else []
         why = _why_other(opt, saved[number]) if counts else ""
@@ -277,15 +301,16 @@ def _optimizers(session: Session, checkpoint: Mapping[str, Any], here: Position,
             if why:
                 which = f"optimizer {number}" if session.several else "the optimizer"
                 schedulers = " and its schedulers" if one["own"] else ""
-                lost.append(f"the state of {which} ({why}), which begins anew{schedulers} at lr={opt.base_lr:g}; fit(lr=…) sets another rate")
+                lost.append(f"the state of {which} ({why}), which begins anew{schedulers} at lr={rate(opt.base_lr, None)}; fit(lr=…) sets another rate")
             found.append(one)
             continue
+        taken[number], lr = opt.base_lr, _leading(saved[number]["param_groups"])
+        if opt.base_lr and lr and (keeps_lr or one["own"]):
+            opt.set_lr(lr)  # a schedule that begins anew begins at it
+            one = optimizer_state.state_of(session, opt)  # noqa: PLW2901
         own = [_schedule(theirs, ours, lost) for theirs, ours in zip(mine, one["own"], strict=True)] if follow else one["own"]
-        found.append({
-            **one, "state": dict(saved[number]), "base_lr": _leading(saved[number]["param_groups"]), "taken": here.step, "own": own,
-            "built_in": None, "swa": None,
-        })  # fmt: skip
-    return found
+        found.append({**one, "state": dict(saved[number]), "base_lr": lr, "taken": here.step, "own": own, "built_in": None, "swa": None})
+    return found, taken
 
 
 def _why_other(opt: OptimizerHandle, saved: Any) -> str:

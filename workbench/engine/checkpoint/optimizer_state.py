@@ -105,8 +105,6 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
             opt.base_lr = made_at
             if parts.built_in is not None:
                 schedules.fast_forward(parts.built_in, opt.taken)
-    if session.settings.lr != session.base_lr:
-        session.set_lr(session.settings.lr)
 
 
 def _resume_schedules(session: Session, state: Mapping[str, Any], parts: _Schedules, *, same: bool, raised: bool) -> bool:

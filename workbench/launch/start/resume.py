@@ -38,9 +38,9 @@ ASIDE = (
 class ResumeHistory(NamedTuple):
     """What a resumed run records of the time before."""
 
-    settings: dict[str, Any]
+    settings: dict[str, Any] | None
     """The settings of the whole run: those that it began with, except for its length and for those that do not
-    change the arithmetic.
+    change the arithmetic. None: those with which it continues.
     """
     events: list[Event]
 
@@ -59,6 +59,13 @@ class ResumePlan:
     note: Message | None
     events: Callable[[], Sequence[Event]]
     """Reads the record of its run."""
+    keeps_lr: bool = False
+    """The rate is one of the settings."""
+
+    @property
+    def begun(self) -> Settings:
+        """The settings with which the fit is prepared."""
+        return self.settings
 
     @property
     def path(self) -> Path:
@@ -102,10 +109,16 @@ class LightningPlan:
 
     path: Path
     position: Position
-    settings: Settings
     begun: Settings
     """The bench's settings, and those given to `fit`."""
+    keeps_lr: bool
+    """Whether its rate counts: none was given to `fit`."""
     inherited: None = None
+
+    @property
+    def settings(self) -> Settings:
+        """Those of the fit, as far as the file alone tells: of an optimizer that begins anew, the rate is the bench's."""
+        return self.begun if not self.keeps_lr or self.position.lr is None else self.begun.replace(lr=self.position.lr)
 
     def past(self) -> dict[str, Any]:
         """The state on which the length of the fit depends."""
@@ -113,11 +126,7 @@ class LightningPlan:
 
     def history(self) -> ResumeHistory:
         """The mark in the record where the fit continues; the file has no record of the time before."""
-        told: list[Event] = [Resumed(self.position.step, self.path.name, self.path.name)]
-        if self.settings.lr != self.begun.lr:
-            has, here = argument("lr", self.settings.lr), argument("lr", self.begun.lr)
-            told.append(Message(f"it continues with the file's own {has} (the bench has {here}); what is given to fit() counts.", "info", self.position.step))
-        return ResumeHistory(self.settings.model_dump(), told)
+        return ResumeHistory(None, [Resumed(self.position.step, self.path.name, self.path.name)])
 
 
 @dataclass(frozen=True)
@@ -151,8 +160,7 @@ class ResumeSettings:
         """The plan of the fit that continues from a checkpoint of Lightning: it has the bench's settings and the file's rate."""
         place = position(path, read(path, peek=True))
         begun = self.bench.replace(**self.given)
-        settings = begun if "lr" in self.given or place.lr is None else begun.replace(lr=place.lr)
-        why = None if place.checking else reached(settings, place.step, place.epoch, 0.0)
+        why = None if place.checking else reached(begun, place.step, place.epoch, 0.0)
         if why is not None:
             name = why.partition("=")[0]
             raise SettingsError(
@@ -160,7 +168,7 @@ class ResumeSettings:
                 f"beginning of the training, as in Trainer.fit(ckpt_path=…): give fit() a larger {name}; or train on from its weights alone "
                 f"with bench.load({self.start!r}), then bench.fit()."
             )
-        return LightningPlan(path, place, settings, begun)
+        return LightningPlan(path, place, begun, "lr" not in self.given)
 
     def local(self, asked: Settings | None = None) -> dict[str, Any]:
         """Where it runs and what is deleted: as this bench started the run, or else as the bench's settings say now.
