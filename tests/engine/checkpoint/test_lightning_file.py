@@ -2,7 +2,9 @@
 
 import copy
 import functools
+import re
 import warnings
+import zipfile
 
 import lightning as pl
 import pytest
@@ -371,6 +373,62 @@ def test_a_prefix_is_offered_and_the_remedy_works(tmp_path):
         code = str(refused.value).partition("before them: ")[2].partition("; then")[0]
         exec(code, {"torch": torch, "bench": other})
         assert all(map(torch.equal, other.model.parameters(), there.parameters()))
+
+
+@pytest.mark.parametrize(("name", "value"), [("foo", 5), ("net.0.bias", [1.0])])
+def test_what_is_neither_weight_nor_extra_state_is_refused_as_in_lightning(tmp_path, name, value):
+    path = saved(tmp_path, Net("sgd"), 1)
+    file = torch.load(path)
+    file["state_dict"][name] = value
+    torch.save(file, path)
+    with pytest.raises(Exception, match=name.rpartition(".")[2]):
+        Net.load_from_checkpoint(path)
+    module = Net("sgd")
+    with bench(tmp_path, module) as made:
+        with pytest.raises(wb.TaskError, match=rf"{name}', which is {re.escape(repr(value))}, neither a weight nor extra state") as refused:
+            made.load(path)
+        exec("own = " + str(refused.value).partition("own = ")[2].partition("; then")[0], {"torch": torch, "bench": made})
+    assert torch.equal(module.net[2].weight, file["state_dict"]["net.2.weight"])
+    module.strict_loading = False
+    if name == "foo":
+        with bench(tmp_path, module) as made:
+            made.load(path)
+
+
+def test_a_model_of_many_layers_is_read_once_for_the_remedy(tmp_path, monkeypatch):
+    deep = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(60)], nn.Linear(4, 2))
+    file = tmp_path / "x.ckpt"
+    with plain(tmp_path, deep) as made:
+        torch.save({"state_dict": {**deep.state_dict(), "0.0.weight": torch.ones(3)}}, file)
+        reads = []
+        read = nn.Sequential.state_dict
+        monkeypatch.setattr(nn.Sequential, "state_dict", lambda self, *a, **k: (reads.append(self is deep), read(self, *a, **k))[1])
+        with pytest.raises(wb.TaskError, match="make the model as it was made for that file"):
+            made.load(file)
+        assert sum(reads) < 6
+        torch.save({"state_dict": {f"net.{name}": value for name, value in deep.state_dict().items()}}, file)
+        with pytest.raises(wb.TaskError, match=r"begin with 'net\.' fit without it"):
+            made.load(file)
+
+
+def test_no_name_in_a_file_reaches_a_terminal_as_a_command(tmp_path):
+    path = saved(tmp_path, Net("sgd"), 1)
+    file, bad = torch.load(path), "\x1b[31mred\r"
+    file[bad] = 1
+    file["callbacks"] = {bad: {}}
+    file["optimizer_states"][0]["param_groups"][0][bad] = 1
+    torch.save(file, path)
+    (text,) = messages(fitted(tmp_path, Net("sgd"), start=path, max_epochs=2))
+    assert text.isprintable()
+    assert text.count(r"\x1b[31mred\r") == 3
+    inside = tmp_path / "named.ckpt"
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(inside, "w") as target:
+        for name in source.namelist():
+            pickled = "\x80\x02c\x1b[31mos\nsys\x1b[0mtem\n.".encode("latin-1")
+            target.writestr(name, pickled if name.endswith("data.pkl") else source.read(name))
+    with bench(tmp_path, Net("sgd")) as made, pytest.raises(wb.TaskError, match="holds a pickled") as refused:
+        made.load(inside)
+    assert str(refused.value).isprintable()
 
 
 def test_a_module_that_is_not_strict_takes_what_it_has(tmp_path):

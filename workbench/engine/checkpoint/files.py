@@ -30,6 +30,7 @@ from workbench.engine.distributed.dtensor import in_shards, local
 from workbench.events import LARGEST
 from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
 from workbench.runs.folder.files import Folder, check_no_link, give_usual_mode, read_json, replace_by, to_disk
+from workbench.runs.printable import printable
 from workbench.task.compiled_model import own_name
 from workbench.task.errors import TaskError
 from workbench.tracebacks import UserError
@@ -102,23 +103,35 @@ def mismatch(model: Modules, tensors: Mapping[str, Tensor], *, grown: bool = Fal
     grown: a buffer may have another shape than here, where forward() replaces it. Weights from before a loss was
     trained have the model alone.
     """
-    modules = _by_prefix(model)
-    whose = type(next(iter(modules.values()))).__name__
-    known = {prefix: part for prefix, part in modules.items() if any(name.startswith(prefix) for name in tensors)}
-    model, there = known or modules, tensors_of(known or modules)
-    ties = _ties(there)
-    free = {name for name, *_ in _buffers(model)} if grown else set()
-    for name, value in tensors.items():
-        if name in free:
-            continue
-        if name not in there:
-            return f"they have {name!r}, which {whose} does not have"
-        if value.shape != there[name].shape:
-            return f"{name!r} has shape {tuple(value.shape)} there and {tuple(there[name].shape)} here"
-    for name in there:
-        if name not in free and not any(other in tensors for other in ties[name]):
-            return f"{whose} has {name!r}, which they do not have"
-    return None
+    return Expected(model).mismatch(tensors, grown=grown)
+
+
+class Expected:
+    """The weights that modules have, read once, so that many saved ones can be compared with them."""
+
+    def __init__(self, model: Modules) -> None:
+        self._modules = _by_prefix(model)
+        self._whose = type(next(iter(self._modules.values()))).__name__
+        self._parts = {prefix: tensors_of({prefix: part}) for prefix, part in self._modules.items()}
+        self.tensors = {name: value for part in self._parts.values() for name, value in part.items()}
+        self._ties = _ties(self.tensors)
+
+    def mismatch(self, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:
+        """The first difference, as `mismatch` says it; None: they fit."""
+        known = [prefix for prefix in self._modules if any(name.startswith(prefix) for name in tensors)] or list(self._modules)
+        there = {name: value for prefix in known for name, value in self._parts[prefix].items()}
+        free = {name for name, *_ in _buffers({prefix: self._modules[prefix] for prefix in known})} if grown else set()
+        for name, value in tensors.items():
+            if name in free:
+                continue
+            if name not in there:
+                return f"they have {name!r}, which {self._whose} does not have"
+            if value.shape != there[name].shape:
+                return f"{name!r} has shape {tuple(value.shape)} there and {tuple(there[name].shape)} here"
+        for name in there:
+            if name not in free and not any(other in tensors for other in self._ties[name]):
+                return f"{self._whose} has {name!r}, which they do not have"
+        return None
 
 
 def load_tensors(modules: Modules, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
@@ -238,7 +251,7 @@ OF_STRUCTURE = (LookupError, TypeError, AttributeError, ValueError, ArithmeticEr
 
 def _named(error: Exception) -> str:
     lacks = isinstance(error, KeyError) and len(error.args) == 1
-    return f"it lacks {error}" if lacks else f"{type(error).__name__}: {error}"
+    return f"it lacks {error}" if lacks else printable(f"{type(error).__name__}: {error}", lines=True)
 
 
 def _unpacked(file: Path, packed: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import re
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,18 +18,19 @@ from torch import Tensor
 
 from workbench.engine.checkpoint import optimizer_state
 from workbench.engine.checkpoint.files import (
+    Expected,
     Modules,
     load_tensors,
-    mismatch,
     read_state,
     read_weights,
-    tensors_of,
 )
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.events import LARGEST, Message
 from workbench.runs.checkpoints import Checkpoint
 from workbench.runs.folder.files import replace_by
+from workbench.runs.printable import printable
+from workbench.task.compiled_model import own_name
 from workbench.task.errors import TaskError
 from workbench.task.hooks import CheckpointEdits
 from workbench.task.optim.optimizer_factory import leading_group, rates_of
@@ -100,7 +101,7 @@ def read(path: Path, *, peek: bool = False) -> dict[str, Any]:
     except pickle.UnpicklingError as error:  # torch's own message proposes to run whatever the file contains
         _refuse_classes(path, error)
     except RuntimeError as error:
-        raise _not_one(path, str(error).partition(". ")[0].splitlines()[0]) from error
+        raise _not_one(path, printable(str(error).partition(". ")[0].partition("\n")[0])) from error
     except (EOFError, OSError, ValueError, LookupError, AttributeError, TypeError) as error:  # what torch's reader meets in other files
         raise _not_one(path, "it is not a file that torch.save wrote") from error
     weights = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None
@@ -114,7 +115,7 @@ def _refuse_classes(path: Path, error: pickle.UnpicklingError) -> NoReturn:
         found = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
     except Exception:  # noqa: BLE001  # not a file of this kind
         found = []
-    names = sorted(found) or re.findall(r"GLOBAL ([\w.]+) was not an allowed", str(error))
+    names = sorted(map(printable, found)) or re.findall(r"GLOBAL ([\w.]+) was not an allowed", str(error))
     if not names:
         raise _not_one(path, "it is not a pickle of tensors and plain values") from error
     listed = ", ".join(f"`{name}`" for name in names)
@@ -188,44 +189,68 @@ def _weights(task: Task, checkpoint: Mapping[str, Any], path: Path) -> tuple[dic
     extra = {name: value for name, value in checkpoint["state_dict"].items() if not isinstance(value, Tensor)}
     edits = CheckpointEdits() if task.hooks is None else task.hooks.restoring({**checkpoint, "state_dict": {**whole, **extra}}, {})
     weights = edits.stored(whole)
+    extra = {name: value for name, value in extra.items() if name not in edits.removed}
+    expected = Expected(task.trained_modules)
     if getattr(getattr(task, "module", None), "strict_loading", True):
-        _refuse_other_weights(task.trained_modules, weights, path)
+        _refuse_other_weights(task.trained_modules, expected, weights, extra, path)
     else:  # the module takes those that it has, as in Lightning
-        there = tensors_of(task.trained_modules)
-        weights = {name: value for name, value in weights.items() if name in there}
-        _refuse_other_weights(task.trained_modules, {**there, **weights}, path)
+        weights = {name: value for name, value in weights.items() if name in expected.tensors}
+        _refuse_other_weights(task.trained_modules, expected, {**expected.tensors, **weights}, {}, path)
     return weights, extra, edits
 
 
-def _refuse_other_weights(modules: Modules, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Raise TaskError naming the first weight that is missing, unexpected or of another shape, and what to do."""
-    wrong = mismatch(modules, weights)
+def _refuse_other_weights(
+    modules: Modules, expected: Expected, weights: Mapping[str, Tensor], extra: Mapping[str, Any], path: Path
+) -> None:
+    """Raise TaskError naming the first entry that is missing, unexpected or of another shape, and what to do."""
+    known = _extra_names(modules) if extra else set()
+    unknown = next((name for name in extra if name not in known), None)
+    wrong = expected.mismatch(weights)
+    if unknown is not None:
+        wrong = f"they have {unknown!r}, which is {shown(extra[unknown])}, neither a weight nor extra state that the model has"
     if wrong is not None:
-        raise TaskError(f"the weights in {path} are not those of this bench's model: {wrong}. Remedy: {_remedy(modules, weights, path)}")
+        raise TaskError(f"the weights in {path} are not those of this bench's model: {wrong}. Remedy: {_remedy(expected, known, weights, extra, path)}")
 
 
-def _remedy(modules: Modules, weights: Mapping[str, Tensor], path: Path) -> str:
+def _extra_names(modules: Modules) -> set[str]:
+    """The names of what modules give to a state_dict beside their weights."""
+    parts = modules if isinstance(modules, Mapping) else {"": modules}
+    return {
+        prefix + own_name(name) for prefix, module in parts.items() for name, value in module.state_dict().items()
+        if name.endswith("_extra_state") or not isinstance(value, Tensor)
+    }  # fmt: skip
+
+
+def _remedy(expected: Expected, known: Collection[str], weights: Mapping[str, Tensor], extra: Collection[str], path: Path) -> str:
+    """What to do, in words and code. known: the names of the model's extra state."""
     opening = f"weights = torch.load({str(path)!r}, weights_only=True)['state_dict']; bench.model.load_state_dict"
     ending = "; then bench.fit(), which starts from the weights that the model has."
-    for prefix in sorted({name[: place + 1] for name in weights for place, sign in enumerate(name) if sign == "."}, key=len):
-        inner = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
-        if mismatch(modules, inner) is None:
+    shapes = {name: value.shape for name, value in expected.tensors.items()}
+    begun: dict[str, dict[str, Tensor]] = {}
+    for name, value in weights.items():
+        for prefix in _prefixes(name):
+            begun.setdefault(prefix, {})[name.removeprefix(prefix)] = value
+    for prefix, inner in sorted(begun.items(), key=lambda item: len(item[0])):
+        fit = all(name.removeprefix(prefix) in known for name in extra if name.startswith(prefix))
+        if fit and all(value.shape == shapes.get(name) for name, value in inner.items()) and expected.mismatch(inner) is None:
             names = "{name.removeprefix(" + repr(prefix) + "): value for name, value in weights.items() if name.startswith(" + repr(prefix) + ")}"
             return f"the names that begin with {prefix!r} fit without it (a LightningModule that holds the model there): {opening}({names}){ending}"
-    for prefix in sorted({name[: place + 1] for name in _names(modules) for place, sign in enumerate(name) if sign == "."}, key=len):
-        if mismatch(modules, {prefix + name: value for name, value in weights.items()}) is None:
-            names = "{" + repr(prefix) + " + name: value for name, value in weights.items()}"
-            return f"its names fit with {prefix!r} before them: {opening}({names}){ending}"
-    fits = "{name: value for name, value in weights.items() if name in own and value.shape == own[name].shape}"
+    for prefix in sorted({prefix for name in shapes for prefix in _prefixes(name)}, key=len):
+        if all(prefix + name in known for name in extra) and all(value.shape == shapes.get(prefix + name) for name, value in weights.items()):
+            outer = {prefix + name: value for name, value in weights.items()}
+            if expected.mismatch(outer) is None:
+                names = "{" + repr(prefix) + " + name: value for name, value in weights.items()}"
+                return f"its names fit with {prefix!r} before them: {opening}({names}){ending}"
+    fits = "{name: value for name, value in weights.items() if isinstance(value, torch.Tensor) and name in own and value.shape == own[name].shape}"
     return (
         "make the model as it was made for that file; or take what fits: own = bench.model.state_dict(); "
         f"{opening}({fits}, strict=False){ending}"
     )
 
 
-def _names(modules: Modules) -> list[str]:
-    parts = modules if isinstance(modules, Mapping) else {"": modules}
-    return [prefix + name for prefix, module in parts.items() for name in module.state_dict()]
+def _prefixes(name: str) -> list[str]:
+    """What stands before the points of a name, "a." and "a.b." of "a.b.c": the first 50, since a file may have any name."""
+    return [name[: place + 1] for place, sign in enumerate(name) if sign == "."][:50]
 
 
 def restore(session: Session, path: Path, *, keeps_lr: bool = True) -> None:
@@ -332,7 +357,7 @@ def _why_other(opt: OptimizerHandle, saved: Any) -> str:
             return f"it {' and '.join(parts)}, other than {kind} here"
         decoupled = theirs_group.get("decoupled_weight_decay"), group.get("decoupled_weight_decay")
         if None not in decoupled and decoupled[0] != decoupled[1]:
-            return f"it has decoupled_weight_decay={decoupled[0]}, other than {kind} here"
+            return f"it has decoupled_weight_decay={shown(decoupled[0])}, other than {kind} here"
         for number, parameter in zip(theirs_group["params"], group["params"], strict=True):
             kept = saved["state"].get(number, {})
             for name in _LIKE_WEIGHTS:
@@ -365,8 +390,8 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _listed(values: Any) -> str:
-    return ", ".join(map(str, values))
+def _listed(values: Iterable[Any]) -> str:
+    return ", ".join(printable(str(value)) for value in values)
 
 
 # -- writing
