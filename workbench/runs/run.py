@@ -170,6 +170,8 @@ class Run:
         """
         from workbench.engine.checkpoint import lightning_file
 
+        if Path(path).is_dir():
+            raise IsADirectoryError(f"to_lightning(path={str(path)!r}): it is a folder. Give the path of a file, {str(Path(path) / 'last.ckpt')!r} say.")
         for doubt in lightning_file.write(self._checkpoint(which), Path(path)):
             warnings.warn(f"{path}: {doubt}.", stacklevel=2)
         return Path(path)
@@ -182,6 +184,8 @@ class Run:
         """
         from workbench.engine.checkpoint import pretrained
 
+        if Path(folder).exists() and not Path(folder).is_dir():
+            raise NotADirectoryError(f"save_pretrained(folder={str(folder)!r}): it is a file. Give the path of a folder, which is made if it is not there.")
         model = None if self._model is None else self._model()
         pretrained.save(model, self.id, self._checkpoint(which), Path(folder))
         return Path(folder)

@@ -71,11 +71,14 @@ class CheckpointEdits:
 _NONE = object()
 
 
-def copy_of(value: Any) -> Any:
-    """Copy the containers, and not what they contain."""
+def copy_of(value: Any, within: tuple[int, ...] = ()) -> Any:
+    """Copy the containers, and not what they contain; one within itself is not copied again."""
+    if id(value) in within:
+        return value
+    inside = (*within, id(value))
     if isinstance(value, Mapping):
-        return {key: copy_of(one) for key, one in value.items()}
-    return type(value)(map(copy_of, value)) if type(value) in (list, tuple) else value
+        return {key: copy_of(one, inside) for key, one in value.items()}
+    return type(value)(copy_of(one, inside) for one in value) if type(value) in (list, tuple) else value
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> list[Any] | None:
@@ -84,12 +87,12 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> 
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two values have the same contents; a tensor is equal only to itself."""
+    if one is other:
+        return True
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(_same, one, other))
-    if one is other:
-        return True
     if isinstance(one, Tensor) or isinstance(other, Tensor) or type(one) is not type(other):
         return False
     return bool(one == other)

@@ -656,3 +656,46 @@ def test_extra_state_and_an_entry_named_extra_stay_apart(tmp_path):
     assert (made.count, made.words) == (3, ["a", "b"])
     fitted(tmp_path, again := Extra(), start=path, max_epochs=2)
     assert (again.count, again.words) == (3, ["a", "b"])
+
+
+@pytest.mark.parametrize("kind", [Net, Counting])
+def test_a_hyperparameter_that_contains_itself_counts_as_not_plain(tmp_path, kind):
+    module = kind("sgd")
+    module.hparams["tree"] = tree = {"depth": 1}
+    tree["root"] = tree
+    run = fitted(tmp_path, module, max_epochs=1)
+    assert messages(run) == []
+    with pytest.warns(UserWarning, match="hyper_parameters lack tree"):
+        path = run.to_lightning(tmp_path / "x.ckpt")
+    assert torch.load(path)["hyper_parameters"] == {"kind": "sgd", "lr": 0.1}
+
+
+def test_a_folder_is_refused_as_the_path(tmp_path):
+    run = fitted(tmp_path, Net("sgd"), max_epochs=1)
+    with pytest.raises(IsADirectoryError, match=r"path=.*it is a folder.*last\.ckpt"):
+        run.to_lightning(tmp_path)
+
+
+def test_the_state_of_a_plain_models_datamodule_goes_out(tmp_path):
+    class Data(pl.LightningDataModule):
+        count = 5
+
+        def train_dataloader(self):
+            return loader()
+
+        def state_dict(self):
+            return {"count": self.count}
+
+        def load_state_dict(self, state):
+            self.count = state["count"]
+
+    def made(data):
+        return bench(tmp_path, nn.Linear(4, 2), train=data, val=None, loss=F.cross_entropy)
+
+    with made(data := Data()) as first:
+        data.count = 9
+        path = first.fit(max_epochs=1).result().to_lightning(tmp_path / "x.ckpt")
+    assert torch.load(path, weights_only=True)[Data.__qualname__] == {"count": 9}
+    with made(data := Data()) as second:
+        second.fit(start=path, max_epochs=2).result()
+    assert data.count == 9

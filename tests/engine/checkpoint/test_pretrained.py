@@ -112,3 +112,12 @@ def test_a_run_without_its_bench_says_so(tmp_path):
                 apart.save_pretrained(tmp_path / "x")
         with pytest.raises(FileNotFoundError, match="no checkpoint 7"):
             run.save_pretrained(tmp_path / "x", 7)
+
+
+def test_a_file_is_refused_as_the_folder(tmp_path):
+    (tmp_path / "x").write_text("mine")
+    with bench(tmp_path / "runs", bert()) as made:
+        run = made.fit(max_steps=1).result()
+    with pytest.raises(NotADirectoryError, match="folder=.*it is a file"):
+        run.save_pretrained(tmp_path / "x")
+    assert (tmp_path / "x").read_text() == "mine"

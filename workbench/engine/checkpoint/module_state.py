@@ -162,8 +162,11 @@ def _registered(task: Task) -> Iterator[Tensor]:
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    """The tensors in a value and its containers."""
-    return [tensor for _, tensor in leaves(value)]
+    """The tensors in a value and its containers; none where one contains itself."""
+    try:
+        return [tensor for _, tensor in leaves(value)]
+    except RecursionError:
+        return []
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

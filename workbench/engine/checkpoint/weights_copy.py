@@ -289,9 +289,16 @@ def checksum(tensors: Iterable[Tensor], total: int = 0) -> int:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is a number, a string, None, or a container of these alone."""
+    """Whether it is a number, a string, None, or a container of these alone, which does not contain itself."""
+    try:
+        return _is_plain(value)
+    except RecursionError:
+        return False
+
+
+def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple, set, frozenset, deque)):
-        return all(map(is_plain, value))
+        return all(map(_is_plain, value))
     if isinstance(value, dict):
-        return all(map(is_plain, value.values()))
+        return all(map(_is_plain, value.values()))
     return value is None or isinstance(value, (bool, int, float, complex, str, bytes))

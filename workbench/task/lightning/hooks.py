@@ -68,7 +68,7 @@ class DataHooks(Hooks):
             own = None if give is None else give()
             if own:
                 states[number] = own
-        return {"data": states} if states else {}
+        return {"data": states, "lightning": {"data": self._names_of_data}} if states else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         for number, own in state.get("data", {}).items():
@@ -341,7 +341,7 @@ class LightningHooks(DataHooks):
         found: dict[str, Any] = {"data": self._names_of_data}
         hparams = getattr(self._module, "hparams", None)
         if isinstance(hparams, Mapping) and hparams:
-            plain = {name: value for name, value in hparams.items() if isinstance(name, str) and _is_plain(value)}
+            plain = {name: value for name, value in hparams.items() if isinstance(name, str) and _can_be_kept(value)}
             found |= {"hparams_name": getattr(self._module, "_hparams_name", None), "hyper_parameters": plain}
             found["not_plain"] = [str(name) for name in hparams if name not in plain]
         return found
@@ -382,8 +382,15 @@ class LightningHooks(DataHooks):
         return found | {type(self.preparation.data[number]).__qualname__: own for number, own in states.items()}
 
 
-def _is_plain(value: Any) -> bool:
+def _can_be_kept(value: Any) -> bool:
     """Whether a checkpoint can hold this value, and a Trainer reads it with weights_only=True."""
+    try:
+        return _is_plain(value)
+    except RecursionError:  # it contains itself
+        return False
+
+
+def _is_plain(value: Any) -> bool:
     if type(value) in (dict, list, tuple):
         inside = [*value.keys(), *value.values()] if isinstance(value, dict) else value
         return all(map(_is_plain, inside))
