@@ -587,6 +587,9 @@ def test_what_is_said_elsewhere(tmp_path):
         for call in (b.fit, b.set, b.find_lr):
             with refused(SettingsError, f"unknown setting {name!r}", *words):
                 call(**{name: None})
+    for call in (b.validate, b.test, b.predict):
+        with refused(SettingsError, "unknown setting 'ckpt_path'", "bench.load('0012-fit', 'best')", f"then bench.{call.__name__}()"):
+            call(ckpt_path="best")
     for name, words in {"default_root_dir": ["root='.workbench'"], "callbacks": ["early_stopping", "listeners=[f]"]}.items():
         for call in (b.fit, b.set, b.find_lr):
             with refused(SettingsError, f"{name}='x'", *words):

@@ -13,6 +13,7 @@ _BENCH = (
     "listeners", "trackers", "root", "dry_run",
 )  # fmt: skip
 _START = "a fit continues from a checkpoint with bench.fit(start='0012-fit'), or start='continue'"
+_EVALUATIONS = ("validate", "test", "predict")
 _TRACKERS = "experiments are tracked with wb.Workbench(…, trackers='tensorboard')"
 _ROOT = "all runs are recorded under wb.Workbench(…, root='.workbench')"
 _FIND_LR = "bench.find_lr() finds a learning rate, and bench.set(lr=…) takes it"
@@ -174,6 +175,8 @@ def _unknown(name: str, known: Collection[str], method: str, arguments: Collecti
     if own is not None:
         return f"unknown argument {name!r} of {method}(). Did you mean {own!r}?"
     what = f"unknown setting {name!r}"
+    if method in _EVALUATIONS and ELSEWHERE.get(name) == _START:
+        return f"{what}: bench.load('0012-fit', 'best') gives the model the weights of a run or of a checkpoint, then bench.{method}() uses them."
     if name in ELSEWHERE:
         return f"{what}: {ELSEWHERE[name]}."
     if method == "Workbench" and SPOKEN.get(name) is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.nn.functional as F
 
 import workbench as wb
@@ -159,3 +160,37 @@ def test_jobs_wait_while_a_script_is_made(tmp_path: Path, monkeypatch: pytest.Mo
         finally:
             going.stop()
             going.wait()
+
+
+def test_a_file_or_folder_that_is_no_run_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    bench = a_bench(tmp_path / "root")
+    weights = {name: value + 1 for name, value in bench.model.state_dict().items()}
+    (tmp_path / "in").mkdir()
+    torch.save(weights, "sd.pt")
+    torch.save(weights, "in/sd.pt")
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text("{}")
+    for call in (bench.load, lambda start: bench.fit(start=start)):
+        for given in ("sd.pt", "in/sd.pt", Path("sd.pt")):
+            with pytest.raises((FileNotFoundError, wb.SettingsError), match=r"a file\. If it holds a state dict: bench\.model\.load_state_dict") as refused:
+                call(given)
+        for folder in ("hf", "./hf", Path("hf")):
+            with pytest.raises((FileNotFoundError, wb.SettingsError), match=r"Model\.from_pretrained\('(\./)?hf'\).* a new bench"):
+                call(folder)
+        with pytest.raises((FileNotFoundError, ValueError), match="'x{5000}'"):
+            call("x" * 5000)
+    exec(str(refused.value).partition("state dict: ")[2].partition(", then")[0], {"bench": bench, "torch": torch})
+    assert all(torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items())
+    run = bench.fit(max_steps=1).result()
+    assert run.folder is not None
+    with pytest.raises(FileNotFoundError, match=f"give its id, '{run.id}'"):
+        bench.load(str(run.folder))
+
+
+def test_a_run_that_is_missing_is_told_with_the_newest(tmp_path: Path) -> None:
+    bench = a_bench(tmp_path)
+    for number in range(1, 9):
+        (tmp_path / "runs" / f"{number:04d}-fit").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="there are: 0008-fit, 0007-fit, 0006-fit, 0005-fit, 0004-fit and 3 more"):
+        bench.load("0009-fit")

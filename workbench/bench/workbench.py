@@ -35,6 +35,7 @@ from workbench.launch.evaluations import metrics_of, spec_to_predict
 from workbench.launch.job import Job
 from workbench.launch.job_folder import (
     brief_of,
+    instead_of_run,
     is_own,
     own,
     run_folder,
@@ -256,6 +257,9 @@ class Workbench(Searches):
             self._start.load(Path(run))
             self._listeners.tell(Called(line("load", {}, str(run))))
             return
+        other = instead_of_run(run) if isinstance(run, Path) else ""
+        if other:
+            raise FileNotFoundError(f"load({str(run)!r}): it is {other}.")
         if not isinstance(run, Run | str):
             raise TypeError(f"load({shown(run)}): give a run (bench.runs[-1], say), its id, or the path of a checkpoint of Lightning, which ends with .ckpt.")
         id, folder = (run, None) if isinstance(run, str) else (run.id, run.folder)

@@ -17,17 +17,19 @@ from workbench.events import Message
 from workbench.launch.job import AnyJob
 from workbench.runs.brief import RunBrief
 from workbench.runs.checkpoints import find
-from workbench.runs.folder.ids import check_id, new_id, runs_folder
+from workbench.runs.folder.ids import check_id, is_id, new_id, runs_folder
 from workbench.runs.folder.prune import FIT, mark_next, marked_by, next_to_go, prune
 from workbench.runs.printable import printable
-from workbench.runs.read import read_header
+from workbench.runs.read import RUNS, read_header
 from workbench.runs.record.stream import stream
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
 from workbench.settings import Settings
 from workbench.task.summary import ModelSummary
-from workbench.values import shown
+from workbench.values import first_names, shown
 
+NAMED = 5
+"""How many runs an error names."""
 OTHERS = 50
 """How many records are kept of each kind of job but fits: of LR finders, of validations. They hold no weights."""
 
@@ -125,12 +127,39 @@ def _version(package: str) -> str:
 
 
 def run_folder(root: Path, id: str) -> Path:
-    """The folder of a run; FileNotFoundError names the runs there are."""
-    path = runs_folder(root) / check_id(id)
-    if not path.is_dir():
-        there = ", ".join(sorted(printable(p.name) for p in path.parent.iterdir() if p.is_dir())) or "none"
-        raise FileNotFoundError(f"there is no run {id!r} in {root}; there are: {there}.")
-    return path
+    """The folder of a run; FileNotFoundError names the newest runs, or what to do with a file or folder of this path."""
+    path = runs_folder(root) / (id if is_id(id) else "")
+    if is_id(id) and path.is_dir():
+        return path
+    other = instead_of_run(id)
+    if other:
+        raise FileNotFoundError(f"{id!r} is not the id of a run in {root}, but {other}.")
+    check_id(id)
+    ids = sorted((printable(p.name) for p in path.parent.iterdir() if p.is_dir()), reverse=True)
+    raise FileNotFoundError(f"there is no run {id!r} in {root}; there are: {first_names(ids, NAMED) or 'none'}.")
+
+
+def instead_of_run(path: str | Path) -> str:
+    """What to do with a file or a folder that was given as a run, in words; "": there is none of this path."""
+    there, name = Path(path), repr(str(path))
+    try:
+        is_file, is_model = there.is_file(), str(path) != "" and (there / "config.json").is_file()
+    except OSError:  # it is no path
+        return ""
+    if is_model:
+        return (
+            f"a folder with a config.json, as save_pretrained writes it: make the model from it, Model.from_pretrained({name}) with the model's "
+            "own class, and a new bench with that model"
+        )
+    if there.parent.name == RUNS and there.is_dir():
+        return f"the folder of a run: give its id, {there.name!r}, to a bench whose root is {str(there.parent.parent)!r}"
+    if not is_file:
+        return ""
+    read = f"safetensors.torch.load_file({name})" if there.suffix == ".safetensors" else f"torch.load({name}, weights_only=True)"
+    return (
+        f"a file. If it holds a state dict: bench.model.load_state_dict({read}), then bench.fit(), which starts from the weights that the model "
+        "has. A checkpoint of Lightning's Trainer has a name that ends with .ckpt"
+    )
 
 
 def recorded(run: Run | str, root: Path) -> Path:

@@ -481,6 +481,16 @@ def test_another_file_is_refused(tmp_path, content):
         made.load(path)
 
 
+def test_a_state_dict_alone_is_named_and_the_remedy_works(tmp_path):
+    weights, path = Net("sgd", lr=0.3).state_dict(), tmp_path / "sd.ckpt"
+    torch.save({name: value + 1 for name, value in weights.items()}, path)
+    with bench(tmp_path, module := Net("sgd")) as made:
+        with pytest.raises(wb.TaskError, match=r"a state dict alone\): bench\.model\.load_state_dict") as refused:
+            made.load(path)
+        exec(str(refused.value).partition("): ")[2].partition(", then")[0], {"torch": torch, "bench": made})
+    assert torch.equal(module.net[2].weight, weights["net.2.weight"] + 1)
+
+
 @pytest.mark.parametrize(("change", "told"), [
     (lambda file: file.pop("optimizer_states"), r"save_weights_only=True\?.*bench\.load"),
     (lambda file: file.pop("loops"), "upgrade_checkpoint"),

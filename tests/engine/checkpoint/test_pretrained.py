@@ -118,6 +118,6 @@ def test_a_file_is_refused_as_the_folder(tmp_path):
     (tmp_path / "x").write_text("mine")
     with bench(tmp_path / "runs", bert()) as made:
         run = made.fit(max_steps=1).result()
-    with pytest.raises(NotADirectoryError, match="folder=.*it is a file"):
+    with pytest.raises(NotADirectoryError, match=r"folder=.*it is a file"):
         run.save_pretrained(tmp_path / "x")
     assert (tmp_path / "x").read_text() == "mine"

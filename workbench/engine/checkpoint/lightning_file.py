@@ -105,6 +105,9 @@ def read(path: Path, *, peek: bool = False) -> dict[str, Any]:
     except (EOFError, OSError, ValueError, LookupError, AttributeError, TypeError) as error:  # what torch's reader meets in other files
         raise _not_one(path, "it is not a file that torch.save wrote") from error
     weights = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None
+    if weights is None and _is_state_dict(checkpoint):
+        load = f"bench.model.load_state_dict(torch.load({str(path)!r}, weights_only=True))"
+        raise _not_one(path, "it is a state dict alone", f"{load}, then bench.fit(), which starts from the weights that the model has")
     if not isinstance(weights, Mapping) or not all(isinstance(name, str) for name in weights):
         raise _not_one(path, f"it holds no `state_dict`, but {shown(sorted(map(str, checkpoint)) if isinstance(checkpoint, dict) else checkpoint)}")
     return checkpoint
@@ -126,8 +129,14 @@ def _refuse_classes(path: Path, error: pickle.UnpicklingError) -> NoReturn:
     ) from error
 
 
-def _not_one(path: Path, why: str) -> TaskError:
-    return TaskError(f"{path} is not a checkpoint of Lightning's Trainer ({why}): give a file that trainer.save_checkpoint or ModelCheckpoint wrote.")
+def _is_state_dict(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(
+        isinstance(one, Tensor) or str(name).endswith("_extra_state") for name, one in value.items()
+    )
+
+
+def _not_one(path: Path, why: str, remedy: str = "give a file that trainer.save_checkpoint or ModelCheckpoint wrote") -> TaskError:
+    return TaskError(f"{path} is not a checkpoint of Lightning's Trainer ({why}): {remedy}.")
 
 
 def position(path: Path, checkpoint: Mapping[str, Any]) -> Position:
@@ -332,7 +341,7 @@ def _optimizers(
         taken[number], lr = opt.base_lr, _leading(saved[number]["param_groups"])
         if opt.base_lr and lr and (keeps_lr or one["own"]):
             opt.set_lr(lr)  # a schedule that begins anew begins at it
-            one = optimizer_state.state_of(session, opt)  # noqa: PLW2901
+            one = optimizer_state.state_of(session, opt)
         own = [_schedule(theirs, ours, lost) for theirs, ours in zip(mine, one["own"], strict=True)] if follow else one["own"]
         found.append({**one, "state": dict(saved[number]), "base_lr": lr, "taken": here.step, "own": own, "built_in": None, "swa": None})
     return found, taken

@@ -10,10 +10,10 @@ from typing import Any
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.events import Message, RunStarted
 from workbench.launch.job import AnyJob
-from workbench.launch.job_folder import run_folder, weights_of
+from workbench.launch.job_folder import instead_of_run, run_folder, weights_of
 from workbench.launch.start.resume import LightningPlan, ResumePlan, ResumeSettings
 from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
-from workbench.runs.folder.ids import check_id
+from workbench.runs.folder.ids import check_id, is_id
 from workbench.runs.printable import printable
 from workbench.runs.read import list_runs, read_header
 from workbench.runs.record.event_log import Recorded
@@ -35,6 +35,9 @@ class StartSpec:
         """Read `start=`: "fresh", "continue", "0012-fit", "0012-fit@best", "0012-fit@1200" or "last.ckpt"."""
         if isinstance(start, str | Path) and is_one(Path(start)):
             return cls(str(start), file=Path(start).absolute())
+        other = instead_of_run(start) if isinstance(start, Path) else ""
+        if other:
+            raise SettingsError(f"start={str(start)!r} is {other}.")
         if not isinstance(start, str):
             hint = f" A number of epochs is max_epochs={start!r}." if type(start) is int else ""
             id = getattr(start, "id", None)
@@ -47,6 +50,8 @@ class StartSpec:
         run, at, which = start.partition("@")
         if run.lower() in ("fresh", "continue", "start", "last", "best"):
             raise SettingsError(f"start={start!r}: give 'fresh', 'continue', or a run's id as in '0012-fit', '0012-fit@best'.")
+        if not is_id(run) and (other := instead_of_run(start)):
+            raise SettingsError(f"start={start!r} is {other}.")
         check_id(run)
         if at and not which:
             raise SettingsError(f"start={start!r}: after the @ comes 'last', 'best' or a number of updates.")
