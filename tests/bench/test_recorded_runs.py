@@ -178,7 +178,7 @@ def test_a_file_or_folder_that_is_no_run_is_named_with_what_to_do(tmp_path: Path
         for folder in ("hf", "./hf", Path("hf")):
             with pytest.raises((FileNotFoundError, wb.SettingsError), match=r"Model\.from_pretrained\('(\./)?hf'\).* a new bench"):
                 call(folder)
-        with pytest.raises((FileNotFoundError, ValueError), match="'x{5000}'"):
+        with pytest.raises((FileNotFoundError, ValueError), match=r"'x{5000}'"):
             call("x" * 5000)
     exec(str(refused.value).partition("state dict: ")[2].partition(", then")[0], {"bench": bench, "torch": torch})
     assert all(torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items())

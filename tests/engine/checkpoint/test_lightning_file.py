@@ -233,6 +233,32 @@ def test_an_optimizer_that_begins_anew_has_the_rate_of_the_bench(tmp_path):
     assert list(fitted(tmp_path, Net("plain_adam", lr=1e-3), start=path, max_epochs=2, lr=0.02).history["lr"]) == pytest.approx([0.02] * 4)
 
 
+class Second(ByHand):
+    """Its second optimizer is another one; `rates` are those of both at the end of training."""
+
+    def configure_optimizers(self):
+        return [torch.optim.Adam(self.net[0].parameters(), lr=0.01), torch.optim.Adam(self.net[2].parameters(), lr=0.02)]
+
+    def on_train_end(self):
+        self.rates = [optimizer.param_groups[0]["lr"] for optimizer in self.optimizers()]
+
+
+@pytest.mark.parametrize(("settings", "rates"), [({}, [0.1, 0.02]), ({"lr": 0.05}, [0.05, 0.1])])
+def test_of_several_optimizers_each_has_its_own_rate(tmp_path, settings, rates):
+    path = saved(tmp_path, ByHand(), 1)
+    run = fitted(tmp_path, module := Second(), start=path, max_epochs=2, **settings)
+    assert module.rates == pytest.approx(rates)
+    assert run.settings.lr == rates[0]
+    assert "optimizer 1 (it lacks betas" in messages(run)[0]
+
+
+def test_a_rate_that_is_given_is_the_one_that_the_schedule_multiplies(tmp_path):
+    path = saved(tmp_path, Net("momentum"), 1)
+    run = fitted(tmp_path, Net("momentum"), start=path, max_epochs=2, lr=1e-4)
+    assert list(run.history["lr"]) == pytest.approx([5e-5] * 4)
+    assert run.settings.lr == 1e-4
+
+
 @pytest.mark.parametrize(("settings", "at"), [({}, 0.1), ({"lr": 1e-3}, 1e-3)])
 def test_a_scheduler_that_begins_anew_multiplies_the_rate_of_the_fit(tmp_path, settings, at):
     path = saved(tmp_path, Net("momentum"), 1)
