@@ -15,6 +15,7 @@ from torch import Tensor
 
 from workbench.bench.attributes import PUBLIC, why_not_set
 from workbench.bench.given_settings import (
+    callback_note,
     first_settings,
     refuse_of_training,
     refuse_unfit,
@@ -140,8 +141,8 @@ class Workbench(Searches):
             )
             set_averaging(task, avg_fn, should_update)
             first = first_settings(task, given)
-        if task.preparation is not None and task.preparation.callback_note:
-            warnings.warn(task.preparation.callback_note, stacklevel=2)
+        if note := callback_note(task, given, settings):
+            warnings.warn(note, stacklevel=2)
         self.model = model
         self._collate_fn = collate_fn
         select_launcher.warm(first)

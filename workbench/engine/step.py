@@ -19,10 +19,24 @@ from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import total_norm
+from workbench.task.batch import describe
+from workbench.task.hints import explain_batch_error, explain_step_error
 from workbench.task.lightning.logging.aggregate import recorded_name
 from workbench.techniques import clipping
 from workbench.techniques.accumulation import samples_at
 from workbench.techniques.averaging import ema_due
+
+
+def noted_step(session: Session, window: Sequence[Any]) -> Tensor | None:
+    """`train_step`, whose errors get a note with their place and batch, and the remedy where it is known."""
+    try:
+        return train_step(session, window)
+    except Exception as error:
+        batch = window[0].batch if session.tbptt is not None else window[0]
+        error.add_note(f"at update {session.state.step}, epoch {session.state.epoch}, on {describe(batch)}")
+        if remedy := explain_step_error(error) or explain_batch_error(error, batch):
+            error.add_note(remedy)
+        raise
 
 
 def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:

@@ -163,6 +163,18 @@ def test_averages_of_weights_are_lightnings(lightning: Warm, tmp_path: Path, ave
     bench.close()
 
 
+def test_the_trainer_has_the_rules_of_the_run_and_not_the_modules_callbacks(lightning: Warm, tmp_path: Path) -> None:
+    """Lightning would put those that the module brings in the place of the Trainer's."""
+    own = MODULE.replace("    def configure_optimizers", "    def configure_callbacks(self):\n        return [L.pytorch.callbacks.EarlyStopping('val_loss', patience=99)]\n\n    def configure_optimizers", 1)
+    arguments = "module, train=DataLoader(TensorDataset(x, y), 16), val=DataLoader(TensorDataset(x, y), 16), max_epochs=9, lr=0.05, early_stopping=wb.EarlyStopping('val_loss', patience=1, min_delta=9.0)"
+    with pytest.warns(UserWarning, match="Given instead: early_stopping"):
+        bench, run, script = exported(tmp_path, arguments, own)
+    assert run.epochs == 2
+    _, losses = train(lightning, script)
+    assert len(losses) == len(run.history["loss"])
+    bench.close()
+
+
 def test_what_differs_is_named(tmp_path: Path) -> None:
     bench, _, script = exported(tmp_path, f"{PAIR}, max_epochs=1, accumulate_grad_batches=3, num_workers=1, weight_averaging='ema'")
     head = " ".join(script.read_text().split('"""')[1].split())

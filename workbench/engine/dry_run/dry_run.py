@@ -20,7 +20,7 @@ from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
 from workbench.engine.step import train_step
-from workbench.engine.validation.validate import validate
+from workbench.engine.validation.validate import PLACE, validate
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings
 from workbench.task.batch import describe, leaves, sample_count
@@ -252,9 +252,9 @@ def _explained(what: str, tried: _Tried, call: Any) -> Any:
     except (TaskError, NonFiniteError):
         raise
     except Exception as error:
-        remedy = explain_batch_error(str(error), tried.batch, check=tried.name != "train")
+        remedy = explain_batch_error(error, tried.batch, check=tried.name != "train")
         raise TaskError(
-            f"{what} failed on a batch of {tried.name} ({describe(tried.batch)}) with {_said(error)}.{remedy and f' {remedy}'}{_noted(error)}"
+            f"{what} failed on a batch of {tried.name} ({describe(tried.batch)}) with {_said(error)}.{remedy and f' {remedy}'}{_noted(error, remedy)}"
         ) from error
 
 
@@ -262,9 +262,9 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
 
 
-def _noted(error: BaseException) -> str:
-    """What the task adds to the error."""
-    return "".join(f" {note}" for note in getattr(error, "__notes__", ()))
+def _noted(error: BaseException, remedy: str) -> str:
+    """What the task adds to the error, besides the place and the remedy, which the message has."""
+    return "".join(f" {note}" for note in getattr(error, "__notes__", ()) if note != remedy and not note.startswith(PLACE))
 
 
 _IGNORED = -100

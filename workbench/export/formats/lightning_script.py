@@ -13,6 +13,7 @@ from workbench.export.program.optim import schedule
 from workbench.export.program.text import config_class, evidence, plain, rule, with_users_code
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.layout import Import
+from workbench.task.lightning.overrides import own_method
 from workbench.task.lightning.task import LightningTask
 from workbench.task.protocol import Task
 
@@ -23,7 +24,7 @@ def lightning_script(r: ScriptSpec, task: Task) -> str:
     lightning_refusals.refuse(r, package)
     own = r.hooks is not None
     whole = _WHOLE_ORDER if not lightning_trainer.makes_loaders(r) and _orders(r, r.train) else ""
-    parts = [loaders.datasets(r), whole, "" if own else schedule.schedule(r), "" if own else loss.forward(r), "" if own else _module(r), _main(r), _PARSE]
+    parts = [loaders.datasets(r), whole, "" if own else schedule.schedule(r), "" if own else loss.forward(r), "" if own else _module(r), _main(r, _brings_callbacks(task)), _PARSE]
     program = "\n\n\n".join(part for part in parts if part)
     callbacks = "lightning.pytorch.callbacks" if package == "lightning" else f"{package}.callbacks"
     imports = [Import(package, None, "L"), *(Import(callbacks, name) for name in lightning_trainer.CALLBACKS)]
@@ -38,6 +39,10 @@ def _package(task: Task) -> str:
         return "lightning"
     classes = [base for base in type(task.module).__mro__ if base.__name__ == "LightningModule"]
     return classes[0].__module__.partition(".")[0] if classes else ""
+
+
+def _brings_callbacks(task: Task) -> bool:
+    return isinstance(task, LightningTask) and own_method(task.module, "configure_callbacks") is not None
 
 
 # ---- the head ---------------------------------------------------------------------------------------------------
@@ -162,7 +167,8 @@ def _schedule(made: str, interval: str, frequency: int, monitor: str | None, str
 # ---- main -------------------------------------------------------------------------------------------------------
 
 
-def _main(r: ScriptSpec) -> str:
+def _main(r: ScriptSpec, callbacks: bool) -> str:
+    """The function that trains. callbacks: whether the module brings its own."""
     lines = ["torch.autograd.set_detect_anomaly(True)"] if r.settings.detect_anomaly else []
     if r.hooks is not None:
         lines += [f"{home} = config.{name}" for name, home in r.hooks.homes.items()]
@@ -187,6 +193,8 @@ def _main(r: ScriptSpec) -> str:
     if r.settings.compile and not r.compiled:
         backend = f"backend={quoted(r.settings.compile)}" if isinstance(r.settings.compile, str) else ""
         lines.append(f"network.compile({backend})")
+    if callbacks:
+        lines.append("network.configure_callbacks = list  # what they asked for is in the trainer's, which they would replace")
     lines += call("trainer = ", "L.Trainer", lightning_trainer.arguments(r), 4)
     module = "network" if r.hooks is not None else f"Module(config{f', {_updates(r)}' * _by_updates(r)})"
     lines += [*call("", "trainer.fit", [module, *data], 4), 'trainer.save_checkpoint(output / "last.ckpt")']
