@@ -99,7 +99,7 @@ def _early_stopping(callback: Any, what: str) -> _Translated:
         _refuse(what, "strict=False", "every validation has to report the monitor; leave strict out")
     known = known_mode(callback.monitor)
     monitor = EarlyStopping(
-        callback.monitor, mode=None if callback.mode == (known or "min") else callback.mode, patience=callback.patience,
+        callback.monitor, mode=callback.mode, patience=callback.patience,
         min_delta=callback.min_delta if callback.mode == "max" else -callback.min_delta,  # which the callback keeps with a sign
         check_finite=callback.check_finite, stopping_threshold=callback.stopping_threshold, divergence_threshold=callback.divergence_threshold,
     )  # fmt: skip
