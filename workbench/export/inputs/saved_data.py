@@ -55,8 +55,7 @@ class SavedData:
         self.sets: dict[str, SavedSet] = {}
         """By "train" and "val"."""
         self._names: dict[tuple[Any, ...], str] = {}
-        self._kept: list[Tensor] = []
-        """The user's tensors: their addresses are not used again while these are there."""
+        """Of the tensors, by their memory: what train and val share is saved once."""
 
     @classmethod
     def of(cls, file: str, task: Task, own_collate: bool) -> SavedData:
@@ -67,55 +66,39 @@ class SavedData:
         saved = cls(file)
         specs = {name: spec for name, spec in (("train", task.train), ("val", task.val)) if spec is not None}
         found = {name: _samples_of(name, spec, own_collate) for name, spec in specs.items()}
+        columns = {_memory_of(column): column for samples in found.values() for column in _columns(samples)}
+        _check_size(sum(column.nbytes for column in columns.values()))
         for name, samples in found.items():
             saved._add(name, specs[name].parts, samples)
         return saved
 
     def _add(self, name: str, parts: Parts, samples: Any) -> None:
         """Add samples: a tensor with a row for each, or a tuple or a dict of these."""
-        columns = samples if isinstance(samples, dict) else dict(enumerate(samples if isinstance(samples, tuple) else [samples]))
-        made: dict[Any, tuple[Tensor, str]] = {
-            key: self._column(f"{name}.{key if isinstance(key, str) else number}", column) for number, (key, column) in enumerate(columns.items())
-        }
+        columns, keys = _columns(samples), list(samples) if isinstance(samples, dict) else []
+        names = keys if keys and all(isinstance(key, str) for key in keys) else range(len(columns))
+        made = [self._column(f"{name}.{own}", column) for own, column in zip(names, columns, strict=True)]
         dataset: Any
         if isinstance(samples, dict):
-            dataset = Columns({key: tensor for key, (tensor, _) in made.items()})
-            expression = "{" + ", ".join(f"{quoted(key)}: {text}" for key, (_, text) in made.items()) + "}"
+            dataset = Columns({key: tensor for key, (tensor, _) in zip(keys, made, strict=True)})
+            expression = "{" + ", ".join(f"{quoted(key)}: {text}" for key, (_, text) in zip(keys, made, strict=True)) + "}"
         elif isinstance(samples, tuple):
-            dataset = TensorDataset(*(tensor for tensor, _ in made.values()))
-            expression = f"TensorDataset({', '.join(text for _, text in made.values())})"
+            dataset = TensorDataset(*(tensor for tensor, _ in made))
+            expression = f"TensorDataset({', '.join(text for _, text in made)})"
         else:
             dataset, expression = made[0]
         generator = None
         if parts.generator is not None:
             self.tensors[f"generator.{name}"] = parts.generator.get_state()
             generator = f'torch.Generator().set_state(tensors["generator.{name}"])'
-        self._check(name, parts, dataset)
         spec = DataSpec(name, dataclasses.replace(parts, dataset=dataset))
         self.sets[name] = SavedSet(spec, expression, generator)
 
     def _column(self, name: str, column: Tensor) -> tuple[Tensor, str]:
-        """A tensor as the script will have it, and its expression. Its dimensions keep their order in memory, on which sums depend."""
-        key = (column.device, column.data_ptr(), column.shape, column.stride(), column.dtype) if column.numel() else (name,)
-        name = self._names.setdefault(key, name)
-        self._kept.append(column)
-        order = sorted(range(column.ndim), key=lambda n: (-column.stride(n), column.shape[n] == 1, n))
+        """A tensor as the script will have it, and its expression."""
+        name = self._names.setdefault(_memory_of(column), name)
         if name not in self.tensors:
-            _check_size(column.nbytes + sum(tensor.nbytes for tensor in self.tensors.values()))
-            self.tensors[name] = column.cpu().permute(order).contiguous()
-        text = f"tensors[{quoted(name)}]"
-        if order == sorted(order):
-            return self.tensors[name], text
-        back = [order.index(n) for n in range(column.ndim)]
-        return self.tensors[name].permute(back), f"{text}.permute({', '.join(map(str, back))})"
-
-    def _check(self, name: str, parts: Parts, dataset: Any) -> None:
-        """Raise ExportError where saved samples are laid out otherwise in memory than the user's, on which sums depend."""
-        with restored_process_state(process_state()):
-            mine, users = _taken_apart(dataset[0])[2], _taken_apart(parts.dataset[0])[2]
-        for one, other in zip(mine, users, strict=True):
-            if isinstance(other, Tensor) and one.stride() != other.stride():
-                raise _unsaved(name, "has a tensor whose numbers share memory (expand)", "make it with .clone(), and fit again")
+            self.tensors[name] = column.cpu().contiguous()
+        return self.tensors[name], f"tensors[{quoted(name)}]"
 
 
 def check_unchanged(saved: SavedData, settings: Settings, checksums: Checksums) -> None:
@@ -150,9 +133,10 @@ def _samples_of(name: str, spec: DataSpec, own_collate: bool) -> Tensor | tuple[
     samples: Any = _in_memory(dataset)
     if samples is None:
         samples = _read(name, dataset, spec.samples, collated=parts.collate_fn is not None)
-    columns = list(samples.values()) if isinstance(samples, dict) else samples if isinstance(samples, tuple) else [samples]
-    for column in columns:
+    for column in _columns(samples):
         _check_tensor(name, column)
+        if parts.collate_fn is not None and not column[0].is_contiguous():  # sums in it depend on the order in memory
+            raise _unsaved(name, "has a tensor that is not contiguous, which a collate_fn reads", "give x.contiguous(), and fit again")
     return samples  # type: ignore[no-any-return]
 
 
@@ -245,6 +229,17 @@ def _taken_apart(sample: Any) -> tuple[type, tuple[Any, ...], list[Any]]:
     if form is dict:
         return form, tuple(sample), list(sample.values())
     return form, (), list(sample) if form in (tuple, list) else [sample]
+
+
+def _columns(samples: Any) -> list[Tensor]:
+    """The tensors of samples."""
+    return list(samples.values()) if isinstance(samples, dict) else list(samples) if isinstance(samples, tuple) else [samples]
+
+
+def _memory_of(column: Tensor) -> tuple[Any, ...]:
+    """What is equal for tensors that are the same numbers in memory."""
+    place = column.data_ptr() if column.numel() else id(column)
+    return column.device, place, column.shape, column.stride(), column.dtype
 
 
 def _check_tensor(name: str, column: Tensor) -> None:
