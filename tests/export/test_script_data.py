@@ -48,7 +48,7 @@ SAVED = {
         "data = TensorDataset(x, y)\nloader = DataLoader(data, 16, shuffle=True, drop_last=True, generator=torch.Generator().manual_seed(int(np.random.default_rng().integers(99))))\n",
     ),
     "a data set of numbers and arrays": (
-        "model, train=Reads(x), val=Subset(Reads(x), range(9)), loss=F.cross_entropy, max_epochs=1, num_workers=1",
+        "model, train=Reads(x), val=Subset(Reads(x), range(9)), loss=F.cross_entropy, max_epochs=1, num_workers=1, prefetch_factor=2",
         READS.replace("SAMPLE", "self.rows[index].numpy(), int(self.rows[index].sum() > 0)"),
     ),
     "a data set of dicts, with a generator of its own": (

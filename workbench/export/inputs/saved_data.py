@@ -38,7 +38,7 @@ class SavedSet:
     """The saved samples of train or val."""
 
     spec: DataSpec
-    """They as data in memory, read as the user's are."""
+    """The samples in memory, to be read like the user's data."""
     expression: str
     """How the script makes its data set of them, in its own names; `tensors` is what the file holds."""
     generator: str | None
@@ -106,7 +106,8 @@ def check_unchanged(saved: SavedData, settings: Settings, checksums: Checksums) 
     spec = saved.sets["train"].spec
     if spec.parts.collate_fn is not None:  # it may draw random numbers
         return
-    loader = spec.loader(settings.replace(num_workers=0, pin_memory=False, preload=False), train=True)
+    order = {name: getattr(settings, name) for name in ("batch_size", "drop_last", "seed", "shuffle")}
+    loader = spec.loader(Settings(**order, pin_memory=False), train=True)
     with restored_process_state(process_state()):
         for batch, recorded in zip(loader, checksums.batches[:BATCHES], strict=False):
             if recorded and of_batch(batch) != recorded:
