@@ -115,6 +115,15 @@ def test_every_public_name_is_there() -> None:
 )
 def test_a_view_is_reached_for_in_one_place(file: str, place: str) -> None:
     """The imports that go up are inside of what a notebook shows live."""
+    assert places_of_imports(file, "workbench.ui.") == {place}
+
+
+def test_a_run_reaches_for_the_engine_where_it_writes_weights() -> None:
+    assert places_of_imports("runs/run.py", "workbench.engine.") == {"Run.to_lightning", "Run.save_pretrained"}
+
+
+def places_of_imports(file: str, of: str) -> set[str]:
+    """The functions of a file in which modules of this package are imported."""
     places: set[str] = set()
 
     def visit(node: ast.AST, path: tuple[str, ...]) -> None:
@@ -126,13 +135,13 @@ def test_a_view_is_reached_for_in_one_place(file: str, place: str) -> None:
         elif isinstance(node, ast.ImportFrom):
             home = ".".join(filter(None, ["workbench" if node.level else "", node.module]))
             names = [f"{home}.{alias.name}" for alias in node.names]
-        if any(f"{name}.".startswith("workbench.ui.") for name in names):
+        if any(f"{name}.".startswith(of) for name in names):
             places.add(".".join(path))
         for child in ast.iter_child_nodes(node):
             visit(child, path)
 
     visit(ast.parse((PACKAGE / file).read_text(encoding="utf-8")), ())
-    assert places == {place}
+    return places
 
 
 def test_the_contract_names_every_light_part() -> None:

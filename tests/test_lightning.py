@@ -494,11 +494,6 @@ def test_half_a_module(tmp_path):
         bench(NoOptimizer(), tmp_path)
 
 
-def test_several_loaders(tmp_path):
-    with pytest.raises(TaskError, match=r"train_dataloader\(\) returned list; one DataLoader"):
-        bench(variation(train_dataloader=lambda self: [DataLoader(rows()), DataLoader(rows())]), tmp_path)
-
-
 def test_what_the_module_brings_is_not_given_twice(tmp_path):
     with pytest.raises(TaskError, match="loss= is given, but BoringModel brings its own"):
         bench(seeded(boring.BoringModel), tmp_path, loss=F.mse_loss)

@@ -26,7 +26,14 @@ def same_as_committed(notebook: Any, path: Path) -> None:
     assert shape(notebook) == shape(nbformat.read(path, as_version=4))
 
 
-@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path.stem != "quickstart"], ids=lambda path: path.stem)
+OFTEN = ("learning_rate_curve", "export", "resume_after_a_kill")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=() if path.stem in OFTEN else pytest.mark.slow) for path in NOTEBOOKS if path.stem != "quickstart"],
+    ids=lambda path: path.stem,
+)
 def test_runs_with_the_outputs_that_are_committed(path: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     execute(notebook, tmp_path)

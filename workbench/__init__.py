@@ -13,6 +13,7 @@ from workbench._version import __version__ as __version__
 
 if _typing.TYPE_CHECKING:
     from workbench.bench import Workbench as Workbench
+    from workbench.bench.sweep import sweep as sweep
     from workbench.export.errors import ExportError as ExportError
     from workbench.launch.attached.attach import attach as attach
     from workbench.runs.compare import Comparison as Comparison
@@ -38,6 +39,7 @@ _HOMES = {
     "Run": "workbench.runs.run",
     "Settings": "workbench.settings",
     "SettingsError": "workbench.settings",
+    "sweep": "workbench.bench.sweep",
     "over_epoch": "workbench.task.metrics.over_epoch",
     "Schedule": "workbench.task.protocol",
     "Task": "workbench.task.protocol",
@@ -49,7 +51,7 @@ _HOMES = {
 }
 __all__ = [
     "BatchSizes", "Comparison", "EarlyStopping", "ExportError", "LRCurve", "Run", "Schedule", "Settings", "SettingsError",
-    "Task", "TaskError", "Workbench", "__version__", "attach", "batches", "compare", "over_epoch",
+    "Task", "TaskError", "Workbench", "__version__", "attach", "batches", "compare", "over_epoch", "sweep",
 ]  # fmt: skip
 
 

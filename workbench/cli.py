@@ -358,7 +358,7 @@ def _checkpoints(run: Path) -> Iterator[dict[str, Any]]:
 def _lines(record: Mapping[str, Any]) -> Iterator[str]:
     """A record for people."""
     from workbench.runs.setting_text import recorded
-    from workbench.units import duration
+    from workbench.units import duration, number
 
     model, best = record["model"], record["best"]
     yield f"{record['id']}: {record['kind']} {record['status']}"
@@ -373,7 +373,7 @@ def _lines(record: Mapping[str, Any]) -> Iterator[str]:
     ]
     for name, value in record["metrics"].items():
         top = best.get(name)
-        facts.append((name, f"{value:.4g}" + ("" if top is None or top == value else f" (best {top:.4g})")))
+        facts.append((name, number(value) + ("" if top is None or top == value else f" (best {number(top)})")))
     width = max(len(name) for name, _ in facts)
     for name, text in facts:
         for at, line in enumerate(text.splitlines()):
@@ -384,7 +384,7 @@ def _lines(record: Mapping[str, Any]) -> Iterator[str]:
     for event in record["resumed_from"]:
         yield f"  resumed at update {event['update']} from {event['run']}@{_values(event, 'checkpoint', 'update', 'run')}"
     for one in record["checkpoints"]:
-        value = "" if one["value"] is None else f"{one['monitor']} {one['value']:.4g}"
+        value = "" if one["value"] is None else f"{one['monitor']} {number(one['value'])}"
         weights = "" if one["resumable"] else f"weights alone: {one['why_not']}"
         yield "  ".join(filter(None, [f"  checkpoint {one['name']:<12}", f"epoch {one['epoch']}", value, "best" * one["best"], weights]))
     yield from (f"  health: {finding}" for finding in record["health"])

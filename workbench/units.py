@@ -1,4 +1,4 @@
-"""Writes bytes, times and rates, the same way in panel, tables, messages, code and plots."""
+"""Writes numbers, bytes, times and rates, the same way in panel, tables, messages, code and plots."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ def rate(value: float, digits: int | None = 3) -> str:
         return f"{exact:f}"
     first, *more = map(str, exact.as_tuple().digits)
     return f"{'-' if exact < 0 else ''}{first}{'.' if more else ''}{''.join(more)}e{exact.adjusted()}"
+
+
+def number(value: float) -> str:
+    """A loss, a norm or a metric, four digits at most: '0.4213', '15230', '3.1e-4', '1.12e7'; 'nan', 'inf'."""
+    if value == 0 or 1e-3 <= abs(value) < 1e5 or not math.isfinite(value):
+        return f"{float(f'{value:.4g}'):.6g}"
+    digits, _, power = f"{value:.2e}".partition("e")
+    return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
 
 
 def size(value: float) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.combinations import every
 from tests.export.export_running import PRELUDE, Runner, check, lint, make_bench
 from workbench.engine import loop
 from workbench.engine.session import Session
@@ -224,7 +225,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", every(2, [*CASES]))
 def test_the_script_repeats_the_run(case: str, runner: Runner, tmp_path: Path) -> None:
     repeat(runner, tmp_path, *CASES[case], clean=case != "star imports")  # their order is the user's
 

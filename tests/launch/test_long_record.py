@@ -58,6 +58,7 @@ def thinned(run):
     return not kept.all() and bool(kept[-30:].all())
 
 
+@pytest.mark.slow  # a long record
 @pytest.mark.usefixtures("small")
 def test_results_are_as_if_all_were_in_memory_and_a_late_panel_draws_each_update_once(tmp_path):
     with bench(tmp_path / "whole", None) as b:

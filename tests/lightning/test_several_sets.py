@@ -155,8 +155,23 @@ def test_a_sanity_check_and_the_numbers_of_batches(tmp_path):
     assert seen == theirs == [(0, 0, (3, 3), (2, 2)), (0, 1, (3, 3), (2, 2)), (1, 0, (3, 3), (2, 2)), (1, 1, (3, 3), (2, 2))]
 
 
+@pytest.mark.parametrize("mode", ["min_size", "max_size", "max_size_cycle"])
+def test_a_combined_loader_gives_its_batches_together(mode, tmp_path):
+    class Together(boring.BoringModel):
+        def validation_step(self, batch, batch_idx):
+            there = [one for one in batch if one is not None]
+            self.log("val_loss", sum(self.step(one) for one in there) / len(there), batch_size=4)
+
+        def val_dataloader(self):
+            return combined_loader([loader(), loader(12, seed=5)], mode)
+
+    theirs = by_lightning(Together, train=loader(), hooks=[]).extra["trainer"].callback_metrics
+    ours = by_workbench(Together, tmp_path, train=loader(), hooks=[]).extra["result"].metrics
+    assert ours["val_loss"] == numbers(theirs)["val_loss"]
+
+
 def test_loaders_that_are_no_sets_are_refused(tmp_path):
-    for returned in ([rows(4), rows(4)], [loader(), [loader()]], combined_loader([loader(), loader()], "min_size"), {}):
+    for returned in ([rows(4), rows(4)], [loader(), [loader()]], {}):
         class Wrong(Returns):
             def val_dataloader(self, made=returned):
                 return made

@@ -1,4 +1,4 @@
-"""Runs the suite against each mutation and lists those that it does not catch: `python -m tests.mutations`."""
+"""Runs the suite of `make test` against each mutation and lists those that it does not catch: `python -m tests.mutations`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def caught(mutation: Mutation, folder: Path) -> bool:
     before = file.read_text()
     file.write_text(before.replace(mutation.old, mutation.new))
     try:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", *mutation.tests.split()]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", "-m", "not slow", *mutation.tests.split()]
         found = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False)
     finally:
         file.write_text(before)

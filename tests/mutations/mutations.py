@@ -59,7 +59,7 @@ MUTATIONS = (
     Mutation("engine/checkpoint/manager.py", "% self._updates == 0", "% self._updates == 1", "tests/engine/checkpoint/test_manager.py"),
     Mutation("engine/validation/validate.py", "            modes.restore()\n", "            pass\n", "tests/engine/validation"),
     Mutation("engine/metrics/meter.py", "        self._paused += seconds\n", "        self._paused -= seconds\n", "tests/engine/test_control.py tests/launch/test_thread.py"),
-    Mutation("engine/data/loaders.py", "            reading.set_epoch(self.epoch)\n", "            pass\n", "tests/engine/data/test_set_epoch.py"),
+    Mutation("engine/data/loaders.py", "        if not reading.begun:\n            reading.set_epoch(self.epoch)\n", "        if not reading.begun:\n            pass\n", "tests/engine/data/test_set_epoch.py"),
     # -- tuners
     Mutation("tuners/learning_rate/lr_suggest.py", "at = int(np.argmin(slopes))", "at = int(np.argmax(slopes))", "tests/tuners/learning_rate/test_lr_suggest.py"),
     Mutation("tuners/batch_size/batch_size_search.py", "known = next((t for t in self.trials if t.size == size), None)", "known = None",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from workbench.engine.validation.monitors import refuse_unreported
 from workbench.settings import Settings, SettingsError, metadata_of
 from workbench.task.errors import TaskError
+from workbench.task.lightning.callbacks import any_from_lightning, translated
 from workbench.task.lightning.unsupported import refuse_callbacks
 from workbench.task.protocol import Task
 from workbench.techniques.cadence import refuse_no_interval
@@ -21,11 +23,25 @@ _OF_MODELS = ("batch_size", "precision", "compile")
 
 
 def settings_named(given: Mapping[str, Any], called: Callable[..., Any], name: str = "") -> dict[str, Any]:
-    """The settings among keyword arguments of a method of the bench; `SettingsError` names what was meant by any other."""
-    for argument in ("callbacks", "logger"):  # a Trainer's arguments: its objects have their counterparts here
-        refuse_callbacks(given.get(argument, ()), f"{argument}=")
+    """The settings among keyword arguments of a method of the bench; `SettingsError` names what was meant by any other.
+
+    Callbacks of Lightning's become settings, and the caller's line gets a warning that says which.
+    """
+    refuse_callbacks(given.get("logger", ()), "logger=")
+    if any_from_lightning(given.get("callbacks", ())):
+        given = _with_callbacks(given)
     taken = [one for one, p in inspect.signature(called).parameters.items() if p.kind is not p.VAR_KEYWORD]
     return Settings.named(given, name or called.__name__, taken)
+
+
+def _with_callbacks(given: Mapping[str, Any]) -> dict[str, Any]:
+    found, told = translated(given["callbacks"], "callbacks=")
+    rest = {name: value for name, value in given.items() if name != "callbacks"}
+    if twice := rest.keys() & found.keys():
+        name = min(twice)
+        raise SettingsError(f"{name}={shown(rest[name])} is given, and callbacks= asks for {name}={shown(found[name])}: leave one out.")
+    warnings.warn(told, stacklevel=4)
+    return {**rest, **found}
 
 
 def first_settings(task: Task, given: dict[str, Any]) -> Settings:

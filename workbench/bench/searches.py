@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 from workbench.bench.base import BenchBase
@@ -43,7 +44,7 @@ class Searches(BenchBase):
         group: int | None = None,
         race: bool = False,
         race_updates: int = 300,
-        start: str = "fresh",
+        start: str | Path = "fresh",
         **settings: Unpack[SettingsKwargs],
     ) -> Job[LRCurve]:
         """Sweep the learning rate from `min_lr` to `max_lr` over `num_training` updates; nothing is changed.
@@ -149,7 +150,7 @@ class Searches(BenchBase):
         return self._find_settings("find_clip_val", request, differing(request, ClipRequest()), given, ClipSearch.from_events)
 
     @lists_keywords(SettingsKwargs)
-    def find_weight_decay(self, *, updates: int = 800, start: str = "fresh", **settings: Unpack[SettingsKwargs]) -> Job[WeightDecaySearch]:
+    def find_weight_decay(self, *, updates: int = 800, start: str | Path = "fresh", **settings: Unpack[SettingsKwargs]) -> Job[WeightDecaySearch]:
         """Train with the present weight decay and three others, `updates` updates in all; held-out batches judge.
 
         The result's `suggestion` is None, and `best` empty, where no value is clearly better than the present one; less decay

@@ -22,6 +22,8 @@ from workbench.bench.given_settings import (
 )
 from workbench.bench.searches import Searches
 from workbench.engine import rng
+from workbench.engine.checkpoint.lightning_file import is_one
+from workbench.engine.checkpoint.pretrained import reference
 from workbench.engine.dry_run import dry_run as trial
 from workbench.engine.validation.monitors import refuse_unreported
 from workbench.events import Annotated, Called, Compared, Deleted, Shown
@@ -50,6 +52,7 @@ from workbench.runs.run import Run
 from workbench.runs.run_list import RunList
 from workbench.settings import Settings, lists_keywords
 from workbench.settings_kwargs import SettingsKwargs
+from workbench.task.errors import TaskError
 from workbench.task.factory import set_averaging, task_of
 from workbench.trackers.listener import tracker_listeners
 from workbench.values import shown
@@ -137,6 +140,8 @@ class Workbench(Searches):
             )
             set_averaging(task, avg_fn, should_update)
             first = first_settings(task, given)
+        if task.preparation is not None and task.preparation.callback_note:
+            warnings.warn(task.preparation.callback_note, stacklevel=2)
         self.model = model
         self._collate_fn = collate_fn
         select_launcher.warm(first)
@@ -166,7 +171,7 @@ class Workbench(Searches):
     # -- jobs
 
     @lists_keywords(SettingsKwargs)
-    def fit(self, start: str = "fresh", **settings: Unpack[SettingsKwargs]) -> Job[Run]:
+    def fit(self, start: str | Path = "fresh", **settings: Unpack[SettingsKwargs]) -> Job[Run]:
         """Train; `settings` hold for this job alone. Afterwards the model has the trained weights.
 
         start: "fresh" starts from the weights that the model had when the bench was made (or that you gave it since).
@@ -177,6 +182,8 @@ class Workbench(Searches):
         run, except for those that you `set` since or give here; lengths count from the beginning of the whole run.
         Where it runs (`strategy`, `devices`, `launch`, …) and what is deleted (`keep_runs`, `save_top_k`) is never
         taken from the checkpoint: this bench decides it.
+        A checkpoint that Lightning's Trainer wrote, "last.ckpt", continues as Trainer.fit(ckpt_path=…) does: its weights, optimizers, schedulers,
+        epoch and step, with this bench's settings and the file's learning rate. What does not fit is named in a warning.
         With `fast_dev_run=n` everything is tried with n batches of each kind of data, and nothing is recorded.
         """
         given = settings_named(settings, self.fit)
@@ -186,7 +193,7 @@ class Workbench(Searches):
         refuse_unfit(self._task, chosen)
         self._task.refuse_unused(given)
         work = jobs.FitWork(self._task, chosen, self._start, origin)
-        return self._submit("fit", chosen, {**wanted.keywords, **given}, work, _run_of, origin.needs)
+        return self._submit("fit", chosen, {**wanted.keywords, **given}, work, self._run_of, origin.needs)
 
     @lists_keywords(SettingsKwargs)
     def validate(self, **settings: Unpack[SettingsKwargs]) -> Job[dict[str, float]]:
@@ -234,17 +241,23 @@ class Workbench(Searches):
         `bench.runs[-1]` is the newest, `bench.runs[2:5]` three of them, `bench.runs["0012-fit"]` or `bench.runs["12"]` the one with this id.
         The end of each record is read now, the rest when it is needed.
         """
-        return RunList.of(self.root)
+        return RunList.of(self.root, reference(self.model))
 
-    def load(self, run: Run | str, which: str | int = "last") -> None:
-        """Give the model the weights of a run; later fits start from them.
+    def load(self, run: Run | str | Path, which: str | int = "last") -> None:
+        """Give the model the weights of a run, or of a checkpoint that Lightning's Trainer wrote ("last.ckpt"); later fits start from them.
 
-        which: "last", "best", "start" (those at its beginning), or those after this many updates.
+        which: of a run, "last", "best", "start" (those at its beginning), or those after this many updates.
         """
         if any(not job.done() for job in self.jobs):
             raise RuntimeError("a job is running or queued and uses the model: wait for it or stop() it, then load.")
+        if isinstance(run, str | Path) and is_one(Path(run)):
+            if which != "last":
+                raise TaskError(f"load({str(run)!r}, {which!r}): the file is one checkpoint: leave out which={which!r}.")
+            self._start.load(Path(run))
+            self._listeners.tell(Called(line("load", {}, str(run))))
+            return
         if not isinstance(run, Run | str):
-            raise TypeError(f"load({shown(run)}): give a run (bench.runs[-1], say) or its id.")
+            raise TypeError(f"load({shown(run)}): give a run (bench.runs[-1], say), its id, or the path of a checkpoint of Lightning, which ends with .ckpt.")
         id, folder = (run, None) if isinstance(run, str) else (run.id, run.folder)
         self._start.load(weights_of(folder or run_folder(self.root, id), which))
         self._listeners.tell(Called(line("load", {}, id, which)))
@@ -424,6 +437,5 @@ class Workbench(Searches):
         if any(not job.done() for job in self.jobs):
             raise RuntimeError("a job is running or queued and uses the model: wait for it or stop() it, then export.")
 
-
-def _run_of(job: Job[Run]) -> Run:
-    return Run.from_events(job.events, None if job.folder is None else job.folder.path)
+    def _run_of(self, job: Job[Run]) -> Run:
+        return Run.from_events(job.events, None if job.folder is None else job.folder.path, reference(self.model))

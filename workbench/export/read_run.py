@@ -57,6 +57,7 @@ def script_spec_of(
     """Everything that the script at `path` depends on, and what is saved in `data_file` beside it, if that is wanted."""
     header = read_header(run.folder) if run.folder is not None and run.folder.is_dir() else {}
     _check_run(run, header, task)
+    resume_points = resume_points_of(run)
     _check_start(run, tensors_of(task.trained_modules))
     _check_settings(run.settings)
     _check_task(task)
@@ -98,7 +99,7 @@ def script_spec_of(
             sizes=_sizes(run),
             logged_in_training=_logged_in_training(run),
             epoch_ends=epoch_ends_of(run),
-            resume_points=resume_points_of(run),
+            resume_points=resume_points,
             prepare=tuple(setup_calls(sources)),
             teardown=tuple(teardown_calls(sources)),
             lightning=lightning,

@@ -33,6 +33,11 @@ def resume_points_of(run: Run) -> ResumePoints:
     for place, event in enumerate(run.outline):
         if not isinstance(event, Resumed):
             continue
+        if event.run.endswith(".ckpt"):
+            raise ExportError(
+                f"run {run.id} continues {event.run}, a checkpoint of Lightning: a script begins with weights alone, and does not have the states of "
+                "its optimizers. Export a run that starts from its weights: bench.load(path), then bench.fit()."
+            )
         edited = _edited(run, event)
         every |= edited
         places["all"].append(int(event.step))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workbench import units
 from workbench.task.batch import leaves
 
 
@@ -57,7 +58,7 @@ def explain(
     elif bad_weights:
         lines.append(f"the weights were not finite before it, first in {bad_weights[0]!r}")
     elif _finite(loss):
-        lines.append(f"the loss is {loss:.4g}")
+        lines.append(f"the loss is {units.number(loss)}")
     else:
         lines.append("inputs and weights are finite: lower the learning rate, clip, or look for log(0) or 0/0")
     return "; ".join(lines) + f". This update was skipped.{origin_sentence(began)}"

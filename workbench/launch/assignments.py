@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from workbench.commands import Inbox, Stop
 from workbench.engine import loop
+from workbench.engine.checkpoint import lightning_file
 from workbench.engine.checkpoint.files import read_state, restoring
 from workbench.engine.checkpoint.manager import CheckpointManager
 from workbench.engine.checkpoint.resume import first_steps, restore
@@ -105,7 +106,7 @@ class FitAssignment(Assignment):
         point: Path | None = None,
     ) -> None:  # fmt: skip
         """folder: the run's. past, point: of a resumed fit, the state on which its length depends, and its
-        checkpoint.
+        checkpoint: a directory of a run, or a file of Lightning.
         """
         super().__init__(id, task, settings)
         self.folder, self._past, self._point = folder, past, point
@@ -118,9 +119,7 @@ class FitAssignment(Assignment):
         with open_session(self.task, self.settings, past=self._past) as session:
             self._session, checks = session, ValidationSchedule(session)
             if self._point is not None:
-                state = read_state(self._point)
-                with _as_it_was(self.task), restoring(self._point):
-                    restore(session, checks, state)
+                self._restore(session, checks, self._point)
             inbox = session.ranks.listen(inbox)
             with session.weights.shown():  # the weights that it starts from are saved
                 emit(self._started(session, session.updates, session.settings.epochs))
@@ -134,6 +133,16 @@ class FitAssignment(Assignment):
             finally:
                 self.updates = session.state.step
                 self._session = None
+
+
+    def _restore(self, session: Session, checks: ValidationSchedule, point: Path) -> None:
+        if lightning_file.is_one(point):
+            with _as_it_was(self.task), restoring(point):
+                lightning_file.restore(session, point)
+            return
+        state = read_state(point)
+        with _as_it_was(self.task), restoring(point):
+            restore(session, checks, state)
 
 
 class FindLRAssignment(Assignment):

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from workbench.commands import Mailbox, Stop
-from workbench.engine.checkpoint.files import peek, save_weights
+from workbench.engine.checkpoint.files import save_weights
 from workbench.engine.checkpoint.weights_copy import WeightsCopy
-from workbench.engine.optim import total_steps
 from workbench.engine.setup import open_session
 from workbench.events import (
     ClipSearchEnded,
@@ -125,9 +124,9 @@ class FitWork(BenchWork):
         with self._start.placed(None, self._origin.fresh, early.append, fit=self._place.id):
             training = FitAssignment(
                 self._place.id, self._task, self.settings, None if folder is None else folder.path,
-                None if on is None else peek(on.point.path, *total_steps.NAMES), None if on is None else on.point.path,
+                None if on is None else on.past(), None if on is None else on.path,
             )  # fmt: skip
-            past = None if on is None else (on.folder, on.point)
+            past = None if on is None else on.inherited
             begun = None if folder is None else _InitRunFolder(folder.path, self._task, past, self.settings.keep_runs)
             history = None if on is None else on.history()
             early += self._read_ahead("fit", self._task.train, self._task.val)

@@ -32,7 +32,7 @@ from workbench.events import (
 )
 from workbench.runs.printable import printable
 from workbench.runs.record.event_log import RecordGone, since
-from workbench.units import rate
+from workbench.units import number, rate
 
 _NAMES = {
     "find_lr": "find LR", "find_batch_size": "find batch size", "find_num_workers": "find workers", "find_precision": "find precision",
@@ -120,7 +120,7 @@ class Progress:
             self._seconds = event.seconds
             self._bar.start_t = time.time() - event.seconds
             self._facts["epoch"] = f"{event.epoch + 1}/{self._epochs}" if self._epochs else str(event.epoch + 1)
-            self._facts["loss"] = f"{event.array('loss')[-1]:.4g}"
+            self._facts["loss"] = number(event.array('loss')[-1])
             self._note_values(event.on_bar)
         elif isinstance(event, Resumed):
             self._bar.n = self._bar.initial = event.step
@@ -137,7 +137,7 @@ class Progress:
             self._bar.write(printable(event.text, lines=True), file=sys.stderr)
 
     def _note_values(self, values: Mapping[str, float]) -> None:
-        self._facts.update({printable(name): f"{value:.4g}" for name, value in values.items()})
+        self._facts.update({printable(name): number(value) for name, value in values.items()})
 
     def _note_search(
         self, event: CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial | DecayTrial, bar: tqdm[Any]
@@ -148,13 +148,13 @@ class Progress:
             bar.n = event.index + 1 if own else bar.n
             self._facts["lr" if own else "trying lr"] = rate(event.lr)
             if own:
-                self._facts["loss"] = f"{event.smoothed:.4g}"
+                self._facts["loss"] = number(event.smoothed)
         elif isinstance(event, RaceTrial):
             bar.n += event.updates if own else 0
-            self._facts["raced" if own else "racing lr"] = f"{rate(event.lr)}: held-out loss {event.loss:.4g}"
+            self._facts["raced" if own else "racing lr"] = f"{rate(event.lr)}: held-out loss {number(event.loss)}"
         elif isinstance(event, DecayTrial):
             bar.n += 1
-            self._facts["tried"] = f"{rate(event.weight_decay)}: held-out loss {event.loss:.4g}"
+            self._facts["tried"] = f"{rate(event.weight_decay)}: held-out loss {number(event.loss)}"
         elif isinstance(event, SpeedTrial):
             bar.n += 1
             speed = f"{event.updates_per_second:,.0f} updates/s" if event.updates_per_second else "failed"

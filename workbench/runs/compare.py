@@ -21,7 +21,7 @@ from workbench.runs.read import shown_status
 from workbench.runs.run import Run
 from workbench.runs.tables import data_frame, html_table, text_table
 from workbench.settings import Settings
-from workbench.units import duration
+from workbench.units import duration, number
 from workbench.values import shown
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Comparison:
 
 
 def _cells(values: Iterable[float | None]) -> Iterator[str]:
-    return ("–" if value is None else f"{value:.4g}" for value in values)
+    return ("–" if value is None else number(value) for value in values)
 
 
 def compare(*runs: Run | RunBrief) -> Comparison:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +34,7 @@ from workbench.plots.chart import Chart
 from workbench.plots.training import time_spent
 from workbench.plots.training.run import RunData
 from workbench.runs import chart_data, read, setting_text
-from workbench.runs.checkpoints import Checkpoint, list_checkpoints
+from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
 from workbench.runs.folder.annotations import Annotations, annotate, read_annotations
 from workbench.runs.health import Finding, examine
 from workbench.runs.health.search_results import SearchResults
@@ -45,7 +46,7 @@ from workbench.runs.record.series import Series, layer_history, scalars
 from workbench.runs.record.stream import joined
 from workbench.runs.tables import data_frame
 from workbench.settings import Settings, SettingsError
-from workbench.units import RATES, duration, rate
+from workbench.units import RATES, duration, number, rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,6 +85,8 @@ class Run:
     events: Sequence[Event]
     folder: Path | None = None
     unseen: bool = False
+    _model: Callable[[], Any] | None = None
+    """Returns the model of the bench that the run comes from, while that exists."""
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -95,15 +98,15 @@ class Run:
             raise FileNotFoundError(f"{folder} is not a run folder: {error}") from None
 
     @classmethod
-    def from_summary(cls, summary: read.RunSummary) -> Self:
+    def from_summary(cls, summary: read.RunSummary, model: Callable[[], Any] | None = None) -> Self:
         """The run of a summary (`read.list_runs`). OSError or ValueError where it was deleted meanwhile."""
         events = Recorded(summary.path, summary.over)
         start = _start(islice(events.stream(()), _BEFORE))
         id, kind = (start.run, start.kind) if start else (summary.id, summary.kind)
-        return cls(id, kind, summary.status, summary.step, summary.seconds, summary.error, events, summary.path, summary.unseen)
+        return cls(id, kind, summary.status, summary.step, summary.seconds, summary.error, events, summary.path, summary.unseen, model)
 
     @classmethod
-    def from_events(cls, events: Iterable[Event], folder: Path | None = None) -> Self:
+    def from_events(cls, events: Iterable[Event], folder: Path | None = None, model: Callable[[], Any] | None = None) -> Self:
         """The run that these events record; `folder` is where it is recorded, if it is."""
         events, header = now(events), None
         if folder is not None:
@@ -113,7 +116,7 @@ class Run:
         id = start.run if start else folder.name if folder else ""
         kind = start.kind if start else str((header or {}).get("kind", ""))
         state = read.state(events, header, folder)
-        return cls(id, kind, state.status, state.step, state.seconds, state.error, events, folder, state.unseen)
+        return cls(id, kind, state.status, state.step, state.seconds, state.error, events, folder, state.unseen, model)
 
     @property
     def settings(self) -> Settings:
@@ -157,6 +160,39 @@ class Run:
         `bench.fit(start=f"{run.id}@{step}")`.
         """
         return [] if self.folder is None else list_checkpoints(self.folder)
+
+    def to_lightning(self, path: str | Path, which: str | int = "last") -> Path:
+        """Write a checkpoint as Lightning 2 writes it: `Module.load_from_checkpoint(path)` and `Trainer.fit(module, ckpt_path=path)` read it.
+
+        It has weights, optimizers, schedulers, epoch, step and the module's saved hyperparameters. Where weights were averaged,
+        its weights are those that validation used. A warning names what it cannot carry.
+        which: "last", "best", or the checkpoint after this many updates.
+        """
+        from workbench.engine.checkpoint import lightning_file
+
+        for doubt in lightning_file.write(self._checkpoint(which), Path(path)):
+            warnings.warn(f"{path}: {doubt}.", stacklevel=2)
+        return Path(path)
+
+    def save_pretrained(self, folder: str | Path, which: str | int = "last") -> Path:
+        """Write the bench's model with the weights of this run into a folder of Hugging Face's form, by the model's own `save_pretrained`.
+
+        The model itself does not change. Where weights were averaged, they are those that validation used.
+        which: "last", "best", or the checkpoint after this many updates.
+        """
+        from workbench.engine.checkpoint import pretrained
+
+        model = None if self._model is None else self._model()
+        pretrained.save(model, self.id, self._checkpoint(which), Path(folder))
+        return Path(folder)
+
+    def _checkpoint(self, which: str | int) -> Checkpoint:
+        if self.folder is None or not self.folder.is_dir():
+            raise FileNotFoundError(f"run {self.id!r} has no checkpoints: it was a dry run, or it is deleted.")
+        return find(self.folder, which)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_model": None}  # its weights are not part of the record
 
     @property
     def name(self) -> str:
@@ -362,7 +398,7 @@ class Run:
         if self.epochs:
             facts.append(("epochs", str(self.epochs)))
         known = self._metrics  # a value that is also there as `…_epoch` is written once
-        facts += [(name, f"{value:.4g}") for name, value in known.items() if f"{name}_epoch" not in known]
+        facts += [(name, number(value)) for name, value in known.items() if f"{name}_epoch" not in known]
         facts.append(("time", duration(self.seconds)))
         if self._ranks is not None:
             facts.append(("on", self._ranks))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Self, SupportsIndex, overload
+from typing import Any, Self, SupportsIndex, overload
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from workbench.runs.record.series import column
 from workbench.runs.record.stream import sampled
 from workbench.runs.run import Run
 from workbench.runs.tables import html_table, sparkline, text_table
-from workbench.units import duration
+from workbench.units import duration, number
 
 _HEAD = ("run", "status", "updates", "time", "loss", "last values", "name and tags")
 _ALWAYS = 4
@@ -37,13 +37,13 @@ class RunList(list[Run]):
     """
 
     @classmethod
-    def of(cls, root: Path) -> Self:
-        """The fits recorded under `root`, oldest first."""
+    def of(cls, root: Path, model: Callable[[], Any] | None = None) -> Self:
+        """The fits recorded under `root`, oldest first. model: returns that of their bench, while it exists."""
         found = cls()
         for summary in read.list_runs(root):
             if summary.kind == "fit":
                 with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile
-                    found.append(Run.from_summary(summary))
+                    found.append(Run.from_summary(summary, model))
         return found
 
     @overload
@@ -101,7 +101,7 @@ def _now(run: Run) -> RunSummary:
 
 
 def _row(run: RunSummary) -> list[str]:
-    values = [f"{name} {value:.4g}" for name, value in run.metrics.items() if f"{name}_epoch" not in run.metrics]
+    values = [f"{name} {number(value)}" for name, value in run.metrics.items() if f"{name}_epoch" not in run.metrics]
     added = read_annotations(run.path)
     words = ["pinned" * added.pinned, added.name, *(f"#{tag}" for tag in added.tags)]
     status = read.shown_status(run.status, run.unseen) if run.path.is_dir() else "deleted"

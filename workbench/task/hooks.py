@@ -289,6 +289,10 @@ class Hooks:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
 
+    def of_lightning(self, checkpoint: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
+        """What `load_state` takes of a checkpoint that Lightning wrote, and the names of its entries that the task uses."""
+        return {}, frozenset()
+
 
 @contextlib.contextmanager
 def in_its_turn(scheduler: Any) -> Iterator[None]:

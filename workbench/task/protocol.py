@@ -165,6 +165,9 @@ class Progress(Protocol):
 class Preparation(Protocol):
     """Sets up the user's objects before a job, and tears them down afterwards (`lightning/setup.py`)."""
 
+    callback_note: str
+    """Which settings the module's own callbacks became; "": it has none."""
+
     @property
     def sources(self) -> Sequence[Any]:
         """The objects that are set up."""

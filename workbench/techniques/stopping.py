@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
+from workbench.units import number
 from workbench.values import EarlyStopping
 from workbench.values import seconds as in_seconds
 
@@ -106,13 +107,13 @@ class EarlyStop:
         )
         better, worse = ("below", "above") if self.monitor.direction == "min" else ("above", "below")
         if good is not None and self._sign * value < self._sign * good:
-            return f"{name} is {value:.4g}, {better} the stopping_threshold of {good:.4g}"
+            return f"{name} is {number(value)}, {better} the stopping_threshold of {number(good)}"
         if bad is not None and self._sign * value > self._sign * bad:
-            return f"{name} is {value:.4g}, {worse} the divergence_threshold of {bad:.4g}"
+            return f"{name} is {number(value)}, {worse} the divergence_threshold of {number(bad)}"
         return None
 
     def _stalled(self) -> str:
-        on = f" on {self.best:.4g}" if math.isfinite(self.best) else ""
-        by = f" by more than {self.monitor.min_delta:.4g}" if self.monitor.min_delta else ""
+        on = f" on {number(self.best)}" if math.isfinite(self.best) else ""
+        by = f" by more than {number(self.monitor.min_delta)}" if self.monitor.min_delta else ""
         checks = "1 check" if self.waited == 1 else f"{self.waited} checks"
         return f"{self.monitor.monitor} did not improve{on}{by} in {checks}"

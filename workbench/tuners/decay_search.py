@@ -27,7 +27,7 @@ from workbench.task.errors import TaskError
 from workbench.task.optim.optimizer_factory import leading_decay
 from workbench.task.protocol import Task
 from workbench.tuners import stretch
-from workbench.units import rate
+from workbench.units import number, rate
 
 CANDIDATES = 4
 SPACING = 10.0
@@ -132,7 +132,7 @@ def conclusion(trials: Sequence[DecayTrial], start: float = 0.0, planned: int | 
     start: the loss before training; losses that differ by a few hundredths of it are alike.
     """
     present, length, ended = trials[0].weight_decay, trials[0].updates, "all values tried"
-    told = ", ".join(f"{rate(t.weight_decay)}: {t.loss:.4g}" for t in sorted(trials, key=lambda t: t.weight_decay))
+    told = ", ".join(f"{rate(t.weight_decay)}: {number(t.loss)}" for t in sorted(trials, key=lambda t: t.weight_decay))
     of = f" that stand for {planned:,}" if planned is not None and planned > length else ""
     why = f"held-out loss after {length} updates{of} at each decay: {told}."
     losses = {t.weight_decay: t.loss + stretch.LEARNED * start for t in trials if math.isfinite(t.loss) and t.loss > 0}

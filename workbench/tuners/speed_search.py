@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from workbench import units
 from workbench.engine import rng
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
@@ -81,7 +82,7 @@ class SpeedSearch(Drawable):
             return f"  {name:<34}  failed: {(t.error or '').strip().partition(chr(10))[0][:100]}"
         within = "" if t.uncertainty is None else f"±{t.uncertainty:.0%}"
         waits = "" if t.waiting is None else f"{t.waiting:.0%}"
-        loss = "" if t.loss is None else f"{t.loss:.4g}"
+        loss = "" if t.loss is None else units.number(t.loss)
         return f"  {name:<34}  {t.updates_per_second:>10,.1f}  {within:>5}  {waits:>6}  {loss:>9}{'  best' if t.values == dict(self.best) else ''}"
 
 

@@ -40,10 +40,7 @@ def number(value: float | None) -> str:
         return texts.NO_NUMBER
     if not math.isfinite(value):
         return texts.NOT_FINITE
-    if value == 0 or 1e-3 <= abs(value) < 1e5:
-        return f"{float(f'{value:.4g}'):.6g}"
-    digits, _, power = f"{value:.2e}".partition("e")
-    return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
+    return units.number(value)
 
 
 def count(value: float) -> str:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torchmetrics import MeanMetric
 
-from tests.combinations import pairs
+from tests.combinations import every, pairs
 from tests.conftest import SOAK
 from tests.engine.learners import Learner, SpellingLearner, TwoSided, TwoSpellers, sentences
 from tests.engine.problems import Augmented, adamw, labelled, noisy_net, plain_net, sgd, stepped_by_hand
@@ -216,7 +216,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", every(3, [*CASES]))
 def test_from_each_of_its_checkpoints_it_is_the_rest_of_the_uninterrupted_fit(name, tmp_path):
     make, given = CASES[name]
     settings = settings_of(checkpoint_every=1, save_top_k=-1, **given)

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import workbench as wb
+from tests.combinations import every
 from tests.conftest import SOAK
 from tests.engine.data.test_loaders_position import Noisy
 from tests.engine.learners import SpellingLearner, sentences
@@ -97,7 +98,7 @@ def cut_and_gone_on(make, settings, whole, folder, at):
     assert [p.name for p in list_checkpoints(folder / "rest")][-1:] == [p.name for p in list_checkpoints(whole.folder)][-1:]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", every(2, [*CASES]))
 def test_to_the_bit_on_every_rank(case, tmp_path):
     make, given = CASES[case]
     settings = settings_of(**{"batch_size": 4, "persistent_workers": False, "max_epochs": 2, **given})

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import workbench as wb
+from tests.combinations import every
 from tests.export.export_running import PRELUDE, bare, clean_environment, lint, make_bench
 from tests.warm import Warm
 
@@ -129,7 +130,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", every(2, [*CASES]))
 def test_it_trains_as_the_run_did(lightning: Warm, tmp_path: Path, case: str) -> None:
     bench, run, script = exported(tmp_path, *CASES[case])
     weights, losses = train(lightning, script)

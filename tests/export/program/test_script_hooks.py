@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.combinations import every
 from tests.export.export_running import Runner, check, lint, make_bench
 from tests.export.program.export_hooked import (
     ASKS,
@@ -164,7 +165,7 @@ def test_what_no_script_does(match: str, tmp_path: Path) -> None:
     assert not (tmp_path / "train.py").exists()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", every(2, [*CASES]))
 def test_the_script_calls_them_as_the_run_did(
     case: str, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

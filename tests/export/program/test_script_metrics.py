@@ -64,7 +64,10 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+OFTEN = ("all kinds, averaged weights", "objects alone", "double precision", "double precision, the loss alone, ranks")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in CASES])
 def test_the_values_are_those_of_the_run(name: str, runner: Runner, tmp_path: Path) -> None:
     """To the last bit, as the script's lines tell them with all digits."""
     bench = make_bench(tmp_path, f"model{'.double()' if 'double' in name else ''}, {CASES[name]}", OWN)

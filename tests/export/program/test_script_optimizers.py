@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.combinations import every
 from tests.export.export_running import PRELUDE, Runner, check, lint, make_bench
 from workbench.export.errors import ExportError
 
@@ -62,7 +63,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", every(2, [*CASES]))
 def test_the_script_repeats_the_run(case: str, runner: Runner, tmp_path: Path) -> None:
     arguments, before = CASES[case]
     with make_bench(tmp_path, arguments, before, PRELUDE) as bench:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.combinations import every
 from tests.export.export_running import Runner, make_bench, repeats
 
 # some leave parts of a model out of the optimizer, which the bench warns of
@@ -245,7 +246,7 @@ CASES: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", every(2, [*CASES]))
 def test_a_technique_of_an_object(case: str, runner: Runner, tmp_path: Path) -> None:
     arguments, before = CASES[case]
     bench = make_bench(tmp_path, arguments, before, PRELUDE)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.combinations import every
 from tests.export.export_running import Runner, check, lint, make_bench, repeats
 from workbench.engine import loop
 from workbench.engine.session import Session
@@ -235,7 +236,7 @@ CASES: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", every(2, [*CASES]))
 def test_a_technique(case: str, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The clock of the run goes by its updates: by the machine's, a slow one might take none at all in 0.3 s.
     monkeypatch.setattr(Session, "seconds", property(lambda session: session.state.step / 77))

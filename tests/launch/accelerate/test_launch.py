@@ -210,6 +210,7 @@ def test_what_a_job_finds_comes_back_and_a_launcher_that_fails_is_quoted(root: P
     assert made.fit(max_steps=2).result().step == 2  # the bench is as it was
 
 
+@pytest.mark.slow  # a timeout of 12 s; the pool's is tested with fewer
 def test_a_rank_that_hangs_ends_the_job_with_where_it_was(root: Path) -> None:
     def loss(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if os.environ.get("RANK") == "1":

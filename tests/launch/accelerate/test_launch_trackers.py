@@ -59,6 +59,7 @@ class Held:
         return F.cross_entropy(output, y)
 
 
+@pytest.mark.slow  # two launched processes that wait
 def test_they_go_on_when_the_bench_is_closed(tmp_path: Path) -> None:
     here, lock = Here(), threading.Lock()
     unsent = {"tensorboard": {"comment": lock}}  # what cannot be sent to another process, and is no matter to TensorBoard

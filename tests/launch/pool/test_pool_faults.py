@@ -196,6 +196,7 @@ def test_a_rank_that_hangs(tmp_path: Path) -> None:
     assert job.events[-1].step == 3
 
 
+@pytest.mark.slow  # waits for a watchdog
 def test_a_rank_that_is_stopped(tmp_path: Path) -> None:
     model = net(at(3, 1, lambda: os.kill(os.getpid(), signal.SIGSTOP)))
     error, _ = failed(model, tmp_path, rank_timeout=PATIENCE)
@@ -204,6 +205,7 @@ def test_a_rank_that_is_stopped(tmp_path: Path) -> None:
     assert "rank 1 of 2:\nits process " in str(error)
 
 
+@pytest.mark.slow  # waits for a watchdog
 def test_a_pause_may_be_longer_than_the_watchdog_waits(tmp_path: Path) -> None:
     job = bench(net(at(-1, 0, fail)), tmp_path, rank_timeout=PATIENCE, max_epochs=100_000).fit()
     wait_for(lambda: losses(job))

@@ -303,6 +303,7 @@ def test_a_killed_server_is_replaced() -> None:
     assert call(len, "abc").get() == 3
 
 
+@pytest.mark.slow  # another fork server
 def test_close_ends_everything_and_the_next_call_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     used = fork_client.server()
     temporary = used.temporary

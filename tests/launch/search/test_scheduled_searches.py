@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import workbench as wb
+from tests.combinations import every
 from tests.engine.learners import Learner
 from tests.engine.problems import adam, bench, labelled, noisy_net, plain_net, same_weights, weights
 from tests.launch.launched import wait_for
@@ -210,7 +211,7 @@ def _quick_trials(best):
     return trials
 
 
-@pytest.mark.parametrize("kind", ["supervised", "compiled", "hooks", "lightning", "manual", "pieces"])
+@pytest.mark.parametrize("kind", every(3, ["supervised", "compiled", "hooks", "lightning", "manual", "pieces"]))
 def test_any_task_travels_from_the_middle_of_a_fit(kind, tmp_path):
     """The child has the weights of the moment, and nothing of the session."""
     settings = {"root": tmp_path, "accelerator": "cpu", "batch_size": 8, "max_epochs": 2, "find_batch_size_at": {1}, "lr": 0.01}

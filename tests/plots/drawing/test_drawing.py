@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.combinations import every
 from workbench.events import Suggestion, Trial
 from workbench.plots.chart import Chart
 from workbench.plots.drawing import matplotlib as to_matplotlib
@@ -114,7 +115,7 @@ CHARTS: dict[str, Callable[[], Chart | list[Chart]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHARTS)
+@pytest.mark.parametrize("name", every(3, [*CHARTS]))
 def test_matplotlib_draws_it(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

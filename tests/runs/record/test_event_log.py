@@ -73,6 +73,7 @@ def test_what_is_taken_now_does_not_grow(both: tuple[EventLog, list[Event]]) -> 
     assert len(log) == len(events) + 1
 
 
+@pytest.mark.slow  # a long record
 def test_memory_does_not_grow_with_the_run(tmp_path: Path) -> None:
     made = folder(tmp_path, None)
     log = EventLog(record=made.path)

@@ -228,12 +228,14 @@ def test_callbacks_of_the_modules_own():
             return self.its
 
     own = Own()
-    own.its = pl.callbacks.EarlyStopping("val_loss")
-    with pytest.raises(TaskError, match=r"Own\.configure_callbacks\(\): EarlyStopping of Lightning's.*early_stopping=wb\.EarlyStopping"):
+    own.its = pl.callbacks.LambdaCallback()
+    with pytest.raises(TaskError, match=r"Own\.configure_callbacks\(\): LambdaCallback of Lightning's is not used here"):
         task(own)
     own.its = [object()]
-    with pytest.raises(TaskError, match=r"Own\.configure_callbacks\(\) returned \[<object.*callbacks are not called here"):
+    with pytest.raises(TaskError, match=r"Own\.configure_callbacks\(\): <object.*is no callback of Lightning's"):
         task(own)
+    own.its = pl.callbacks.EarlyStopping("val_loss")
+    assert [one.monitor for one in task(own).implied["early_stopping"]] == ["val_loss"]
 
 
 @DATA

@@ -236,6 +236,7 @@ def test_sizes_count_sequences(tmp_path):
     assert [t.size for t in found.trials] == [6, 12, 24]
 
 
+@pytest.mark.slow  # ten searches in 100 MB each
 def test_averaged_weights_have_their_place_in_a_trial(tmp_path):
     model = torch.nn.Sequential(torch.nn.Linear(6, 2_000_000, bias=False), torch.nn.Linear(2_000_000, 3, bias=False))
     b = bench(model, labelled(), tmp_path, torch.optim.SGD, max_epochs=2)

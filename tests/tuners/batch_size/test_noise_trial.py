@@ -9,6 +9,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils.data import TensorDataset
 
 import workbench as wb
+from tests.combinations import pairs
 from tests.engine.problems import adam, bench, labelled, noisy_net, plain_net, same_weights, weights
 from workbench.engine.setup import open_session
 from workbench.events import SearchEnded, from_line, to_line
@@ -67,8 +68,7 @@ def token_loss(output, y):
     return F.cross_entropy(output.transpose(1, 2), y)
 
 
-@pytest.mark.parametrize("task", [regression, classes, images, characters])
-@pytest.mark.parametrize("updates", [0, 60])
+@pairs("task, updates", [regression, classes, images, characters], [0, 60])
 def test_it_is_the_direct_estimate_within_a_third(task, updates, tmp_path, monkeypatch):
     monkeypatch.setattr(noise_trial, "_SECONDS", 600.0)  # a busy machine takes as many batches
     model, data, loss = task()
@@ -119,6 +119,7 @@ def test_measuring_leaves_no_trace(tmp_path, one_thread):
     assert np.array_equal(b.fit().result().history["loss"], first.history["loss"])
 
 
+@pytest.mark.slow  # two whole searches
 def test_the_same_search_finds_the_same_number(tmp_path, monkeypatch):
     monkeypatch.setattr(noise_trial, "_SECONDS", 600.0)
     b = bench(noisy_net(), labelled(512), tmp_path)

@@ -146,6 +146,7 @@ def test_a_view_that_missed_a_message_asks_and_then_has_all() -> None:
     np.testing.assert_array_equal(late.rows("fit"), screen.mirrors[0].rows("fit"))
 
 
+@pytest.mark.slow  # a million updates
 def test_a_million_updates_stay_small() -> None:
     screen = Screen()
     screen.draw(started(tuple(f"layer{i}.weight" for i in range(100)), gradient_clip_val=1.0))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -211,7 +211,7 @@ def peek(path: Path, *names: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def restoring(path: Path) -> Iterator[None]:
-    """Inside, a fit takes over the state of this checkpoint's directory.
+    """Inside, a fit takes over the state of this checkpoint's directory, or of this file of Lightning.
 
     TaskError naming it: the state has another structure than a fit of this model and these optimizers writes, or the user's own
     `load_state_dict` or hook raised an error, which is the cause then.
@@ -221,6 +221,11 @@ def restoring(path: Path) -> Iterator[None]:
     except (UserError, torch.OutOfMemoryError, getattr(torch.distributed, "DistError", UserError)):  # which a build may lack
         raise
     except OF_STRUCTURE as error:
+        if path.is_file():
+            raise TaskError(
+                f"{path} cannot be restored ({_named(error)}): it is not what a Trainer writes for this model and these optimizers, or their "
+                f"own code does not take it. bench.load({str(path)!r}) takes the weights alone, then bench.fit()."
+            ) from error
         raise TaskError(
             f"{path} cannot be restored ({_named(error)}): its state.pt is not what a fit of this model and these optimizers writes, or "
             "their own code does not take it. Take another checkpoint of the run (bench.runs), or begin anew with fit() without start."
@@ -279,6 +284,14 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
         except SafetensorError as error:
             raise _unreadable(file, str(error)) from error
     return {own_name(name): tensor for name, tensor in tensors.items()}  # an earlier version stored the names of a compiled model
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """The tensors of `save_weights`, tied ones under each of their names."""
+    tensors = _read_tensors(file)
+    with opened(file) as path, safe_open(str(path), framework="pt") as stored:
+        ties = {own_name(name): own_name(first) for name, first in (stored.metadata() or {}).items()}
+    return {**tensors, **{name: tensors[first] for name, first in ties.items() if first in tensors and name not in tensors}}
 
 
 @contextlib.contextmanager

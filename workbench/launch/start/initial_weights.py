@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from workbench.engine.checkpoint import lightning_file
 from workbench.engine.checkpoint.files import load_weights
 from workbench.engine.checkpoint.weights_copy import Fingerprint, WeightsCopy
 from workbench.events import Message
@@ -54,7 +55,7 @@ class InitialWeights:
         if fresh:
             self._fresh.put(self._task)
         elif where is not None:
-            load_weights(self._task.trained_modules, where)
+            _load(self._task, where)
 
     def untouched_since(self, fit: str) -> bool:
         """Whether the model's parameters are those that this fit left."""
@@ -62,6 +63,13 @@ class InitialWeights:
 
     def load(self, path: Path) -> None:
         """Load the weights in this file into the model; they are the new start."""
-        load_weights(self._task.trained_modules, path)
+        _load(self._task, path)
         self._fresh = WeightsCopy.of(self._task)
         self._left = Fingerprint.of(self._task)
+
+
+def _load(task: Task, path: Path) -> None:
+    if lightning_file.is_one(path):
+        lightning_file.load_weights(task, path)
+    else:
+        load_weights(task.trained_modules, path)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from workbench.engine.checkpoint.files import peek, read_state
+from workbench.engine.checkpoint.files import peek
+from workbench.engine.checkpoint.lightning_file import Position, position, read
+from workbench.engine.optim import total_steps
 from workbench.events import ENDED_EARLY, Changed, Event, Message, Resumed, RunStarted
 from workbench.launch.code_line import argument
 from workbench.runs import setting_text
@@ -58,9 +60,19 @@ class ResumePlan:
     events: Callable[[], Sequence[Event]]
     """Reads the record of its run."""
 
-    def state(self) -> dict[str, Any]:
-        """All state of the checkpoint."""
-        return read_state(self.point.path)
+    @property
+    def path(self) -> Path:
+        """The checkpoint's directory."""
+        return self.point.path
+
+    @property
+    def inherited(self) -> tuple[Path, Checkpoint]:
+        """The run and its checkpoint, up to which this run gets copies of the others."""
+        return self.folder, self.point
+
+    def past(self) -> dict[str, Any]:
+        """The part of the checkpoint's state on which the length of the fit depends."""
+        return peek(self.point.path, *total_steps.NAMES)
 
     def history(self) -> ResumeHistory:
         """The messages of the fit before it continues."""
@@ -82,6 +94,30 @@ class ResumePlan:
         """The edited settings that `job.change` could have changed too."""
         numbers = {name: value for name, value in self.edited.items() if not isinstance(value, dict)}  # {epoch: batches} is a schedule
         return {name: value for name, value in numbers.items() if metadata_of(name).live or name == "batch_size"}
+
+
+@dataclass(frozen=True)
+class LightningPlan:
+    """A checkpoint that Lightning's Trainer wrote, from which a fit continues, and its settings: the bench's own."""
+
+    path: Path
+    position: Position
+    settings: Settings
+    begun: Settings
+    """The bench's settings, and those given to `fit`."""
+    inherited: None = None
+
+    def past(self) -> dict[str, Any]:
+        """The state on which the length of the fit depends."""
+        return self.position.past
+
+    def history(self) -> ResumeHistory:
+        """The mark in the record where the fit continues; the file has no record of the time before."""
+        told: list[Event] = [Resumed(self.position.step, self.path.name, self.path.name)]
+        if self.settings.lr != self.begun.lr:
+            has, here = argument("lr", self.settings.lr), argument("lr", self.begun.lr)
+            told.append(Message(f"it continues with the file's own {has} (the bench has {here}); what is given to fit() counts.", "info", self.position.step))
+        return ResumeHistory(self.settings.model_dump(), told)
 
 
 @dataclass(frozen=True)
@@ -110,6 +146,21 @@ class ResumeSettings:
         self._refuse_over(id, point, state, settings, edited, events)
         checked = state["checks"]["checked"]
         return ResumePlan(id, folder, point, checked, settings, edited, self._differing(own, settings, edits), events)
+
+    def plan_from_file(self, path: Path) -> LightningPlan:
+        """The plan of the fit that continues from a checkpoint of Lightning: it has the bench's settings and the file's rate."""
+        place = position(path, read(path, peek=True))
+        begun = self.bench.replace(**self.given)
+        settings = begun if "lr" in self.given or place.lr is None else begun.replace(lr=place.lr)
+        why = None if place.checking else reached(settings, place.step, place.epoch, 0.0)
+        if why is not None:
+            name = why.partition("=")[0]
+            raise SettingsError(
+                f"start={self.start!r}: nothing is left to do at update {place.step}, after {place.epoch} epochs ({why}). Lengths count from the "
+                f"beginning of the training, as in Trainer.fit(ckpt_path=…): give fit() a larger {name}; or train on from its weights alone "
+                f"with bench.load({self.start!r}), then bench.fit()."
+            )
+        return LightningPlan(path, place, settings, begun)
 
     def local(self, asked: Settings | None = None) -> dict[str, Any]:
         """Where it runs and what is deleted: as this bench started the run, or else as the bench's settings say now.

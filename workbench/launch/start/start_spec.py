@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.events import Message, RunStarted
 from workbench.launch.job import AnyJob
 from workbench.launch.job_folder import run_folder, weights_of
-from workbench.launch.start.resume import ResumePlan, ResumeSettings
+from workbench.launch.start.resume import LightningPlan, ResumePlan, ResumeSettings
 from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
 from workbench.runs.folder.ids import check_id
 from workbench.runs.printable import printable
@@ -22,20 +23,25 @@ from workbench.values import shown
 
 @dataclass(frozen=True)
 class StartSpec:
-    """Where a job is to start: "fresh", "continue", or a checkpoint of a run."""
+    """Where a job is to start: "fresh", "continue", a checkpoint of a run, or a file that Lightning's Trainer wrote."""
 
     text: str
     run: str | None = None
     which: str | int = "last"
+    file: Path | None = None
 
     @classmethod
     def of(cls, start: Any) -> StartSpec:
-        """Read `start=`: "fresh", "continue", "0012-fit", "0012-fit@best" or "0012-fit@1200"."""
+        """Read `start=`: "fresh", "continue", "0012-fit", "0012-fit@best", "0012-fit@1200" or "last.ckpt"."""
+        if isinstance(start, str | Path) and is_one(Path(start)):
+            return cls(str(start), file=Path(start).absolute())
         if not isinstance(start, str):
             hint = f" A number of epochs is max_epochs={start!r}." if type(start) is int else ""
             id = getattr(start, "id", None)
             hint = f" That of this one is {id!r}." if isinstance(id, str) else hint
-            raise SettingsError(f"start={shown(start)}: give 'fresh', 'continue' or the id of a run (run.id).{hint}")
+            raise SettingsError(
+                f"start={shown(start)}: give 'fresh', 'continue' or the id of a run (run.id), or the path of a checkpoint of Lightning, which ends with .ckpt.{hint}"
+            )
         if start in ("fresh", "continue"):
             return cls(start)
         run, at, which = start.partition("@")
@@ -58,7 +64,7 @@ class StartSpec:
 
     def weights(self, root: Path) -> Path | None:
         """The file of those weights; None: the model's own, now or when it was fresh."""
-        return None if self.run is None else weights_of(run_folder(root, self.run), self.which)
+        return self.file if self.run is None else weights_of(run_folder(root, self.run), self.which)
 
 
 @dataclass(frozen=True)
@@ -88,9 +94,9 @@ class StartResolver:
     @property
     def needs(self) -> set[str]:
         """The runs that must not be deleted until this fit has begun."""
-        if self._wanted.run is not None:
-            return {self._wanted.run}
-        return {asked.job.id for asked in self._candidates()} if not self.fresh else set()
+        if self._wanted.text != "continue":
+            return self._wanted.needs
+        return {asked.job.id for asked in self._candidates()}
 
     def predict_settings(self, untouched: Callable[[str], bool], idle: bool) -> Settings:
         """The settings it will have, as far as they can be foreseen; mistakes raise an error now.
@@ -106,13 +112,15 @@ class StartResolver:
             settings = own.replace(**{**self._terms.local(own), **to_come.since, **self._terms.given})
             self._terms.refuse_fixed(to_come.job.id, own, settings)
             return settings
-        found = self.resolve(untouched) if idle or self._wanted.run is not None else None
+        found = self.resolve(untouched) if idle or self._wanted.text != "continue" else None
         return self.asked if found is None else found.settings
 
-    def resolve(self, untouched: Callable[[str], bool]) -> ResumePlan | None:
+    def resolve(self, untouched: Callable[[str], bool]) -> ResumePlan | LightningPlan | None:
         """The plan to continue from a checkpoint; None: it starts from weights alone."""
         if self.fresh:
             return None
+        if self._wanted.file is not None:
+            return self._terms.plan_from_file(self._wanted.file)
         if self._wanted.run is None:
             return self._last_fit(untouched)
         return self._checkpoint(self._wanted.run, self._wanted.which)

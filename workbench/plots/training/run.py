@@ -16,6 +16,7 @@ from workbench.plots.training.loss import loss
 from workbench.plots.training.noise_scale import noise_scale
 from workbench.plots.training.schedule import schedule
 from workbench.plots.training.update_ratio import update_ratio
+from workbench.units import number
 
 _LAYER = "grad_norm/"
 _RATIO = "update_ratio/"
@@ -159,7 +160,7 @@ class RunData:
         best = self.best
         if best is None or not {metric, f"{metric}_epoch"} & {best.metric, best.metric.removesuffix(_AVERAGED)}:
             return ()
-        why = f"after {best.step} updates, {best.metric} {best.value:.4g}"
+        why = f"after {best.step} updates, {best.metric} {number(best.value)}"
         return (Mark(best.step, "best checkpoint", best.value, why=why),)
 
     @property

@@ -22,6 +22,7 @@ from workbench.runs.health.finding import (
     warmup_of,
 )
 from workbench.runs.record.series import column
+from workbench.units import number
 
 _ADVICE = "lower the learning rate (find_lr() measures one), or clip the gradient"
 
@@ -137,8 +138,8 @@ class Divergence:
         if not self._peak:
             return
         began, now = self._began, float(np.median(self._last))
-        since = f"since update {self._since}" if now >= self._peak / self.USUAL else f"from update {self._since} on, and is {now:.4g} now"
-        text = f"the loss has risen from {began:.4g} to {self._peak:.4g} {since}"
+        since = f"since update {self._since}" if now >= self._peak / self.USUAL else f"from update {self._since} on, and is {number(now)} now"
+        text = f"the loss has risen from {number(began)} to {number(self._peak)} {since}"
         yield Finding("error", text, _ADVICE, self._since, FIND_RATE, trouble="diverged")
 
 
@@ -188,7 +189,7 @@ class Rebound:
 
     def findings(self) -> Iterator[Finding]:
         if self._knows and self._high >= self.BLOCKS:
-            text = f"the loss fell to {self._best:.4g} by update {self._at}, and has risen to {self._now:.4g} since"
+            text = f"the loss fell to {number(self._best)} by update {self._at}, and has risen to {number(self._now)} since"
             yield Finding("warning", text, "the learning rate is near one at which it diverges: lower it", self._at, self._lower, "unstable")
 
 

@@ -14,6 +14,7 @@ from workbench.events import Event, Resumed, RunEnded, RunStarted, StepsDone, Va
 from workbench.runs.health.finding import FIND_RATE, HEAVY, Finding, noise_of, several, taken, warmup_of
 from workbench.runs.health.metrics import better
 from workbench.runs.record.series import column
+from workbench.units import number
 
 
 class Standstill:
@@ -58,9 +59,9 @@ class Standstill:
         advice = "unless it began where it ends, find_lr() tells whether the learning rate is too low"
         if self._supervised and self._is_not_lower(first, last):
             began, advice = float(first[0]), "find_lr() measures a rate at which it falls"
-            text = f"the loss is not lower than at its start after {self._step} updates: {began:.4g} then, {np.median(last):.4g} now"
+            text = f"the loss is not lower than at its start after {self._step} updates: {number(began)} then, {number(np.median(last))} now"
         elif stands:
-            text = f"the loss has not moved in {self._step} updates: from {first.mean():.4g} to {last.mean():.4g}"
+            text = f"the loss has not moved in {self._step} updates: from {number(first.mean())} to {number(last.mean())}"
         else:
             return
         yield Finding("warning", text, advice, remedy=FIND_RATE, trouble="not learning")
@@ -147,7 +148,7 @@ class Overfitting:
                 continue
             rises = "risen" if metric.sign > 0 else "fallen"
             what = "validation" if name == self.NAME else name
-            text = f"{what} has {rises} since update {metric.since}, from {best:.4g} to {metric.last:.4g}, while training falls"
+            text = f"{what} has {rises} since update {metric.since}, from {number(best)} to {number(metric.last)}, while training falls"
             advice, remedy = self._remedy(name, metric)
             yield Finding("warning", text, advice, metric.since, remedy, "overfitting" if gross else "")
 

@@ -13,7 +13,7 @@ from workbench.events import Changed, Event, RunStarted, StepsDone
 from workbench.plots.training.clipping import WINDOW, was_cut
 from workbench.runs.health.finding import Finding, OneFinding, taken
 from workbench.runs.record.series import column
-from workbench.units import rate
+from workbench.units import number, rate
 
 
 class Explosion(OneFinding):
@@ -50,7 +50,7 @@ class Explosion(OneFinding):
         if len(rose):
             i = int(rose[0])
             step = int(steps[max(0, len(steps) - 1 - int(later[i]))])
-            text = f"the gradient norm rose to {now[i] / before[i]:.0f} times its median by update {step}, from {before[i]:.3g} to {now[i]:.3g}"
+            text = f"the gradient norm rose to {now[i] / before[i]:.0f} times its median by update {step}, from {number(before[i])} to {number(now[i])}"
             self._found = Finding("warning", text, "lower the learning rate, or clip", step)
 
 

@@ -76,6 +76,15 @@ class DataHooks(Hooks):
             if take is not None:
                 take(own)
 
+    def of_lightning(self, checkpoint: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
+        there = {number: name for number, name in enumerate(self._names_of_data) if name in checkpoint}
+        return {"data": {number: checkpoint[name] for number, name in there.items()}}, frozenset(there.values())
+
+    @property
+    def _names_of_data(self) -> list[str]:
+        """The names under which Lightning keeps the states of the objects that make the data."""
+        return [type(source).__qualname__ for source in self.preparation.data]
+
 
 _WITHIN = (
     "on_train_batch_start", "on_train_batch_end", "on_before_backward", "backward", "on_after_backward",
@@ -318,7 +327,7 @@ class LightningHooks(DataHooks):
     # -- what a checkpoint keeps of it
 
     def state(self) -> dict[str, Any]:
-        found = {**super().state(), "logged": self._log.state(), "should_stop": self._trainer.should_stop}
+        found = {**super().state(), "logged": self._log.state(), "should_stop": self._trainer.should_stop, "lightning": self._for_lightning()}
         if self._saves is not None:
             checkpoint = self._checkpoint()
             before = copy_of(checkpoint)
@@ -326,6 +335,20 @@ class LightningHooks(DataHooks):
             self.edits = CheckpointEdits.between(before, checkpoint)
             found |= {"module": dict(self.edits.own), "removed": list(self.edits.removed), "gone": list(self.edits.gone)}
         return found
+
+    def _for_lightning(self) -> dict[str, Any]:
+        """What else a checkpoint in Lightning's form needs: the module's hyperparameters and the names of its DataModules."""
+        found: dict[str, Any] = {"data": self._names_of_data}
+        hparams = getattr(self._module, "hparams", None)
+        if isinstance(hparams, Mapping) and hparams:
+            plain = {name: value for name, value in hparams.items() if isinstance(name, str) and _is_plain(value)}
+            found |= {"hparams_name": getattr(self._module, "_hparams_name", None), "hyper_parameters": plain}
+            found["not_plain"] = [str(name) for name in hparams if name not in plain]
+        return found
+
+    def of_lightning(self, checkpoint: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
+        state, names = super().of_lightning(checkpoint)
+        return state, names if self._loads is None else names | frozenset(map(str, checkpoint))  # on_load_checkpoint gets all of them
 
     def restoring(self, checkpoint: Mapping[str, Any], kept: Mapping[str, Any]) -> CheckpointEdits:
         if self._loads is None:
@@ -357,6 +380,14 @@ class LightningHooks(DataHooks):
                 found |= {"hparams_name": getattr(source, "_hparams_name", None), "hyper_parameters": dict(hparams)}
         states = super().state().get("data", {})
         return found | {type(self.preparation.data[number]).__qualname__: own for number, own in states.items()}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a checkpoint can hold this value, and a Trainer reads it with weights_only=True."""
+    if type(value) in (dict, list, tuple):
+        inside = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+        return all(map(_is_plain, inside))
+    return type(value) in (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size, Tensor)
 
 
 def _version() -> str:

@@ -10,15 +10,14 @@ from typing import Any
 from torch import nn
 
 from workbench.settings import Settings
-from workbench.task.errors import TaskError
+from workbench.task.lightning.callbacks import translated
 from workbench.task.lightning.logging.log import Log
 from workbench.task.lightning.overrides import call_with_stage, own_method, with_attributes
 from workbench.task.lightning.trainer import Trainer
-from workbench.task.lightning.unsupported import refuse_callbacks, refuse_unsupported
+from workbench.task.lightning.unsupported import refuse_unsupported
 from workbench.task.protocol import Phase, Progress
 from workbench.task.ranks import barrier, rank_of_job
 from workbench.task.seeding import seed
-from workbench.values import shown
 
 _PHASES: Mapping[str, tuple[Phase, ...]] = {
     "train": ("fit",), "val": ("fit", "validate"), "test": ("test",), "predict": ("predict",),
@@ -43,6 +42,10 @@ class Preparation:
         self._module = module
         self.sources = (*self.data, *(() if module is None else (module,)))
         self._done = [_done_of(source) for source in self.sources]
+        self.callback_settings: dict[str, Any] = {}
+        """The settings that the module's own callbacks ask for."""
+        self.callback_note = ""
+        """What became what of them."""
         self._over = False
         if self.data:
             self.trainer.set_datamodule(self.data[0])
@@ -52,7 +55,7 @@ class Preparation:
         for source in self.sources:
             refuse_unsupported(source)
         with self.attached(), self.trainer.planned(settings):
-            self._refuse_callbacks()
+            self.callback_settings, self.callback_note = self._callbacks()
             self._prepare()
             for done in self._done:
                 done.clear()  # this bench may have other settings than the last one
@@ -126,13 +129,11 @@ class Preparation:
             if _call(source, "teardown", phase):
                 done.clear()
 
-    def _refuse_callbacks(self) -> None:
+    def _callbacks(self) -> tuple[dict[str, Any], str]:
+        """The settings that the module's own callbacks ask for, and what became what."""
         configure = own_method(self._module, "configure_callbacks")
         made = None if configure is None else configure()
-        if made:
-            where = f"{type(self._module).__name__}.configure_callbacks()"
-            refuse_callbacks(made, where)
-            raise TaskError(f"{where} returned {shown(made)}: callbacks are not called here; return [] and use the module's own hooks.")
+        return translated(made, f"{type(self._module).__name__}.configure_callbacks()") if made else ({}, "")
 
 
 def _done_of(source: Any) -> set[Phase]:

@@ -105,7 +105,7 @@ class LightningTask(Task):
     @property
     def implied(self) -> dict[str, Any]:
         """The settings that the object itself brings: its learning rate, its loader's batch size, …"""
-        found = dict(self.train.defaults) if self.train else {}
+        found = {**(self.train.defaults if self.train else {}), **self.preparation.callback_settings}
         pieces = getattr(self.module, "truncated_bptt_steps", None)
         # 0: off, in Lightning 1; a manual module splits its batches itself, as in Lightning 2.
         if isinstance(pieces, int) and pieces > 0 and not self.manual:

@@ -145,7 +145,12 @@ class OptimizerFactory:
 
 def group_rates(optimizer: Optimizer) -> list[float]:
     """The base rate of each parameter group; where a schedule has changed it, the schedule's base rate."""
-    return [float(group.get("max_lr", group.get("initial_lr", group["lr"]))) for group in optimizer.param_groups]
+    return rates_of(optimizer.param_groups)
+
+
+def rates_of(groups: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The same of an optimizer's groups, as they are or as its state_dict has them."""
+    return [float(group.get("max_lr", group.get("initial_lr", group["lr"]))) for group in groups]
 
 
 def leading_group(rates: Sequence[float]) -> int:

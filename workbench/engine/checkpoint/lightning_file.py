@@ -1,0 +1,425 @@
+"""Reads the checkpoints (.ckpt) that Lightning's Trainer writes, and writes ones that it reads. Lightning is not imported.
+
+A file may come from anywhere: tensors and plain values are read, and nothing in it is run.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import zipfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from workbench.engine.checkpoint import optimizer_state
+from workbench.engine.checkpoint.files import (
+    Modules,
+    load_tensors,
+    mismatch,
+    read_state,
+    read_weights,
+    tensors_of,
+)
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
+from workbench.engine.session import Session
+from workbench.events import LARGEST, Message
+from workbench.runs.checkpoints import Checkpoint
+from workbench.runs.folder.files import replace_by
+from workbench.task.errors import TaskError
+from workbench.task.hooks import CheckpointEdits
+from workbench.task.optim.optimizer_factory import leading_group, rates_of
+from workbench.task.protocol import Task
+from workbench.values import shown
+
+ENDING = ".ckpt"
+VERSION = "2.0.0"
+"""The version of Lightning since which its checkpoints have this form; a newer one would make an older Lightning warn."""
+_LOOPS, _EPOCHS, _BATCHES = "loops", "epoch_progress", "epoch_loop.batch_progress"
+_STEPS = "epoch_loop.automatic_optimization.optim_progress"
+_SCALER = ("MixedPrecision", "native_amp_scaling_state")
+_READ = frozenset((
+    "epoch", "global_step", "pytorch-lightning_version", "state_dict", _LOOPS, "optimizer_states", "lr_schedulers", *_SCALER,
+    "hparams_name", "hyper_parameters", "hparams_type", "datamodule_hparams_name", "datamodule_hyper_parameters", "datamodule_hparams_type",
+))  # fmt: skip
+"""Entries that are taken over, or that say only how the objects were made."""
+_OF_A_BUILD = frozenset((
+    "params", "lr", "initial_lr", "max_lr", "min_lr", "swa_lr", "momentum_cycled", "max_momentum", "base_momentum", "name", "param_names",
+    "maximize", "foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay",
+))  # fmt: skip
+"""Entries of a parameter group that schedules add, or that depend on the version of torch."""
+_LIKE_WEIGHTS = ("momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "acc_delta", "sum", "prev")
+"""Entries of an optimizer's state that have the shape of their parameter."""
+
+
+def is_one(path: Path) -> bool:
+    """Whether this is the path of a file of Lightning, and not of a checkpoint's directory."""
+    return path.suffix == ENDING
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the training was when the file was written, between two epochs."""
+
+    step: int
+    """The updates taken."""
+    epoch: int
+    """The epochs finished."""
+    checking: bool
+    """Whether all updates of one more epoch are taken, whose validation is due."""
+    judged: bool
+    """Whether schedulers that watch a metric have seen that of the last epoch."""
+    lr: float | None
+    """The base rate of the first optimizer that is not at 0; None: the file has none."""
+
+    @property
+    def past(self) -> dict[str, Any]:
+        """What the length of a resumed fit depends on (`total_steps.NAMES`)."""
+        counters = {"step": self.step, "epoch": self.epoch, "batch_idx": 0, "epoch_step": 0, "mid_epoch": self.checking}
+        return {**counters, "checking": self.checking, "settings": {"batch_size": 1}, "length": {"per_epoch": None, "ahead": 0}}
+
+
+# -- reading
+
+
+def read(path: Path, *, peek: bool = False) -> dict[str, Any]:
+    """The contents of a file of Lightning: containers, tensors and plain values, in host memory.
+
+    peek: its tensors are read only where they are used, and not later than the file changes.
+    TaskError: it holds something else, which would have to be run to be read, or is no such file.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}{' (it is a folder)' if path.is_dir() else ''}.")
+    try:
+        checkpoint: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=peek and zipfile.is_zipfile(path))
+    except pickle.UnpicklingError as error:  # torch's own message proposes to run whatever the file contains
+        _refuse_classes(path, error)
+    except RuntimeError as error:
+        raise _not_one(path, str(error).partition(". ")[0].splitlines()[0]) from error
+    except (EOFError, OSError, ValueError, LookupError, AttributeError, TypeError) as error:  # what torch's reader meets in other files
+        raise _not_one(path, "it is not a file that torch.save wrote") from error
+    weights = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None
+    if not isinstance(weights, Mapping) or not all(isinstance(name, str) for name in weights):
+        raise _not_one(path, f"it holds no `state_dict`, but {shown(sorted(map(str, checkpoint)) if isinstance(checkpoint, dict) else checkpoint)}")
+    return checkpoint
+
+
+def _refuse_classes(path: Path, error: pickle.UnpicklingError) -> NoReturn:
+    try:
+        found = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
+    except Exception:  # noqa: BLE001  # not a file of this kind
+        found = []
+    names = sorted(found) or re.findall(r"GLOBAL ([\w.]+) was not an allowed", str(error))
+    if not names:
+        raise _not_one(path, "it is not a pickle of tensors and plain values") from error
+    listed = ", ".join(f"`{name}`" for name in names)
+    raise TaskError(
+        f"{path} holds a pickled {listed}; only tensors and plain values are read, since a file can run code where it is loaded. Remedy: in a "
+        "process in which you trust it, checkpoint = torch.load(path, weights_only=False); remove what is not plain (often from "
+        "checkpoint['hyper_parameters']), or keep {'state_dict': checkpoint['state_dict']} alone; torch.save it, and load that file."
+    ) from error
+
+
+def _not_one(path: Path, why: str) -> TaskError:
+    return TaskError(f"{path} is not a checkpoint of Lightning's Trainer ({why}): give a file that trainer.save_checkpoint or ModelCheckpoint wrote.")
+
+
+def position(path: Path, checkpoint: Mapping[str, Any]) -> Position:
+    """Where a fit continues. TaskError: no fit can continue from this file."""
+    weights_alone = f"Remedy: bench.load({str(path)!r}) takes its weights, then bench.fit()."
+    if not isinstance(checkpoint.get("optimizer_states"), list) or not isinstance(checkpoint.get("lr_schedulers"), list):
+        raise TaskError(f"{path} holds weights without the states of optimizers and schedulers (save_weights_only=True?), so no fit can continue from it. {weights_alone}")
+    try:
+        loop = checkpoint[_LOOPS]["fit_loop"]
+        epochs, batches = loop[_EPOCHS]["current"], loop[_BATCHES]
+        begun, finished, judged = _count(epochs["ready"]), _count(epochs["processed"]), _count(epochs["completed"])
+        step = _count(loop[_STEPS]["optimizer"]["step"]["total"]["completed"])
+        by_hand = _count(loop["epoch_loop.manual_optimization.optim_step_progress"]["total"]["completed"])
+        done, taken, last = _count(batches["current"]["processed"]), _count(batches["total"]["processed"]), batches["is_last_batch"] is True
+    except (KeyError, TypeError, ValueError) as error:
+        lacks = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise TaskError(
+            f"{path} does not say how far its training was in the form of Lightning 2 ({lacks}). A file of Lightning 1 can be converted: "
+            f"python -m lightning.pytorch.utilities.upgrade_checkpoint {path.name}. {weights_alone}"
+        ) from error
+    if begun > finished and done and not last:
+        raise TaskError(
+            f"{path} was saved within an epoch, after batch {done} of epoch {finished}, and does not have the position in the data, so that "
+            f"no fit can continue from it exactly. Take a file of an epoch's end. {weights_alone}"
+        )
+    # With manual optimization Lightning counts the steps of all optimizers, and here an update is one call of training_step.
+    updates = step if step or not by_hand else taken
+    return Position(updates, finished, begun > finished and done > 0, judged == finished, _base_rate(checkpoint["optimizer_states"]))
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= LARGEST:
+        raise ValueError(f"it has {shown(value)} as a count")
+    return value
+
+
+def _base_rate(states: Sequence[Any]) -> float | None:
+    try:
+        rates = [rate for state in states for rate in [_leading(state["param_groups"])] if rate]
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
+    return rates[0] if rates else None
+
+
+def _leading(groups: Sequence[Mapping[str, Any]]) -> float:
+    rates = rates_of(groups)
+    return rates[leading_group(rates)]
+
+
+def load_weights(task: Task, path: Path) -> None:
+    """Put the weights of the file into the task's modules, in place, after the task's `on_load_checkpoint`."""
+    weights, extra, _ = _weights(task, read(path), path)
+    load_tensors(task.trained_modules, weights, extra)
+
+
+def _weights(task: Task, checkpoint: Mapping[str, Any], path: Path) -> tuple[dict[str, Tensor], dict[str, Any], CheckpointEdits]:
+    """The weights and the extra state of a file, and what the task's hook changed in it. TaskError: they do not fit."""
+    whole = {name: value for name, value in checkpoint["state_dict"].items() if isinstance(value, Tensor)}
+    extra = {name: value for name, value in checkpoint["state_dict"].items() if not isinstance(value, Tensor)}
+    edits = CheckpointEdits() if task.hooks is None else task.hooks.restoring({**checkpoint, "state_dict": {**whole, **extra}}, {})
+    weights = edits.stored(whole)
+    if getattr(getattr(task, "module", None), "strict_loading", True):
+        _refuse_other_weights(task.trained_modules, weights, path)
+    else:  # the module takes those that it has, as in Lightning
+        there = tensors_of(task.trained_modules)
+        weights = {name: value for name, value in weights.items() if name in there}
+        _refuse_other_weights(task.trained_modules, {**there, **weights}, path)
+    return weights, extra, edits
+
+
+def _refuse_other_weights(modules: Modules, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Raise TaskError naming the first weight that is missing, unexpected or of another shape, and what to do."""
+    wrong = mismatch(modules, weights)
+    if wrong is not None:
+        raise TaskError(f"the weights in {path} are not those of this bench's model: {wrong}. Remedy: {_remedy(modules, weights, path)}")
+
+
+def _remedy(modules: Modules, weights: Mapping[str, Tensor], path: Path) -> str:
+    opening = f"weights = torch.load({str(path)!r}, weights_only=True)['state_dict']; bench.model.load_state_dict"
+    ending = "; then bench.fit(), which starts from the weights that the model has."
+    for prefix in sorted({name[: place + 1] for name in weights for place, sign in enumerate(name) if sign == "."}, key=len):
+        inner = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+        if mismatch(modules, inner) is None:
+            names = "{name.removeprefix(" + repr(prefix) + "): value for name, value in weights.items() if name.startswith(" + repr(prefix) + ")}"
+            return f"the names that begin with {prefix!r} fit without it (a LightningModule that holds the model there): {opening}({names}){ending}"
+    for prefix in sorted({name[: place + 1] for name in _names(modules) for place, sign in enumerate(name) if sign == "."}, key=len):
+        if mismatch(modules, {prefix + name: value for name, value in weights.items()}) is None:
+            names = "{" + repr(prefix) + " + name: value for name, value in weights.items()}"
+            return f"its names fit with {prefix!r} before them: {opening}({names}){ending}"
+    fits = "{name: value for name, value in weights.items() if name in own and value.shape == own[name].shape}"
+    return (
+        "make the model as it was made for that file; or take what fits: own = bench.model.state_dict(); "
+        f"{opening}({fits}, strict=False){ending}"
+    )
+
+
+def _names(modules: Modules) -> list[str]:
+    parts = modules if isinstance(modules, Mapping) else {"": modules}
+    return [prefix + name for prefix, module in parts.items() for name in module.state_dict()]
+
+
+def restore(session: Session, path: Path) -> None:
+    """Give a freshly opened session what the file has: weights, optimizers, schedules, epoch and step.
+
+    What does not fit the session is named in one message. TaskError: the weights do not fit, and nothing has changed.
+    """
+    checkpoint = read(path)
+    here = position(path, checkpoint)
+    weights, extra, edits = _weights(session.task, checkpoint, path)
+    state, lost = session.state, list[str]()
+    state.step = state.epoch_step = here.step
+    state.epoch, state.epochs_scheduled = here.epoch, here.epoch + here.checking
+    state.mid_epoch = state.checking = here.checking
+    session.data.epoch = state.epoch
+    own, used = session.hooks.of_lightning(checkpoint)
+    session.hooks.load_state(own)
+    session.weights.load(session.task.trained_modules, weights, extra)
+    states = _optimizers(session, checkpoint, here, lost)
+    watching = {type(schedule.scheduler).__name__ for opt in session.optimizers for schedule in opt.schedules if schedule.monitor}
+    if watching and not here.judged:
+        lost.append(f"the metric of epoch {here.epoch - 1}, which {_listed(sorted(watching))} had not seen when the file was written")
+    edits.put_states(states)
+    optimizer_state.restore(session, states, {"weight_decay": None}, optimizer_state.plan(session))
+    scaler = next((checkpoint[name] for name in _SCALER if name in checkpoint), None)
+    if isinstance(scaler, Mapping):
+        session.precision.load_state_dict(scaler)
+    state.resumed = True
+    lost += _entries(checkpoint, used)
+    text = f"it continues from {path.name}, a checkpoint of Lightning, after {_counted(here.epoch + here.checking, 'epoch')} and {_counted(here.step, 'update')}"
+    without = f"; not taken over: {'; '.join(lost)}" if lost else ""
+    session.notes.append(Message(f"{text}{without}.", "warning" if lost else "info", here.step))
+
+
+def _optimizers(session: Session, checkpoint: Mapping[str, Any], here: Position, lost: list[str]) -> list[dict[str, Any]]:
+    """The states of the optimizers as a checkpoint of the bench has them; one that does not fit is fresh, and named in `lost`."""
+    saved, schedules = checkpoint["optimizer_states"], list(checkpoint["lr_schedulers"])
+    counts = len(saved) == len(session.optimizers)
+    if not counts:
+        lost.append(f"the states of its {len(saved)} optimizers (here there are {len(session.optimizers)}, which begin anew)")
+    fresh = [optimizer_state.state_of(session, opt) for opt in session.optimizers]
+    follow = counts and len(schedules) == sum(len(one["own"]) for one in fresh)
+    if counts and not follow:
+        lost.append(f"the states of its {len(schedules)} schedulers (here there are {sum(len(one['own']) for one in fresh)}, which begin anew)")
+    found = []
+    for number, (opt, one) in enumerate(zip(session.optimizers, fresh, strict=True)):
+        mine = [schedules.pop(0) for _ in one["own"]] if follow else []
+        why = _why_other(opt, saved[number]) if counts else ""
+        if not counts or why:
+            if why:
+                which = f"optimizer {number}" if session.several else "the optimizer"
+                schedulers = " and its schedulers" if one["own"] else ""
+                lost.append(f"the state of {which} ({why}), which begins anew{schedulers} at lr={opt.base_lr:g}; fit(lr=…) sets another rate")
+            found.append(one)
+            continue
+        own = [_schedule(theirs, ours, lost) for theirs, ours in zip(mine, one["own"], strict=True)] if follow else one["own"]
+        found.append({
+            **one, "state": dict(saved[number]), "base_lr": _leading(saved[number]["param_groups"]), "taken": here.step, "own": own,
+            "built_in": None, "swa": None,
+        })  # fmt: skip
+    return found
+
+
+def _why_other(opt: OptimizerHandle, saved: Any) -> str:
+    """The first difference between an optimizer and a saved state; "": it fits."""
+    kind, groups = type(opt.optimizer).__name__, opt.optimizer.param_groups
+    theirs = saved.get("param_groups") if isinstance(saved, Mapping) else None
+    if not isinstance(theirs, list) or not all(isinstance(group, Mapping) and isinstance(group.get("params"), list) for group in theirs):
+        return "it is not what an optimizer's state_dict gives"
+    if not isinstance(saved.get("state"), Mapping):
+        return "it lacks 'state'"
+    sizes, own = [len(group["params"]) for group in theirs], [len(group["params"]) for group in groups]
+    if sizes != own:
+        return f"its groups have {_listed(sizes)} parameters, and those of the {kind} here have {_listed(own)}"
+    for theirs_group, group in zip(theirs, groups, strict=True):
+        missing = [name for name in opt.optimizer.defaults if name not in theirs_group and name not in _OF_A_BUILD]
+        unknown = [name for name in theirs_group if name not in group and name not in _OF_A_BUILD]
+        if missing or unknown:
+            parts = [f"lacks {_listed(missing)}"] * bool(missing) + [f"has {_listed(unknown)}"] * bool(unknown)
+            return f"it {' and '.join(parts)}, other than {kind} here"
+        decoupled = theirs_group.get("decoupled_weight_decay"), group.get("decoupled_weight_decay")
+        if None not in decoupled and decoupled[0] != decoupled[1]:
+            return f"it has decoupled_weight_decay={decoupled[0]}, other than {kind} here"
+        for number, parameter in zip(theirs_group["params"], group["params"], strict=True):
+            kept = saved["state"].get(number, {})
+            for name in _LIKE_WEIGHTS:
+                value = kept.get(name) if isinstance(kept, Mapping) else None
+                if isinstance(value, Tensor) and value.shape != parameter.shape:
+                    return f"its {name!r} of parameter {number} has shape {tuple(value.shape)}, and the parameter here {tuple(parameter.shape)}"
+    return ""
+
+
+def _schedule(theirs: Any, ours: dict[str, Any], lost: list[str]) -> dict[str, Any]:
+    """The saved state of a scheduler, or its own where that does not fit."""
+    public = {name for name in ours["state"] if not name.startswith("_")}
+    if isinstance(theirs, Mapping) and {name for name in theirs if not str(name).startswith("_")} == public:
+        return {**ours, "state": dict(theirs)}
+    has = _listed(sorted(map(str, theirs))) if isinstance(theirs, Mapping) else shown(theirs)
+    lost.append(f"the state of a scheduler (it has {has}, other than {ours['type']} here), which begins anew")
+    return ours
+
+
+def _entries(checkpoint: Mapping[str, Any], used: Collection[str]) -> list[str]:
+    """Other entries of the file, in words."""
+    names = [str(name).partition("{")[0] for name in checkpoint.get("callbacks") or ()]
+    known = [name for name in dict.fromkeys(names) if name != "ModelCheckpoint"]  # which keeps paths and values of its own files
+    found = [f"the states of callbacks ({_listed(known)})"] if known else []
+    others = [str(name) for name in checkpoint if name not in _READ and name not in used and name != "callbacks"]
+    return found + ([f"the entries {_listed(others)}"] if others else [])
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _listed(values: Any) -> str:
+    return ", ".join(map(str, values))
+
+
+# -- writing
+
+
+def write(point: Checkpoint, path: Path) -> list[str]:
+    """Write a checkpoint of a run as a file of Lightning; returns, in words, what the file cannot carry."""
+    doubts: list[str] = []
+    checkpoint: dict[str, Any]
+    if point.resumable:
+        checkpoint = _whole(read_state(point.path), doubts)
+    else:
+        checkpoint = _progress({"step": point.step, "epoch": point.epoch, "epoch_step": 0, "batch_idx": 0, "mid_epoch": False}, point.step, None)
+        doubts.append(f"it holds weights alone ({point.why}), and Trainer.fit(ckpt_path=…) refuses such a file")
+    names = {**read_weights(point.path / "model.safetensors"), **checkpoint.pop("extra", {})}
+    checkpoint = {"state_dict": names, **checkpoint}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_by(path, lambda aside: torch.save(checkpoint, str(aside)))
+    return doubts
+
+
+def _whole(state: Mapping[str, Any], doubts: list[str]) -> dict[str, Any]:
+    """All of a checkpoint but its weights, as Lightning writes it."""
+    optimizers, kept = state["optimizers"], state["moments"]
+    steps = sum(one["taken"] for one in optimizers)
+    batches = state["checks"].get("begun_with", (None,))[0]
+    found = _progress(state, steps, batches)
+    found |= {
+        "callbacks": {}, "optimizer_states": [one["state"] for one in optimizers],
+        "lr_schedulers": [own["state"] for one in optimizers for own in one["own"]],
+        "extra": state["extra_state"],
+    }  # fmt: skip
+    if state["scaler"]:
+        found["MixedPrecision"] = state["scaler"]
+    given = kept.get("lightning", {})
+    if given.get("hyper_parameters"):
+        found |= {"hparams_name": given["hparams_name"], "hyper_parameters": given["hyper_parameters"]}
+    if given.get("not_plain"):
+        doubts.append(f"hyper_parameters lack {_listed(given['not_plain'])}, which are no plain values: give them to load_from_checkpoint")
+    found |= {name: kept["data"][number] for number, name in enumerate(given.get("data", ())) if number in kept.get("data", {})}
+    found |= kept.get("module", {})
+    for name in kept.get("gone", ()):
+        found.pop(name, None)
+    if "raw" in state:
+        doubts.append("its weights are the averaged ones, which validation used; a Trainer that continues from it trains these on")
+    elif state["average"] is not None:
+        doubts.append("its weights are those of training; the average of them is not in it")
+    if any(one["built_in"] is not None for one in optimizers):
+        doubts.append("lr_schedule and warmup are settings of the bench, which a Trainer does not follow: its rate stays where it was")
+    if state["mid_epoch"] and not state["checking"]:
+        doubts.append("it was saved within an epoch: a Trainer takes as many batches as were left, from the loader's beginning")
+    return found
+
+
+def _progress(state: Mapping[str, Any], steps: int, batches: int | None) -> dict[str, Any]:
+    """How far the training is, in the form of Lightning's loops. steps: of all optimizers."""
+    epoch, inside = state["epoch"], bool(state["mid_epoch"])
+    done = state["batch_idx"] if inside else batches or state["step"] - state["epoch_step"]
+    total = (epoch if inside else max(0, epoch - 1)) * (batches or 0) + done
+    # Lightning saves within an epoch before it counts the batch as completed.
+    ready = {"ready": done, "started": done, "processed": done, "completed": done - inside}
+    in_all = {"ready": total, "started": total, "processed": total, "completed": total - inside}
+    here = {"ready": epoch + inside, "started": epoch + inside, "processed": epoch, "completed": epoch}
+    now = steps if state["epoch_step"] >= steps else steps - state["epoch_step"]
+    step = {"total": {"ready": steps, "completed": steps}, "current": {"ready": now, "completed": now}}
+    zero = {name: {**one, "started": one["ready"]} for name, one in step.items()}
+    nothing = {"ready": 0, "completed": 0}
+    unread = {"ready": 0, "started": 0, "processed": 0, "completed": 0}
+    loop = {
+        "state_dict": {}, "epoch_loop.state_dict": {"_batches_that_stepped": state["step"] - inside},
+        _BATCHES: {"total": in_all, "current": ready, "is_last_batch": not inside or bool(state["checking"])},
+        "epoch_loop.scheduler_progress": {"total": dict(nothing), "current": dict(nothing)},
+        "epoch_loop.automatic_optimization.state_dict": {},
+        _STEPS: {"optimizer": {"step": step, "zero_grad": zero}},
+        "epoch_loop.manual_optimization.state_dict": {},
+        "epoch_loop.manual_optimization.optim_step_progress": step,
+        "epoch_loop.val_loop.state_dict": {},
+        "epoch_loop.val_loop.batch_progress": {"total": dict(unread), "current": dict(unread), "is_last_batch": False},
+        _EPOCHS: {"total": here, "current": dict(here)},
+    }  # fmt: skip
+    return {"epoch": epoch, "global_step": steps, "pytorch-lightning_version": VERSION, _LOOPS: {"fit_loop": loop}}

@@ -1,0 +1,157 @@
+"""Translates Lightning's callbacks into settings: what `callbacks=[EarlyStopping("val_loss")]` asks for, a fit does by itself.
+
+A subclass, which may do something else, and an option without a counterpart are refused with the remedy.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from workbench.task.errors import TaskError
+from workbench.task.lightning.overrides import from_lightning
+from workbench.task.lightning.unsupported import CALLBACKS, refuse_callbacks
+from workbench.values import EarlyStopping, shown
+
+_NOTHING = "nothing: "
+"""How the remedies begin of callbacks whose work a fit does without a setting."""
+
+
+def translated(callbacks: Any, where: str) -> tuple[dict[str, Any], str]:
+    """The settings that these callbacks of Lightning's ask for, and a sentence that says what became what.
+
+    where: where they were given, for errors. TaskError: one of them has no counterpart. Objects of other origin are refused too.
+    """
+    settings: dict[str, Any] = {}
+    told = []
+    for one in _listed(callbacks):
+        name = type(one).__name__
+        exact = from_lightning(type(one))
+        if exact and name in _TRANSLATIONS:
+            found = _TRANSLATIONS[name](one, f"{where}: {name}")
+            _add(settings, found, f"{where}: {name}")
+            text = ", ".join(f"{key}={_typed(value)}" for key, value in found.items()) or "what a fit does anyway"
+            told.append(f"{name} became {text}" + (f" ({_DIFFERS[name]})" if name in _DIFFERS else ""))
+        elif exact and (remedy := _remedy(one)).startswith(_NOTHING):
+            told.append(f"{name} is not needed, since {remedy.removeprefix(_NOTHING)}")
+        else:
+            refuse_callbacks([one], where)
+            raise TaskError(f"{where}: {shown(one)} is no callback of Lightning's. Give listeners=[f], which get every event of a run.")
+    return settings, f"{where}: {'; '.join(told)}." if told else ""
+
+
+def any_from_lightning(callbacks: Any) -> bool:
+    """Whether one of these objects is Lightning's, or inherits from one."""
+    return any(map(from_lightning, _listed(callbacks)))
+
+
+def _listed(callbacks: Any) -> Iterable[Any]:
+    return callbacks if isinstance(callbacks, (list, tuple, set)) else [callbacks]
+
+
+def _remedy(callback: Any) -> str:
+    names = [base.__name__ for base in type(callback).__mro__]
+    return next((text for name, text in CALLBACKS.items() if name in names), "")
+
+
+def _add(settings: dict[str, Any], found: Mapping[str, Any], what: str) -> None:
+    for name, value in found.items():
+        if name == "early_stopping":
+            value = (*settings.get(name, ()), *value)
+        elif settings.get(name, value) != value:
+            raise TaskError(f"{what} asks for {name}={value!r}, and another callback for {name}={settings[name]!r}: a fit has one. Leave one out.")
+        settings[name] = value
+
+
+def _typed(value: Any) -> str:
+    if isinstance(value, tuple):
+        return _typed(value[0]) if len(value) == 1 else f"[{', '.join(map(_typed, value))}]"
+    if isinstance(value, EarlyStopping):
+        return f"wb.EarlyStopping({', '.join(f'{key}={given!r}' for key, given in value.model_dump(exclude_defaults=True).items())})"
+    return repr(value)
+
+
+def _refuse(what: str, option: str, remedy: str) -> None:
+    raise TaskError(f"{what}({option}) has no counterpart: {remedy}.")
+
+
+def _early_stopping(callback: Any, what: str) -> dict[str, Any]:
+    if not callback.strict:
+        _refuse(what, "strict=False", "every validation has to report the monitor; leave strict out")
+    own = EarlyStopping(callback.monitor).direction
+    monitor = EarlyStopping(
+        callback.monitor, mode=None if callback.mode == own else callback.mode, min_delta=abs(callback.min_delta), patience=callback.patience, check_finite=callback.check_finite,
+        stopping_threshold=callback.stopping_threshold, divergence_threshold=callback.divergence_threshold,
+    )  # fmt: skip
+    return {"early_stopping": (monitor,)}
+
+
+def _checkpoints(callback: Any, what: str) -> dict[str, Any]:
+    updates, time, epochs = callback._every_n_train_steps, callback._train_time_interval, callback._every_n_epochs
+    if epochs > 1:
+        _refuse(what, f"every_n_epochs={epochs}", "give every_n_train_steps, or the setting checkpoint_every=500 (updates)")
+    found: dict[str, Any] = {}
+    if callback.monitor is not None:
+        found = {"monitor": callback.monitor, "monitor_mode": callback.mode, "save_top_k": callback.save_top_k}
+    elif callback.save_top_k == -1:
+        found = {"save_top_k": -1}
+    if updates:
+        found["checkpoint_every"] = updates
+    elif time is not None:
+        found["checkpoint_every"] = {"seconds": time.total_seconds()}
+    return found
+
+
+def _average(callback: Any, what: str) -> dict[str, Any]:
+    if callback.update_starting_at_epoch is not None:
+        _refuse(
+            what, f"update_starting_at_epoch={callback.update_starting_at_epoch}",
+            "averaging_start_epoch=… averages every update from an epoch on, where Lightning adds one at the end of each epoch",
+        )  # fmt: skip
+    if set(callback._kwargs) != {"avg_fn"}:
+        _refuse(what, ", ".join(f"{name}=…" for name in callback._kwargs if name != "avg_fn"), "give avg_fn= to the bench")
+    decay = inspect.getclosurevars(inspect.unwrap(callback._kwargs["avg_fn"])).nonlocals["decay"]
+    found = {"weight_averaging": "ema", "ema_decay": decay}
+    if callback.update_every_n_steps != 1:
+        found["averaging_every_n_steps"] = callback.update_every_n_steps
+    if callback.update_starting_at_step:
+        found["averaging_start"] = callback.update_starting_at_step
+    return found
+
+
+def _swa(callback: Any, what: str) -> dict[str, Any]:
+    rates = callback._swa_lrs
+    if isinstance(rates, list) and len({*rates}) > 1:
+        _refuse(what, f"swa_lrs={rates}", "swa_lrs is one rate for all groups of parameters")
+    if callback._avg_fn is not callback.avg_fn:
+        _refuse(what, "avg_fn=…", "give avg_fn= to the bench")
+    start = callback._swa_epoch_start
+    return {
+        "weight_averaging": "swa", "swa_lrs": rates[0] if isinstance(rates, list) else rates,
+        "swa_epoch_start": max(start - 1, 0) if isinstance(start, int) else start,  # Lightning counts from 1
+        "annealing_epochs": callback._annealing_epochs, "annealing_strategy": callback._annealing_strategy,
+    }  # fmt: skip
+
+
+def _timer(callback: Any, what: str) -> dict[str, Any]:
+    if callback._interval != "step":
+        _refuse(what, f"interval={str(callback._interval)!r}", "max_time ends a fit after an update; leave interval out")
+    return {} if callback._duration is None else {"max_time": {"seconds": callback._duration}}
+
+
+_TRANSLATIONS: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
+    "EarlyStopping": _early_stopping,
+    "ModelCheckpoint": _checkpoints,
+    "GradientAccumulationScheduler": lambda callback, what: {"accumulate_grad_batches": {0: 1, **callback.scheduling}},
+    "EMAWeightAveraging": _average,
+    "StochasticWeightAveraging": _swa,
+    "Timer": _timer,
+}
+_DIFFERS = {
+    "EarlyStopping": "it looks at the metric after each validation",
+    "ModelCheckpoint": "run.checkpoints lists the files; dirpath and filename are not used",
+    "EMAWeightAveraging": "of every n-th update it takes n, 2n, …, Lightning 1, n + 1, …",
+    "StochasticWeightAveraging": "it averages at the ends of epochs, Lightning at their starts",
+}
+"""What the message says besides."""
