@@ -22,7 +22,13 @@ from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, 
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Hooks, Metrics
 from workbench.export.inputs.data import data_of, first_batch, layout_of
-from workbench.export.inputs.hooks import lightning_needs_of, setup_calls, sources_of, teardown_calls
+from workbench.export.inputs.hooks import (
+    lightning_needs_of,
+    setup_calls,
+    sources_of,
+    teardown_calls,
+    with_plain_base,
+)
 from workbench.export.inputs.optimizers import optimizers_of
 from workbench.export.inputs.saved_data import SavedData, check_unchanged
 from workbench.export.inputs.step import step_of
@@ -52,9 +58,13 @@ _CHECKSUM = re.compile("[0-9a-f]{8}")
 
 
 def script_spec_of(
-    path: Path, run: Run, site: CallSite, task: Task, weights: str | None, evidence: Sequence[str] = (), data_file: str | None = None
+    path: Path, run: Run, site: CallSite, task: Task, weights: str | None, evidence: Sequence[str] = (), *, data_file: str | None = None,
+    plain: bool = False,
 ) -> tuple[ScriptSpec, SavedData | None]:
-    """Everything that the script at `path` depends on, and what is saved in `data_file` beside it, if that is wanted."""
+    """Everything that the script at `path` depends on, and what is saved in `data_file` beside it, if that is wanted.
+
+    plain: LightningModules inherit from nn.Module.
+    """
     header = read_header(run.folder) if run.folder is not None and run.folder.is_dir() else {}
     _check_run(run, header, task)
     resume_points = resume_points_of(run)
@@ -62,6 +72,7 @@ def script_spec_of(
     _check_settings(run.settings)
     _check_task(task)
     sliced = slice_call(site, frozenset() if data_file is None else _DATA)
+    sliced = with_plain_base(sliced, task) if plain else sliced
     if isinstance(task, Supervised) and task.one_collection:
         sliced.arguments["metrics"] = f'{{"metrics": {sliced.arguments["metrics"]}}}'
     started = next((e for e in run.outline if isinstance(e, RunStarted)), None)
@@ -74,7 +85,7 @@ def script_spec_of(
         saved = SavedData.of(data_file, task, own_collate=sliced.arguments.get("collate_fn", "None") != "None")
         if ranks == 1:
             check_unchanged(saved, settings, _checksums(run))
-    lightning = lightning_needs_of(task, sources, sliced.code)  # here, and not in the session, in which the objects get further attributes
+    lightning = lightning_needs_of(task, sources, sliced.code, plain)  # here, and not in the session, in which the objects get further attributes
     with _looked_at(task, run.settings) as session:
         spec = ScriptSpec(
             run=run.id,

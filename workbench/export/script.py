@@ -50,11 +50,12 @@ def export(
     evidence: Sequence[str] = (),
     format: Format | None = None,
     data: Literal["beside"] | None = None,
+    base: Literal["nn.Module"] | None = None,
 ) -> tuple[str, ...]:
     """Write `path` and, where it needs them and the run has a record, its starting weights beside it.
 
     evidence: sentences on where its settings come from, for the comment at its top. data: "beside" writes the data of train
-    and val beside it too. Returns why the script may get other data.
+    and val beside it too. base: "nn.Module" lets LightningModules inherit from that. Returns why the script may get other data.
 
     Raises `ExportError`, and writes nothing, where something cannot be carried, or where a file that is not ours
     would be lost.
@@ -63,7 +64,7 @@ def export(
         start, of_settings = start_of(run), format_of(path, format) == "settings"
         weights = None if start is None or of_settings else _beside(path, "start")
         _check_free(path, [*([] if weights is None else [weights]), *([] if data is None else [_beside(path, "data")])], site)
-    text, notes, saved = _made(path, run, site, task, evidence, format, data)
+    text, notes, saved = _made(path, run, site, task, evidence, format, data, base)
     files: dict[Path, Callable[[Path], object]] = {}
     if start is not None and weights is not None:
         files[weights] = lambda aside: shutil.copyfile(start, aside)
@@ -85,13 +86,14 @@ def script(
     evidence: Sequence[str] = (),
     format: Format | None = None,
     data: Literal["beside"] | None = None,
+    base: Literal["nn.Module"] | None = None,
 ) -> str:
     """The text that `export` would write into `path`; nothing is written. `ExportError` as there."""
-    return _made(path, run, site, task, evidence, format, data)[0]
+    return _made(path, run, site, task, evidence, format, data, base)[0]
 
 
 def _made(
-    path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str], format: Format | None, data: str | None
+    path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str], format: Format | None, data: str | None, base: str | None
 ) -> tuple[str, tuple[str, ...], SavedData | None]:
     """The text, why it may get other data than the run, and the data to write beside it."""
     with _naming(path):
@@ -99,12 +101,16 @@ def _made(
     format = format_of(path, format)
     if data not in (None, "beside"):
         raise ExportError(f"data={data!r} is unknown: give 'beside', or None.")
+    if base not in (None, "nn.Module"):
+        raise ExportError(f"base={base!r} is unknown: give 'nn.Module', or None.")
+    if base is not None and format in ("settings", "lightning"):
+        raise ExportError(f"format={format!r} has no base='nn.Module': export a script, bench.export('train.py', base='nn.Module').")
     if format == "settings":
         if data is not None:
             raise ExportError("format='settings' has no data='beside': the file has no code that could read them. Export a script, bench.export('train.py').")
         return settings_yaml(run, site), (), None
     data_file = None if data is None else _beside(path, "data").name
-    recipe, saved = script_spec_of(path, run, site, task, None if start_of(run) is None else weights.name, evidence, data_file)
+    recipe, saved = script_spec_of(path, run, site, task, None if start_of(run) is None else weights.name, evidence, data_file=data_file, plain=base is not None)
     if format == "lightning":
         text = lightning_script(recipe, task)
     else:
