@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import linecache
 import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,6 +174,23 @@ def make_bench(folder: Path, arguments: str, before: str = "", prelude: str = PR
     found = execute(folder / "user.py", f"{prelude}\n{before}\n{call}")["bench"]
     assert isinstance(found, wb.Workbench)
     return found
+
+
+def exported(folder: Path, arguments: str) -> Any:
+    """The script of a run, as a module."""
+    bench = make_bench(folder, arguments)
+    bench.fit().result()
+    spec = importlib.util.spec_from_file_location("train", bench.export(folder / "train.py"))
+    bench.close()
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["train"] = module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules["train"]
+    return module
 
 
 def check(bench: wb.Workbench, run: Any, outcome: Outcome) -> None:

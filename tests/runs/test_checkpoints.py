@@ -146,8 +146,11 @@ def test_the_end_and_the_check_of_one_moment_take_one_place(tmp_path):
     assert find(tmp_path, "best").end
 
 
-def test_of_equal_ones_the_later_stays():
-    assert [one.step for one in obsolete(made([0.5, 0.5, 0.5, None]), 1, "min")] == [1, 2]
+def test_of_equal_ones_the_earlier_stays():
+    """As in Lightning, whose callback wants a better value before it replaces a checkpoint."""
+    assert [one.step for one in obsolete(made([0.5, 0.5, 0.5, None]), 1, "min")] == [2, 3]
+    assert [one.step for one in obsolete(made([0.5, 0.9, 0.9, 0.8]), 1, "max")] == [1, 3]
+    assert [one.step for one in obsolete(made([0.5, 0.6, 0.9, 0.9, 0.9]), 2, "max")] == [1, 2]
 
 
 def test_a_name_that_says_neither_is_asked_about():

@@ -121,13 +121,13 @@ def best_values(there: Iterable[Checkpoint], monitor: str) -> list[float]:
 
 
 def _ranked(there: Sequence[Checkpoint], mode: Mode | None = None) -> list[Checkpoint]:
-    """List the checkpoints that have a value of the most recent monitor, the best first; of equal ones the later first."""
+    """List the checkpoints that have a value of the most recent monitor, the best first; of equal ones the earlier first, as in Lightning."""
     known = [one for one in there if one.value is not None]
     if not known:
         return []
     sign = -1.0 if (mode or known[-1].mode) == "max" else 1.0
     same = [one for one in known if one.monitor == known[-1].monitor]
-    return sorted(same, key=lambda one: (sign * (one.value or 0.0), -one.step, not one.end))
+    return sorted(same, key=lambda one: (sign * (one.value or 0.0), one.step, not one.end))
 
 
 def _moments(ranked: Iterable[Checkpoint]) -> list[tuple[int, float | None]]:

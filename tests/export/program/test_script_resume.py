@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
+import zipfile
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.export.export_running import Outcome, Runner, check, lint, make_bench
+from tests.export.export_running import Outcome, Runner, check, exported, lint, make_bench
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -107,7 +106,9 @@ def test_a_killed_script_continues(name: str, runner: Runner, tmp_path: Path) ->
     run: Any = bench.fit().result()
     script = bench.export(tmp_path / "train.py")
     lint(script)
-    check(bench, run, runner.run_resumed(script, kill))
+    outcome = runner.run_resumed(script, kill)
+    check(bench, run, outcome)
+    assert "Continuing after epoch " in outcome.said
     bench.close()
 
 
@@ -118,6 +119,7 @@ def test_two_processes_continue(runner: Runner, tmp_path: Path) -> None:
     bench.close()
     whole, resumed = runner.run_two(script), runner.run_resumed(script, "step == 6", processes=2)
     assert equal(whole, resumed)
+    assert resumed.said.count("Continuing after epoch 2 of 4 (update 4) from ") == 1
 
 
 LENGTHS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -151,31 +153,42 @@ def test_resume_without_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert f"there is no {tmp_path / 'nothing'}" in capsys.readouterr().err
 
 
+def test_resume_from_a_file_that_is_no_checkpoint_of_it(tmp_path: Path) -> None:
+    script = exported(tmp_path, PAIR.replace("=4", "=1"))
+    script.gather_object = list
+    process: Any = SimpleNamespace(device=torch.device("cpu"), num_processes=1, process_index=0, is_main_process=True)
+    model, settings = torch.nn.Linear(1, 1), dataclasses.asdict(script.Config())
+    adam, sgd = torch.optim.Adam(model.parameters()), torch.optim.SGD(model.parameters())
+    (tmp_path / "text").write_text("hello")
+    (tmp_path / "empty").touch()
+    (tmp_path / "folder").mkdir()
+    with zipfile.ZipFile(tmp_path / "zip", "w") as file:
+        file.writestr("some", "text")
+    for name, value in {"model": model, "weights": model.state_dict(), "list": [1]}.items():
+        torch.save(value, tmp_path / name)
+    script.save_checkpoint(process, tmp_path / "settings.pt", {**settings, "warmup": 1}, [model, adam], [], 3)
+    script.save_checkpoint(process, tmp_path / "optimizer.pt", settings, [model, sgd], [], 3)
+    script.save_checkpoint(process, tmp_path / "shape.pt", settings, [torch.nn.Linear(2, 1), adam], [], 3)
+    for name in ("text", "empty", "folder", "zip", "model"):
+        with pytest.raises(SystemExit, match=f"{name} is no checkpoint: torch.load cannot read it"):
+            script.load_checkpoint(process, tmp_path / name, settings, [model, adam], [])
+    for name in ("weights", "list", "settings.pt", "optimizer.pt"):
+        with pytest.raises(SystemExit, match=f"{name} is no checkpoint of this script"):
+            script.load_checkpoint(process, tmp_path / name, settings, [model, adam], [])
+    with pytest.raises(SystemExit, match=r"shape\.pt is a checkpoint of another script: [^$]*size mismatch for weight"):
+        script.load_checkpoint(process, tmp_path / "shape.pt", settings, [model, adam], [])
+
+
 def test_into_another_folder_without_a_better_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     worse = ", optimizer=lambda p, lr: torch.optim.SGD(p, lr=lr, maximize=True)"
     script = exported(tmp_path, PAIR.replace("=4", "=1") + worse)
     script.main(script.Config(), tmp_path / "one")
     script.main(script.Config(max_epochs=2), tmp_path / "other", None, tmp_path / "one" / "checkpoint.pt")
-    first, second = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Saved"))
+    said = capsys.readouterr().out
+    assert f"Continuing after epoch 1 of 2 (update 4) from {tmp_path / 'one' / 'checkpoint.pt'}.\n" in said
+    first, second = (line for line in said.splitlines() if line.startswith("Saved"))
     assert first == f"Saved {tmp_path / 'one' / 'last.pt'} and {tmp_path / 'one' / 'best.pt'}"
     assert second == f"Saved {tmp_path / 'other' / 'last.pt'}"
-
-
-def exported(folder: Path, arguments: str) -> Any:
-    """The script of a run, as a module."""
-    bench = make_bench(folder, arguments)
-    bench.fit().result()
-    spec = importlib.util.spec_from_file_location("train", bench.export(folder / "train.py"))
-    bench.close()
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["train"] = module
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        del sys.modules["train"]
-    return module
 
 
 def equal(some: Outcome, other: Outcome) -> bool:

@@ -259,7 +259,8 @@ class CheckpointManager(Checkpointing):
         there = list_checkpoints(self._folder.parent)
         asked |= any(one.kept for one in there if one.name == name)  # it replaces one that is to stay
         sign = 1.0 if self._mode == "min" else -1.0
-        best = value is not None and all(sign * value <= sign * other for other in best_values(there, self._monitor))
+        others = [one.value for one in there if one.monitor == self._monitor and one.value is not None and one.step != session.state.step]
+        best = value is not None and all(sign * value < sign * other for other in others)
         monitor = None if value is None else self._monitor
         epoch = session.state.epoch if state is None else state["epoch"]
         info = {

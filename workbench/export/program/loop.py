@@ -26,7 +26,6 @@ def loop(r: ScriptSpec) -> list[str]:
         "log = Path(log_file) if log_file and accelerator.is_main_process else None",
         *resume.cleared(r),
     ]
-    lines += _bar(r)
     done = "epoch" if not _ends_by_epochs(r) else "" if resume.refusal(r) else "first_epoch"
     begun = ["step", *([done] if done else []), *(["updates"] if counts_taken(r) else [])]
     lines.append(f"{' = '.join(begun)} = 0")
@@ -36,7 +35,7 @@ def loop(r: ScriptSpec) -> list[str]:
     lines += validation_schedule.begun(r)
     tried = validation_schedule.sanity(r)
     lines += [*hooks.called(r, "on_fit_start"), *(_set_epoch(r, "0") if tried else []), *tried, *hooks.called(r, "on_train_start")]
-    lines += resume.restored(r, done)
+    lines += [*resume.restored(r, done), *_bar(r)]
     epoch = [*_begin(r), *_updates(r), *_after(r), *resume.saved(r)]
     if _ends_by_epochs(r):
         lines += [f"for epoch in range({done + ', ' if done else ''}config.max_epochs):", *indented(epoch)]
@@ -51,7 +50,8 @@ def _bar(r: ScriptSpec) -> list[str]:
     if r.max_epochs is not None and known is not None and r.windows is None:
         epochs = f"config.max_epochs * {known}"
         updates = epochs if updates is None else f"min({updates}, {epochs})"
-    return call("bar = ", "tqdm", [f"total={updates}", "disable=None if accelerator.is_main_process else True"], 4)
+    begun = [] if resume.refusal(r) else ["initial=step"]
+    return call("bar = ", "tqdm", [f"total={updates}", *begun, "disable=not accelerator.is_main_process or None"], 4)
 
 
 def _ends_by_epochs(r: ScriptSpec) -> bool:

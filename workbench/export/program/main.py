@@ -22,7 +22,7 @@ def main(r: ScriptSpec) -> str:
     parts = [_model(r), _data(r), _optimizer(r), loop(r), _end(r)]
     body = "\n\n".join("\n".join(indented(lines)) for lines in parts)
     options = "" if resume.refusal(r) else ", resume=None"
-    return f"def main(config, output, log_file=None{options}):\n{body}"
+    return f"def main(config, output, log_file=None{options}, tracker=None):\n{body}"
 
 
 # ---- set-up -----------------------------------------------------------------------------------------------------
@@ -33,7 +33,7 @@ def _model(r: ScriptSpec) -> list[str]:
     cpu = "True" if r.settings.accelerator == "cpu" else "not torch.accelerator.is_available()"
     lines = [threads(r)] if r.sets_threads else []
     lines += [
-        f'accelerator = Accelerator(cpu={cpu}, mixed_precision="no")',
+        f'accelerator = Accelerator(cpu={cpu}, mixed_precision="no", log_with=tracker, project_dir=output)',
         'if accelerator.distributed_type in ("FSDP", "DEEPSPEED"):',
         '    raise SystemExit("This script trains data-parallel: launch it with a config of type MULTI_GPU, not FSDP or DeepSpeed.")',
     ]
@@ -43,6 +43,8 @@ def _model(r: ScriptSpec) -> list[str]:
             f'    raise SystemExit("This script trains in one process: {r.single_process_reason}.")',
         ]
     lines += [*distributed.process_note(r), *checksums.begun(r)]
+    # Before the seed: a tracker may draw random numbers.
+    lines.append("accelerator.init_trackers(Path(__file__).stem, dataclasses.asdict(config))")
     if r.settings.deterministic:
         warns = ", warn_only=True" if r.settings.deterministic == "warn" else ""
         lines.append(f"torch.use_deterministic_algorithms(True{warns})")
@@ -313,5 +315,12 @@ def _end(r: ScriptSpec) -> list[str]:
         *(['saved = [str(path) for path in (output / "last.pt", output / "best.pt") if path.exists()]'] if best_too else []),
         f'accelerator.print(f"Saved {files}")',
         *r.teardown,
-        "accelerator.end_training()" if r.single_process_reason else "accelerator.wait_for_everyone()",
+        *_parted(r),
     ]
+
+
+def _parted(r: ScriptSpec) -> list[str]:
+    """The lines that end trackers and processes. `end_training` would end the process group before the wrapped model goes."""
+    if r.single_process_reason:
+        return ["accelerator.end_training()"]
+    return ["for used in accelerator.trackers:  # not end_training, which ends the processes too early", "    used.finish()", "accelerator.wait_for_everyone()"]

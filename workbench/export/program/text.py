@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import itertools
+import json
 import re
 import shlex
 import textwrap
@@ -44,7 +45,7 @@ _IMPORTS = [
     Import("argparse"), Import("contextlib"), Import("dataclasses"), Import("functools"), Import("itertools"), Import("json"),
     Import("math"), Import("os"), Import("random"), Import("zlib"), Import("collections.abc", "Mapping"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
     Import("tqdm", "tqdm"), Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
-    Import("accelerate.utils", "broadcast"), Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
+    Import("accelerate.tracking", "get_available_trackers"), Import("accelerate.utils", "broadcast"), Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
     Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_file"), Import("safetensors.torch", "load_model"),
     *(Import(_DATA, name) for name in ("BatchSampler", "DataLoader", "Dataset", "IterableDataset")),
     *(Import(_DATA, name) for name in ("RandomSampler", "SequentialSampler", "TensorDataset", "get_worker_info")),
@@ -99,12 +100,13 @@ def _ours(r: ScriptSpec) -> str:
         precision.precision(r), main.compile_calls(r), "" if r.manual else loss.forward(r), schedule.schedule(r),
         learning_rate.set_lr(r), multiple_optimizers.owned(r), multiple_optimizers.toggled(r), manual.manual(r), hooks.moved(r), hooks.outputs_of(r), hooks.clip_gradients(r), hooks.stepper(r), log.log(r),
         weight_averaging.averaging(r), validate.kept(r), validate.evaluation_weights(r), validate.validate(r), early_stopping.stopping(r),
-        validation_schedule.mean_of(r), main.save(), resume.functions(r), main.main(r), _parse(r),
+        validation_schedule.mean_of(r), main.save(), resume.functions(r), main.main(r),
     ]  # fmt: skip
     functions = [part for part in functions if part]
     written = functions[0]
     for before, part in itertools.pairwise(functions):
         written += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
+    written += f"\n\n\n{_parse(r, _read_settings(r, written))}"
     head = "\n\n\n".join(part for part in (config_class(r, written), learning_rate.changes(r), checksums.run(r)) if part)
     return f"{head}\n\n\n{rule('the loop')}\n\n\n{written}\n"
 
@@ -296,18 +298,23 @@ def _folded(line: str) -> str:
 
 # ---- settings ---------------------------------------------------------------------------------------------------
 
+_Row = tuple[str, str, str, str]
+
 
 def config_class(r: ScriptSpec, loop: str) -> str:
     """The settings that the loop reads, each with its value in the run."""
     lines = [
         f"    {name}: {kind} = {value}" + (f"  # {note}" if note else "")
-        for name, kind, value, note in [*_rows(r), *_technique_rows(r)]
-        if re.search(rf"\bconfig\.{name}\b", loop)
+        for name, kind, value, note in _read_settings(r, loop)
     ]
     return "@dataclasses.dataclass\nclass Config:\n" + "\n".join(lines)
 
 
-def _rows(r: ScriptSpec) -> list[tuple[str, str, str, str]]:
+def _read_settings(r: ScriptSpec, loop: str) -> list[_Row]:
+    return [row for row in [*_rows(r), *_technique_rows(r)] if re.search(rf"\bconfig\.{row[0]}\b", loop)]
+
+
+def _rows(r: ScriptSpec) -> list[_Row]:
     """Each setting's name, type, value and note."""
     s = r.settings
     clip = 'float("inf")' if s.gradient_clip_val is None else repr(s.gradient_clip_val)
@@ -329,7 +336,7 @@ def _rows(r: ScriptSpec) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _technique_rows(r: ScriptSpec) -> list[tuple[str, str, str, str]]:
+def _technique_rows(r: ScriptSpec) -> list[_Row]:
     s = r.settings
     every = "of an epoch" if isinstance(s.val_check_interval, float) else "updates"
     start = str(swa_first_epoch(s)) if s.weight_averaging == "swa" else "0"
@@ -349,12 +356,12 @@ def _technique_rows(r: ScriptSpec) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _part(name: str, value: float, of: str, number: str) -> tuple[str, str, str, str]:
+def _part(name: str, value: float, of: str, number: str) -> _Row:
     """A setting that is a number of things, or a fraction of them."""
     return (name, type(value).__name__, repr(value), of if isinstance(value, float) else number)
 
 
-def _parse(r: ScriptSpec) -> str:
+def _parse(r: ScriptSpec, settings: list[_Row]) -> str:
     whole = dedent("""\
         def parse():
             parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -362,19 +369,21 @@ def _parse(r: ScriptSpec) -> str:
                 kind, default = type(setting.default), setting.default
                 parser.add_argument(f"--{setting.name}", type=kind, default=default, help="(%(default)s)")
             parser.add_argument("--log_file", help="write a line of JSON for each update to this file")
+            parser.add_argument("--tracker", choices=[*map(str, get_available_trackers())], help="log to this tracker, too")
             folder = Path(__file__).with_name(Path(__file__).stem + "-output")
             parser.add_argument("--output", type=Path, default=folder, help="the folder for the trained weights (%(default)s)")
             @option
             options = vars(parser.parse_args())
-            output, log_file, resume = options.pop("output"), options.pop("log_file"), options.pop("resume")
+            output, log_file, resume, tracker = (options.pop(name) for name in ("output", "log_file", "resume", "tracker"))
+            @ranges
             @resume
-            return Config(**options), output, log_file@given
+            return Config(**options), output, log_file@given, tracker
 
 
         if __name__ == "__main__":
             main(*parse())""")
     why, inner = resume.refusal(r), "\n    "
-    for mark, lines in {"@option": resume.option(r), "@resume": resume.chosen(r), "@given": [] if why else [", resume"]}.items():
+    for mark, lines in {"@option": resume.option(r), "@ranges": _ranges(settings), "@resume": resume.chosen(r), "@given": [] if why else [", resume"]}.items():
         whole = whole.replace(mark, inner.join(lines))
     # A DistributedDataParallel that is the last to hold the group waits, when it goes, for a thread that waits for it.
     ended = [
@@ -382,3 +391,29 @@ def _parse(r: ScriptSpec) -> str:
         "        torch.distributed.destroy_process_group()",
     ]
     return whole if r.single_process_reason else "\n".join([whole, *ended])
+
+
+_MAY_BE_ZERO = {
+    "lr", "weight_decay", "min_epochs", "min_steps", "num_workers", "seed", "warmup",
+    "averaging_start", "averaging_start_epoch", "swa_epoch_start", "annealing_epochs",
+}  # fmt: skip
+_FRACTIONS = {"warmup", "limit_train_batches", "limit_val_batches", "val_check_interval", "ema_decay"}
+"""Settings that are fractions where they are floats."""
+
+
+def _ranges(settings: list[_Row]) -> list[str]:
+    """The lines that refuse numbers with which nothing can be trained."""
+    may = [name for name, _, value, _ in settings if name in _MAY_BE_ZERO or value in ("0", "0.0")]  # a run that had no update
+    fractions = [name for name, kind, _, _ in settings if name in _FRACTIONS and kind == "float"]
+    lines = [
+        f"zero = {json.dumps(may)}  # these may be 0",
+        "for name, value in options.items():",
+        "    if not (value >= 0 if name in zero else value > 0):",
+        """        parser.error(f"--{name} is {value}: it must be {'at least' if name in zero else 'more than'} 0.")""",
+    ]
+    if fractions:
+        lines += [
+            f"    if name in {json.dumps(fractions)} and value > 1:",
+            '        parser.error(f"--{name} is {value}: it is a fraction, at most 1.")',
+        ]
+    return lines

@@ -111,10 +111,12 @@ def _first(r: ScriptSpec) -> str:
 def _log(r: ScriptSpec) -> list[str]:
     rate = "rate" if r.manual or r.hooks_in_update else _rate(r)
     return [
+        "if log or tracker:",
+        f'    row = {{"loss": loss.item(), "lr": {rate}}}',
+        "    accelerator.log(row, step=step)",
         "if log:",
-        f'    row = {{"step": step, "loss": loss.item(), "lr": {rate}}}',
         '    with log.open("a") as file:',
-        "        print(json.dumps(row), file=file)",
+        '        print(json.dumps({"step": step, **row}), file=file)',
     ]
 
 

@@ -24,7 +24,7 @@ def kept(r: ScriptSpec, averaged: bool = False) -> list[str]:
     name, mode = r.best
     value = f"averages[{quoted(name.removesuffix(_AVERAGED))}]" if averaged else f"scores[{quoted(name)}]"
     lines = [f"best = {value}", saved(r, "best")]
-    return [f"if {value} {'>=' if mode == 'max' else '<='} best:", *indented(lines)]  # of equal ones the later, as in the run
+    return [f"if {value} {'>' if mode == 'max' else '<'} best:", *indented(lines)]  # of equal ones the earlier, as in the run
 
 
 def saved(r: ScriptSpec, name: str) -> str:

@@ -51,6 +51,7 @@ def functions(r: ScriptSpec) -> str:
             numbers = random.getstate(), (name, keys.tolist(), *rest), torch.get_rng_state(), on_device
             state = {
                 "settings": settings,
+                "parts": [type(part).__name__ for part in stateful],
                 "stateful": [part.state_dict() for part in stateful],
                 "trained": [p.requires_grad for p in stateful[0].parameters()],
                 "generators": [generator.get_state() for generator in generators],
@@ -63,14 +64,23 @@ def functions(r: ScriptSpec) -> str:
         def load_checkpoint(accelerator, path, settings, stateful, generators):
             """Restore what `save_checkpoint` wrote; returns the progress."""
             places = {"cuda:0": str(accelerator.device)}  # the first process wrote it
-            state = torch.load(path, map_location=places, weights_only=True)
+            try:
+                state = torch.load(path, map_location=places, weights_only=True)
+            except Exception as error:  # of many types
+                raise SystemExit(f"{path} is no checkpoint: torch.load cannot read it ({type(error).__name__}).") from error
+            parts = [type(part).__name__ for part in stateful]
+            if not isinstance(state, dict) or state.get("parts") != parts or state["settings"].keys() != settings.keys():
+                raise SystemExit(f"{path} is no checkpoint of this script: another program or script wrote it.")
             if len(state["random"]) != accelerator.num_processes:
                 raise SystemExit(f"{path} was written by {len(state['random'])} processes: resume with as many.")
             for name, value in state["settings"].items():
                 if settings[name] != value@free:
                     raise SystemExit(f"{name} is {settings[name]}, and {path} was trained with {value}: resume with --{name} {value}.")
-            for part, value in zip(stateful, state["stateful"]):
-                part.load_state_dict(value)
+            try:
+                for part, value in zip(stateful, state["stateful"]):
+                    part.load_state_dict(value)
+            except (RuntimeError, ValueError) as error:
+                raise SystemExit(f"{path} is a checkpoint of another script: {error}") from error
             for parameter, value in zip(stateful[0].parameters(), state["trained"]):
                 parameter.requires_grad_(value)
             for generator, value in zip(generators, state["generators"]):
@@ -118,10 +128,17 @@ def restored(r: ScriptSpec, epoch: str) -> list[str]:
         *(["    RUN.clear()  # it does not begin where the run began"] if checksums.run(r) else []),
         *indented(trainer.progress(r, "current_epoch", epoch)),
         *indented(trainer.progress(r, "global_step", "step")),
-        "    bar.update(step)",
+        f'    accelerator.print(f"Continuing after {_where(r, epoch)} from {{resume}}.")',
         "    if log and log.exists():  # without what followed the checkpoint",
         "        os.truncate(log, sum(map(len, log.read_bytes().splitlines(True)[:step])))",
     ]
+
+
+def _where(r: ScriptSpec, epoch: str) -> str:
+    """The place in the run, as the text of an f-string."""
+    epochs = "" if r.max_epochs is None else " of {config.max_epochs}"
+    updates = "" if r.max_steps is None else " of {config.max_steps}"
+    return f"epoch {{{epoch}}}{epochs} (update {{step}}{updates})"
 
 
 def saved(r: ScriptSpec) -> list[str]:

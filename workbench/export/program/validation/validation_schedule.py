@@ -93,6 +93,7 @@ def _check(r: ScriptSpec) -> list[str]:
         *_look(r),
         *(["if last:", *indented(between)] if between else []),
         *_plateaus(r),
+        *_tracked(r),
         'text = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())',
         "if accelerator.is_main_process:",
         f'    bar.write(f"{_epoch_of(r)}  step {{step}}  {{text}}")',
@@ -122,11 +123,17 @@ def after_epoch(r: ScriptSpec) -> list[str]:
     lines = [f"scores = {_training_score(r)}"]
     lines += [*_if_due(r, look), *between, *_if_due(r, judged)] if between else _if_due(r, look + judged)
     lines += [
+        *_tracked(r),
         'text = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())',
         "if accelerator.is_main_process:",
         f'    bar.write(f"{_epoch_of(r)}  {{text}}")',
     ]
     return [*lines, *(["if ended:", "    break"] if r.monitors else [])]
+
+
+def _tracked(r: ScriptSpec) -> list[str]:
+    """The line that gives a tracker the metrics of a validation; it has the loss of each update."""
+    return ['accelerator.log({name: value for name, value in scores.items() if name != "loss"}, step=step)'] if r.validates else []
 
 
 def _if_due(r: ScriptSpec, lines: list[str]) -> list[str]:

@@ -1,0 +1,60 @@
+"""The options of a script: numbers that train nothing are refused, and a tracker changes nothing of the training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.export.export_running import exported
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PAIR = "model, train=(x, y), val=(x[:40], y[:40]), loss=F.cross_entropy, lr=0.1, max_epochs=2, batch_size=25"
+REFUSED = {
+    "--max_epochs 0": "--max_epochs is 0: it must be more than 0.",
+    "--max_epochs -2": "--max_epochs is -2: it must be more than 0.",
+    "--max_epochs ten": "argument --max_epochs: invalid int value: 'ten'",
+    "--max_steps 0": "--max_steps is 0: it must be more than 0.",
+    "--batch_size -1": "--batch_size is -1: it must be more than 0.",
+    "--lr -0.1": "--lr is -0.1: it must be at least 0.",
+    "--lr nan": "--lr is nan: it must be at least 0.",
+    "--limit_train_batches 0": "--limit_train_batches is 0.0: it must be more than 0.",
+    "--limit_train_batches 1.5": "--limit_train_batches is 1.5: it is a fraction, at most 1.",
+    "--tracker nothing": "argument --tracker: invalid choice: 'nothing'",
+}
+
+
+def parsed(script: Any, options: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("sys.argv", ["train.py", *options.split()])
+    return script.parse()[0]
+
+
+def test_numbers_that_train_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    script = exported(tmp_path, f"{PAIR}, max_steps=5, limit_train_batches=0.5, warmup=3")
+    for options, message in REFUSED.items():
+        with pytest.raises(SystemExit, match="2"):
+            parsed(script, options, monkeypatch)
+        assert message in capsys.readouterr().err
+    assert parsed(script, "", monkeypatch) == script.Config()
+    assert parsed(script, "--lr 0 --seed 0 --warmup 0", monkeypatch) == script.Config(lr=0.0, seed=0, warmup=0)
+
+
+def test_a_run_without_an_update_keeps_its_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = exported(tmp_path, PAIR.replace("max_epochs=2", "max_steps=0"))
+    assert parsed(script, "", monkeypatch).max_steps == 0
+
+
+def test_a_tracker_has_updates_and_validations(tmp_path: Path) -> None:
+    script = exported(tmp_path, PAIR)
+    script.main(script.Config(), tmp_path / "plain", tmp_path / "plain.jsonl")
+    script.main(script.Config(), tmp_path / "tracked", tmp_path / "tracked.jsonl", tracker="tensorboard")
+    lines = (tmp_path / "plain.jsonl").read_text()
+    assert (tmp_path / "tracked.jsonl").read_text() == lines
+    rows = [json.loads(line) for line in lines.splitlines()]
+    read = EventAccumulator(str(tmp_path / "tracked" / "train")).Reload()
+    assert [(point.step, point.value) for point in read.Scalars("loss")] == [(row["step"], pytest.approx(row["loss"])) for row in rows]
+    assert [point.step for point in read.Scalars("val_loss")] == [4, 8]
