@@ -264,7 +264,14 @@ class Workbench(Searches):
         self._listeners.tell(Called(line("load", {}, id, which)))
 
     def export(
-        self, path: str | Path, run: Run | str | None = None, *, evidence: bool = False, format: Format | None = None
+        self,
+        path: str | Path,
+        run: Run | str | None = None,
+        *,
+        evidence: bool = False,
+        format: Format | None = None,
+        data: Literal["beside"] | None = None,
+        base: Literal["nn.Module"] | None = None,
     ) -> Path:
         """Write a script that repeats a run (None: the last finished fit), with its starting weights beside it.
 
@@ -275,22 +282,33 @@ class Workbench(Searches):
 
         format: "script", "notebook", "lightning" (a script with a LightningModule and a Trainer) or "settings" (YAML
         for `wb.Settings.load`). None: what the ending of `path` says: .ipynb is a notebook, .yaml are settings.
+
+        data: "beside" saves the data of train and val beside it, up to 100 MB, and the script reads them instead of making them.
+
+        base: "nn.Module" lets a LightningModule inherit from nn.Module, where its code allows it, so that the script needs no Lightning.
         """
         from workbench.export.script import export
 
         self._check_idle()
         chosen = run_to_export(run, self.root, self.jobs)
-        given = {"run": None if run is None else chosen.id, "evidence": evidence, "format": format}
+        given = {"run": None if run is None else chosen.id, "evidence": evidence, "format": format, "data": data, "base": base}
         said = {name: value for name, value in given.items() if value}
         self._listeners.tell(Called(line("export", said, str(path))))
         with self._idle():
-            notes = export(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else (), format)
+            notes = export(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else (), format, data, base)
         for note in notes:
             warnings.warn(f"{path}: {note}", stacklevel=2)
         return Path(path)
 
     def script(
-        self, run: Run | str | None = None, path: str | Path | None = None, *, evidence: bool = False, format: Format | None = None
+        self,
+        run: Run | str | None = None,
+        path: str | Path | None = None,
+        *,
+        evidence: bool = False,
+        format: Format | None = None,
+        data: Literal["beside"] | None = None,
+        base: Literal["nn.Module"] | None = None,
     ) -> str:
         """The text that `export` would write into `path` (None: train.py, or as the format ends); nothing is written.
 
@@ -302,7 +320,7 @@ class Workbench(Searches):
         chosen = run_to_export(run, self.root, self.jobs)
         file = Path(path or f"train{ENDINGS.get(format or 'script', '.py')}")
         with self._idle():
-            return script(file, chosen, self._site, self._task, found_by(chosen, self.root) if evidence else (), format)[0]
+            return script(file, chosen, self._site, self._task, found_by(chosen, self.root) if evidence else (), format, data, base)
 
     @overload
     def compare(self) -> None: ...

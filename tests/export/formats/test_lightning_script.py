@@ -143,6 +143,19 @@ def test_it_trains_as_the_run_did(lightning: Warm, tmp_path: Path, case: str) ->
     bench.close()
 
 
+def test_it_reads_the_data_beside_it(lightning: Warm, tmp_path: Path) -> None:
+    torch.seed()
+    bench = make_bench(tmp_path, "Lit(), train=(x, y), val=(x, y), max_epochs=1", MODULE, PRELUDE.replace("torch.manual_seed(0)", ""))
+    run: Any = bench.fit().result()
+    script = bench.export(tmp_path / "out" / "train.py", format="lightning", data="beside")
+    lint(script)
+    assert "TensorDataset(x, y)" not in script.read_text()
+    weights, losses = train(lightning, script)
+    assert np.array_equal(np.array(losses, dtype=np.float64), run.history["loss"])
+    assert all(torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items())
+    bench.close()
+
+
 def test_a_datamodule_stays_one(lightning: Warm, tmp_path: Path) -> None:
     bench, run, script = exported(tmp_path, "module, train=samples, max_epochs=2, shuffle=False", MODULE)
     assert "trainer.fit(module, datamodule=samples)" in script.read_text()

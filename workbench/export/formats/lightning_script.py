@@ -10,7 +10,7 @@ from workbench.export.inputs.collect import Data, quoted
 from workbench.export.program import loaders, loss
 from workbench.export.program.lines import call, indented
 from workbench.export.program.optim import schedule
-from workbench.export.program.text import config_class, evidence, plain, rule, with_users_code
+from workbench.export.program.text import config_class, evidence, plain, rule, saved_data, with_users_code
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.layout import Import
 from workbench.task.lightning.overrides import own_method
@@ -55,6 +55,7 @@ def _head(r: ScriptSpec, package: str) -> str:
         start = f"It begins with the weights in {plain(r.weights)}, if that is there."
     notes = [
         start,
+        *saved_data(r),
         f"Needs: {needed}.",
         *r.sliced.notes,
         *r.sliced.differs,
@@ -180,7 +181,7 @@ def _main(r: ScriptSpec, callbacks: bool) -> str:
             "else:",
             '    print(f"There is no {start}: it begins with the weights that its code makes.")',
         ]
-    lines += ["network.train()", "", "L.seed_everything(config.seed)"]
+    lines += ["network.train()", "", *loaders.saved(r), "L.seed_everything(config.seed)"]
     data: list[str] = []
     if r.lightning.datamodule != "None":
         data = [f"datamodule={r.lightning.datamodule}"]
