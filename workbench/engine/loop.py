@@ -18,7 +18,7 @@ from workbench.engine.metrics.observations import Observations
 from workbench.engine.nonfinite import refuse_unguarded
 from workbench.engine.optim import weight_averaging
 from workbench.engine.session import Session
-from workbench.engine.step import noted_step
+from workbench.engine.step import train_step
 from workbench.engine.validation.schedule import ValidationListener, ValidationSchedule
 from workbench.engine.validation.validate import floats
 from workbench.events import ENDED_EARLY, Emit, Logged, Message, Status
@@ -216,7 +216,7 @@ class _Fit:
         session = self.session
         try:
             with self.observations.update():
-                noted_step(session, window)
+                train_step(session, window)
         except RuntimeError as error:
             if session.settings.detect_anomaly and "returned nan values" in str(error):
                 raise NonFiniteError(f"at update {session.state.step}, detect_anomaly: {error}") from error

@@ -27,10 +27,10 @@ from workbench.techniques.accumulation import samples_at
 from workbench.techniques.averaging import ema_due
 
 
-def noted_step(session: Session, window: Sequence[Any]) -> Tensor | None:
-    """`train_step`, whose errors get a note with their place and batch, and the remedy where it is known."""
+def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
+    """Take one update (`take_update`); an error gets a note with its place and batch, and the remedy where it is known."""
     try:
-        return train_step(session, window)
+        return take_update(session, window)
     except Exception as error:
         batch = window[0].batch if session.tbptt is not None else window[0]
         error.add_note(f"at update {session.state.step}, epoch {session.state.epoch}, on {describe(batch)}")
@@ -39,7 +39,7 @@ def noted_step(session: Session, window: Sequence[Any]) -> Tensor | None:
         raise
 
 
-def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
+def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
     """Take one update with the gradient of `window`; returns its loss, a detached scalar on the device.
 
     With several optimizers the loss is the sum of theirs. None: the window was empty, and no update was taken. Raises

@@ -21,7 +21,7 @@ from workbench.engine import rng
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
-from workbench.engine.step import noted_step
+from workbench.engine.step import train_step
 from workbench.events import ClipSearchEnded, Emit, StepsDone, last_of
 from workbench.instruments.finite import NonFiniteError
 from workbench.plots.chart import Chart
@@ -140,7 +140,7 @@ def _measure(session: Session, updates: int, stopped: Callable[[], bool]) -> tup
                     ended = "stopped"
                     break
                 rng.yield_lock()
-                noted_step(session, window)
+                train_step(session, window)
                 if number % _FLUSH == 0:
                     flushes += session.meter.flush(session.state.epoch, wait=True)
         except NonFiniteError as error:

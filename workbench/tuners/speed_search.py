@@ -22,7 +22,7 @@ from workbench.engine import rng
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
-from workbench.engine.step import noted_step
+from workbench.engine.step import train_step
 from workbench.events import Emit, SpeedSearchEnded, SpeedTrial, last_of
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.memory import is_out_of_memory
@@ -291,7 +291,7 @@ def measured(session: Session, settings: Settings, values: Mapping[str, Any], se
                 began = perf_counter()
                 window = next(feed)
                 read = perf_counter()
-                loss = noted_step(session, window)
+                loss = train_step(session, window)
                 if loss is not None:
                     losses.append(loss)
                 waits.append(read - began)

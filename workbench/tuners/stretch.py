@@ -20,7 +20,7 @@ from workbench.engine.backward import WindowForward
 from workbench.engine.optim.optimizer_handle import OptimizerHandle, chain
 from workbench.engine.session import Session
 from workbench.engine.snapshot import scratch
-from workbench.engine.step import noted_step
+from workbench.engine.step import train_step
 from workbench.engine.validation.validate import validate
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings, SettingsError
@@ -122,7 +122,7 @@ def train(
             for rate, window in zip(rates, feed, strict=False):
                 set_lr(rate)
                 rng.yield_lock()
-                noted_step(session, window)
+                train_step(session, window)
         except NonFiniteError:
             return math.inf
         return _val_loss(session) if by_val else _loss_of(session, opt, held)

@@ -20,7 +20,7 @@ from workbench.engine.data.first_batches import first_batches
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
-from workbench.engine.step import noted_step
+from workbench.engine.step import train_step
 from workbench.engine.validation.predict import predict
 from workbench.engine.validation.validate import validate
 from workbench.events import Trial
@@ -182,7 +182,7 @@ def updates(session: Session, settings: Settings, size: int, epoch: int) -> Tria
             window = next(feed)
         except NoBatch:
             raise NotEnoughData(f"the data holds fewer than {size} samples") from None
-        loss = noted_step(session, window)
+        loss = train_step(session, window)
         if loss is not None:
             float(loss)  # waits for the device
 

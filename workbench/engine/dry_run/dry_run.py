@@ -19,7 +19,7 @@ from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
-from workbench.engine.step import train_step
+from workbench.engine.step import take_update
 from workbench.engine.validation.validate import PLACE, validate
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings
@@ -148,11 +148,11 @@ def _text_remedy(spec: DataSpec) -> str:
 def _train(session: Session, batch: Any) -> None:
     if session.task.manual:  # with manual optimization an error shows only in a whole update
         with contextlib.suppress(NonFiniteError):  # a loss that is not finite after another optimizer's step is a matter of the rates
-            _explained("training_step", _Tried("train", batch), lambda: train_step(session, _window(session, batch)))
+            _explained("training_step", _Tried("train", batch), lambda: take_update(session, _window(session, batch)))
         return
     if session.hooks.within:  # training_step may rely on the hooks before it
         try:
-            _explained("training_step or a hook of its update", _Tried("train", batch), lambda: train_step(session, _window(session, batch)))
+            _explained("training_step or a hook of its update", _Tried("train", batch), lambda: take_update(session, _window(session, batch)))
         except NonFiniteError as error:
             if session.settings.on_nonfinite == "stop":
                 raise TaskError(f"of the first {sample_count(batch)} samples, {error}") from error

@@ -22,7 +22,7 @@ from workbench.engine import rng
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.snapshot import scratch
-from workbench.engine.step import noted_step
+from workbench.engine.step import train_step
 from workbench.events import CurveEnded, CurvePoint, Emit
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import SettingsError
@@ -174,7 +174,7 @@ def _loss_of_update(
     try:
         for window in itertools.islice(feed, PATIENCE):
             its_turn = any(other is opt for other in session.turn())
-            loss = noted_step(session, window)
+            loss = train_step(session, window)
             if loss is not None and its_turn:
                 return float(session.state.losses.get(opt.index, loss)), None
         raise TaskError(
