@@ -454,7 +454,48 @@ def test_a_model_that_takes_gradients_in_a_check(tmp_path):
 )
 def test_what_goes_wrong_at_a_later_batch_has_its_remedy_too(model, labels, said, tmp_path):
     """The first two samples, which the workbench tries, are right."""
-    with make(tmp_path, model, (torch.randn(9, 6), labels), batch_size=4, shuffle=False, max_epochs=1) as bench:
-        with pytest.raises((IndexError, ValueError)) as caught:
+    data = torch.randn(9, 6), labels
+    with make(tmp_path, model, data, val=data, batch_size=4, shuffle=False, max_epochs=1) as bench:
+        bench.set(drop_last=False)
+        for job in (bench.fit, lambda: bench.find_lr(num_training=6, max_lr=0.1)):
+            with pytest.raises((IndexError, ValueError)) as caught:
+                job().result()
+            assert said in " ".join(caught.value.__notes__)
+
+
+def test_a_label_that_a_validation_meets_has_its_remedy(tmp_path):
+    x, labels = torch.randn(9, 6), torch.tensor([0, 1, 2, 0, 1, 2, 3, 0, 1])
+    with make(tmp_path, plain_net(), (x, labels.clamp(max=2)), val=(x, labels), batch_size=4) as bench:
+        for job in (bench.validate, lambda: bench.fit(num_sanity_val_steps=0, max_epochs=1)):
+            with pytest.raises(IndexError) as caught:
+                job().result()
+            assert caught.value.__notes__[-2:] == ["in batch 1 of the validation data, on 0: (4, 6) float32, 1: (4,) int64", "A class label is not below the number of the model's outputs."]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("double free"), ValueError("keys must be doubled"), TaskError("a list of bytes"), KeyError("size mismatch in cache"),
+        ValueError("expected input from camera"), IndexError("target index out of bounds of my table"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 6400 bytes"),
+        RuntimeError("mat1 and mat2 must have the same dtype, but got Half and Float"),
+    ],
+)  # fmt: skip
+def test_an_error_of_the_users_own_gets_no_remedy_of_ours(error, tmp_path):
+    """One that only sounds like torch's."""
+
+    class Fails(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line, self.calls = nn.Linear(6, 3), 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            if len(x) == 1:
+                raise error
+            return self.line(x)
+
+    with make(tmp_path, Fails(), (torch.randn(9, 6), torch.arange(9) % 3), batch_size=4, shuffle=False, max_epochs=1) as bench:
+        with pytest.raises(type(error)) as caught:
             bench.fit().result()
-        assert said in " ".join(caught.value.__notes__)
+        assert [note for note in caught.value.__notes__ if not note.startswith("at update")] == []

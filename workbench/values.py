@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from workbench.metric_mode import Mode, known_mode
@@ -271,6 +271,14 @@ class EarlyStopping(BaseModel):
             reasons = [f"{'.'.join(map(str, e['loc']))}{_given(e)}: {_reason(e['msg'])}" for e in error.errors()]
             raise SettingsError(f"EarlyStopping: {', '.join(reasons)}") from None
 
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_a_mode_that_goes_without_saying(cls, given: Any) -> Any:
+        """So that rules that mean the same are equal, those of older records too."""
+        if isinstance(given, dict) and isinstance(monitor := given.get("monitor"), str) and given.get("mode") == (known_mode(monitor) or "min"):
+            return {name: value for name, value in given.items() if name != "mode"}
+        return given
 
     @property
     def direction(self) -> Mode:

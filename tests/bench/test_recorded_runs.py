@@ -138,12 +138,12 @@ def test_jobs_wait_while_a_script_is_made(tmp_path: Path, monkeypatch: pytest.Mo
     bench, jobs = a_bench(tmp_path), []
     bench.fit().result()
 
-    def slow(*of: Any) -> tuple[str, tuple[str, ...]]:
+    def slow(*of: Any) -> str:
         jobs.append(bench.fit())
         assert not jobs[0].wait(0.3)
         assert jobs[0].status == "queued"
         with thread.alone():  # the same thread goes through
-            return "# the script", ()
+            return "# the script"
 
     monkeypatch.setattr("workbench.export.script.script", slow)
     assert bench.script() == "# the script"

@@ -26,6 +26,7 @@ from tests.engine.problems import (
     same_weights,
     sgd,
     twin_of,
+    until,
     weights,
 )
 from tests.launch.launched import wait_for
@@ -118,6 +119,25 @@ def test_progress_is_shown_while_waiting(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(protocol, "Progress", Shown)
     b.fit().result()
     assert "14/14" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("shows", [True, False])
+def test_warnings_are_shown_once_with_and_without_a_bar(tmp_path, capsys, shows, late):
+    """Of a job that has ended before anybody waits for it, too."""
+    b = bench(plain_net(), labelled(), tmp_path, max_epochs=1, keep_runs=1, enable_progress_bar=shows)
+    b.fit().result()
+    b.fit().result()
+    capsys.readouterr()
+    job = b.fit()
+    if late:
+        until(job.done)
+    job.wait(0.01)
+    job.result()
+    job.result()
+    shown = capsys.readouterr().err
+    assert shown.count("keep_runs=1 fits are kept") == 1
+    assert ("updates/s" in shown) == (shows and not late)
 
 
 def test_the_updates_run_off_the_thread_that_asked(tmp_path):

@@ -32,6 +32,7 @@ CASES = {
     "a change that is too small": lambda: callbacks.EarlyStopping("val_accuracy", mode="max", min_delta=3.0, patience=1),
     "windows by epoch": lambda: callbacks.GradientAccumulationScheduler({1: 2, 3: 4}),
     "EMA": lambda: callbacks.EMAWeightAveraging(decay=0.8, update_starting_at_step=4),
+    "EMA without buffers": lambda: callbacks.EMAWeightAveraging(decay=0.9, use_buffers=False),
     "SWA's rates": lambda: callbacks.StochasticWeightAveraging(0.5, swa_epoch_start=3, annealing_epochs=2),
     "two": lambda: [callbacks.EarlyStopping("val_loss", patience=9), callbacks.EarlyStopping("val_accuracy", mode="max", patience=1)],
 }
@@ -79,7 +80,7 @@ def test_the_best_checkpoints_are_those_that_it_asks_for(tmp_path: Any) -> None:
     host = pl.Trainer(accelerator="cpu", devices=1, max_epochs=5, logger=False, enable_progress_bar=False, enable_model_summary=False, callbacks=[asked])
     host.fit(Rising(), loader(32), loader(8, seed=2))
     with (
-        pytest.warns(UserWarning, match=r"ModelCheckpoint became monitor='val_accuracy', monitor_mode='max', save_top_k=2 .*dirpath and filename are not used"),
+        pytest.warns(UserWarning, match=r"ModelCheckpoint became monitor='val_accuracy', save_top_k=2 .*dirpath and filename are not used"),
         wb.Workbench(
             Rising(), train=loader(32), val=loader(8, seed=2), root=tmp_path, accelerator="cpu", max_epochs=5,
             callbacks=[callbacks.ModelCheckpoint(tmp_path / "theirs", monitor="val_accuracy", mode="max", save_top_k=2)],

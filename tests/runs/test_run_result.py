@@ -337,7 +337,7 @@ def test_a_resumed_run_is_whole_and_says_where_it_comes_from(tmp_path: Path) -> 
     assert "resumed from 0002-fit at update 3" in repr(run)
     assert "resumed" not in repr(Run.from_events(a_fit()))
     loss, _, total = run.charts()
-    why = "resumed, max_epochs → 5, early_stopping → {'monitor': 'f1', 'mode': 'max'}, lr → 0.01"
+    why = "resumed, max_epochs → 5, early_stopping → f1, lr → 0.01"
     at_three = "resumed, max_epochs → 5, …"
     assert [m.label for m in loss.marks] == [at_three, "lr → 0.01", "best checkpoint"]
     assert why in loss.marks[0].why, "a live change is told once"

@@ -22,16 +22,22 @@ _OF_MODELS = ("batch_size", "precision", "compile")
 """Settings of these groups that every use of a model has."""
 
 
+_TAKE_CALLBACKS = ("Workbench", "set", "fit")
+
+
 def settings_named(given: Mapping[str, Any], called: Callable[..., Any], name: str = "") -> dict[str, Any]:
     """The settings among keyword arguments of a method of the bench; `SettingsError` names what was meant by any other.
 
     Callbacks of Lightning's become settings, and the caller's line gets a warning that says which.
     """
     refuse_callbacks(given.get("logger", ()), "logger=")
+    method = name or called.__name__
     if any_from_lightning(given.get("callbacks", ())):
+        if method not in _TAKE_CALLBACKS:
+            raise SettingsError(f"callbacks= has no effect on {method}(): give them to the bench, or to fit().")
         given = _with_callbacks(given)
     taken = [one for one, p in inspect.signature(called).parameters.items() if p.kind is not p.VAR_KEYWORD]
-    return Settings.named(given, name or called.__name__, taken)
+    return Settings.named(given, method, taken)
 
 
 def _with_callbacks(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,12 +53,31 @@ def _with_callbacks(given: Mapping[str, Any]) -> dict[str, Any]:
 def first_settings(task: Task, given: dict[str, Any]) -> Settings:
     """The settings of a new bench: what was given, else what the user's objects imply, else the defaults."""
     compiled = {} if task.compiler is None else {"compile": True}
-    settings = Settings.make(**{**compiled, **task.implied, **given})
+    implied = dict(task.implied)
+    if "monitor" in given:
+        implied.pop("monitor_mode", None)  # which was that of another monitor
+    settings = Settings.make(**{**compiled, **implied, **given})
     task.refuse_unused(given)
     samples = task.train.samples if task.train is not None else None
     if "batch_size" not in given and samples and settings.batch_size > samples and not settings.drop_last:
         return settings.replace(batch_size=samples)  # no limit was set, and it is the same batch
     return settings
+
+
+def callback_note(task: Task, given: Mapping[str, Any], typed: Mapping[str, Any]) -> str:
+    """What became of the callbacks that the module brings; "": it brings none.
+
+    given: the settings of the call, of which `typed` has the arguments as they were written. SettingsError: `callbacks=` and the
+    module ask for different things, where Lightning would take the module's.
+    """
+    if task.preparation is None or not task.preparation.callback_note:
+        return ""
+    own = task.preparation.callback_settings
+    taken = sorted(name for name in own.keys() & given.keys() if given[name] != own[name])
+    clash = next((name for name in taken if name not in typed), None)
+    if clash is not None:
+        raise SettingsError(f"callbacks= asks for {clash}={shown(given[clash])}, and the module's configure_callbacks for {clash}={shown(own[clash])}: leave one out.")
+    return task.preparation.callback_note + (f" Given instead: {', '.join(taken)}." if taken else "")
 
 
 def refuse_unfit(task: Task, settings: Settings) -> None:

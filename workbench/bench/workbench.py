@@ -15,6 +15,7 @@ from torch import Tensor
 
 from workbench.bench.attributes import PUBLIC, why_not_set
 from workbench.bench.given_settings import (
+    callback_note,
     first_settings,
     refuse_of_training,
     refuse_unfit,
@@ -141,8 +142,8 @@ class Workbench(Searches):
             )
             set_averaging(task, avg_fn, should_update)
             first = first_settings(task, given)
-        if task.preparation is not None and task.preparation.callback_note:
-            warnings.warn(task.preparation.callback_note, stacklevel=2)
+        if note := callback_note(task, given, settings):
+            warnings.warn(note, stacklevel=2)
         self.model = model
         self._collate_fn = collate_fn
         select_launcher.warm(first)
@@ -267,7 +268,14 @@ class Workbench(Searches):
         self._listeners.tell(Called(line("load", {}, id, which)))
 
     def export(
-        self, path: str | Path, run: Run | str | None = None, *, evidence: bool = False, format: Format | None = None
+        self,
+        path: str | Path,
+        run: Run | str | None = None,
+        *,
+        evidence: bool = False,
+        format: Format | None = None,
+        data: Literal["beside"] | None = None,
+        base: Literal["nn.Module"] | None = None,
     ) -> Path:
         """Write a script that repeats a run (None: the last finished fit), with its starting weights beside it.
 
@@ -278,22 +286,33 @@ class Workbench(Searches):
 
         format: "script", "notebook", "lightning" (a script with a LightningModule and a Trainer) or "settings" (YAML
         for `wb.Settings.load`). None: what the ending of `path` says: .ipynb is a notebook, .yaml are settings.
+
+        data: "beside" saves the data of train and val beside it, up to 100 MB, and the script reads them instead of making them.
+
+        base: "nn.Module" lets a LightningModule inherit from nn.Module, where its code allows it, so that the script needs no Lightning.
         """
         from workbench.export.script import export
 
         self._check_idle()
         chosen = run_to_export(run, self.root, self.jobs)
-        given = {"run": None if run is None else chosen.id, "evidence": evidence, "format": format}
+        given = {"run": None if run is None else chosen.id, "evidence": evidence, "format": format, "data": data, "base": base}
         said = {name: value for name, value in given.items() if value}
         self._listeners.tell(Called(line("export", said, str(path))))
         with self._idle():
-            notes = export(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else (), format)
+            notes = export(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else (), format, data, base)
         for note in notes:
             warnings.warn(f"{path}: {note}", stacklevel=2)
         return Path(path)
 
     def script(
-        self, run: Run | str | None = None, path: str | Path | None = None, *, evidence: bool = False, format: Format | None = None
+        self,
+        run: Run | str | None = None,
+        path: str | Path | None = None,
+        *,
+        evidence: bool = False,
+        format: Format | None = None,
+        data: Literal["beside"] | None = None,
+        base: Literal["nn.Module"] | None = None,
     ) -> str:
         """The text that `export` would write into `path` (None: train.py, or as the format ends); nothing is written.
 
@@ -305,7 +324,7 @@ class Workbench(Searches):
         chosen = run_to_export(run, self.root, self.jobs)
         file = Path(path or f"train{ENDINGS.get(format or 'script', '.py')}")
         with self._idle():
-            return script(file, chosen, self._site, self._task, found_by(chosen, self.root) if evidence else (), format)[0]
+            return script(file, chosen, self._site, self._task, found_by(chosen, self.root) if evidence else (), format, data, base)
 
     @overload
     def compare(self) -> None: ...

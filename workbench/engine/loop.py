@@ -23,9 +23,7 @@ from workbench.engine.validation.schedule import ValidationListener, ValidationS
 from workbench.engine.validation.validate import floats
 from workbench.events import ENDED_EARLY, Emit, Logged, Message, Status
 from workbench.instruments.finite import NonFiniteError
-from workbench.task.batch import describe
 from workbench.task.errors import TaskError
-from workbench.task.hints import explain_batch_error, explain_step_error
 from workbench.techniques.accumulation import size_at, windows
 from workbench.techniques.limits import is_whole
 from workbench.techniques.stopping import Limits, minimums_met
@@ -219,8 +217,9 @@ class _Fit:
         try:
             with self.observations.update():
                 train_step(session, window)
-        except Exception as error:
-            self._note_place(error, window)
+        except RuntimeError as error:
+            if session.settings.detect_anomaly and "returned nan values" in str(error):
+                raise NonFiniteError(f"at update {session.state.step}, detect_anomaly: {error}") from error
             raise
         self.observations.after_update()
         if session.notes:
@@ -228,15 +227,6 @@ class _Fit:
         if session.meter.due():
             flush(session, self.emit)
         session.timer.end()
-
-    def _note_place(self, error: Exception, window: Sequence[Any]) -> None:
-        session, state = self.session, self.session.state
-        batch = window[0].batch if session.tbptt is not None else window[0]
-        error.add_note(f"at update {state.step}, epoch {state.epoch}, on {describe(batch)}")
-        if remedy := explain_step_error(error) or explain_batch_error(str(error), batch):
-            error.add_note(remedy)
-        if session.settings.detect_anomaly and "returned nan values" in str(error):
-            raise NonFiniteError(f"at update {state.step}, detect_anomaly: {error}") from error
 
     def end_epoch(self) -> None:
         """Run what follows the epoch's last update: schedules, the validation, hooks, a checkpoint."""

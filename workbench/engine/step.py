@@ -19,6 +19,8 @@ from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import total_norm
+from workbench.task.batch import describe
+from workbench.task.hints import explain_batch_error, explain_step_error
 from workbench.task.lightning.logging.aggregate import recorded_name
 from workbench.techniques import clipping
 from workbench.techniques.accumulation import samples_at
@@ -26,6 +28,18 @@ from workbench.techniques.averaging import ema_due
 
 
 def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
+    """Take one update (`take_update`); an error gets a note with its place and batch, and the remedy where it is known."""
+    try:
+        return take_update(session, window)
+    except Exception as error:
+        batch = window[0].batch if session.tbptt is not None else window[0]
+        error.add_note(f"at update {session.state.step}, epoch {session.state.epoch}, on {describe(batch)}")
+        if remedy := explain_step_error(error) or explain_batch_error(error, batch):
+            error.add_note(remedy)
+        raise
+
+
+def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
     """Take one update with the gradient of `window`; returns its loss, a detached scalar on the device.
 
     With several optimizers the loss is the sum of theirs. None: the window was empty, and no update was taken. Raises

@@ -22,8 +22,15 @@ from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, 
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Hooks, Metrics
 from workbench.export.inputs.data import data_of, first_batch, layout_of
-from workbench.export.inputs.hooks import lightning_needs_of, setup_calls, sources_of, teardown_calls
+from workbench.export.inputs.hooks import (
+    lightning_needs_of,
+    setup_calls,
+    sources_of,
+    teardown_calls,
+    with_plain_base,
+)
 from workbench.export.inputs.optimizers import optimizers_of
+from workbench.export.inputs.saved_data import SavedData, check_unchanged
 from workbench.export.inputs.step import step_of
 from workbench.export.inputs.trainer import reads
 from workbench.export.resumed import epoch_ends_of, resume_points_of
@@ -45,20 +52,27 @@ from workbench.task.supervised import Supervised
 from workbench.techniques import limits
 from workbench.techniques.averaging import has_batch_norm
 
+_DATA = frozenset({"train", "val", "test"})
+"""The arguments of a bench that hold its data."""
 _CHECKSUM = re.compile("[0-9a-f]{8}")
 
 
 def script_spec_of(
-    path: Path, run: Run, site: CallSite, task: Task, weights: str | None, evidence: Sequence[str] = ()
-) -> ScriptSpec:
-    """Everything that the script at `path` depends on."""
+    path: Path, run: Run, site: CallSite, task: Task, weights: str | None, evidence: Sequence[str] = (), *, data_file: str | None = None,
+    plain: bool = False,
+) -> tuple[ScriptSpec, SavedData | None]:
+    """Everything that the script at `path` depends on, and what is saved in `data_file` beside it, if that is wanted.
+
+    plain: LightningModules inherit from nn.Module.
+    """
     header = read_header(run.folder) if run.folder is not None and run.folder.is_dir() else {}
     _check_run(run, header, task)
     resume_points = resume_points_of(run)
     _check_start(run, tensors_of(task.trained_modules))
     _check_settings(run.settings)
     _check_task(task)
-    sliced = slice_call(site)
+    sliced = slice_call(site, frozenset() if data_file is None else _DATA)
+    sliced = with_plain_base(sliced, task) if plain else sliced
     if isinstance(task, Supervised) and task.one_collection:
         sliced.arguments["metrics"] = f'{{"metrics": {sliced.arguments["metrics"]}}}'
     started = next((e for e in run.outline if isinstance(e, RunStarted)), None)
@@ -66,9 +80,14 @@ def script_spec_of(
     ranks = int(started.ranks) if started else 1
     settings = limits.effective_settings(run.settings)
     sources = sources_of(task, sliced)
-    lightning = lightning_needs_of(task, sources, sliced.code)  # here, and not in the session, in which the objects get further attributes
+    saved = None
+    if data_file is not None:
+        saved = SavedData.of(data_file, task, own_collate=sliced.arguments.get("collate_fn", "None") != "None")
+        if ranks == 1:
+            check_unchanged(saved, settings, _checksums(run))
+    lightning = lightning_needs_of(task, sources, sliced.code, plain)  # here, and not in the session, in which the objects get further attributes
     with _looked_at(task, run.settings) as session:
-        return ScriptSpec(
+        spec = ScriptSpec(
             run=run.id,
             model=str(_recorded_task(header).get("model", type(task.model).__name__)),
             version=__version__,
@@ -79,6 +98,7 @@ def script_spec_of(
             ranks=ranks,
             threads=max(1, int(header.get("threads") or torch.get_num_threads()) // (ranks // settings.num_nodes)),
             weights=weights,
+            data_file=data_file,
             checksums=_checksums(run),
             best=_best(run, settings),
             ended_at=_ended_at(run, settings),
@@ -95,8 +115,9 @@ def script_spec_of(
             teardown=tuple(teardown_calls(sources)),
             lightning=lightning,
             evidence=tuple(evidence),
-            **_of_task(session, sliced, settings, planned, ranks),
+            **_of_task(session, sliced, settings, planned, ranks, saved),
         )
+    return spec, saved
 
 
 def _checksums(run: Run) -> Checksums:
@@ -251,7 +272,9 @@ def _looked_at(task: Task, settings: Settings) -> Iterator[Session]:
         yield session
 
 
-def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int | None, ranks: int) -> dict[str, Any]:
+def _of_task(
+    session: Session, sliced: Sliced, settings: Settings, updates: int | None, ranks: int, saved: SavedData | None
+) -> dict[str, Any]:
     task = session.task
     assert isinstance(task, (Supervised, LightningTask))
     assert task.train is not None
@@ -259,11 +282,12 @@ def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int 
         names = ", ".join(spec.key for spec in task.val.sets)
         raise ExportError(f"val has several sets ({names}), which no script has yet: fit with one of them to export it.")
     owner = task.module if isinstance(task, LightningTask) else task.model
-    train = data_of(task.train, "train", owner, sliced, settings)
+    sets = {} if saved is None else saved.sets
+    train = data_of(task.train, "train", owner, sliced, settings, sets.get("train"))
     batch = first_batch(task.train, settings)
     found: dict[str, Any] = {
         "train": train,
-        "val": None if task.val is None else data_of(task.val, "val", owner, sliced, settings),
+        "val": None if task.val is None else data_of(task.val, "val", owner, sliced, settings, sets.get("val")),
         "step": step_of(session, batch, settings),
         "optimizers": optimizers_of(task, settings, updates),
         "partial": task.partial,

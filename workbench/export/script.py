@@ -21,12 +21,15 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
+from workbench.engine.checkpoint.files import write_tensors
 from workbench.export.errors import ExportError
 from workbench.export.file_format import Format, format_of
 from workbench.export.formats.lightning_script import lightning_script
 from workbench.export.formats.notebook import notebook
 from workbench.export.formats.settings_yaml import settings_yaml
+from workbench.export.inputs.saved_data import SavedData
 from workbench.export.program.text import text_of
 from workbench.export.read_run import script_spec_of, start_of
 from workbench.export.source.capture import CallSite
@@ -40,24 +43,34 @@ _MAKES_BENCH = re.compile(r"\bWorkbench\(")
 
 
 def export(
-    path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str] = (), format: Format | None = None
+    path: Path,
+    run: Run,
+    site: CallSite,
+    task: Task,
+    evidence: Sequence[str] = (),
+    format: Format | None = None,
+    data: Literal["beside"] | None = None,
+    base: Literal["nn.Module"] | None = None,
 ) -> tuple[str, ...]:
     """Write `path` and, where it needs them and the run has a record, its starting weights beside it.
 
-    evidence: sentences on where its settings come from, for the comment at its top. Returns why the script may get other data.
+    evidence: sentences on where its settings come from, for the comment at its top. data: "beside" writes the data of train
+    and val beside it too. base: "nn.Module" lets LightningModules inherit from that. Returns why the script may get other data.
 
     Raises `ExportError`, and writes nothing, where something cannot be carried, or where a file that is not ours
     would be lost.
     """
     with _naming(path):
-        start, weights = _weights(path, run)
-        if format_of(path, format) == "settings":
-            start = weights = None
-        _check_free(path, weights, site)
-    text, notes = script(path, run, site, task, evidence, format)
+        start, of_settings = start_of(run), format_of(path, format) == "settings"
+        weights = None if start is None or of_settings else _beside(path, "start")
+        _check_free(path, [*([] if weights is None else [weights]), *([] if data is None else [_beside(path, "data")])], site)
+    text, notes, saved = _made(path, run, site, task, evidence, format, data, base)
     files: dict[Path, Callable[[Path], object]] = {}
     if start is not None and weights is not None:
         files[weights] = lambda aside: shutil.copyfile(start, aside)
+    if saved is not None:
+        tensors = saved.tensors
+        files[path.with_name(saved.file)] = lambda aside: write_tensors(aside, tensors)
     files[path] = lambda aside: aside.write_text(text, encoding="utf-8")
     with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,15 +79,38 @@ def export(
 
 
 def script(
-    path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str] = (), format: Format | None = None
-) -> tuple[str, tuple[str, ...]]:
-    """What `export` would write into `path`, and what it would return; nothing is written. `ExportError` as there."""
+    path: Path,
+    run: Run,
+    site: CallSite,
+    task: Task,
+    evidence: Sequence[str] = (),
+    format: Format | None = None,
+    data: Literal["beside"] | None = None,
+    base: Literal["nn.Module"] | None = None,
+) -> str:
+    """The text that `export` would write into `path`; nothing is written. `ExportError` as there."""
+    return _made(path, run, site, task, evidence, format, data, base)[0]
+
+
+def _made(
+    path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str], format: Format | None, data: str | None, base: str | None
+) -> tuple[str, tuple[str, ...], SavedData | None]:
+    """The text, why it may get other data than the run, and the data to write beside it."""
     with _naming(path):
-        _, weights = _weights(path, run)
+        weights = _beside(path, "start")
     format = format_of(path, format)
+    if data not in (None, "beside"):
+        raise ExportError(f"data={data!r} is unknown: give 'beside', or None.")
+    if base not in (None, "nn.Module"):
+        raise ExportError(f"base={base!r} is unknown: give 'nn.Module', or None.")
+    if base is not None and format in ("settings", "lightning"):
+        raise ExportError(f"format={format!r} has no base='nn.Module': export a script, bench.export('train.py', base='nn.Module').")
     if format == "settings":
-        return settings_yaml(run, site), ()
-    recipe = script_spec_of(path, run, site, task, None if weights is None else weights.name, evidence)
+        if data is not None:
+            raise ExportError("format='settings' has no data='beside': the file has no code that could read them. Export a script, bench.export('train.py').")
+        return settings_yaml(run, site), (), None
+    data_file = None if data is None else _beside(path, "data").name
+    recipe, saved = script_spec_of(path, run, site, task, None if start_of(run) is None else weights.name, evidence, data_file=data_file, plain=base is not None)
     if format == "lightning":
         text = lightning_script(recipe, task)
     else:
@@ -85,16 +121,15 @@ def script(
     except (SyntaxError, ValueError) as error:
         raise ExportError(f"the script of run {run.id} would be no valid Python ({error}); nothing was written.") from error
     recipe.sliced.secrets.check(text)
-    return notebook(recipe, text) if format == "notebook" else text, recipe.sliced.differs
+    return notebook(recipe, text) if format == "notebook" else text, recipe.sliced.differs, saved
 
 
-def _weights(path: Path, run: Run) -> tuple[Path | None, Path | None]:
-    """The path of the starting weights, and their path next to the script; None where the run has no record."""
+def _beside(path: Path, what: str) -> Path:
+    """The path of a file with tensors next to the script."""
     if not path.name or path.is_dir():
         raise ExportError(f"{str(path)!r} is not a name for a script: give a file, as in 'train.py'.")
-    start = start_of(run)
     own = path.name if path.suffix == ".ipynb" else path.stem  # train.py may lie beside train.ipynb
-    return start, None if start is None else path.with_name(f"{own}.start.safetensors")
+    return path.with_name(f"{own}.{what}.safetensors")
 
 
 @contextmanager
@@ -106,7 +141,7 @@ def _naming(path: Path) -> Iterator[None]:
         raise ExportError(f"{path} cannot be written: {error}") from error
 
 
-def _check_free(path: Path, weights: Path | None, site: CallSite) -> None:
+def _check_free(path: Path, beside: Sequence[Path], site: CallSite) -> None:
     """Raise ExportError where this would replace a file that no export wrote, or that the run's own code was read from."""
     ours = False
     if path.exists():
@@ -115,11 +150,12 @@ def _check_free(path: Path, weights: Path | None, site: CallSite) -> None:
         ran = text in {piece.source for piece in site.pieces} | set(site.sources.values())
         if not ours or ran or any(_MAKES_BENCH.search(cell) for cell in _cells(path, text)):
             raise ExportError(f"{path} was not written by export, and is not overwritten: give another name for the script.")
-    if weights is not None and weights.exists() and not (ours and weights.is_file()):
-        raise ExportError(
-            f"{weights} exists without the script that it would belong to, and is not overwritten: "
-            "remove it, or give another name for the script."
-        )
+    for file in beside:
+        if file.exists() and not (ours and file.is_file()):
+            raise ExportError(
+                f"{file} exists without the script that it would belong to, and is not overwritten: "
+                "remove it, or give another name for the script."
+            )
 
 
 def _cells(path: Path, text: str) -> list[str]:

@@ -44,6 +44,8 @@ class ScriptSpec:
     """The number of threads of each process."""
     weights: str | None
     """The file beside the script with the weights that the run began with; None: there is none."""
+    data_file: str | None
+    """The file beside the script with its data; None: the user's code makes them."""
     best: tuple[str, str] | None
     """The metric with whose best value the weights are kept, and "min" or "max"; None: there is none."""
     ended_at: int | None

@@ -119,6 +119,8 @@ class Job(Generic[T]):
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._left: threading.Event | None = None
+        self._printed_of = 0
+        """So many events have been shown to whoever waits: a warning is printed once."""
         self._output: deque[str] = deque(maxlen=1000)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -242,16 +244,18 @@ class Job(Generic[T]):
             self._ended.wait()
 
     def _watch(self, timeout: float | None) -> bool:
-        if not sys.stderr or self._ended.is_set() or not self.settings.enable_progress_bar:
+        over = self._ended.is_set()
+        if not sys.stderr or (over and self._printed_of >= len(self.events)):
             return self._ended.wait(timeout)
-        with Progress(self.kind, self._began or time.time()) as progress:
+        bar = self.settings.enable_progress_bar and not over
+        with Progress(self.kind, self._began or time.time(), bar=bar, told=self._printed_of) as progress:
             seen = 0
             until = math.inf if timeout is None else time.monotonic() + timeout
             while not (over := self._ended.wait(max(0.0, min(0.2, until - time.monotonic())))):
                 seen = progress.show(self.events, seen)
                 if time.monotonic() >= until:
                     break
-            progress.show(self.events, seen)
+            self._printed_of = progress.show(self.events, seen)
         return over
 
     # The methods below are for the launcher.

@@ -58,13 +58,14 @@ class _Bar(tqdm):  # type: ignore[type-arg]
 
 
 class Progress:
-    """A tqdm bar that follows a job's events, as a context manager.
+    """A tqdm bar that follows a job's events, as a context manager, and its warnings.
 
-    `began`: when the job's turn came, in seconds since 1970.
+    `began`: when the job's turn came, in seconds since 1970. `bar`: whether there is a bar besides the warnings.
+    `told`: so many events were shown before, whose messages are not printed again.
     """
 
-    def __init__(self, kind: str, began: float) -> None:
-        self._kind = kind
+    def __init__(self, kind: str, began: float, *, bar: bool = True, told: int = 0) -> None:
+        self._kind, self._shows, self._told = kind, bar, told
         self._began = began
         self._bar: _Bar | None = None
         self._seconds = 0.0
@@ -86,7 +87,7 @@ class Progress:
         # Events before a resume are the record of another run, which has shown them.
         joint = max((place for place, event in self._new(events, seen, now) if isinstance(event, Resumed)), default=0)
         for place, event in self._new(events, seen, now):
-            if place >= joint or not isinstance(event, Message):
+            if place >= max(joint, self._told) or not isinstance(event, Message):
                 self._note(event)
         if self._bar is not None and now > seen:
             self._bar.set_postfix(self._facts, refresh=True)
@@ -99,7 +100,7 @@ class Progress:
             yield from enumerate(islice(since(events, seen), now - seen))
 
     def _note(self, event: Event) -> None:
-        if isinstance(event, RunStarted):
+        if isinstance(event, RunStarted) and self._shows:
             self._epochs = event.epochs
             self._bar = _Bar(
                 total=event.updates,
@@ -112,7 +113,7 @@ class Progress:
             # The bar may be younger than the job.
             self._bar.start_t = self._began
         elif self._bar is None:
-            if isinstance(event, Message) and event.level != "info":  # what a run waits for before it begins
+            if isinstance(event, Message) and event.level != "info":  # there is no bar, or not yet
                 print(printable(event.text, lines=True), file=sys.stderr)
         elif isinstance(event, StepsDone):
             self._bar.n = int(event.steps[-1]) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
@@ -28,6 +29,8 @@ _NO_GRADIENT_IN_CHECKS = (
     "Checks run under torch.no_grad(): where the model or a metric takes gradients itself (forces, say), write "
     "`with torch.enable_grad():` around that part."
 )
+_TYPES_DIFFER = ("same dtype", "should be the same", "scalar type", "input dtype must be", "not implemented for 'byte'")
+"""Of torch's errors about types."""
 _FLOATS = ("but expected float", "can't be cast to the desired output type", "to have the same dtype")
 
 
@@ -120,17 +123,19 @@ def explain_loss_error(loss: Callable[..., Any], output: Any, target: Any, error
     return None
 
 
-def explain_batch_error(text: str, batch: Any, *, check: bool = False) -> str:
-    """The remedy for an error of the model or the loss on a batch, by the error's text; "": it is unknown."""
-    low = text.lower()
-    of_types = any(words in low for words in ("same dtype", "should be the same", "scalar type", "unsigned char", "byte"))
+def explain_batch_error(error: BaseException, batch: Any, *, check: bool = False) -> str:
+    """The remedy for an error of torch's on a batch, in the model or the loss, by its text; "": it is unknown."""
+    if isinstance(error, (TaskError, FloatingPointError, MemoryError, KeyError, torch.OutOfMemoryError)):
+        return ""
+    low = str(error).lower()
+    of_types = any(words in low for words in _TYPES_DIFFER)
     bytes_at = [name or "x" for name, tensor in leaves(batch) if tensor.dtype is torch.uint8] if of_types else []
     if bytes_at:
         return (
             f"Element {bytes_at[0]} is uint8, and the weights are not: make it numbers of their type in the data set, "
             "x.float() / 255 (v2.ToDtype(torch.float32, scale=True)), or in the model."
         )
-    if "list" in low and (found := made_of_lists(batch)):
+    if isinstance(error, (TypeError, AttributeError)) and "list" in low and (found := made_of_lists(batch)):
         return (
             f"Element {found[0]} is a list of {found[1]} tensors, which torch's collation makes of samples that are lists of numbers: "
             "make tensors in the data set, torch.tensor(x), or give collate_fn= (a data collator of transformers, say)."
@@ -139,16 +144,16 @@ def explain_batch_error(text: str, batch: Any, *, check: bool = False) -> str:
         return f"{_NO_GRADIENT_IN_CHECKS if check else NO_GRADIENT}"
     if "found dtype long but expected float" in low:
         return "The target is made of integers, and the loss compares numbers: y.float()."
-    if "same dtype" in low or "double" in low or ("scalar type" in low and "float" in low):
-        types = {tensor.dtype for _, tensor in leaves(batch)}
+    types = {tensor.dtype for _, tensor in leaves(batch)}
+    if of_types and ("double" in low or torch.float64 in types):
         if torch.float32 in types and torch.float64 not in types:
             return "Inputs and weights differ in type, and the inputs are float32: give a float64 model float64 data (x.double())."
         return "Inputs and weights differ in type: numpy makes float64; convert with x.astype('float32')."
     if "using a target size" in low:
         return "Output and target would be broadcast against each other: give both one shape (squeeze(-1), say)."
-    if "shapes cannot be multiplied" in low or "size mismatch" in low or "expected input" in low:
+    if "shapes cannot be multiplied" in low or re.search(r"size mismatch,? (got|m1|mat1)|expected input( batch_size|\[| to )", low):
         return "The shape that the model expects is not the shape of the data."
-    if "target" in low and "out of bounds" in low:
+    if re.search(r"target -?\d+ is out of bounds", low):
         return "A class label is not below the number of the model's outputs."
     if "expected more than 1 value per channel" in low:
         return "Batch normalisation needs more than one sample in a batch: drop_last=True leaves out a short last batch."

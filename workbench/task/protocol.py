@@ -165,6 +165,8 @@ class Progress(Protocol):
 class Preparation(Protocol):
     """Sets up the user's objects before a job, and tears them down afterwards (`lightning/setup.py`)."""
 
+    callback_settings: dict[str, Any]
+    """The settings that the module's own callbacks ask for."""
     callback_note: str
     """Which settings the module's own callbacks became; "": it has none."""
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from workbench.metric_mode import known_mode
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
 from workbench.units import number
@@ -116,4 +117,6 @@ class EarlyStop:
         on = f" on {number(self.best)}" if math.isfinite(self.best) else ""
         by = f" by more than {number(self.monitor.min_delta)}" if self.monitor.min_delta else ""
         checks = "1 check" if self.waited == 1 else f"{self.waited} checks"
-        return f"{self.monitor.monitor} did not improve{on}{by} in {checks}"
+        way = "lower" if self.monitor.direction == "min" else "higher"
+        told = "" if known_mode(self.monitor.monitor) in (None, self.monitor.direction) else f" (mode={self.monitor.direction!r}: {way} is better)"
+        return f"{self.monitor.monitor} did not improve{on}{by} in {checks}{told}"

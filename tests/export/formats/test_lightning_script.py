@@ -143,6 +143,19 @@ def test_it_trains_as_the_run_did(lightning: Warm, tmp_path: Path, case: str) ->
     bench.close()
 
 
+def test_it_reads_the_data_beside_it(lightning: Warm, tmp_path: Path) -> None:
+    torch.seed()
+    bench = make_bench(tmp_path, "Lit(), train=(x, y), val=(x, y), max_epochs=1", MODULE, PRELUDE.replace("torch.manual_seed(0)", ""))
+    run: Any = bench.fit().result()
+    script = bench.export(tmp_path / "out" / "train.py", format="lightning", data="beside")
+    lint(script)
+    assert "TensorDataset(x, y)" not in script.read_text()
+    weights, losses = train(lightning, script)
+    assert np.array_equal(np.array(losses, dtype=np.float64), run.history["loss"])
+    assert all(torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items())
+    bench.close()
+
+
 def test_a_datamodule_stays_one(lightning: Warm, tmp_path: Path) -> None:
     bench, run, script = exported(tmp_path, "module, train=samples, max_epochs=2, shuffle=False", MODULE)
     assert "trainer.fit(module, datamodule=samples)" in script.read_text()
@@ -160,6 +173,18 @@ def test_averages_of_weights_are_lightnings(lightning: Warm, tmp_path: Path, ave
     if "ema" in averaging:
         assert all(torch.allclose(value, weights[name], atol=1e-6) for name, value in bench.model.state_dict().items())
     assert "What Lightning does otherwise" in script.read_text()
+    bench.close()
+
+
+def test_the_trainer_has_the_rules_of_the_run_and_not_the_modules_callbacks(lightning: Warm, tmp_path: Path) -> None:
+    """Lightning would put those that the module brings in the place of the Trainer's."""
+    own = MODULE.replace("    def configure_optimizers", "    def configure_callbacks(self):\n        return [L.pytorch.callbacks.EarlyStopping('val_loss', patience=99)]\n\n    def configure_optimizers", 1)
+    arguments = "module, train=DataLoader(TensorDataset(x, y), 16), val=DataLoader(TensorDataset(x, y), 16), max_epochs=9, lr=0.05, early_stopping=wb.EarlyStopping('val_loss', patience=1, min_delta=9.0)"
+    with pytest.warns(UserWarning, match="Given instead: early_stopping"):
+        bench, run, script = exported(tmp_path, arguments, own)
+    assert run.epochs == 2
+    _, losses = train(lightning, script)
+    assert len(losses) == len(run.history["loss"])
     bench.close()
 
 

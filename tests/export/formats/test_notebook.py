@@ -10,9 +10,10 @@ from typing import Any
 
 import nbformat
 import pytest
+import torch
 
 import workbench as wb
-from tests.export.export_running import Outcome, check, clean_environment, lint, make_bench
+from tests.export.export_running import PRELUDE, Outcome, check, clean_environment, lint, make_bench
 from tests.warm import Warm
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -39,6 +40,17 @@ def with_log(path: Path) -> list[Any]:
     return cells
 
 
+def outcome_of(path: Path, without: Warm) -> Outcome:
+    """What its cells do, one after another."""
+    code = [cell.source for cell in with_log(path) if cell.cell_type == "code"]
+    script = path.with_name("cells.py")
+    script.write_text("import os\nos.chdir(os.path.dirname(__file__))\nos.mkdir('train-output')\n" + "\n".join(code))
+    process = without.start(str(script), folder=path.parent, environment=clean_environment(), leave=True)
+    said = "".join(process.communicate(280))
+    assert process.wait() == 0, said
+    return Outcome.read(path.parent / "train-output", "")
+
+
 def test_its_cells_repeat_the_run_and_never_read_the_command_line(tmp_path: Path, without: Warm) -> None:
     bench, run, path = exported(tmp_path)
     nbformat.validate(nbformat.read(path, as_version=4))
@@ -48,12 +60,17 @@ def test_its_cells_repeat_the_run_and_never_read_the_command_line(tmp_path: Path
     assert "argv" not in "".join(code)
     assert "argparse" not in "".join(code)
     assert "__file__" not in "".join(code)
-    script = path.with_name("cells.py")
-    script.write_text("import os\nos.chdir(os.path.dirname(__file__))\nos.mkdir('train-output')\n" + "\n".join(code))
-    process = without.start(str(script), folder=path.parent, environment=clean_environment(), leave=True)
-    said = "".join(process.communicate(280))
-    assert process.wait() == 0, said
-    check(bench, run, Outcome.read(path.parent / "train-output", ""))
+    check(bench, run, outcome_of(path, without))
+    bench.close()
+
+
+def test_it_reads_the_data_beside_it(tmp_path: Path, without: Warm) -> None:
+    torch.seed()
+    bench = make_bench(tmp_path, "model, train=(x, y), loss=F.cross_entropy, max_epochs=1", prelude=PRELUDE.replace("torch.manual_seed(0)", ""))
+    run = bench.fit().result()
+    path = bench.export(tmp_path / "out" / "train.ipynb", data="beside")
+    assert {file.name for file in path.parent.iterdir()} >= {"train.ipynb.data.safetensors"}
+    check(bench, run, outcome_of(path, without))
     bench.close()
 
 

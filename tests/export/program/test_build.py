@@ -71,8 +71,8 @@ def test_constants_that_hold_what_others_use_stay() -> None:
 
 
 def test_strings_over_several_lines_do_not_move_in() -> None:
-    found = split('model = make("""a\n  b""")').function("build")
-    assert found == 'def build():\n    """The model and the data of the run."""\n    model = make("""a\n  b""")\n    return model'
+    found = split('model = make("""a\n  b""")').function("build", "What it used.")
+    assert found == 'def build():\n    """What it used."""\n    model = make("""a\n  b""")\n    return model'
 
 
 STAYS = {

@@ -517,7 +517,7 @@ def test_random_numbers_that_the_script_does_not_draw_are_noted() -> None:
     assert sliced.differs == (
         "`sample = torch.randn(3)` (In [2], line 1) drew random numbers after the seed was set and is not needed, so it "
         "is not in the script: what `x = torch.randn(4)` (In [3], line 1) draws differs from the run. "
-        "Set the seed again before it.",
+        'Set the seed again before it. Or export with data="beside": it saves small data of train and val beside the script.',
     )
     call = "bench = wb.Workbench([1], train=x)"
     assert slice_cells(start, look, "torch.manual_seed(1)\n" + data, call).sliced.differs == ()

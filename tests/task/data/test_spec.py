@@ -45,6 +45,15 @@ def plain(dataset, count=2, seed=0, **options):
     return [list(loader) for _ in range(count)]
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_batches_of_moved_dimensions_lie_in_memory_like_those_of_a_plain_loader(channels):
+    images = torch.randn(30, 4, 4, channels).permute(0, 3, 1, 2)
+    theirs = [batch.stride() for epoch in plain(TensorDataset(images)) for batch, in epoch]
+    for data in (TensorDataset(images), (images,), {"x": images}):
+        ours = epochs(DataSpec.of("train", data))
+        assert [next(iter(b.values() if isinstance(b, dict) else b)).stride() for epoch in ours for b in epoch] == theirs
+
+
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_batches_are_those_of_a_plain_loader(drop_last):
     """Indexed whole or collated one by one, in the same containers and the same order, epoch after epoch."""

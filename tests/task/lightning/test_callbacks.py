@@ -15,6 +15,7 @@ from workbench.task.errors import TaskError
 from workbench.task.lightning.callbacks import translated
 
 callbacks = importlib.import_module("lightning.pytorch").callbacks
+boring = importlib.import_module("lightning.pytorch.demos.boring_classes")
 
 MADE = [
     (callbacks.EarlyStopping("val_loss", 0.25, 5, check_finite=False), {"early_stopping": wb.EarlyStopping("val_loss", min_delta=0.25, patience=5, check_finite=False)}),
@@ -22,13 +23,16 @@ MADE = [
     (callbacks.EarlyStopping("val_acc"), {"early_stopping": wb.EarlyStopping("val_acc", mode="min")}),
     (callbacks.ModelCheckpoint(), {}),
     (callbacks.ModelCheckpoint(save_top_k=-1), {"save_top_k": -1}),
-    (callbacks.ModelCheckpoint(monitor="val_f1", mode="max", every_n_train_steps=50), {"monitor": "val_f1", "monitor_mode": "max", "checkpoint_every": 50}),
+    (callbacks.ModelCheckpoint(monitor="val_f1", mode="max", every_n_train_steps=50), {"monitor": "val_f1", "checkpoint_every": 50}),
     (callbacks.ModelCheckpoint(train_time_interval=timedelta(minutes=3)), {"checkpoint_every": "00:00:03:00"}),
     (callbacks.GradientAccumulationScheduler({4: 2}), {"accumulate_grad_batches": {0: 1, 4: 2}}),
     (callbacks.StochasticWeightAveraging([0.1, 0.1], 4, 3, "linear"), {
         "weight_averaging": "swa", "swa_lrs": 0.1, "swa_epoch_start": 3, "annealing_epochs": 3, "annealing_strategy": "linear",
     }),
-    (callbacks.StochasticWeightAveraging(0.1), {"weight_averaging": "swa", "swa_lrs": 0.1}),
+    (callbacks.StochasticWeightAveraging(0.1, 1), {"weight_averaging": "swa", "swa_lrs": 0.1, "swa_epoch_start": 0}),
+    (callbacks.ModelCheckpoint(monitor="val_loss", save_top_k=0), {"monitor": "val_loss", "save_top_k": 0}),
+    (callbacks.ModelCheckpoint(save_top_k=0, save_weights_only=True), {"save_top_k": 0}),
+    (callbacks.ModelCheckpoint(monitor="val_loss", mode="max"), {"monitor": "val_loss", "monitor_mode": "max"}),
     (callbacks.EMAWeightAveraging(decay=0.75, update_every_n_steps=3, update_starting_at_step=7), {
         "weight_averaging": "ema", "ema_decay": 0.75, "averaging_every_n_steps": 3, "averaging_start": 7,
     }),
@@ -56,8 +60,11 @@ REFUSED = [
     (callbacks.EarlyStopping("val_loss", strict=False), r"EarlyStopping\(strict=False\) has no counterpart"),
     (callbacks.ModelCheckpoint(every_n_epochs=3), r"every_n_epochs=3\) has no counterpart.*checkpoint_every=500"),
     (callbacks.EMAWeightAveraging(update_starting_at_epoch=2), "update_starting_at_epoch=2"),
-    (callbacks.StochasticWeightAveraging([0.1, 0.2]), r"swa_lrs=\[0.1, 0.2\]"),
-    (callbacks.StochasticWeightAveraging(0.1, avg_fn=torch.lerp), "avg_fn= to the bench"),
+    (callbacks.StochasticWeightAveraging(0.1), r"swa_epoch_start=0.8\) has no counterpart: Lightning begins one epoch before.*int, from 1"),
+    ([callbacks.EMAWeightAveraging(), callbacks.EarlyStopping("val_loss")], "'val_loss' is that of the averaged weights, .*'val_loss_averaged' here"),
+    ([callbacks.ModelCheckpoint(monitor="val_f1"), callbacks.EMAWeightAveraging()], "monitor='val_f1_averaged'"),
+    (callbacks.StochasticWeightAveraging([0.1, 0.2], 2), r"swa_lrs=\[0.1, 0.2\]"),
+    (callbacks.StochasticWeightAveraging(0.1, 2, avg_fn=torch.lerp), "avg_fn= to the bench"),
     (callbacks.Timer("00:01:00:00", interval="epoch"), "interval='epoch'"),
     (Own("val_loss"), "Own, a EarlyStopping of Lightning's is not used here"),
     (callbacks.LambdaCallback(), "LambdaCallback of Lightning's is not used here"),
@@ -73,6 +80,27 @@ REFUSED = [
 def test_what_has_no_counterpart_is_refused(given: Any, why: str) -> None:
     with pytest.raises(TaskError, match=f"(?s)callbacks=.*{why}"):
         translated(given, "callbacks=")
+
+
+def test_a_negative_min_delta_is_refused() -> None:
+    for mode in ("min", "max"):
+        with pytest.raises(wb.SettingsError, match=r"min_delta=-0\.5"):
+            translated(callbacks.EarlyStopping("val_loss", -0.5, mode=mode), "callbacks=")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (callbacks.EarlyStopping("val_acc"), "a lower val_acc counts as better, as in Lightning: is mode='max' meant?"),
+        (callbacks.ModelCheckpoint(save_weights_only=True), "they hold optimizers too"),
+        (callbacks.EMAWeightAveraging(), "buffers, such as batch-norm statistics, are not averaged"),
+        (callbacks.EMAWeightAveraging(update_every_n_steps=4), "Lightning 1, n + 1"),
+    ],
+)
+def test_what_differs_is_told(given: Any, said: str) -> None:
+    assert said in translated(given, "callbacks=")[1]
+    assert "counts as better" not in translated(callbacks.EarlyStopping("val_acc", mode="max"), "callbacks=")[1]
+    assert "buffers" not in translated(callbacks.EMAWeightAveraging(use_buffers=False), "callbacks=")[1]
 
 
 def test_several_are_joined() -> None:
@@ -97,3 +125,33 @@ def test_a_setting_beside_a_callback(tmp_path: Any) -> None:
         assert told[0].filename == __file__
         job.result()
         assert bench.settings.early_stopping == (), "of this fit alone"
+        for call in (bench.validate, bench.find_lr):
+            with pytest.raises(wb.SettingsError, match=r"callbacks= has no effect on \w+\(\): give them to the bench, or to fit"):
+                call(callbacks=[callbacks.EarlyStopping("val_loss")])
+
+
+class Brings(boring.BoringModel):
+    def configure_callbacks(self) -> Any:
+        return [callbacks.EarlyStopping("val_loss", patience=5), callbacks.ModelCheckpoint(monitor="val_thing", mode="min")]
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", self.step(batch))
+        self.log("val_thing", 1.0)
+        self.log("val_acc", float(self.current_epoch))
+
+
+def brings(root: Any, **more: Any) -> wb.Workbench:
+    return wb.Workbench(Brings(), root=root, accelerator="cpu", max_epochs=3, **more)
+
+
+def test_the_modules_own_and_what_is_given(tmp_path: Any) -> None:
+    with pytest.warns(UserWarning, match=r"ModelCheckpoint became monitor='val_thing', monitor_mode='min'"), brings(tmp_path) as bench:
+        assert [one.patience for one in bench.settings.early_stopping] == [5]
+    with pytest.warns(UserWarning, match=r"Given instead: early_stopping, monitor\."):
+        bench = brings(tmp_path, monitor="val_acc", early_stopping=())
+    with bench:
+        run = bench.fit().result()
+        assert max(one.value for one in run.checkpoints if one.value is not None) == 2.0, "a higher accuracy is better"
+    both = r"callbacks= asks for early_stopping=.*and the module's configure_callbacks for"
+    with pytest.raises(wb.SettingsError, match=both), pytest.warns(UserWarning, match="became"):
+        brings(tmp_path, callbacks=[callbacks.EarlyStopping("val_loss", patience=1)])

@@ -76,7 +76,7 @@ def save_weights(model: Modules, path: Path) -> None:
     """Write the parameters and persistent buffers; tied ones are stored once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _in_words(path.name):
-        replace_by(path, lambda aside: _write_tensors(aside, tensors_of(model)))
+        replace_by(path, lambda aside: write_tensors(aside, tensors_of(model)))
 
 
 def load_weights(model: Modules, path: Path) -> None:
@@ -193,7 +193,7 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, in
     try:
         with _in_words(name):
             aside.mkdir()
-            _write_tensors(aside / "model.safetensors", tensors)
+            write_tensors(aside / "model.safetensors", tensors)
             if state is not None:
                 with (aside / "state.pt").open("wb") as file:
                     torch.save(state, file)
@@ -392,7 +392,7 @@ def _in_words(name: str) -> Iterator[None]:
         raise OSError(f"{name} could not be written: {str(error).splitlines()[0]}") from error
 
 
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tied tensors once, under their first name; the file's metadata maps the other names to it."""
     kept: dict[str, Tensor] = {}
     metadata: dict[str, str] = {}

@@ -19,8 +19,8 @@ from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
-from workbench.engine.step import train_step
-from workbench.engine.validation.validate import validate
+from workbench.engine.step import take_update
+from workbench.engine.validation.validate import PLACE, validate
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings
 from workbench.task.batch import describe, leaves, sample_count
@@ -148,11 +148,11 @@ def _text_remedy(spec: DataSpec) -> str:
 def _train(session: Session, batch: Any) -> None:
     if session.task.manual:  # with manual optimization an error shows only in a whole update
         with contextlib.suppress(NonFiniteError):  # a loss that is not finite after another optimizer's step is a matter of the rates
-            _explained("training_step", _Tried("train", batch), lambda: train_step(session, _window(session, batch)))
+            _explained("training_step", _Tried("train", batch), lambda: take_update(session, _window(session, batch)))
         return
     if session.hooks.within:  # training_step may rely on the hooks before it
         try:
-            _explained("training_step or a hook of its update", _Tried("train", batch), lambda: train_step(session, _window(session, batch)))
+            _explained("training_step or a hook of its update", _Tried("train", batch), lambda: take_update(session, _window(session, batch)))
         except NonFiniteError as error:
             if session.settings.on_nonfinite == "stop":
                 raise TaskError(f"of the first {sample_count(batch)} samples, {error}") from error
@@ -252,9 +252,9 @@ def _explained(what: str, tried: _Tried, call: Any) -> Any:
     except (TaskError, NonFiniteError):
         raise
     except Exception as error:
-        remedy = explain_batch_error(str(error), tried.batch, check=tried.name != "train")
+        remedy = explain_batch_error(error, tried.batch, check=tried.name != "train")
         raise TaskError(
-            f"{what} failed on a batch of {tried.name} ({describe(tried.batch)}) with {_said(error)}.{remedy and f' {remedy}'}{_noted(error)}"
+            f"{what} failed on a batch of {tried.name} ({describe(tried.batch)}) with {_said(error)}.{remedy and f' {remedy}'}{_noted(error, remedy)}"
         ) from error
 
 
@@ -262,9 +262,9 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
 
 
-def _noted(error: BaseException) -> str:
-    """What the task adds to the error."""
-    return "".join(f" {note}" for note in getattr(error, "__notes__", ()))
+def _noted(error: BaseException, remedy: str) -> str:
+    """What the task adds to the error, besides the place and the remedy, which the message has."""
+    return "".join(f" {note}" for note in getattr(error, "__notes__", ()) if note != remedy and not note.startswith(PLACE))
 
 
 _IGNORED = -100

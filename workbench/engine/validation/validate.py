@@ -17,10 +17,15 @@ from workbench.engine.distributed.padding import run_padding
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.engine.validation.epoch_metrics import EpochMetrics
+from workbench.task.batch import describe
 from workbench.task.data.spec import DataSpec, HeldOut
 from workbench.task.errors import TaskError
+from workbench.task.hints import explain_batch_error
 from workbench.task.hooks import Values
 from workbench.task.lightning.logging.reduce import on_host
+
+PLACE = "in batch "
+"""How the note begins that says where a validation failed."""
 
 
 def validate(
@@ -68,9 +73,15 @@ def _scores(
             continue
         moved = session.to_device(batch, stage)
         session.hooks.evaluation_batch_started(stage, moved, number)
-        with session.precision.autocast():
-            scores = session.weights.validation_step(moved, number, stage)
-            over.update(scores)
+        try:
+            with session.precision.autocast():
+                scores = session.weights.validation_step(moved, number, stage)
+                over.update(scores)
+        except Exception as error:
+            error.add_note(f"{PLACE}{number} of the {'test' if stage == 'test' else 'validation'} data, on {describe(moved)}")
+            if remedy := explain_batch_error(error, moved, check=True):
+                error.add_note(remedy)
+            raise
         note_count(session, stage, moved, scores.weight)
         session.hooks.evaluation_batch_ended(stage, scores, moved, number)
         for name, value in scores.values.items():

@@ -10,9 +10,10 @@ from workbench.export.inputs.collect import Data, quoted
 from workbench.export.program import loaders, loss
 from workbench.export.program.lines import call, indented
 from workbench.export.program.optim import schedule
-from workbench.export.program.text import config_class, evidence, plain, rule, with_users_code
+from workbench.export.program.text import config_class, evidence, plain, rule, saved_data, with_users_code
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.layout import Import
+from workbench.task.lightning.overrides import own_method
 from workbench.task.lightning.task import LightningTask
 from workbench.task.protocol import Task
 
@@ -23,7 +24,7 @@ def lightning_script(r: ScriptSpec, task: Task) -> str:
     lightning_refusals.refuse(r, package)
     own = r.hooks is not None
     whole = _WHOLE_ORDER if not lightning_trainer.makes_loaders(r) and _orders(r, r.train) else ""
-    parts = [loaders.datasets(r), whole, "" if own else schedule.schedule(r), "" if own else loss.forward(r), "" if own else _module(r), _main(r), _PARSE]
+    parts = [loaders.datasets(r), whole, "" if own else schedule.schedule(r), "" if own else loss.forward(r), "" if own else _module(r), _main(r, _brings_callbacks(task)), _PARSE]
     program = "\n\n\n".join(part for part in parts if part)
     callbacks = "lightning.pytorch.callbacks" if package == "lightning" else f"{package}.callbacks"
     imports = [Import(package, None, "L"), *(Import(callbacks, name) for name in lightning_trainer.CALLBACKS)]
@@ -40,6 +41,10 @@ def _package(task: Task) -> str:
     return classes[0].__module__.partition(".")[0] if classes else ""
 
 
+def _brings_callbacks(task: Task) -> bool:
+    return isinstance(task, LightningTask) and own_method(task.module, "configure_callbacks") is not None
+
+
 # ---- the head ---------------------------------------------------------------------------------------------------
 
 
@@ -50,6 +55,7 @@ def _head(r: ScriptSpec, package: str) -> str:
         start = f"It begins with the weights in {plain(r.weights)}, if that is there."
     notes = [
         start,
+        *saved_data(r),
         f"Needs: {needed}.",
         *r.sliced.notes,
         *r.sliced.differs,
@@ -162,7 +168,8 @@ def _schedule(made: str, interval: str, frequency: int, monitor: str | None, str
 # ---- main -------------------------------------------------------------------------------------------------------
 
 
-def _main(r: ScriptSpec) -> str:
+def _main(r: ScriptSpec, callbacks: bool) -> str:
+    """The function that trains. callbacks: whether the module brings its own."""
     lines = ["torch.autograd.set_detect_anomaly(True)"] if r.settings.detect_anomaly else []
     if r.hooks is not None:
         lines += [f"{home} = config.{name}" for name, home in r.hooks.homes.items()]
@@ -174,7 +181,7 @@ def _main(r: ScriptSpec) -> str:
             "else:",
             '    print(f"There is no {start}: it begins with the weights that its code makes.")',
         ]
-    lines += ["network.train()", "", "L.seed_everything(config.seed)"]
+    lines += ["network.train()", "", *loaders.saved(r), "L.seed_everything(config.seed)"]
     data: list[str] = []
     if r.lightning.datamodule != "None":
         data = [f"datamodule={r.lightning.datamodule}"]
@@ -187,6 +194,8 @@ def _main(r: ScriptSpec) -> str:
     if r.settings.compile and not r.compiled:
         backend = f"backend={quoted(r.settings.compile)}" if isinstance(r.settings.compile, str) else ""
         lines.append(f"network.compile({backend})")
+    if callbacks:
+        lines.append("network.configure_callbacks = list  # what they asked for is in the trainer's, which they would replace")
     lines += call("trainer = ", "L.Trainer", lightning_trainer.arguments(r), 4)
     module = "network" if r.hooks is not None else f"Module(config{f', {_updates(r)}' * _by_updates(r)})"
     lines += [*call("", "trainer.fit", [module, *data], 4), 'trainer.save_checkpoint(output / "last.ckpt")']

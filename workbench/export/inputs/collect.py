@@ -61,6 +61,8 @@ class Data:
     """What of the user's moves on from epoch to epoch so that no checkpoint can keep where it stands; "" where nothing does."""
     draws: bool = False
     """Whether sharding its batches over several processes may draw from the processes' own random numbers."""
+    saved: str = ""
+    """The expression for its data set, made of `tensors`, the content of the file beside the script; "": the user's code makes it."""
     steps: str = "config.truncated_bptt_steps"
     """The expression for the number of time steps in `batch`, where batches are split in time."""
 

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from workbench.engine.dry_run.dry_run import SAMPLES
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Data, quoted
+from workbench.export.inputs.saved_data import SavedSet
 from workbench.export.inputs.step import may_skip
 from workbench.export.source.origins import is_inlined
 from workbench.export.source.source import Sliced
@@ -29,8 +30,10 @@ from workbench.task.data.spec import DataSpec, Loader, batches_in, resumable_sam
 from workbench.task.supervised import TARGETS
 
 
-def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Settings) -> Data:
-    """How the script gets a loader, from what the user gave for it."""
+def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Settings, saved: SavedSet | None = None) -> Data:
+    """How the script gets a loader, from what the user gave for it. saved: its samples, if they are saved beside the script."""
+    if saved is not None:
+        spec = saved.spec
     parts, dataset = spec.parts, spec.parts.dataset
     base, before, is_loader = _base(spec, name, owner, sliced)
     if isinstance(dataset, Batches) and dataset.one_shot and not before:
@@ -59,7 +62,7 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
         converted=isinstance(dataset, Columns) and dataset.converted,
         sampler=None if parts.sampler is None else f"{base}.batch_sampler.sampler",
         batch_sampler=None if parts.batch_sampler is None else f"{base}.batch_sampler",
-        generator=None if parts.generator is None else f"{base}.generator.clone_state()",
+        generator=None if parts.generator is None else saved.generator if saved is not None else f"{base}.generator.clone_state()",
         collate=None if parts.collate_fn is None else "collate" if by_collate else f"{base}.collate_fn",
         worker_init=None if parts.worker_init_fn is None else f"{base}.worker_init_fn",
         with_set_epoch=_with_set_epoch(spec, base, from_loader=is_loader, inner=spec.from_batches and name not in sliced.ready),
@@ -72,6 +75,7 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
         draws=_draws(loader, settings),
         generators=tuple(generators),
         unkept=unkept,
+        saved="" if saved is None else saved.expression,
         steps=_steps(first_batch(spec, settings), settings.tbptt_time_dim) or "config.truncated_bptt_steps",
     )
 

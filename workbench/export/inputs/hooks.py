@@ -14,6 +14,7 @@ from workbench.export.inputs.collect import FIT, TRANSFER, VALIDATION, WITHIN, H
 from workbench.export.inputs.data import maker_of
 from workbench.export.inputs.step import returns
 from workbench.export.inputs.trainer import asked, attributes, methods, reads, words
+from workbench.export.source.rebase import rebased
 from workbench.export.source.source import Sliced
 from workbench.task.lightning import overrides
 from workbench.task.lightning.hooks import DataHooks, LightningHooks
@@ -29,6 +30,17 @@ _PROPERTIES = {
 """Properties of a LightningModule, which any other object gets as attributes while a job runs."""
 _METHODS = ("optimizers", "lr_schedulers", "clip_gradients", "all_gather", "toggled_optimizer", "manual_backward")
 """Further attributes that a module gets."""
+_OF_MANUAL = ("manual_backward", "toggle_optimizer", "untoggle_optimizer", "toggled_optimizer")
+
+
+def with_plain_base(sliced: Sliced, task: Task) -> Sliced:
+    """The code with nn.Module in place of LightningModule. ExportError: it needs more of Lightning than a script gives a model."""
+    module = task.module if isinstance(task, LightningTask) else None
+    found = [base for base in type(module).__mro__ if base.__name__ == "LightningModule"]
+    if not isinstance(task, LightningTask) or not found:
+        raise ExportError(f"base='nn.Module' has no effect: {type(task.model).__name__} is no LightningModule. Leave it out.")
+    given = {"log", "log_dict", "optimizers", "lr_schedulers", "clip_gradients", "trainer", "automatic_optimization", *_PROPERTIES}
+    return rebased(sliced, found[0], frozenset(given | (set(_OF_MANUAL) if task.manual else set())))
 
 
 def sources_of(task: Task, sliced: Sliced) -> dict[str, Any]:
@@ -44,16 +56,16 @@ def sources_of(task: Task, sliced: Sliced) -> dict[str, Any]:
     return found if module is None else {**found, "network": module}
 
 
-def lightning_needs_of(task: Task, sources: Mapping[str, Any], code: str) -> LightningNeeds:
-    """Everything that the script does for them besides training."""
+def lightning_needs_of(task: Task, sources: Mapping[str, Any], code: str, plain: bool = False) -> LightningNeeds:
+    """Everything that the script does for them besides training. plain: its LightningModules inherit from nn.Module."""
     if not isinstance(task.hooks, DataHooks):
         return LightningNeeds()
     hooks = dict(_transfers(task, task.hooks, sources))
     asks = asked(sources.values(), code)
     asks |= {"sanity_checking"} if "validating" in asks else set()
     data = next((name for name in sources if name != "network"), "None")
-    own = LightningNeeds(hooks=hooks, asks=asks, trainers=tuple(_homes(sources)) if asks else (), datamodule=data)
-    return _with_module(own, task.hooks, sources["network"]) if isinstance(task.hooks, LightningHooks) else own
+    own = LightningNeeds(hooks=hooks, asks=asks, trainers=tuple(_homes(sources, plain)) if asks else (), datamodule=data)
+    return _with_module(own, task.hooks, sources["network"], plain) if isinstance(task.hooks, LightningHooks) else own
 
 
 def setup_calls(sources: Mapping[str, Any]) -> Iterator[str]:
@@ -91,12 +103,12 @@ def _transfers(task: Task, used: DataHooks, sources: Mapping[str, Any]) -> Itera
             yield name, Hook(owner)
 
 
-def _with_module(own: LightningNeeds, used: LightningHooks, module: Any) -> LightningNeeds:
+def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: bool) -> LightningNeeds:
     """The same, with what the object with `training_step` has."""
     found = {name: used.overridden[name] for name in (*WITHIN, *FIT, *VALIDATION) if name in used.overridden}
     hooks = {name: Hook("network", _arguments(hook), reads(hook.function, 0)) for name, hook in found.items()}
     named = frozenset(name for code in methods(module) for name in attributes(code))
-    like = () if hasattr(type(module), "current_epoch") else tuple(n for n in _PROPERTIES if n in named and not hasattr(module, n))
+    like = tuple(n for n in _PROPERTIES if n in named and not _has(module, n, plain)) if plain or not hasattr(type(module), "current_epoch") else ()
     wanted = [name for name in _METHODS if name in named and own_method(module, name) is None]
     if "configure_gradient_clipping" in hooks:
         wanted.append("clip_gradients")
@@ -116,6 +128,12 @@ def _with_module(own: LightningNeeds, used: LightningHooks, module: Any) -> Ligh
         logs_widely=_logs_widely(module, hooks),
         weighs=any("weight" in words(code) for code in methods(module)),
     )
+
+
+def _has(module: Any, name: str, plain: bool) -> bool:
+    """Whether an object has this attribute. plain: without those of LightningModule."""
+    home = next((base for base in type(module).__mro__ if name in vars(base)), None)
+    return not (plain and home is not None and overrides.from_lightning(home)) and hasattr(module, name)
 
 
 def _logs_widely(module: Any, hooks: Mapping[str, Hook]) -> bool:
@@ -140,11 +158,12 @@ def _arguments(hook: overrides.Hook) -> tuple[str | None, ...]:
 # ---- the trainer ------------------------------------------------------------------------------------------------
 
 
-def _homes(sources: Mapping[str, Any]) -> Iterator[str]:
+def _homes(sources: Mapping[str, Any], plain: bool) -> Iterator[str]:
     """Where these objects, and modules inside them, look for their trainer."""
     for name, source in sources.items():
         inside = source.named_modules() if isinstance(source, nn.Module) else [("", source)]
         for path, part in inside:
             home = "" if part is not source and "_trainer" not in vars(part) else _home_of_trainer(part)
             if home:
+                home = "trainer" if plain and isinstance(part, nn.Module) else home
                 yield f"{name}.{home}" if not path else f'{name}.get_submodule("{path}").{home}'

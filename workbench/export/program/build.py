@@ -45,15 +45,14 @@ class Built:
     at_once: bool
     """Whether something that may take time stays at the top level."""
 
-    def function(self, name: str) -> str:
-        """The function; "" where nothing moves."""
+    def function(self, name: str, doc: str) -> str:
+        """The function; "" where nothing moves. doc: its docstring."""
         if not self.moves:
             return ""
         lines = []
         for line, inside in _marked(join(self.moves).rstrip("\n")):
             lines.append(line if inside or not line else f"    {line}")
-        doc = '    """The model and the data of the run."""'
-        return "\n".join([f"def {name}():", doc, *lines, f"    return {', '.join(self.returned)}"])
+        return "\n".join([f"def {name}():", f'    """{doc}"""', *lines, f"    return {', '.join(self.returned)}"])
 
     def call(self, name: str) -> list[str]:
         """The line of main."""

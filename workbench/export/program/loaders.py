@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from workbench.export.inputs.collect import Data
+from workbench.export.inputs.collect import Data, quoted
 from workbench.export.program import checksums, distributed
 from workbench.export.program.lines import call, indented
 from workbench.export.script_spec import ScriptSpec
@@ -293,6 +293,19 @@ def loader(r: ScriptSpec, data: Data, name: str) -> list[str]:
         *call(f"{name} = ", "DataLoader", arguments, 4),
         "if accelerator.num_processes > 1:",
         f"    {name} = accelerator.prepare({name})",
+    ]
+
+
+def saved(r: ScriptSpec) -> list[str]:
+    """The lines that read the data beside the script; none where the user's code makes them."""
+    if r.data_file is None:
+        return []
+    return [
+        f"beside = Path(__file__).with_name({quoted(r.data_file)})",
+        "if not beside.exists():",
+        '    raise SystemExit(f"There is no {beside}, which holds the data of the run: put it there, or export the run again.")',
+        "tensors = load_file(str(beside))",
+        *(f"{data.dataset} = {data.saved}" for data in r.loaders if data is r.train or r.validates),
     ]
 
 

@@ -89,7 +89,7 @@ def threads(r: ScriptSpec) -> str:
 
 
 def _data(r: ScriptSpec) -> list[str]:
-    lines = [f"set_seed(config.seed{'' if r.distributed else ', device_specific=True'})"]
+    lines = [*loaders.saved(r), f"set_seed(config.seed{'' if r.distributed else ', device_specific=True'})"]
     if r.remakes_loader:
         lines += loaders.remade(r, r.train, "loader", "training")
     else:

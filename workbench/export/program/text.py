@@ -64,7 +64,8 @@ def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Impor
     """
     tree = ast.parse(ours)
     used = names.read(tree) | {"torch"}
-    given = {name: _expression(r, name) for name in GIVEN if name in used}
+    saved = set() if r.data_file is None else {data.dataset for data in r.loaders}  # `main` makes them
+    given = {name: _expression(r, name) for name in GIVEN if name in used and name not in saved}
     used |= {word for around, _ in given.values() for word in re.findall(r"\w+", around)}
     imports = [item for item in [*_IMPORTS, *further] if item.binds in used]
     rebound = _rebound(r, used)
@@ -124,7 +125,8 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
         parts.append(f"{rule('its settings')}\n\n\n{early}")
         parts += threads
     ours = build.with_lines(ours, own_main, [*([] if made.at_once else threads), *made.call(make)])
-    code = "\n\n\n".join(part for part in (join(made.stays).strip("\n"), made.function(make)) if part)
+    what = f"The model{' and the data' * (r.data_file is None)} of the run."
+    code = "\n\n\n".join(part for part in (join(made.stays).strip("\n"), made.function(make, what)) if part)
     if code:
         parts.append(f"{rule('the code of the run')}\n{_gap(code)}{code}")
     parts.append(ours.strip() if made.at_once else f"{rule('its settings')}\n\n\n{ours.strip()}")
@@ -165,6 +167,7 @@ def _head(r: ScriptSpec) -> str:
         start = f"The weights that the run began with are read from {plain(r.weights)}, if that is there."
     needed = ["torch", "accelerate", *sorted(r.sliced.modules - {"torch", "accelerate"})]
     needs = textwrap.fill(f"Needs: {', '.join(needed)}.", 98, subsequent_indent="    ", break_long_words=False)
+    start = "\n".join([start, *saved_data(r)])
     notes = "".join(f"\n\n{textwrap.fill(plain(note), 98)}\n" for note in [*r.sliced.notes, *r.sliced.differs, *_preloaded(r), *evidence(r)])
     return dedent('''\
         """Train {} as the run {} did.{}
@@ -176,6 +179,11 @@ def _head(r: ScriptSpec) -> str:
         {}{}
         Written by Tuning Workbench {}.
         """''').format(plain(r.model), plain(r.run), end, distributed.start(r, plain(script)), start, needs, notes, r.version)
+
+
+def saved_data(r: ScriptSpec) -> list[str]:
+    """Where its data are, if they are saved."""
+    return [] if r.data_file is None else [f"The data of the run are read from {plain(r.data_file)}, which must be there."]
 
 
 def _preloaded(r: ScriptSpec) -> list[str]:

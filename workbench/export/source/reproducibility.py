@@ -52,9 +52,11 @@ _ITSELF = {"write_text", "write_bytes"}
 """Methods of the file itself."""
 
 
-def notes(program: Namespace, call: list[ast.expr]) -> tuple[str, ...]:
-    """One sentence for each reason why the script may get other data than the run."""
-    return tuple(dict.fromkeys([*_unseeded(program, call), *_moved_draws(program, call), *_missing_files(program, call)]))
+def notes(program: Namespace, call: list[ast.expr], saved: bool) -> tuple[str, ...]:
+    """A note for each reason why the script may get other data than the run. saved: the data of the run lie beside the script."""
+    found = dict.fromkeys([*_unseeded(program, call), *_moved_draws(program, call), *_missing_files(program, call)])
+    remedy = "" if saved else ' Or export with data="beside": it saves small data of train and val beside the script.'
+    return tuple(f"{note}{remedy}" for note in found)
 
 
 def _run(program: Namespace, call: list[ast.expr]) -> Iterator[tuple[str, int, list[ast.AST]]]:

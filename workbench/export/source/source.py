@@ -80,8 +80,8 @@ class Sliced:
     """The secrets that the script reads from the environment."""
 
 
-def slice_call(site: CallSite) -> Sliced:
-    """The code that re-creates the arguments of the Workbench made at `site`.
+def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Sliced:
+    """The code that re-creates the arguments of the Workbench made at `site`, but for those to leave out.
 
     Raises ExportError, naming what is in the way, when there is no such code.
     """
@@ -93,7 +93,7 @@ def slice_call(site: CallSite) -> Sliced:
     sources = _sources(site.pieces)
     source = sources[site.call.piece]
     call = find_call(source, site.call)
-    given = _arguments(call, source)
+    given = {name: node for name, node in _arguments(call, source).items() if name not in leave_out}
     slicer = Slicer(site.sources)
     line = _line(site, sources, call)
     label = "the notebook" if len(sources) > 1 or source.label.startswith("In [") else source.label
@@ -129,7 +129,7 @@ def slice_call(site: CallSite) -> Sliced:
         modules=layout.third_party(writer.modules),
         ready=ready,
         notes=secrets.notes(),
-        differs=reproducibility.notes(program, [given[name] for name in given if name in CODE_ARGUMENTS]),
+        differs=reproducibility.notes(program, [given[name] for name in given if name in CODE_ARGUMENTS], saved=bool(leave_out)),
         secrets=secrets,
     )
     _check_syntax(sliced)

@@ -45,13 +45,18 @@ class Columns(Dataset[Any]):
 
 
 def _rows(column: Tensor, rows: Tensor) -> Tensor:
-    """In a loader worker, gather the rows in shared memory, as torch's default collation does.
+    """The rows, in memory one after another as torch's default collation stacks them: sums depend on it.
 
+    In a loader worker they are gathered in shared memory, as that does too.
     Rows that are copied there later are freed by another thread than the one that made them, and the worker's memory
     would grow by all that it reads.
     """
     if get_worker_info() is None or column.layout != torch.strided or column.device.type != "cpu" or column.requires_grad:
-        return column[rows]
+        found = column[rows]
+        if column.layout != torch.strided or (found.is_contiguous() and 1 not in found.shape):
+            return found
+        # A dimension of one row may have any stride, and convolutions look at it.
+        return found.clone(memory_format=torch.contiguous_format)
     there = torch.empty((len(rows), *column.shape[1:]), dtype=column.dtype).share_memory_()  # type: ignore[no-untyped-call]
     return torch.index_select(column, 0, rows, out=there)
 

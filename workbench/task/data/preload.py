@@ -48,7 +48,7 @@ def preload(spec: DataSpec, settings: Settings, free: Callable[[], int]) -> Mess
     spec.preloaded = None
     began = time.perf_counter()
     with restored_process_state(process_state()):
-        first = _first_samples(name, dataset, count)
+        first = probed_samples(dataset, count, lambda index: _draws(name, index))
     size = sum(map(size_of, first)) // len(first) * count
     there = free()
     if size > there * _LEFT:
@@ -100,28 +100,32 @@ def _probed(count: int) -> list[int]:
     return sorted({i * count // _PROBED for i in range(_PROBED)})
 
 
-def _first_samples(name: str, dataset: Dataset[Any], count: int) -> list[Any]:
-    """Return a few samples; raises TaskError where reading them draws random numbers."""
+def _draws(name: str, index: int) -> TaskError:
+    return TaskError(
+        f"preload=True: {name} draws random numbers when it reads a sample (sample {index}), and preload would freeze "
+        "them: every epoch would see the same. Put the random part into collate_fn, or into a transform on the "
+        "batch; or take preload=False."
+    )
+
+
+def probed_samples(dataset: Dataset[Any], count: int, error: Callable[[int], Exception]) -> list[Any]:
+    """Return a few samples; raises `error` of a sample's index where reading it draws random numbers."""
     found = []
     for index in _probed(count):
         sample: Any = None
         for attempt in range(_READS):
-            torch.manual_seed(attempt)
+            torch.default_generator.manual_seed(attempt)  # not those of GPUs, which nothing restores
             np.random.seed(attempt)
-            before = _random_states(dataset)
+            before = random_states(dataset)
             again = dataset[index]
-            if _random_states(dataset) != before or (attempt and not same(sample, again, unknown=True)):
-                raise TaskError(
-                    f"preload=True: {name} draws random numbers when it reads a sample (sample {index}), and preload would freeze "
-                    "them: every epoch would see the same. Put the random part into collate_fn, or into a transform on the "
-                    "batch; or take preload=False."
-                )
+            if random_states(dataset) != before or (attempt and not same(sample, again, unknown=True)):
+                raise error(index)
             sample = again
         found.append(sample)
     return found
 
 
-def _random_states(dataset: Any) -> tuple[Any, ...]:
+def random_states(dataset: Any) -> tuple[Any, ...]:
     """The random states of the process and of the generators that the data set holds."""
     kind, keys, *rest = np.random.get_state()
     own = checksum_of(list(DataRngState(dataset=dataset).state()["generators"].values()))

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from workbench.metric_mode import known_mode
 from workbench.task.errors import TaskError
 from workbench.task.lightning.overrides import from_lightning
 from workbench.task.lightning.unsupported import CALLBACKS, refuse_callbacks
@@ -29,15 +30,16 @@ def translated(callbacks: Any, where: str) -> tuple[dict[str, Any], str]:
         name = type(one).__name__
         exact = from_lightning(type(one))
         if exact and name in _TRANSLATIONS:
-            found = _TRANSLATIONS[name](one, f"{where}: {name}")
+            found, notes = _TRANSLATIONS[name](one, f"{where}: {name}")
             _add(settings, found, f"{where}: {name}")
             text = ", ".join(f"{key}={_typed(value)}" for key, value in found.items()) or "what a fit does anyway"
-            told.append(f"{name} became {text}" + (f" ({_DIFFERS[name]})" if name in _DIFFERS else ""))
+            told.append(f"{name} became {text}" + (f" ({', '.join(notes)})" if notes else ""))
         elif exact and (remedy := _remedy(one)).startswith(_NOTHING):
             told.append(f"{name} is not needed, since {remedy.removeprefix(_NOTHING)}")
         else:
             refuse_callbacks([one], where)
             raise TaskError(f"{where}: {shown(one)} is no callback of Lightning's. Give listeners=[f], which get every event of a run.")
+    _refuse_monitors_of_averages(settings, where)
     return settings, f"{where}: {'; '.join(told)}." if told else ""
 
 
@@ -64,6 +66,18 @@ def _add(settings: dict[str, Any], found: Mapping[str, Any], what: str) -> None:
         settings[name] = value
 
 
+def _refuse_monitors_of_averages(settings: Mapping[str, Any], where: str) -> None:
+    """Raise TaskError for a monitor beside an EMA: Lightning's has the average's metrics, which have names of their own here."""
+    watched = [one.monitor for one in settings.get("early_stopping", ())]
+    watched += [settings["monitor"]] if "monitor" in settings else []
+    if watched and settings.get("weight_averaging") == "ema":
+        raise TaskError(
+            f"{where}: beside EMAWeightAveraging, Lightning's {watched[0]!r} is that of the averaged weights, which has the name "
+            f"'{watched[0]}_averaged' here. Give settings: weight_averaging='ema', ema_decay={settings['ema_decay']!r}, and "
+            f"early_stopping=wb.EarlyStopping('{watched[0]}_averaged') or monitor='{watched[0]}_averaged'."
+        )
+
+
 def _typed(value: Any) -> str:
     if isinstance(value, tuple):
         return _typed(value[0]) if len(value) == 1 else f"[{', '.join(map(_typed, value))}]"
@@ -76,34 +90,50 @@ def _refuse(what: str, option: str, remedy: str) -> None:
     raise TaskError(f"{what}({option}) has no counterpart: {remedy}.")
 
 
-def _early_stopping(callback: Any, what: str) -> dict[str, Any]:
+_Translated = tuple[dict[str, Any], list[str]]
+"""Settings, and what differs from the callback."""
+
+
+def _early_stopping(callback: Any, what: str) -> _Translated:
     if not callback.strict:
         _refuse(what, "strict=False", "every validation has to report the monitor; leave strict out")
-    own = EarlyStopping(callback.monitor).direction
+    known = known_mode(callback.monitor)
     monitor = EarlyStopping(
-        callback.monitor, mode=None if callback.mode == own else callback.mode, min_delta=abs(callback.min_delta), patience=callback.patience, check_finite=callback.check_finite,
-        stopping_threshold=callback.stopping_threshold, divergence_threshold=callback.divergence_threshold,
+        callback.monitor, mode=callback.mode, patience=callback.patience,
+        min_delta=callback.min_delta if callback.mode == "max" else -callback.min_delta,  # which the callback keeps with a sign
+        check_finite=callback.check_finite, stopping_threshold=callback.stopping_threshold, divergence_threshold=callback.divergence_threshold,
     )  # fmt: skip
-    return {"early_stopping": (monitor,)}
+    notes = ["it looks at the metric after each validation"]
+    if known not in (None, callback.mode):
+        notes.append(f"a {'lower' if callback.mode == 'min' else 'higher'} {callback.monitor} counts as better, as in Lightning: is mode={known!r} meant?")
+    return {"early_stopping": (monitor,)}, notes
 
 
-def _checkpoints(callback: Any, what: str) -> dict[str, Any]:
+def _checkpoints(callback: Any, what: str) -> _Translated:
     updates, time, epochs = callback._every_n_train_steps, callback._train_time_interval, callback._every_n_epochs
     if epochs > 1:
         _refuse(what, f"every_n_epochs={epochs}", "give every_n_train_steps, or the setting checkpoint_every=500 (updates)")
     found: dict[str, Any] = {}
     if callback.monitor is not None:
-        found = {"monitor": callback.monitor, "monitor_mode": callback.mode, "save_top_k": callback.save_top_k}
-    elif callback.save_top_k == -1:
-        found = {"save_top_k": -1}
+        own = {} if known_mode(callback.monitor) == callback.mode else {"monitor_mode": callback.mode}
+        found = {"monitor": callback.monitor, **own, "save_top_k": callback.save_top_k}
+    elif callback.save_top_k < 1:
+        found = {"save_top_k": callback.save_top_k}
     if updates:
         found["checkpoint_every"] = updates
     elif time is not None:
         found["checkpoint_every"] = {"seconds": time.total_seconds()}
-    return found
+    notes = ["run.checkpoints lists the files", "dirpath and filename are not used"]
+    notes += ["they hold optimizers too"] if callback.save_weights_only else []
+    notes += ["the last one is always kept"] if callback.save_top_k == 0 else []
+    return found, notes
 
 
-def _average(callback: Any, what: str) -> dict[str, Any]:
+def _accumulation(callback: Any, what: str) -> _Translated:
+    return {"accumulate_grad_batches": {0: 1, **callback.scheduling}}, []
+
+
+def _average(callback: Any, what: str) -> _Translated:
     if callback.update_starting_at_epoch is not None:
         _refuse(
             what, f"update_starting_at_epoch={callback.update_starting_at_epoch}",
@@ -113,45 +143,47 @@ def _average(callback: Any, what: str) -> dict[str, Any]:
         _refuse(what, ", ".join(f"{name}=…" for name in callback._kwargs if name != "avg_fn"), "give avg_fn= to the bench")
     decay = inspect.getclosurevars(inspect.unwrap(callback._kwargs["avg_fn"])).nonlocals["decay"]
     found = {"weight_averaging": "ema", "ema_decay": decay}
+    notes = ["its metrics have names of their own, val_loss_averaged"]
+    if callback._use_buffers:
+        notes.append("buffers, such as batch-norm statistics, are not averaged")
     if callback.update_every_n_steps != 1:
         found["averaging_every_n_steps"] = callback.update_every_n_steps
+        notes.append("of every n-th update it takes n, 2n, …, Lightning 1, n + 1, …")
     if callback.update_starting_at_step:
         found["averaging_start"] = callback.update_starting_at_step
-    return found
+    return found, notes
 
 
-def _swa(callback: Any, what: str) -> dict[str, Any]:
-    rates = callback._swa_lrs
+def _swa(callback: Any, what: str) -> _Translated:
+    rates, start = callback._swa_lrs, callback._swa_epoch_start
     if isinstance(rates, list) and len({*rates}) > 1:
         _refuse(what, f"swa_lrs={rates}", "swa_lrs is one rate for all groups of parameters")
     if callback._avg_fn is not callback.avg_fn:
         _refuse(what, "avg_fn=…", "give avg_fn= to the bench")
-    start = callback._swa_epoch_start
+    if not isinstance(start, int):
+        _refuse(
+            what, f"swa_epoch_start={start}",
+            "Lightning begins one epoch before that share of max_epochs. Give the epoch as an int, from 1; or the settings weight_averaging='swa', "
+            f"swa_lrs={rates[0] if isinstance(rates, list) else rates}, swa_epoch_start={start}",
+        )  # fmt: skip
     return {
         "weight_averaging": "swa", "swa_lrs": rates[0] if isinstance(rates, list) else rates,
-        "swa_epoch_start": max(start - 1, 0) if isinstance(start, int) else start,  # Lightning counts from 1
+        "swa_epoch_start": max(start - 1, 0),  # Lightning counts from 1
         "annealing_epochs": callback._annealing_epochs, "annealing_strategy": callback._annealing_strategy,
-    }  # fmt: skip
+    }, ["it averages at the ends of epochs, Lightning at their starts"]  # fmt: skip
 
 
-def _timer(callback: Any, what: str) -> dict[str, Any]:
+def _timer(callback: Any, what: str) -> _Translated:
     if callback._interval != "step":
         _refuse(what, f"interval={str(callback._interval)!r}", "max_time ends a fit after an update; leave interval out")
-    return {} if callback._duration is None else {"max_time": {"seconds": callback._duration}}
+    return {} if callback._duration is None else {"max_time": {"seconds": callback._duration}}, []
 
 
-_TRANSLATIONS: Mapping[str, Callable[[Any, str], dict[str, Any]]] = {
+_TRANSLATIONS: Mapping[str, Callable[[Any, str], _Translated]] = {
     "EarlyStopping": _early_stopping,
     "ModelCheckpoint": _checkpoints,
-    "GradientAccumulationScheduler": lambda callback, what: {"accumulate_grad_batches": {0: 1, **callback.scheduling}},
+    "GradientAccumulationScheduler": _accumulation,
     "EMAWeightAveraging": _average,
     "StochasticWeightAveraging": _swa,
     "Timer": _timer,
 }
-_DIFFERS = {
-    "EarlyStopping": "it looks at the metric after each validation",
-    "ModelCheckpoint": "run.checkpoints lists the files; dirpath and filename are not used",
-    "EMAWeightAveraging": "of every n-th update it takes n, 2n, …, Lightning 1, n + 1, …",
-    "StochasticWeightAveraging": "it averages at the ends of epochs, Lightning at their starts",
-}
-"""What the message says besides."""
