@@ -151,3 +151,12 @@ def test_health_of_a_joined_record_is_that_of_the_record() -> None:
     of = [replace(start, memory=100), *rest]
     assert examine(joined(of)) == examine(of) != ()
     assert examine(joined(of, across_epochs=True)) == examine(of)
+
+
+def test_of_several_validation_sets_the_one_that_is_watched() -> None:
+    """Its losses are drawn beside those of training; a metric of another kind would have another scale."""
+    values = {"val_loss/clean": 1.0, "val_loss/shifted": 2.0, "val_accuracy/clean": 0.5}
+    for monitor, wanted in (("val_loss/shifted", "val_loss/shifted"), ("val_accuracy/clean", "val_loss/clean"), (None, "val_loss/clean")):
+        start = RunStarted("0001-fit", "fit", Settings.make(monitor=monitor).model_dump(), "cpu", ("a",), 10, 1)
+        brief = RunBrief.of(Run.from_events([start, Validated(10, 0, values), RunEnded("finished", 10, 1.0)]))
+        assert (brief.monitor, brief.value) == (wanted, values[wanted])

@@ -224,7 +224,9 @@ class Fold:
 
     def _validated(self, event: Validated) -> None:
         raw = [name for name in event.metrics if not name.endswith("_averaged")]
-        self._monitor = self._monitor or ("val_loss" if "val_loss" in raw else next(iter(raw), ""))
+        watched = None if self._start is None else self._start.settings.get("monitor")
+        losses = ["val_loss", *([watched] if str(watched).startswith("val_loss") else []), *raw]  # of several sets the one that is watched
+        self._monitor = self._monitor or next((name for name in losses if name in raw), "")
         value = event.metrics.get(self._monitor, math.nan)
         if math.isfinite(value):
             done = np.array([event.step], np.float64)

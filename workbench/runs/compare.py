@@ -78,13 +78,13 @@ class Comparison:
 
     def to_pandas(self) -> DataFrame:
         """What the table shows as a pandas data frame: a row a run, by its id, metrics as numbers; NaN: this one has none."""
-        columns: dict[str, Iterable[Any]] = {"run": [run.id for run in self.runs], "status": [run.status for run in self.runs]}
         default = {name: field.default for name, field in Settings.model_fields.items()}
+        columns: dict[str, Iterable[Any]] = {"run": [run.id for run in self.runs], "status": [run.status for run in self.runs]}
         columns |= {name: [run.settings.get(name, default[name]) for run in self.runs] for name in self.settings}
+        columns |= {"updates": [run.step for run in self.runs], "seconds": [run.seconds for run in self.runs]}
         for name, values in self._endings():
-            columns[name] = [math.nan if value is None else value for value in values]
-        columns["updates"] = [run.step for run in self.runs]
-        columns["seconds"] = [run.seconds for run in self.runs]
+            own = f"{name} (metric)" if name in columns else name
+            columns[own] = [math.nan if value is None else value for value in values]
         return data_frame(columns).set_index("run")
 
     def __repr__(self) -> str:
