@@ -167,7 +167,7 @@ class Stopper:
     def ends(self, value):
         s = self.setting
         self.checks += 1
-        sign = 1 if s.mode == "min" else -1  # from here on lower is better
+        sign = 1 if s.direction == "min" else -1  # from here on lower is better
         value = sign * value
         if s.check_finite and not math.isfinite(value):
             return True
