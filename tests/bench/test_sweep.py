@@ -47,8 +47,7 @@ def test_weak_trials_end_early(tmp_path: Path) -> None:
         def prune(self, study: Any, trial: Any) -> bool:
             return trial.number > 0 and trial.last_step == 2
 
-    with bench(tmp_path, max_epochs=400) as made:
-        made.set(max_epochs=5)
+    with bench(tmp_path, max_epochs=5) as made:
         study = wb.sweep(made, {"lr": [0.1]}, n_trials=1, pruner=Second())
         pruned = wb.sweep(made, {"lr": [0.1]}, n_trials=1, study=study, max_epochs=100_000)
         assert pruned is study
@@ -76,6 +75,22 @@ def test_a_loss_that_is_not_finite_fails_its_trial_alone(tmp_path: Path) -> None
         study = wb.sweep(made, {"lr": [1000.0, 0.01]}, n_trials=2, sampler=optuna.samplers.GridSampler({"lr": [1000.0, 0.01]}, seed=0))
         assert sorted(trial.state.name for trial in study.trials) == ["COMPLETE", "FAIL"]
         assert study.best_params == {"lr": 0.01}
+        assert [trial.user_attrs["run"] for trial in study.trials] == [run.id for run in made.runs]
+        assert [run.tags for run in made.runs] == [("sweep-1",)] * 2
+
+
+def test_a_study_of_the_users_own(tmp_path: Path) -> None:
+    metrics = {"accuracy": lambda output, y: output.argmax(1) == y, "thing": lambda output, y: output.argmax(1) == y}
+    with bench(tmp_path, metrics=metrics) as made:
+        study = optuna.create_study()
+        assert wb.sweep(made, {"lr": [0.1]}, n_trials=1, study=study) is study
+        assert made.runs[-1].tags == ("sweep-1",), "Optuna's own name is too long for a tag"
+        wb.sweep(made, {"lr": [0.1]}, n_trials=1, study=optuna.create_study(study_name="mine"))
+        assert made.runs[-1].tags == ("mine",)
+        with pytest.raises(wb.SettingsError, match=r"study= would minimize val_accuracy: make it with optuna\.create_study\(direction='maximize'\)"):
+            wb.sweep(made, {"lr": [0.1]}, study=study, monitor="val_accuracy")
+        made.set(monitor="val_thing", monitor_mode="max")
+        assert wb.sweep(made, {"lr": [0.1]}, n_trials=1).direction.name == "MAXIMIZE"
 
 
 @pytest.mark.parametrize(
@@ -87,6 +102,9 @@ def test_a_loss_that_is_not_finite_fails_its_trial_alone(tmp_path: Path) -> None
         ({"lr": (1.0, 0.1)}, {}, "the lower one first"),
         ({"lr": 0.1}, {}, r"lr=0.1: give a tuple \(low, high\) for a range, a list"),
         ({"batch_size": (0, 8)}, {}, "batch_size=0: should be at least 1"),
+        ({"batch_size": (10.0, 60.0)}, {}, "batch_size=.*whole number"),
+        ({"batch_size": optuna.distributions.FloatDistribution(10, 60)}, {}, "batch_size=.*whole number"),
+        (["lr"], {}, "give settings by name"),
         ({"precision": ["32", "33"]}, {}, "precision='33'"),
         ({"lr": [0.1]}, {"lr": 0.2}, "lr is in the space and given for all trials too"),
         ({"lr": optuna.distributions.FloatDistribution(-1.0, 1.0)}, {}, "lr=-1.0"),

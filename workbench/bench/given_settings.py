@@ -54,7 +54,7 @@ def first_settings(task: Task, given: dict[str, Any]) -> Settings:
     """The settings of a new bench: what was given, else what the user's objects imply, else the defaults."""
     compiled = {} if task.compiler is None else {"compile": True}
     implied = dict(task.implied)
-    if "monitor" in given:
+    if given.get("monitor", implied.get("monitor")) != implied.get("monitor"):
         implied.pop("monitor_mode", None)  # which was that of another monitor
     settings = Settings.make(**{**compiled, **implied, **given})
     task.refuse_unused(given)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from workbench.bench.given_settings import refuse_unreported_monitor, settings_named
 from workbench.events import RunStarted, Validated
 from workbench.launch.job import Job
-from workbench.metric_mode import known_mode
+from workbench.metric_mode import Mode, known_mode
+from workbench.runs.folder.annotations import TAG
 from workbench.runs.run import Run
 from workbench.settings import Settings, SettingsError
 from workbench.units import RATES
@@ -45,8 +46,8 @@ def sweep(
 ) -> Study:
     """Let Optuna choose settings for `n_trials` fits of a bench, one after another; returns Optuna's study.
 
-    Each validation is reported to the trial by its number, and a fit is stopped when the pruner says so. Each run has the study's name as a tag,
-    by which the panel's table of runs can be filtered, and each trial its run's id: `study.best_trial.user_attrs["run"]`. A loss that
+    Each validation is reported to the trial by its number, and a fit is stopped when the pruner says so. Each run has the sweep's name as a tag,
+    "sweep-1", by which the panel's table of runs can be filtered, and each trial its run's id: `study.best_trial.user_attrs["run"]`. A loss that
     is not finite fails its trial alone. Stop in the panel ends one trial; an interrupt of the cell ends the sweep. Nothing is applied:
     `bench.set(**study.best_params)`.
 
@@ -66,6 +67,8 @@ def sweep(
         import optuna
     except ImportError:
         raise ImportError("wb.sweep() needs Optuna, which is not installed: pip install optuna") from None
+    if not isinstance(space, Mapping):
+        raise SettingsError(f'sweep: space={shown(space)}: give settings by name, {{"lr": (1e-4, 1e-1)}}.')
     given = settings_named(settings, bench.fit)
     distributions = {name: _distribution(bench.settings, name, value) for name, value in settings_named(space, bench.fit, "sweep").items()}
     if not distributions:
@@ -73,21 +76,23 @@ def sweep(
     if twice := distributions.keys() & given.keys():
         raise SettingsError(f"{min(twice)} is in the space and given for all trials too: leave one out.")
     fixed = bench.settings.replace(**given)
+    mode = fixed.monitor_mode if monitor in (None, fixed.monitor) else None
     monitor = monitor or fixed.monitor or "val_loss"
+    mode = mode or known_mode(monitor)
     refuse_unreported_monitor(bench._task, fixed.replace(monitor=monitor, monitor_mode="min"))
+    name = _new_name(bench.runs)
     if study is None:
-        way = direction or _direction(monitor)
-        study = optuna.create_study(direction=way, sampler=sampler, pruner=pruner, study_name=_new_name(bench.runs))
+        way = direction or _direction(monitor, mode)
+        study = optuna.create_study(direction=way, sampler=sampler, pruner=pruner, study_name=name)
     else:
         _refuse_beside(study, direction=direction, sampler=sampler, pruner=pruner)
-    name = study.study_name
+        _refuse_other_direction(study, monitor, mode)
+        name = study.study_name if len(study.study_name) <= TAG else name
 
     def objective(trial: Trial) -> float:
         chosen = {key: _suggested(trial, key, one) for key, one in distributions.items()}
-        pruned, run = _fit(bench, trial, monitor, {**given, **chosen})
-        trial.set_user_attr("run", run.id)
-        bench.annotate(run, tags=[*run.tags, name])
-        if pruned or run.status == "stopped":
+        run = _fit(bench, trial, monitor, {**given, **chosen}, name)
+        if run.status == "stopped":
             raise optuna.TrialPruned(f"run {run.id} was stopped after {run.step} updates")
         if monitor not in run.metrics:
             raise SettingsError(f"monitor={monitor!r}: run {run.id} has no such metric. It has {first_names([*run.metrics], 8)}.")
@@ -97,8 +102,8 @@ def sweep(
     return study
 
 
-def _fit(bench: Workbench, trial: Trial, monitor: str, settings: Mapping[str, Any]) -> tuple[bool, Run]:
-    """One fit, whose validations are reported to the trial; whether the pruner stopped it, and its run."""
+def _fit(bench: Workbench, trial: Trial, monitor: str, settings: Mapping[str, Any], tag: str) -> Run:
+    """One fit, whose validations are reported to the trial, and which stops when the pruner says so; its run gets the tag."""
     begun = threading.Event()
     jobs: list[Job[Run]] = []
     running, count, pruned = "", 0, False
@@ -120,14 +125,16 @@ def _fit(bench: Workbench, trial: Trial, monitor: str, settings: Mapping[str, An
     try:
         jobs.append(bench.fit(**settings))
         begun.set()
-        return pruned, jobs[0].result()
-    finally:
+        trial.set_user_attr("run", jobs[0].id)
+        return jobs[0].result()
+    finally:  # of a trial that failed, or was interrupted, too
         begun.set()
         end()
+        if jobs and (folder := jobs[0].folder) is not None and folder.path.is_dir():
+            bench.annotate(jobs[0].id, tags=[tag])
 
 
-def _direction(monitor: str) -> Direction:
-    mode = known_mode(monitor)
+def _direction(monitor: str, mode: Mode | None) -> Direction:
     if mode is None:
         raise SettingsError(f"monitor={monitor!r}: its name does not say whether lower or higher is better; give direction='minimize' or 'maximize'.")
     return "minimize" if mode == "min" else "maximize"
@@ -142,6 +149,12 @@ def _refuse_beside(study: Study, **given: Any) -> None:
         raise SettingsError(f"study= has {len(study.directions)} objectives; a sweep has one metric, monitor=…")
 
 
+def _refuse_other_direction(study: Study, monitor: str, mode: Mode | None) -> None:
+    way = study.direction.name.lower()
+    if mode is not None and way != _direction(monitor, mode):
+        raise SettingsError(f"study= would {way} {monitor}: make it with optuna.create_study(direction={_direction(monitor, mode)!r}).")
+
+
 def _new_name(runs: Sequence[Run]) -> str:
     """"sweep-1" or the first number that no run has as a tag."""
     there = {tag for run in runs for tag in run.tags}
@@ -153,8 +166,10 @@ def _distribution(base: Settings, name: str, value: Any) -> BaseDistribution:
     from optuna import distributions
 
     if isinstance(value, distributions.BaseDistribution):
-        ends = value.choices if isinstance(value, distributions.CategoricalDistribution) else (value.low, value.high)  # type: ignore[attr-defined]
-        _check(base, name, ends)
+        if isinstance(value, distributions.CategoricalDistribution):
+            _check(base, name, value.choices)
+        else:
+            _check_range(base, name, value.low, value.high, whole=isinstance(value, distributions.IntDistribution) or bool(value.step))  # type: ignore[attr-defined]
         return value
     if isinstance(value, list) and value:
         _check(base, name, value)
@@ -165,12 +180,13 @@ def _distribution(base: Settings, name: str, value: Any) -> BaseDistribution:
             f"sweep: {name}={shown(value)}: give a tuple (low, high) for a range, a list of values to choose from, or one of Optuna's distributions."
         )
     low, high = value
-    _check(base, name, value)
+    whole = all(isinstance(end, int) for end in value)
+    _check_range(base, name, low, high, whole=whole)
     if not low < high:
         raise SettingsError(f"sweep: {name}={value!r}: give (low, high), the lower one first.")
     if name in RATES and low <= 0:
         raise SettingsError(f"sweep: {name}={value!r}: the range of a rate is logarithmic and begins above 0; give a list, {name}=[0, 1e-3, 1e-2], to try 0.")
-    if isinstance(low, int) and isinstance(high, int) and name not in RATES:
+    if whole and name not in RATES:
         return distributions.IntDistribution(low, high)
     return distributions.FloatDistribution(low, high, log=name in RATES)
 
@@ -178,6 +194,11 @@ def _distribution(base: Settings, name: str, value: Any) -> BaseDistribution:
 def _check(base: Settings, name: str, values: Iterable[Any]) -> None:
     for value in values:
         base.replace(**{name: value})
+
+
+def _check_range(base: Settings, name: str, low: float, high: float, *, whole: bool) -> None:
+    between = () if whole else (low + 0.3819660113 * (high - low),)  # no setting of whole numbers takes it
+    _check(base, name, (low, high, *between))
 
 
 def _suggested(trial: Trial, name: str, distribution: Any) -> Any:

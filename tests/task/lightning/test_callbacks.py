@@ -144,6 +144,21 @@ def brings(root: Any, **more: Any) -> wb.Workbench:
     return wb.Workbench(Brings(), root=root, accelerator="cpu", max_epochs=3, **more)
 
 
+def test_a_mode_is_that_of_its_monitor(tmp_path: Any) -> None:
+    class Thing(Brings):
+        def configure_callbacks(self) -> Any:
+            return callbacks.ModelCheckpoint(monitor="val_thing", mode="max")
+
+    with pytest.warns(UserWarning, match="monitor_mode='max'") as told:
+        bench = wb.Workbench(Thing(), root=tmp_path, accelerator="cpu", max_epochs=1, monitor="val_thing")
+    with bench:
+        assert bench.settings.monitor_mode == "max", "the same monitor was given"
+        assert "Given instead" not in str(told[0].message)
+        with pytest.warns(UserWarning, match=r"became monitor='val_loss', save_top_k=1 \("):
+            bench.set(callbacks=[callbacks.ModelCheckpoint(monitor="val_loss")])
+        assert (bench.settings.monitor, bench.settings.monitor_mode) == ("val_loss", None)
+
+
 def test_the_modules_own_and_what_is_given(tmp_path: Any) -> None:
     with pytest.warns(UserWarning, match=r"ModelCheckpoint became monitor='val_thing', monitor_mode='min'"), brings(tmp_path) as bench:
         assert [one.patience for one in bench.settings.early_stopping] == [5]

@@ -32,7 +32,7 @@ def translated(callbacks: Any, where: str) -> tuple[dict[str, Any], str]:
         if exact and name in _TRANSLATIONS:
             found, notes = _TRANSLATIONS[name](one, f"{where}: {name}")
             _add(settings, found, f"{where}: {name}")
-            text = ", ".join(f"{key}={_typed(value)}" for key, value in found.items()) or "what a fit does anyway"
+            text = ", ".join(f"{key}={_typed(value)}" for key, value in found.items() if value is not None) or "what a fit does anyway"
             told.append(f"{name} became {text}" + (f" ({', '.join(notes)})" if notes else ""))
         elif exact and (remedy := _remedy(one)).startswith(_NOTHING):
             told.append(f"{name} is not needed, since {remedy.removeprefix(_NOTHING)}")
@@ -115,8 +115,8 @@ def _checkpoints(callback: Any, what: str) -> _Translated:
         _refuse(what, f"every_n_epochs={epochs}", "give every_n_train_steps, or the setting checkpoint_every=500 (updates)")
     found: dict[str, Any] = {}
     if callback.monitor is not None:
-        own = {} if known_mode(callback.monitor) == callback.mode else {"monitor_mode": callback.mode}
-        found = {"monitor": callback.monitor, **own, "save_top_k": callback.save_top_k}
+        mode = None if known_mode(callback.monitor) == callback.mode else callback.mode  # None replaces that of another monitor
+        found = {"monitor": callback.monitor, "monitor_mode": mode, "save_top_k": callback.save_top_k}
     elif callback.save_top_k < 1:
         found = {"save_top_k": callback.save_top_k}
     if updates:
