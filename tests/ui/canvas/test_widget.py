@@ -350,7 +350,7 @@ def test_a_resumed_run_is_drawn_whole_and_its_line_is_about_what_is_done_now() -
     state = screen.mirrors[0].state
     assert state["progress"]["words"] == ["304/1000", "00:40", "epoch 1/5", "saved at 304"]  # no speed yet
     assert state["said"] == "Training continues at update 304."
-    assert state["changes"] == [[304, "resumed, lr→3e-4, max_epochs→9, early_stopping→{'monitor': 'val_acc', 'mode': 'max'}"]]
+    assert state["changes"] == [[304, "resumed, lr→3e-4, max_epochs→9, early_stopping→val_acc"]]
     assert len(screen.mirrors[0].rows("fit")) == 304
     for step in (304, 380):
         event = flush(step, 76)
