@@ -96,10 +96,10 @@ NEEDS = {
     ),
     r"Lit.forward uses self.example_input_array": ("return self.net(x)", "return self.net(x if self.example_input_array is None else x)"),
     r"the code uses L.seed_everything": ("class Lit", "torch.manual_seed(L.seed_everything(0))\n\n\nclass Lit"),
-    r"Lit.__init__ uses self.device, which the script sets after the model is made: use it in a method that the training calls": (
+    r"Lit.__init__ uses self.device, which the script sets after the model is made: leave it out (a model is made on the CPU)": (
         "self.seen = 0", "self.seen = torch.zeros(1, device=self.device)",
     ),
-    r"Lit.start, which __init__ calls uses self.current_epoch": (
+    r"Lit.start, which __init__ calls, uses self.current_epoch, which the script sets after the model is made: use it in a method": (
         "self.seen = 0\n", "self.seen = self.start()\n\n    def start(self):\n        return self.current_epoch\n",
     ),
     r"Lit.on_train_epoch_start uses self.freeze": (

@@ -147,10 +147,11 @@ def _check_family(family: list[ast.ClassDef], given: frozenset[str], inherited: 
         if (of_self and part.attr not in given) or (_of_parent(part) and part.attr in inherited):
             raise _needed(f"{class_.name}.{method.name} uses {ast.unparse(part)}", part.attr)
         if of_self and method.name in first:
-            of_init = "" if method.name == "__init__" else ", which __init__ calls"
+            of_init = "" if method.name == "__init__" else ", which __init__ calls,"
+            remedy = "leave it out (a model is made on the CPU)" if part.attr == "device" else "use it in a method that the training calls (on_fit_start)"
             raise ExportError(
                 f"base='nn.Module': {class_.name}.{method.name}{of_init} uses {ast.unparse(part)}, which the script sets after the model is made: "
-                "use it in a method that the training calls (on_fit_start), and fit again; or export without base."
+                f"{remedy}, and fit again; or export without base."
             )
 
 
