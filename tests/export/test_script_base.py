@@ -29,6 +29,9 @@ class Lit(L.LightningModule):
 
     def training_step(self, batch, batch_idx):
         loss = F.cross_entropy(self(batch[0]), batch[1]) * (1 + self.current_epoch + self.trainer.global_step)
+        loss = loss * 2 if self.automatic_optimization else loss
+        N, L = batch[0].shape
+        loss = loss * L / N + sum(L for L in range(3))
         self.log("train_loss", loss, prog_bar=True)
         return loss
 
@@ -59,7 +62,8 @@ class Lit(Parent):
 
     def training_step(self, batch, batch_idx):
         loss = F.cross_entropy(self.net(batch[0]), batch[1])
-        self.optimizer_of().zero_grad()
+        if not self.automatic_optimization:
+            self.optimizer_of().zero_grad()
         self.manual_backward(loss)
         self.optimizer_of().step()
 
@@ -92,6 +96,18 @@ NEEDS = {
     ),
     r"Lit.forward uses self.example_input_array": ("return self.net(x)", "return self.net(x if self.example_input_array is None else x)"),
     r"the code uses L.seed_everything": ("class Lit", "torch.manual_seed(L.seed_everything(0))\n\n\nclass Lit"),
+    r"Lit.__init__ uses self.device, which the script sets after the model is made: leave it out (a model is made on the CPU)": (
+        "self.seen = 0", "self.seen = torch.zeros(1, device=self.device)",
+    ),
+    r"Lit.start, which __init__ calls, uses self.current_epoch, which the script sets after the model is made: use it in a method": (
+        "self.seen = 0\n", "self.seen = self.start()\n\n    def start(self):\n        return self.current_epoch\n",
+    ),
+    r"Lit.on_train_epoch_start uses self.freeze": (
+        "class Lit(L.LightningModule):\n",
+        "class Part(nn.Module):\n    def freeze(self):\n        pass\n\n\nclass Lit(L.LightningModule):\n    part = Part()\n\n"
+        "    def on_train_epoch_start(self):\n        if self.seen:\n            self.freeze()\n\n",
+    ),
+    r"the code uses L.LightningModule": ("        self.print(", "        [L for L in range(3)], isinstance(self, L.LightningModule)\n        self.print("),
     r"Mixed.rate uses self.fabric": (
         "class Lit(L.LightningModule):", "class Mixed:\n    def rate(self):\n        return self.fabric\n\n\nclass Lit(Mixed, L.LightningModule):",
     ),

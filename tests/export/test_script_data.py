@@ -196,6 +196,17 @@ def test_data_that_have_changed_since_the_run(tmp_path: Path) -> None:
         bench.script(data="beside")
 
 
+def test_a_generator_that_has_moved_since_the_run_under_a_collate_fn(tmp_path: Path) -> None:
+    bench, _ = fitted(
+        tmp_path, "model, train=loader, collate_fn=lambda s: default_collate(s), loss=F.cross_entropy, max_epochs=1",
+        "loader = DataLoader(TensorDataset(x, y), 10, shuffle=True, generator=torch.Generator().manual_seed(3))\nmodel.loaders = [loader]\n",
+    )  # fmt: skip
+    bench.script(data="beside")
+    list(bench.model.loaders[0])  # type: ignore[union-attr, index]
+    with pytest.raises(ExportError, match="used their loader's generator"):
+        bench.script(data="beside")
+
+
 def test_arguments_and_files_that_do_not_fit(tmp_path: Path) -> None:
     bench, _ = fitted(tmp_path)
     with pytest.raises(ExportError, match="data='inside' is unknown: give 'beside'"):

@@ -83,8 +83,7 @@ def script_spec_of(
     saved = None
     if data_file is not None:
         saved = SavedData.of(data_file, task, own_collate=sliced.arguments.get("collate_fn", "None") != "None")
-        if ranks == 1:
-            check_unchanged(saved, settings, _checksums(run))
+        check_unchanged(saved, settings, _checksums(run), ranks)
     lightning = lightning_needs_of(task, sources, sliced.code, plain)  # here, and not in the session, in which the objects get further attributes
     with _looked_at(task, run.settings) as session:
         spec = ScriptSpec(

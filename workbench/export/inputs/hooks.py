@@ -40,7 +40,7 @@ def with_plain_base(sliced: Sliced, task: Task) -> Sliced:
     if not isinstance(task, LightningTask) or not found:
         raise ExportError(f"base='nn.Module' has no effect: {type(task.model).__name__} is no LightningModule. Leave it out.")
     given = {"log", "log_dict", "optimizers", "lr_schedulers", "clip_gradients", "trainer", "automatic_optimization", *_PROPERTIES}
-    return rebased(sliced, found[0], frozenset(given | (set(_OF_MANUAL) if task.manual else set())))
+    return rebased(sliced, found[0], frozenset(given | (set(_OF_MANUAL) if task.manual else set())), type(task.module).__name__)
 
 
 def sources_of(task: Task, sliced: Sliced) -> dict[str, Any]:
@@ -109,6 +109,7 @@ def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: 
     hooks = {name: Hook("network", _arguments(hook), reads(hook.function, 0)) for name, hook in found.items()}
     named = frozenset(name for code in methods(module) for name in attributes(code))
     like = tuple(n for n in _PROPERTIES if n in named and not _has(module, n, plain)) if plain or not hasattr(type(module), "current_epoch") else ()
+    automatic = {"automatic_optimization": str(bool(module.automatic_optimization))} if plain and _reads_automatic(module, named) else {}
     wanted = [name for name in _METHODS if name in named and own_method(module, name) is None]
     if "configure_gradient_clipping" in hooks:
         wanted.append("clip_gradients")
@@ -123,11 +124,16 @@ def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: 
         own,
         hooks={**own.hooks, **hooks},
         ends_epochs=ends,
-        like={name: _PROPERTIES[name] for name in like},
+        like={name: _PROPERTIES[name] for name in like} | automatic,
         methods=frozenset(wanted),
         logs_widely=_logs_widely(module, hooks),
         weighs=any("weight" in words(code) for code in methods(module)),
     )
+
+
+def _reads_automatic(module: Any, named: frozenset[str]) -> bool:
+    """Whether its code reads `automatic_optimization`, and no class of the user's defines it."""
+    return "automatic_optimization" in named and not _has(module, "automatic_optimization", True)
 
 
 def _has(module: Any, name: str, plain: bool) -> bool:

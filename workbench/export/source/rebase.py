@@ -19,10 +19,11 @@ _ELSEWHERE = {"hparams", "save_hyperparameters", "load_from_checkpoint", "freeze
 """What code outside of a class may use of a LightningModule, and of little else."""
 
 
-def rebased(sliced: Sliced, lightning: type, given: frozenset[str]) -> Sliced:
+def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str) -> Sliced:
     """The same code with nn.Module in place of LightningModule; ExportError names what of Lightning it needs still.
 
-    lightning: the class LightningModule. given: its attributes that the script gives to the model.
+    lightning: the class LightningModule. given: its attributes that the script gives to the model, once it is made. model: the
+    name of the model's class.
     """
     imports = list(_imports(sliced.imports))
     known = {item.binds: item.identity for item in imports}
@@ -34,17 +35,21 @@ def rebased(sliced: Sliced, lightning: type, given: frozenset[str]) -> Sliced:
         imports.append(Import("torch", "nn"))
     defined = {name for block in sliced.blocks for name in _defined(ast.parse(block.text))}
     inherited = set(dir(lightning())) - set(dir(nn.Module()))
-    own = inherited - given - defined
     blocks = [_rebased(block, base, known) for block in sliced.blocks]
     changed = [node for new, old in zip(blocks, sliced.blocks, strict=True) if new is not old for node in _classes(new)]
-    for class_ in _related(changed, [node for block in blocks for node in _classes(block)]):
-        _check(class_, own, inherited)
+    classes = {node.name: node for block in blocks for node in _classes(block)}
+    parents = {parent for node in classes.values() for parent in _parents(node)}
+    for name in classes:
+        family = _ancestors(name, classes)
+        # A class that others inherit from may use what they define.
+        if (name == model or name not in parents) and any(node.name in family for node in changed):
+            _check_family([classes[one] for one in family], given, inherited)
     if not changed:
         raise ExportError("base='nn.Module': no class of the script inherits from LightningModule itself, so none can inherit from nn.Module instead.")
     arguments = [ast.parse(text.strip(), mode="eval") for name, text in sliced.arguments.items() if name in CODE_ARGUMENTS]
     trees: list[ast.AST] = [*(ast.parse(block.text) for block in blocks), *arguments]
     for tree in trees:
-        _check_uses(tree, own, known)
+        _check_uses(tree, inherited - given - defined, known)
     kept = [item for item in imports if item.module.partition(".")[0] not in _PACKAGES]
     futures = re.findall(r"^from __future__ import (.*)$", sliced.imports, re.MULTILINE)
     dropped = {item.binds for item in imports} - {item.binds for item in kept}
@@ -74,26 +79,39 @@ def _classes(block: Block) -> list[ast.ClassDef]:
     return [node for node in ast.parse(block.text).body if isinstance(node, ast.ClassDef)]
 
 
-def _related(changed: list[ast.ClassDef], classes: list[ast.ClassDef]) -> list[ast.ClassDef]:
-    """Those of the classes that are, inherit from, or are inherited by one whose base changes."""
-    names = {node.name for node in changed}
-    while True:
-        bases = {node.name: {ast.unparse(base) for base in node.bases} for node in classes}
-        more = {name for name, own in bases.items() if own & names} | {base for name in names for base in bases.get(name, ())}
-        if more <= names:
-            return [node for node in classes if node.name in names]
-        names |= more
+def _parents(class_: ast.ClassDef) -> list[str]:
+    """The names of the classes that it inherits from."""
+    return [ast.unparse(base).partition("[")[0] for base in class_.bases]
+
+
+def _ancestors(name: str, classes: Mapping[str, ast.ClassDef]) -> list[str]:
+    """A class and those of the script that it inherits from."""
+    found = [name]
+    for one in found:
+        found += [parent for parent in dict.fromkeys(_parents(classes[one])) if parent in classes and parent not in found]
+    return found
 
 
 def _defined(tree: ast.Module) -> Iterator[str]:
     """The names that classes define, in their bodies or as attributes of their instances."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            for part in ast.walk(node):
-                if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                    yield part.name
-                elif isinstance(part, (ast.Attribute, ast.Name)) and isinstance(part.ctx, ast.Store):
-                    yield part.attr if isinstance(part, ast.Attribute) else part.id
+            yield from _defined_in(node)
+
+
+def _defined_in(class_: ast.ClassDef) -> Iterator[str]:
+    """The names that a class defines, in its body or as attributes of its instances."""
+    for node in class_.body:
+        if not isinstance(node, _FUNCTIONS):
+            yield from _stored(node)
+            continue
+        yield node.name
+        yield from (part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) and _is_self(part, node))
+
+
+def _is_self(part: ast.Attribute, method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether it is an attribute of the method's own object."""
+    return isinstance(part.value, ast.Name) and bool(method.args.args) and part.value.id == method.args.args[0].arg
 
 
 def _rebased(block: Block, base: str, known: Mapping[str, str]) -> Block:
@@ -118,29 +136,86 @@ def _path(node: ast.expr, known: Mapping[str, str]) -> str:
     return f"{known[root]}{dot}{rest}" if root in known else ""
 
 
-def _check(class_: ast.ClassDef, own: set[str], inherited: set[str]) -> None:
-    """Raise ExportError for what a class uses of LightningModule and the script does not give it."""
-    for method in (node for node in class_.body if isinstance(node, ast.FunctionDef) and node.args.args):
-        first = method.args.args[0].arg
-        for part in ast.walk(method):
-            if not isinstance(part, ast.Attribute):
-                continue
-            of_parent = isinstance(part.value, ast.Call) and ast.unparse(part.value.func) == "super"
-            of_self = isinstance(part.value, ast.Name) and part.value.id == first
-            if (of_self and part.attr in own) or (of_parent and part.attr in inherited):
-                raise _needed(f"{class_.name}.{method.name} uses {ast.unparse(part)}", part.attr)
+def _check_family(family: list[ast.ClassDef], given: frozenset[str], inherited: set[str]) -> None:
+    """Raise ExportError for what a class and its parents use of LightningModule, and the script does not give it, or only later."""
+    defined = {name for class_ in family for name in _defined_in(class_)}
+    methods = [(class_, node) for class_ in family for node in class_.body if isinstance(node, _FUNCTIONS) and node.args.args]
+    uses = [(class_, method, part) for class_, method in methods for part in ast.walk(method) if isinstance(part, ast.Attribute)]
+    first = _called_by_init([method for _, method in methods])
+    for class_, method, part in uses:
+        of_self = _is_self(part, method) and part.attr in inherited - defined
+        if (of_self and part.attr not in given) or (_of_parent(part) and part.attr in inherited):
+            raise _needed(f"{class_.name}.{method.name} uses {ast.unparse(part)}", part.attr)
+        if of_self and method.name in first:
+            of_init = "" if method.name == "__init__" else ", which __init__ calls,"
+            remedy = "leave it out (a model is made on the CPU)" if part.attr == "device" else "use it in a method that the training calls (on_fit_start)"
+            raise ExportError(
+                f"base='nn.Module': {class_.name}.{method.name}{of_init} uses {ast.unparse(part)}, which the script sets after the model is made: "
+                f"{remedy}, and fit again; or export without base."
+            )
+
+
+def _called_by_init(methods: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> set[str]:
+    """The names of `__init__`, and of the methods and properties that it uses."""
+    found = ["__init__"]
+    for name in found:
+        for method in (one for one in methods if one.name == name):
+            called = [part.func for part in ast.walk(method) if isinstance(part, ast.Call)]
+            parts = [part for part in ast.walk(method) if isinstance(part, ast.Attribute) and (_is_self(part, method) or _of_parent(part))]
+            properties = {one.name for one in methods if one.decorator_list}
+            found += {part.attr for part in parts if part in called or part.attr in properties} - set(found)
+    return set(found)
+
+
+def _of_parent(part: ast.Attribute) -> bool:
+    return isinstance(part.value, ast.Call) and ast.unparse(part.value.func) == "super"
 
 
 def _check_uses(tree: ast.AST, own: set[str], known: Mapping[str, str]) -> None:
     """Raise ExportError where code needs Lightning itself."""
-    for part in ast.walk(tree):
+    for part, local in _with_locals(tree, frozenset()):
         if isinstance(part, ast.Attribute) and part.attr in own & _ELSEWHERE:
             raise _needed(f"the code uses {ast.unparse(part)}", part.attr)
         modules = [part.module or ""] if isinstance(part, ast.ImportFrom) else [a.name for a in part.names] if isinstance(part, ast.Import) else []
-        modules += [known.get(part.id, "")] if isinstance(part, ast.Name) else []
+        modules += [known.get(part.id, "")] if isinstance(part, ast.Name) and part.id not in local else []
         if any(module.partition(".")[0] in _PACKAGES for module in modules):
             whole = next((one for one in ast.walk(tree) if isinstance(one, ast.Attribute) and one.value is part), part)
             raise _needed(f"the code uses {ast.unparse(whole)}", "")
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def _with_locals(node: ast.AST, local: frozenset[str]) -> Iterator[tuple[ast.AST, frozenset[str]]]:
+    """The nodes of some code, each with the names that are local variables there."""
+    yield node, local
+    inner = local
+    if isinstance(node, (*_FUNCTIONS, ast.Lambda)):
+        body = node.body if isinstance(node.body, list) else [node.body]
+        told = {name for part in ast.walk(node) if isinstance(part, ast.Global) for name in part.names}
+        arguments = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
+        inner = local | arguments | {name for part in body for name in _stored(part)} - told
+    elif isinstance(node, _COMPREHENSIONS):
+        inner = local | {name for part in node.generators for name in _stored(part.target)}
+    for child in ast.iter_child_nodes(node):
+        outside = isinstance(node, (*_FUNCTIONS, ast.Lambda)) and child not in body  # defaults, decorators and types
+        yield from _with_locals(child, local if outside else inner)
+
+
+def _stored(node: ast.AST) -> Iterator[str]:
+    """The names that some code stores to, without those of functions and comprehensions inside it."""
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
+        yield from filter(None, [node.name])
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+    if not isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
+        # A walrus in a comprehension stores outside of it; its targets do not.
+        inside = [child for child in ast.walk(node) if isinstance(child, ast.NamedExpr)] if isinstance(node, _COMPREHENSIONS) else ast.iter_child_nodes(node)
+        for child in inside:
+            yield from _stored(child)
 
 
 def _needed(what: str, name: str) -> ExportError:
