@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 import workbench as wb
 from tests.engine.problems import bench as make
 from tests.engine.problems import labelled, plain_net
 
-optuna = pytest.importorskip("optuna")
 pytestmark = pytest.mark.usefixtures("one_thread")
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 

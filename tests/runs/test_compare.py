@@ -39,7 +39,6 @@ def test_it_shows_what_differs() -> None:
 
 
 def test_its_data_frame_has_a_row_a_run() -> None:
-    pytest.importorskip("pandas")
     both = wb.compare(*runs({"lr": 0.1}, {"lr": 0.01, "gradient_clip_val": 1.0}), *runs({"lr": 0.1}, n=40))
     table = both.to_pandas()
     assert list(table.index) == [run.id for run in both.runs]

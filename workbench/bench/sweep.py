@@ -80,18 +80,16 @@ def sweep(
     monitor = monitor or fixed.monitor or "val_loss"
     mode = mode or known_mode(monitor)
     refuse_unreported_monitor(bench._task, fixed.replace(monitor=monitor, monitor_mode="min"))
-    name = _new_name(bench.runs)
+    tag = _new_name(bench.runs)
     if study is None:
-        way = direction or _direction(monitor, mode)
-        study = optuna.create_study(direction=way, sampler=sampler, pruner=pruner, study_name=name)
+        study = optuna.create_study(direction=direction or _direction(monitor, mode), sampler=sampler, pruner=pruner, study_name=tag)
     else:
-        _refuse_beside(study, direction=direction, sampler=sampler, pruner=pruner)
-        _refuse_other_direction(study, monitor, mode)
-        name = study.study_name if len(study.study_name) <= TAG else name
+        _refuse_unfit(study, monitor, mode, direction=direction, sampler=sampler, pruner=pruner)
+        tag = study.study_name if len(study.study_name) <= TAG else tag  # Optuna's own names are longer
 
     def objective(trial: Trial) -> float:
         chosen = {key: _suggested(trial, key, one) for key, one in distributions.items()}
-        run = _fit(bench, trial, monitor, {**given, **chosen}, name)
+        run = _fit(bench, trial, monitor, {**given, **chosen}, tag)
         if run.status == "stopped":
             raise optuna.TrialPruned(f"run {run.id} was stopped after {run.step} updates")
         if monitor not in run.metrics:
@@ -114,7 +112,7 @@ def _fit(bench: Workbench, trial: Trial, monitor: str, settings: Mapping[str, An
             running = event.run
         if isinstance(event, Validated) and monitor in event.metrics and not pruned and not event.asked:
             begun.wait()  # until the job is known; other jobs of the bench are heard too
-            if running == jobs[0].id and event.step > 0:
+            if jobs and running == jobs[0].id and event.step > 0:
                 count += 1  # and not its update: batches of another size make others
                 trial.report(event.metrics[monitor], count)
                 if trial.should_prune():
@@ -140,16 +138,13 @@ def _direction(monitor: str, mode: Mode | None) -> Direction:
     return "minimize" if mode == "min" else "maximize"
 
 
-def _refuse_beside(study: Study, **given: Any) -> None:
-    """Raise SettingsError for what a study that is given has already."""
+def _refuse_unfit(study: Study, monitor: str, mode: Mode | None, **given: Any) -> None:
+    """Raise SettingsError for a study that would take the other direction, or for what is given beside it and it has already."""
     for name, value in given.items():
         if value is not None:
             raise SettingsError(f"{name}={shown(value)} is given beside study=: the study has its own, optuna.create_study({name}=…).")
     if len(study.directions) > 1:
         raise SettingsError(f"study= has {len(study.directions)} objectives; a sweep has one metric, monitor=…")
-
-
-def _refuse_other_direction(study: Study, monitor: str, mode: Mode | None) -> None:
     way = study.direction.name.lower()
     if mode is not None and way != _direction(monitor, mode):
         raise SettingsError(f"study= would {way} {monitor}: make it with optuna.create_study(direction={_direction(monitor, mode)!r}).")

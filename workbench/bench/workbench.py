@@ -28,7 +28,7 @@ from workbench.engine.checkpoint.pretrained import reference
 from workbench.engine.dry_run import dry_run as trial
 from workbench.engine.validation.monitors import refuse_unreported
 from workbench.events import Annotated, Called, Compared, Deleted, Shown
-from workbench.export.file_format import ENDINGS, Format
+from workbench.export.file_format import ENDINGS, ExportOptions, Format
 from workbench.export.source.capture import CallSite
 from workbench.launch import jobs, select_launcher
 from workbench.launch.code_line import Name, line
@@ -299,7 +299,8 @@ class Workbench(Searches):
         said = {name: value for name, value in given.items() if value}
         self._listeners.tell(Called(line("export", said, str(path))))
         with self._idle():
-            notes = export(Path(path), chosen, self._site, self._task, found_by(chosen, self.root) if evidence else (), format, data, base)
+            options = ExportOptions(tuple(found_by(chosen, self.root)) if evidence else (), format, data, base)
+            notes = export(Path(path), chosen, self._site, self._task, options)
         for note in notes:
             warnings.warn(f"{path}: {note}", stacklevel=2)
         return Path(path)
@@ -324,7 +325,8 @@ class Workbench(Searches):
         chosen = run_to_export(run, self.root, self.jobs)
         file = Path(path or f"train{ENDINGS.get(format or 'script', '.py')}")
         with self._idle():
-            return script(file, chosen, self._site, self._task, found_by(chosen, self.root) if evidence else (), format, data, base)
+            options = ExportOptions(tuple(found_by(chosen, self.root)) if evidence else (), format, data, base)
+            return script(file, chosen, self._site, self._task, options)
 
     @overload
     def compare(self) -> None: ...

@@ -1,8 +1,9 @@
-"""The formats of an export, and which one a file has."""
+"""The formats of an export, which one a file has, and the options of an export."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,20 @@ from workbench.export.errors import ExportError
 Format = Literal["script", "notebook", "lightning", "settings"]
 ENDINGS: Mapping[str, str] = {"script": ".py", "notebook": ".ipynb", "lightning": ".py", "settings": ".yaml"}
 """The formats of an export, with the ending of each one's file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """How an export is written, as `Workbench.export` takes it."""
+
+    evidence: tuple[str, ...] = ()
+    """Sentences on where its settings come from, for the comment at its top."""
+    format: Format | None = None
+    """None: as the ending of the path says."""
+    data: Literal["beside"] | None = None
+    """"beside": the data of train and val are written beside it too."""
+    base: Literal["nn.Module"] | None = None
+    """"nn.Module": LightningModules inherit from that."""
 
 
 def format_of(path: Path, format: Format | None) -> Format:

@@ -21,11 +21,10 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 from workbench.engine.checkpoint.files import write_tensors
 from workbench.export.errors import ExportError
-from workbench.export.file_format import Format, format_of
+from workbench.export.file_format import ExportOptions, format_of
 from workbench.export.formats.lightning_script import lightning_script
 from workbench.export.formats.notebook import notebook
 from workbench.export.formats.settings_yaml import settings_yaml
@@ -38,33 +37,22 @@ from workbench.runs.run import Run
 from workbench.task.protocol import Task
 
 _OURS = re.compile(r'^[ "#]*Written by Tuning Workbench \S+\.(\\n)?"?,?$', re.MULTILINE)
+_USUAL = ExportOptions()
 _MAKES_BENCH = re.compile(r"\bWorkbench\(")
 """In a notebook that export wrote only where a person went on with it."""
 
 
-def export(
-    path: Path,
-    run: Run,
-    site: CallSite,
-    task: Task,
-    evidence: Sequence[str] = (),
-    format: Format | None = None,
-    data: Literal["beside"] | None = None,
-    base: Literal["nn.Module"] | None = None,
-) -> tuple[str, ...]:
-    """Write `path` and, where it needs them and the run has a record, its starting weights beside it.
-
-    evidence: sentences on where its settings come from, for the comment at its top. data: "beside" writes the data of train
-    and val beside it too. base: "nn.Module" lets LightningModules inherit from that. Returns why the script may get other data.
+def export(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL) -> tuple[str, ...]:
+    """Write `path` and, where it needs them, its starting weights and data beside it. Returns why it may get other data than the run.
 
     Raises `ExportError`, and writes nothing, where something cannot be carried, or where a file that is not ours
     would be lost.
     """
     with _naming(path):
-        start, of_settings = start_of(run), format_of(path, format) == "settings"
+        start, of_settings = start_of(run), format_of(path, options.format) == "settings"
         weights = None if start is None or of_settings else _beside(path, "start")
-        _check_free(path, [*([] if weights is None else [weights]), *([] if data is None else [_beside(path, "data")])], site)
-    text, notes, saved = _made(path, run, site, task, evidence, format, data, base)
+        _check_free(path, [*([] if weights is None else [weights]), *([] if options.data is None else [_beside(path, "data")])], site)
+    text, notes, saved = _made(path, run, site, task, options)
     files: dict[Path, Callable[[Path], object]] = {}
     if start is not None and weights is not None:
         files[weights] = lambda aside: shutil.copyfile(start, aside)
@@ -78,27 +66,16 @@ def export(
     return notes
 
 
-def script(
-    path: Path,
-    run: Run,
-    site: CallSite,
-    task: Task,
-    evidence: Sequence[str] = (),
-    format: Format | None = None,
-    data: Literal["beside"] | None = None,
-    base: Literal["nn.Module"] | None = None,
-) -> str:
+def script(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL) -> str:
     """The text that `export` would write into `path`; nothing is written. `ExportError` as there."""
-    return _made(path, run, site, task, evidence, format, data, base)[0]
+    return _made(path, run, site, task, options)[0]
 
 
-def _made(
-    path: Path, run: Run, site: CallSite, task: Task, evidence: Sequence[str], format: Format | None, data: str | None, base: str | None
-) -> tuple[str, tuple[str, ...], SavedData | None]:
+def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions) -> tuple[str, tuple[str, ...], SavedData | None]:
     """The text, why it may get other data than the run, and the data to write beside it."""
     with _naming(path):
         weights = _beside(path, "start")
-    format = format_of(path, format)
+    format, data, base = format_of(path, options.format), options.data, options.base
     if data not in (None, "beside"):
         raise ExportError(f"data={data!r} is unknown: give 'beside', or None.")
     if base not in (None, "nn.Module"):
@@ -110,7 +87,7 @@ def _made(
             raise ExportError("format='settings' has no data='beside': the file has no code that could read them. Export a script, bench.export('train.py').")
         return settings_yaml(run, site), (), None
     data_file = None if data is None else _beside(path, "data").name
-    recipe, saved = script_spec_of(path, run, site, task, None if start_of(run) is None else weights.name, evidence, data_file=data_file, plain=base is not None)
+    recipe, saved = script_spec_of(path, run, site, task, None if start_of(run) is None else weights.name, options.evidence, data_file=data_file, plain=base is not None)
     if format == "lightning":
         text = lightning_script(recipe, task)
     else:

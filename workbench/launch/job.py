@@ -119,8 +119,8 @@ class Job(Generic[T]):
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._left: threading.Event | None = None
-        self._printed_of = 0
-        """So many events have been shown to whoever waits: a warning is printed once."""
+        self._shown = 0
+        """How many events were shown to whoever waits, so that a warning is printed once."""
         self._output: deque[str] = deque(maxlen=1000)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -245,17 +245,17 @@ class Job(Generic[T]):
 
     def _watch(self, timeout: float | None) -> bool:
         over = self._ended.is_set()
-        if not sys.stderr or (over and self._printed_of >= len(self.events)):
+        if not sys.stderr or (over and self._shown >= len(self.events)):
             return self._ended.wait(timeout)
         bar = self.settings.enable_progress_bar and not over
-        with Progress(self.kind, self._began or time.time(), bar=bar, told=self._printed_of) as progress:
+        with Progress(self.kind, self._began or time.time(), bar=bar, told=self._shown) as progress:
             seen = 0
             until = math.inf if timeout is None else time.monotonic() + timeout
             while not (over := self._ended.wait(max(0.0, min(0.2, until - time.monotonic())))):
                 seen = progress.show(self.events, seen)
                 if time.monotonic() >= until:
                     break
-            self._printed_of = progress.show(self.events, seen)
+            self._shown = progress.show(self.events, seen)
         return over
 
     # The methods below are for the launcher.

@@ -336,21 +336,22 @@ def test_a_search_starts_from_the_weights_of_a_file(tmp_path):
         assert list(ask().result().losses) == list(there.losses) != list(fresh.losses)
 
 
+class Data(pl.LightningDataModule):
+    """It has a state."""
+
+    count = 0
+
+    def train_dataloader(self):
+        return loader()
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
 def test_a_datamodule_gets_its_state(tmp_path):
-    class Data(pl.LightningDataModule):
-        def __init__(self):
-            super().__init__()
-            self.count = 0
-
-        def train_dataloader(self):
-            return loader()
-
-        def state_dict(self):
-            return {"count": self.count}
-
-        def load_state_dict(self, state):
-            self.count = state["count"]
-
     data = Data()
     data.count = 5
     made = trainer(tmp_path, 1)
@@ -713,18 +714,6 @@ def test_a_folder_is_refused_as_the_path(tmp_path):
 
 
 def test_the_state_of_a_plain_models_datamodule_goes_out(tmp_path):
-    class Data(pl.LightningDataModule):
-        count = 5
-
-        def train_dataloader(self):
-            return loader()
-
-        def state_dict(self):
-            return {"count": self.count}
-
-        def load_state_dict(self, state):
-            self.count = state["count"]
-
     def made(data):
         return bench(tmp_path, nn.Linear(4, 2), train=data, val=None, loss=F.cross_entropy)
 

@@ -647,7 +647,7 @@ def test_data_of_a_plain_network_has_its_hooks_too():
     assert hooks.transfer([BATCH], CPU, "train")[0][0, 0] == 3
     error = ArithmeticError()
     hooks.failed(error)
-    assert hooks.state()["data"] == {0: {"at": 3}}
+    assert hooks.state() == {"data": {0: {"at": 3}}, "lightning": {"data": ["Data"]}}
     hooks.load_state(hooks.state())
     assert heard == [error, {"at": 3}]
 

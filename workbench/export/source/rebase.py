@@ -27,7 +27,7 @@ def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str) 
     """
     imports = list(_imports(sliced.imports))
     known = {item.binds: item.identity for item in imports}
-    base = next((f"{name}{rest}" for name, path in known.items() for rest in [_MODULE.get(path)] if rest), "")
+    base = next((name + _MODULE[path] for name, path in known.items() if path in _MODULE), "")
     if not base:
         base = "nn.Module"
         if "nn" in sliced.names:
@@ -63,7 +63,7 @@ def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str) 
     )
 
 
-_MODULE = {"torch": ".nn.Module", "torch.nn": ".Module", "torch.nn.Module": " "}
+_MODULE = {"torch": ".nn.Module", "torch.nn": ".Module", "torch.nn.Module": ""}
 """By what a name was imported as: how nn.Module is written with it."""
 
 
