@@ -75,6 +75,8 @@ class Meter:
         self._use_ring(torch.full((CAPACITY, self._layers_at + layers), float("nan"), dtype=kind, device=device))
         self._lrs: list[tuple[float, ...]] = []
         self._skipped: list[bool] = []
+        self._norms: dict[int, Tensor] = {}
+        """By row: the norms of all layers, until the next flush copies them into the ring at once."""
         self._notes: dict[str, dict[int, Tensor | float]] = {}
         self.on_bar: frozenset[str] = frozenset()
         """Names of the logged values that the progress bar shows."""
@@ -190,10 +192,13 @@ class Meter:
         completes.
         """
         self._put(3 * column + TOTAL, total)
+        row = len(self._lrs)
         if layers is None:
-            self.layers[self.row].copy_(norms)
-        else:
-            self.layers[self.row][self.places(layers)] = norms.to(self._ring.dtype)
+            self._norms[row] = norms
+            return
+        if row in self._norms:  # a task steps twice within one update
+            self.layers[row].copy_(self._norms.pop(row))
+        self.layers[row][self.places(layers)] = norms.to(self._ring.dtype)
 
     def record(self, step: int, lrs: Sequence[float], loss: Tensor, skipped: bool = False) -> None:
         """Complete the row of update `step`; its norms, if any, are in it already."""
@@ -232,6 +237,7 @@ class Meter:
         return arrived
 
     def _begin_copy(self, epoch: int) -> None:
+        self._take_norms()
         source = self._ring[: len(self._lrs)]
         rows = _to_host(source)
         ratios = None if self._ratios is None or not self._rated else _to_host(self._ratios[: len(self._lrs)])
@@ -250,6 +256,15 @@ class Meter:
         if ratios is not None and self._ratios is not None:
             self._ratios[: len(rows)] = float("nan")
             self._rated = False
+
+    def _take_norms(self) -> None:
+        """Copy the norms of whole rows into the ring."""
+        norms, self._norms = self._norms, {}
+        if len(norms) == len(self._lrs):
+            self._ring[: len(norms), self._layers_at :] = torch.stack(list(norms.values()))
+        else:
+            for row, values in norms.items():
+                self.layers[row].copy_(values)
 
     def _look(self) -> int | None:
         """Bytes in use on the device, at most a second old."""
