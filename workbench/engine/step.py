@@ -19,6 +19,7 @@ from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import total_norm
+from workbench.instruments.memory import explain_out_of_memory
 from workbench.task.batch import describe
 from workbench.task.hints import explain_batch_error, explain_step_error
 from workbench.task.lightning.logging.aggregate import recorded_name
@@ -35,7 +36,8 @@ def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
     except Exception as error:
         batch = window[0].batch if session.tbptt is not None else window[0]
         error.add_note(f"at update {session.state.step}, epoch {session.state.epoch}, on {describe(batch)}")
-        if remedy := explain_step_error(error) or explain_batch_error(error, batch):
+        remedy = explain_out_of_memory(error, session.settings.batch_size) or explain_step_error(error) or explain_batch_error(error, batch)
+        if remedy:
             error.add_note(remedy)
         raise
 
