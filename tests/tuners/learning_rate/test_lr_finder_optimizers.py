@@ -205,4 +205,4 @@ def test_targets_of_large_numbers_are_named_where_the_rate_is_beyond_the_weights
     doubts = [note for note in job.result().notes if "the weights themselves are about" in note]
     assert len(doubts) == (scale > 1)
     assert all("scale them" in note for note in doubts)
-    assert [e.doubts for e in job.events if isinstance(e, CurveEnded)][0][: len(doubts)] == tuple(doubts)
+    assert next(e.doubts for e in job.events if isinstance(e, CurveEnded))[: len(doubts)] == tuple(doubts)
