@@ -133,7 +133,7 @@ class TestKnownAnswers:
         rng = np.random.default_rng(seed)
         y = bowl(rng.uniform(0.1, 1.9), rng.uniform(-4, 0), rng.uniform(-2, 2))
         y = np.abs(y * (1 + 0.05 * rng.normal(size=100))) + 1e-3
-        y = np.where(LOG > lost, np.minimum(y, 1.0), y) if (lost := rng.uniform(-2, 2)) < 0.5 else y
+        y = np.where(lost < LOG, np.minimum(y, 1.9), y) if (lost := rng.uniform(-2, 2)) < 0.5 else y
         schedule = "one_cycle" if one_cycle else "constant"
         found = landmarks(LRS, y, beta=beta, adaptive=adaptive, schedule=schedule)
         assert found.lr == pytest.approx(
