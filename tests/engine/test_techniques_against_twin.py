@@ -19,7 +19,7 @@ from tests.engine.learners import (
     supervised,
     twin_run,
 )
-from tests.engine.problems import adamw, labelled, noisy_net, plain_net, sgd
+from tests.engine.problems import SAM, adamw, labelled, noisy_net, plain_net, sgd
 from tests.reference import loop
 from tests.reference.technique_parts import Scheduled, multiplier, one_cycle, updates_in
 from tests.reference.techniques import train
@@ -234,6 +234,15 @@ def test_lbfgs(windows, clip, search, tmp_path):
     make = functools.partial(torch.optim.LBFGS, max_iter=4, line_search_fn=search)
     classify(make, tmp_path, epochs=2, accumulate_grad_batches=windows, gradient_clip_val=clip,
              techniques={"accumulate": windows, "clip": clip})  # fmt: skip
+
+
+@pytest.mark.parametrize("windows", [1, 3])
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_a_step_that_expects_gradients_and_evaluates_once_more(windows, clip, tmp_path):
+    """SAM, on a model with dropout: both evaluations draw."""
+    settings = {"accumulate_grad_batches": windows, "gradient_clip_val": clip}
+    techniques = {"accumulate": windows, "clip": clip}
+    classify(SAM, tmp_path, net=noisy_net, epochs=2, techniques=techniques, **settings)
 
 
 def test_each_evaluation_begins_from_zero(tmp_path):

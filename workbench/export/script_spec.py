@@ -196,7 +196,7 @@ class ScriptSpec:
     @property
     def closure(self) -> bool:
         """Whether the optimizer evaluates the loss itself."""
-        return any(optimizer.closure for optimizer in self.optimizers)
+        return any(optimizer.closure != "never" for optimizer in self.optimizers)
 
     @property
     def mixed(self) -> bool:

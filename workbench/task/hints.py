@@ -171,8 +171,8 @@ def explain_step_error(error: BaseException) -> str | None:
     if "closure" in text:
         return (
             f"{kind}.step() asks for a closure, to evaluate the loss again: an optimizer is given one only where its step has `closure` "
-            "without a default (as LBFGS). Take another optimizer, or a subclass whose step(self, closure) calls closure() and then "
-            "super().step(closure)."
+            "without a default (as LBFGS), or refuses closure=None in its first lines (as SAM). Take another optimizer, or a subclass "
+            "whose step(self, closure) calls closure() and then super().step(closure)."
         )
     if "does not require grad" in text or "create_graph" in text:
         return (

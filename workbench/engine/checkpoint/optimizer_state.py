@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.optim import weight_averaging
-from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
+from workbench.engine.optim.optimizer_state_dict import load_state
 from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.task.errors import TaskError

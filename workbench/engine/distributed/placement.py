@@ -53,7 +53,7 @@ def check_shardable(task: Task, settings: Settings, optimizers: Sequence[Optimiz
     elif len(optimizers) > 1:
         why = "several optimizers take turns with parts of the model, which is sharded as a whole"
     elif any(opt.needs_closure for opt in optimizers):
-        why = "LBFGS lays all weights end to end, and they are on no rank whole"
+        why = "LBFGS lays all weights end to end, and others with a closure move them, and they are on no rank whole"
     elif len(task.trained_modules) > 1:
         why = "the loss has parameters of its own, which would not be sharded: make it a part of the model"
     elif settings.precision == "16-mixed":

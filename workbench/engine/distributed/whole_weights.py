@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from workbench.engine.checkpoint.files import Modules, load_tensors, tensors_of
 from workbench.engine.distributed.process_group import ProcessGroup
+from workbench.engine.optim.optimizer_state_dict import state_of
 from workbench.instruments.grad_norm import layer_norms
 from workbench.task.protocol import Scores, StepResult, Task
 
@@ -106,8 +107,8 @@ class WholeWeights:
             parameters[name].grad = gradient.to(parameters[name].device)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """The optimizer's state_dict with whole tensors."""
-        return optimizer.state_dict()
+        """The optimizer's state (`state_of`) with whole tensors."""
+        return state_of(optimizer)
 
     def own_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
         """A state_dict that the optimizer can load, from one with whole tensors."""

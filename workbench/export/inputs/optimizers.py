@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,12 +9,14 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
+from workbench.engine.optim.optimizer_state_dict import INNER, state_of
 from workbench.engine.optim.schedule_free import has_modes
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Optimizer, Schedule
 from workbench.settings import Settings
 from workbench.task import protocol
 from workbench.task.lightning.task import LightningTask
+from workbench.task.optim.closures import closure_use
 from workbench.task.optim.optimizer_factory import group_rates, leading_group
 from workbench.task.optim.schedulers import schedule_of
 from workbench.task.protocol import Optimization
@@ -134,16 +135,11 @@ def _optimizer(task: protocol.Task, made: Optimization, place: str, schedules: t
         leading=leading_group(rates),
         frozen_groups=not all(rates),
         frequency=made.frequency,
-        closure=_needs_closure(made.optimizer),
+        closure=closure_use(made.optimizer),
         whole=_is_whole(task, made.optimizer),
         momentum=_has_momentum(made.optimizer),
+        holds_another=INNER in state_of(made.optimizer),
     )
-
-
-def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its step evaluates the loss itself (LBFGS)."""
-    parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
-    return parameter is not None and parameter.default is inspect.Parameter.empty
 
 
 def _has_momentum(optimizer: torch.optim.Optimizer) -> bool:
