@@ -56,6 +56,7 @@ from workbench.settings import Settings, lists_keywords
 from workbench.settings_kwargs import SettingsKwargs
 from workbench.task.errors import TaskError
 from workbench.task.factory import set_averaging, task_of
+from workbench.task.supervised import MakeOptimizer
 from workbench.trackers.listener import tracker_listeners
 from workbench.values import shown
 
@@ -71,7 +72,8 @@ class Workbench(Searches):
             `val` and `test` may be several sets, {"clean": a, "shifted": b} or a list; metrics end with the set: "val_loss/clean".
         loss: a function of (output, target) that gives one number. Parameters of a loss module are trained with the model.
         optimizer: makes an optimizer: `optimizer(params, lr=…, weight_decay=…)`. A rate that it has already
-            (`partial(SGD, lr=0.5)`) is the rate until `lr` is set.
+            (`partial(SGD, lr=0.5)`) is the rate until `lr` is set. Or one for each part of the model, which step together:
+            {"backbone": SGD, "head": AdamW}; "" is the key of what no other key names.
         scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update. For anything else
             it returns a `wb.Schedule` (every so many updates or epochs), a ReduceLROnPlateau (after each check of
             the validation data), or a list of these.
@@ -112,7 +114,7 @@ class Workbench(Searches):
         val: Any = None,
         test: Any = None,
         loss: Callable[..., Tensor] | None = None,
-        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+        optimizer: MakeOptimizer = torch.optim.AdamW,
         scheduler: Callable[[torch.optim.Optimizer, int], Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,

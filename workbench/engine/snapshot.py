@@ -12,8 +12,8 @@ from torch import nn
 
 from workbench.engine import rng
 from workbench.engine.checkpoint.weights_copy import WeightsCopy
-from workbench.engine.optim.optimizer_state_dict import load_state, state_of
 from workbench.engine.session import Session
+from workbench.task.optim.optimizer_state import load_state, state_of
 from workbench.task.protocol import Task
 
 

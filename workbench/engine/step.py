@@ -16,7 +16,6 @@ from workbench.engine import backward, nonfinite
 from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.optim import manual
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.engine.optim.optimizer_state_dict import load_state, state_of
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import total_norm
@@ -24,6 +23,7 @@ from workbench.instruments.memory import explain_out_of_memory
 from workbench.task.batch import describe
 from workbench.task.hints import explain_batch_error, explain_step_error
 from workbench.task.lightning.logging.aggregate import recorded_name
+from workbench.task.optim.optimizer_state import load_state, state_of
 from workbench.techniques import clipping
 from workbench.techniques.accumulation import samples_at
 from workbench.techniques.averaging import ema_due

@@ -18,6 +18,7 @@ from workbench.engine.state import TrainState
 from workbench.events import Message
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
+from workbench.task.optim.part_optimizers import PartOptimizers
 from workbench.task.protocol import Task
 
 
@@ -50,8 +51,8 @@ def check_shardable(task: Task, settings: Settings, optimizers: Sequence[Optimiz
     why = None
     if task.manual:
         why = "manual optimisation calls backward inside of training_step, where the weights of its layers are not whole"
-    elif len(optimizers) > 1:
-        why = "several optimizers take turns with parts of the model, which is sharded as a whole"
+    elif len(optimizers) > 1 or any(isinstance(opt.optimizer, PartOptimizers) for opt in optimizers):
+        why = "several optimizers train parts of the model, which is sharded as a whole"
     elif any(opt.needs_closure for opt in optimizers):
         why = "LBFGS lays all weights end to end, and others with a closure move them, and they are on no rank whole"
     elif len(task.trained_modules) > 1:

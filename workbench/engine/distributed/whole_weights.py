@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 
 from workbench.engine.checkpoint.files import Modules, load_tensors, tensors_of
 from workbench.engine.distributed.process_group import ProcessGroup
-from workbench.engine.optim.optimizer_state_dict import state_of
 from workbench.instruments.grad_norm import layer_norms
+from workbench.task.optim.optimizer_state import state_of
 from workbench.task.protocol import Scores, StepResult, Task
 
 

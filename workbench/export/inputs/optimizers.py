@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
-from workbench.engine.optim.optimizer_state_dict import INNER, state_of
 from workbench.engine.optim.schedule_free import has_modes
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Optimizer, Schedule
@@ -18,6 +17,8 @@ from workbench.task import protocol
 from workbench.task.lightning.task import LightningTask
 from workbench.task.optim.closures import closure_use
 from workbench.task.optim.optimizer_factory import group_rates, leading_group
+from workbench.task.optim.optimizer_state import INNER, state_of
+from workbench.task.optim.part_optimizers import PartOptimizers
 from workbench.task.optim.schedulers import schedule_of
 from workbench.task.protocol import Optimization
 from workbench.task.supervised import Supervised
@@ -31,6 +32,8 @@ def optimizers_of(task: Supervised | LightningTask, settings: Settings, updates:
         if isinstance(task, LightningTask):
             return _of_object(task, listed)
         return (_of_bench(task, listed[0], updates),)
+    except ExportError:
+        raise
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         whose = "configure_optimizers()" if isinstance(task, LightningTask) else "the optimizer or its scheduler"
@@ -38,6 +41,11 @@ def optimizers_of(task: Supervised | LightningTask, settings: Settings, updates:
 
 
 def _of_bench(task: Supervised, made: Optimization, updates: int | None) -> Optimizer:
+    if isinstance(made.optimizer, PartOptimizers):
+        raise ExportError(
+            "optimizer={…}: a script has one optimizer for all that a plain module trains. Give one with a parameter group for each part, "
+            "optimizer=lambda params, lr: …, or a LightningModule whose configure_optimizers returns several."
+        )
     places: list[str] = []
     if task._scheduler is not None:
         given = task._scheduler(made.optimizer, updates)  # type: ignore[arg-type]  # it made a schedule for them before
