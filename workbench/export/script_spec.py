@@ -97,6 +97,8 @@ class ScriptSpec:
     """Whether the user has compiled the model (`torch.compile(model)`), so that its weights are one level deeper."""
     compiled_parts: bool
     """Whether the user has compiled parts of it."""
+    sparse: bool
+    """Whether a layer has sparse gradients."""
     unsaved_buffers: bool
     """Whether the model has buffers that its `state_dict` leaves out."""
     buffers: tuple[str, ...]

@@ -42,6 +42,9 @@ def distributed(
     notes: list[Message], timer: StepTimer, noise: RunningNoiseScale | None, *, alternating: bool,
 ) -> DDP:  # fmt: skip
     """This rank's part in the updates of several."""
+    sparse = [name for module in task.modules for name, part in module.named_modules() if getattr(part, "sparse", False) is True]
+    if sparse:
+        raise TaskError(f"{sparse[0]!r} has sparse gradients, which several ranks cannot average: make it with sparse=False, or take devices=1.")
     kind = FSDP if isinstance(weights, FSDPWeights) else DDP
     return kind(task, data, weights, ranks, runtime, state, notes, timer, noise, alternating=alternating)
 
