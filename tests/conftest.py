@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,11 @@ if WORKERS is not None:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(WORKERS))))
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks a hub, nor do its processes: a download fails
+
+# Not in each of hundreds of processes is compiled anew what the tests import.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+gc.disable()  # until all is imported and collected: nothing of it is garbage, and the collector looks through it again and again
 
 SOAK = os.environ.get("WORKBENCH_SOAK", "") not in ("", "0")
 
@@ -146,6 +152,7 @@ def pytest_collection_finish() -> None:
     """What is imported and collected stays: no garbage collection looks through it again, here or in a forked process."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _place(item: pytest.Item) -> str:
