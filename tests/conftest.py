@@ -58,6 +58,17 @@ def _no_fsync() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _short_trials() -> Iterator[None]:
+    """In the processes of the fork server, too: it imports what it finds here and what this process has imported."""
+    from tests import short_trials
+    from workbench.launch.process import fork_client
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fork_client, "IF_LOADED", (*fork_client.IF_LOADED, short_trials.__name__))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_seed_of_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `L.seed_everything` left in the environment in another test would decide the `seed` of this one."""
