@@ -123,8 +123,11 @@ def public_names() -> Iterator[None]:
     handed_out.update(before)
 
 
-APART = ("browser", "launch", "share", "test_notebooks.py", "test_demo.py", "test_packaging.py")
-"""Tests that look at the whole machine (shared memory, processes), or that build: one after another, while others go on beside."""
+TOGETHER = {
+    **dict.fromkeys(("browser", "test_notebooks.py", "test_demo.py", "test_packaging.py"), "kernels, and what builds"),
+    **dict.fromkeys(("launch", "share"), "processes"),
+}
+"""Tests that look at the whole machine (shared memory, processes), or that build: those of a group run one after another, others beside."""
 
 
 ONCE_MORE = ("browser", "launch", "share", "test_notebooks.py", "test_demo.py")
@@ -136,7 +139,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if _place(item) in ONCE_MORE:
                 item.add_marker(pytest.mark.flaky(reruns=1))
-    items.sort(key=lambda item: _place(item) not in APART)  # the longest of what one process must do alone begins at once
+    groups = [*dict.fromkeys(TOGETHER.values()), None]
+    items.sort(key=lambda item: groups.index(TOGETHER.get(_place(item))))  # the longest of what one process must do alone begins at once
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _cuda():
         for item in on_gpu:
@@ -145,7 +149,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Several processes (`make test` has two): the tests of a file stay in one, which makes the fixtures of the file once.
+    """Several processes (`make test` has three): the tests of a file stay in one, which makes the fixtures of the file once.
 
     No groups of xdist: pytest 9.2 ignores the names that xdist 3.8 gives to them, and each test goes where there is room.
     """
@@ -154,7 +158,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = Path(nodeid.partition("::")[0])
-            return "apart" if file.parts[1] in APART else str(file)
+            return TOGETHER.get(file.parts[1], str(file))
 
     return ByFile(config, log)
 
