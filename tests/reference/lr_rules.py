@@ -94,6 +94,11 @@ def landmarks(lrs, losses, beta, adaptive, one_cycle):
     for i in range(5, keep):
         if s[i] < s[low]:
             low = i
+    lost = keep
+    while lost > 0 and s[lost - 1] > (base + s[low]) / 2:
+        lost -= 1
+    if s[low] < base and lost < keep and lrs[keep - 1] >= 10 * lrs[lost]:
+        edge = 1.5 * lrs[lost]
     three = [
         edge * (1 - beta) * 0.316 * (0.56 if adaptive else 1),
         4 * lrs[10 + at],

@@ -64,6 +64,14 @@ def test_what_may_be_noise_is_not_faster():
     assert best_precision(tried(0.2), 0.05)[0] == {"precision": "32-true"}
 
 
+def test_workers_whose_speed_may_be_noise_are_not_recommended():
+    def tried(uncertainty):
+        return [SpeedTrial({"num_workers": n}, speed, uncertainty, waiting=0.3) for n, speed in ((0, 10.0), (1, 12.0), (2, 13.0))]
+
+    assert best_workers(tried(0.01))[0] == {"num_workers": 2}
+    assert best_workers(tried(0.2))[0] == {"num_workers": 0}
+
+
 def test_spread_is_that_of_the_mean():
     assert spread([1.0] * 9) is None
     assert spread([1.0] * 100) == 0.0

@@ -38,8 +38,8 @@ from workbench.values import shown
 
 FASTER = 0.05
 """Values are faster where they take at least this share less time."""
-KEEPS_UP = 0.02
-"""Loaders keep up where training waits for less than this share of the time."""
+KEEPS_UP = 0.05
+"""Loaders keep up where training waits for less than this share of the time: more workers save no more than that."""
 _FEWEST, _MOST = 10, 2000
 """Updates that a trial is timed over, at least and at most."""
 _BLOCKS = 10
@@ -221,10 +221,9 @@ def _enough_workers(trials: Sequence[SpeedTrial]) -> str:
 
 
 def best_workers(trials: Sequence[SpeedTrial]) -> tuple[dict[str, Any], str]:
-    """The fewest workers that are nearly as fast as any number, and why."""
+    """The fewest workers than which no number is clearly faster, and why."""
     speeds = {t.values["num_workers"]: t for t in trials if t.updates_per_second is not None}
-    highest = max(t.updates_per_second or 0.0 for t in speeds.values())
-    best = min(number for number, t in speeds.items() if (t.updates_per_second or 0.0) >= (1 - FASTER) * highest)
+    best = min(number for number, t in speeds.items() if not any(_clearly_faster(other, t) for other in speeds.values()))
     chosen, alone = speeds[best], speeds[min(speeds)]
     waits = f"training waits {chosen.waiting or 0:.0%} of the time"
     if best == min(speeds):
