@@ -13,6 +13,7 @@ from workbench.export.inputs.collect import quoted
 from workbench.export.program import checksums
 from workbench.export.program.lightning import trainer
 from workbench.export.program.lines import indented
+from workbench.export.program.optim import weight_averaging
 from workbench.export.program.optim.schedule import takes_updates
 from workbench.export.program.update import counts_taken, counts_turns, schedulers
 from workbench.export.program.validation import validation_schedule
@@ -26,7 +27,6 @@ def refusal(r: ScriptSpec) -> str:
     positions = [data.unkept for data in r.loaders if data.unkept]
     reasons = {
         f"no checkpoint keeps where {', '.join(positions)} stands after an epoch": bool(positions),
-        "swa_lrs begin in the middle of it": r.has_swa_lrs,
         "its batch size changes on the way": r.changed("batch_size"),
         "the state of a scheduler is not plain data, which torch.load(weights_only=True) could read": any(not s.restores for o in r.optimizers for s in o.schedules),
         "its model steps schedulers within accumulated updates": r.manual and r.accumulates and r.scheduled,
@@ -69,8 +69,12 @@ def functions(r: ScriptSpec) -> str:
             except Exception as error:  # of many types
                 raise SystemExit(f"{path} is no checkpoint: torch.load cannot read it ({type(error).__name__}).") from error
             parts = [type(part).__name__ for part in stateful]
-            if not isinstance(state, dict) or state.get("parts") != parts or state["settings"].keys() != settings.keys():
-                raise SystemExit(f"{path} is no checkpoint of this script: another program or script wrote it.")
+            keys = {"settings", "parts", "stateful", "trained", "generators", "random", "progress"}
+            if not isinstance(state, dict) or state.keys() != keys or state["parts"] != parts or state["settings"].keys() != settings.keys():
+                raise SystemExit(
+                    f"{path} is no checkpoint of this script: another program or script wrote it. "
+                    "Name a checkpoint.pt of this script, or leave --resume out to begin anew."
+                )
             if len(state["random"]) != accelerator.num_processes:
                 raise SystemExit(f"{path} was written by {len(state['random'])} processes: resume with as many.")
             for name, value in state["settings"].items():
@@ -124,13 +128,35 @@ def restored(r: ScriptSpec, epoch: str) -> list[str]:
         f"generators = [{', '.join(_generators(r))}]",
         "if resume:",
         *indented([f"{targets} = {loaded}"] if fits else [f"progress = {loaded}", f"{targets} = progress"]),
+        *indented(_refused_at_end(r, epoch)),
         *indented(_put_back(r)),
         *(["    RUN.clear()  # it does not begin where the run began"] if checksums.run(r) else []),
         *indented(trainer.progress(r, "current_epoch", epoch)),
         *indented(trainer.progress(r, "global_step", "step")),
+        "    if accelerator.is_main_process:",
+        '        (output / "last.pt").unlink(missing_ok=True)',
         f'    accelerator.print(f"Continuing after {_where(r, epoch)} from {{resume}}.")',
         "    if log and log.exists():  # without what followed the checkpoint",
         "        os.truncate(log, sum(map(len, log.read_bytes().splitlines(True)[:step])))",
+    ]
+
+
+def _refused_at_end(r: ScriptSpec, epoch: str) -> list[str]:
+    """The lines for a checkpoint after which nothing is left to train. A script that was killed before it saved `last.pt` saves it."""
+    ends, anew = [], "Leave --resume out to train anew." if _has_length(r) else ""
+    if r.max_epochs is not None:
+        saved = f'{epoch} == config.max_epochs and (output / "last.pt").exists()'
+        ends.append((f"{epoch} > config.max_epochs or ({saved})", "epochs", epoch, "max_epochs"))
+    if r.max_steps is not None:
+        ends.append(("step >= config.max_steps", "updates", "step", "max_steps"))
+    return [
+        line
+        for condition, what, done, name in ends
+        for line in [
+            f"if {condition}:",
+            f'    text = f"{{resume}} was trained for {{{done}}} {what}, and {name} is {{config.{name}}}: nothing is left to train."',
+            f'    raise SystemExit(f"{{text}} {anew or f"Resume with a larger --{name}."}")',
+        ]
     ]
 
 
@@ -206,6 +232,9 @@ def _progress(r: ScriptSpec) -> list[tuple[str, str]]:
         found += [(f"{name}.epoch", f'getattr({name}, "epoch", 0)') for name in counted]
     found += [("gradients", f"[p.grad for p in {r.parameters}]")] if _keeps_gradients(r) else []
     found += [("buffers", f"list({r.weights_of}.buffers())")] if r.unsaved_buffers else []
+    if r.has_swa_lrs:
+        every = "[schedule.state_dict() for schedule in annealing or ()]"
+        found += [("annealed", every if r.several else "annealing and annealing.state_dict()")]
     return found
 
 
@@ -221,4 +250,4 @@ def _put_back(r: ScriptSpec) -> list[str]:
         lines += [f"for parameter, gradient in zip({r.parameters}, gradients):", "    parameter.grad = gradient"]
     if r.unsaved_buffers:
         lines += [f"for buffer, value in zip({r.weights_of}.buffers(), buffers):", "    buffer.data.copy_(value)"]
-    return lines
+    return [*lines, *weight_averaging.annealed_again(r)]
