@@ -586,6 +586,14 @@ FILES = WB + "import json, os\nimport numpy as np\nimport torch\nfrom pathlib im
         ("with open('x.json', mode='w') as file:\n    json.dump([1], file)", "x = json.load(open('x.json'))", "x.json"),
         ("Path('x.json').write_text('[1]')", "x = json.loads(Path('x.json').read_text())", "x.json"),
         ("np.save('x.npy', np.ones(3))", "x = np.load('x.npy')", "x.npy"),
+        ("with Path('x.json').open('w') as file:\n    json.dump([1], file)", "x = json.loads(Path('x.json').read_text())", "x.json"),
+        ("torch.save([1], f'{ROOT}/x.pt')", "x = torch.load(ROOT + '/x.pt')", "data/x.pt"),
+        ("def write():\n    torch.save([1], PATH)\nwrite()", "def read():\n    return torch.load(PATH)\nx = read()", "data/x.pt"),
+        ("def write(where, name='x'):\n    torch.save([1], f'{where}/{name}.pt')\nwrite(ROOT)", "x = torch.load(PATH)", "data/x.pt"),
+        (
+            "def put(path):\n    path.write_text('[1]')\ndef write(folder, *, name):\n    put(folder / name)\nwrite(Path(ROOT), name='x.json')",
+            "class Rows:\n    def __init__(self):\n        self.rows = json.loads(Path('data/x.json').read_text())\nx = Rows().rows", "data/x.json",
+        ),
     ],
 )
 def test_files_that_a_cell_wrote_are_noted(write: str, read: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -600,6 +608,8 @@ def test_files_that_a_cell_wrote_are_noted(write: str, read: str, name: str, tmp
     [
         "y = torch.load('data/x.pt')", "torch.save([1], 'other.pt')", "print('data/x.pt')", "torch.save(x[:1], 'sample.pt')",
         "torch.save([1], f'{ROOT}/stats.pt')", "torch.save([1], Path(ROOT) / 'stats.pt')", "np.save('y.npy', x)",
+        "def write(name):\n    torch.save([1], name)\nwrite(input if False else 'other.pt')", "def write(name='data/x.pt'):\n    torch.save([1], name)\nwrite('y.pt')",
+        "def write(name):\n    if name == 'a.pt':\n        write(f'b{name}')\n    torch.save([1], name)\nwrite('a.pt')",
         "with open('log.json', 'w') as file:\n    json.dump({'data': 'data/x.pt', 'n': len(x)}, file)",
     ],
 )  # fmt: skip
