@@ -61,6 +61,8 @@ class Slicer:
         self._tainted: dict[tuple[str, int], bool] = {}
         self._methods: dict[str, Summary | None] = {}
         self._changed: dict[tuple[str, int], frozenset[str]] = {}
+        self._model: set[tuple[int, str]] = set()
+        """The bindings of what the model is made of, whose weights a script reads from the run."""
 
     # -- modules
 
@@ -111,8 +113,10 @@ class Slicer:
 
     # -- asking
 
-    def want(self, program: Namespace, names: Uses) -> None:
+    def want(self, program: Namespace, names: Uses, model: ast.expr | None) -> None:
         """Keep what the Workbench call itself reads."""
+        at = At(program, program.end)
+        self._model = self._parts(program, [(name, program.end) for name in (effects.roots(model, at) if model is not None else ())])
         self._start(program)
         for name in sorted(names.eager | names.late):
             self._ask(_Ask(program, name, program.end, None))
@@ -362,8 +366,8 @@ class Slicer:
         grew = False
         for program in list(self.programs.values()):
             for place, statement in enumerate(program.statements):
-                definition = isinstance(statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
-                if place in program.kept or place in program.repeats or definition or statement.made:
+                imports = isinstance(statement.node, (ast.Import, ast.ImportFrom))
+                if place in program.kept or place in program.repeats or imports or statement.made:
                     continue
                 names = self.changes(program, place)
                 of_module = any(program.modules.get(name, "") in self.inlined for name in names)
@@ -389,17 +393,33 @@ class Slicer:
         if dot:
             other = self.programs.get(module)
             return other is not None and any(needed == inner for _, needed in other.needed)
-        seen: set[tuple[str, int]] = set()
-        left = [(name, place)]
+        held = self._parts(program, [(name, place)])
+        trained = {(at, name) for at, name in held if self._is_restored(program, at, name, place)} if self._by_optimizer(program, held) else set()
+        return not program.needed.isdisjoint(held - trained)
+
+    def _parts(self, program: Namespace, left: list[tuple[str, int]]) -> set[tuple[int, str]]:
+        """The bindings of these names, each at its place, and of all that they may hold: (statement, name)."""
+        found: set[tuple[int, str]] = set()
         while left:
             name, place = left.pop()
-            for at in program.reaching(name, place, program.statements[place].scope):
-                if (at, name) in program.needed:
-                    return True
-                if (name, at) not in seen:
-                    seen.add((name, at))
+            scope = program.statements[place].scope if place < program.end else 1
+            for at in program.reaching(name, place, scope):
+                if (at, name) not in found:
+                    found.add((at, name))
                     left += [(root, at) for root in effects.aliases(program.statements[at].node, name, At(program, at))]
-        return False
+        return found
+
+    def _by_optimizer(self, program: Namespace, held: set[tuple[int, str]]) -> bool:
+        """Whether what is changed is an optimizer: it trains what it holds."""
+        return any(effects.makes_optimizer(program.statements[at].node, At(program, at)) for at, _ in held)
+
+    def _is_restored(self, program: Namespace, at: int, name: str, place: int) -> bool:
+        """Whether the training of a model at `place` is of no matter: its weights are read from the run, and nothing else took them before."""
+        if program.name or (at, name) not in self._model:
+            return False
+        after = (other for other in program.kept if other > place)
+        takes = (other for other in after if name in program.uses[other].eager and at in program.reaching(name, other))
+        return not any((other, bound) in program.needed - self._model for other in takes for bound in program.bound(other))
 
     def _refuse_change(self, program: Namespace, place: int) -> None:
         statement = program.statements[place]

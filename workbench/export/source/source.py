@@ -104,7 +104,7 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
     _refuse_rebound(program)
     ready = _without_batches(given, program)
     wanted = _uses_of({name: node for name, node in given.items() if name in CODE_ARGUMENTS}, program, source)
-    slicer.want(program, wanted)
+    slicer.want(program, wanted, given.get("model"))
     code = (statement.node for each in slicer.programs.values() for statement in each.statements)
     secrets = Secrets.of(code)
     writer = Writer(slicer, list(given.values()), secrets)
