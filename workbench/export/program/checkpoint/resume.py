@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from workbench.export.inputs.changing_state import changing_state
 from workbench.export.inputs.collect import quoted
 from workbench.export.program import checksums
 from workbench.export.program.lightning import trainer
@@ -34,8 +33,7 @@ def refusal(r: ScriptSpec) -> str:
         "several processes read a stream with workers": workers and streams and r.distributed,
         "several processes share the random numbers of a sampler": r.distributed and any(data.draws for data in r.loaders),
     }
-    found = next((why for why, holds in reasons.items() if holds), "")
-    return found or next(iter(changing_state(r.sliced.code)), "")
+    return next((why for why, holds in reasons.items() if holds), "") or r.state
 
 
 def functions(r: ScriptSpec) -> str:

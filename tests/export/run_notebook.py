@@ -10,8 +10,6 @@ from pathlib import Path
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
-from workbench import ExportError
-
 FAILS = "# raises\n"
 """What a cell begins with that may end in an error, as cells do while somebody works."""
 
@@ -27,18 +25,11 @@ def main(cells: list[str]) -> None:
             ran.raise_error()
     bench = shell.user_ns["bench"]
     run = bench.fit().result()
-    found = {
-        "loss": torch.from_numpy(run.history["loss"].copy()), "lr": torch.from_numpy(run.history["lr"].copy()),
-        "weights": bench.model.state_dict(), "metrics": dict(run.metrics), "refused": "", "notes": [],
-    }  # fmt: skip
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        try:
-            bench.export("out/train.py")
-        except ExportError as error:
-            found["refused"] = str(error)
-    found["notes"] = [str(warning.message) for warning in caught]
-    torch.save(found, "run.pt")
+        bench.export("out/train.py")
+    notes = [str(warning.message) for warning in caught]
+    torch.save({"loss": torch.from_numpy(run.history["loss"].copy()), "weights": bench.model.state_dict(), "notes": notes}, "run.pt")
     bench.close()
 
 
