@@ -20,16 +20,16 @@ from workbench.engine.session import Session
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
 TABLES = (test_script, test_script_definitions, test_script_techniques, test_script_optimizers, test_script_lightning, test_script_technique_hooks)
-PROGRAMS = {(table.__name__.rpartition(".")[2], case): program for table in TABLES for case, program in table.CASES.items()}
+PROGRAMS = {(table.__name__.rpartition(".")[2], case): (*program, table.PRELUDE) for table in TABLES for case, program in table.CASES.items()}
 
 
 @pytest.mark.parametrize("name", PROGRAMS, ids=" ".join)
 def test_it_continues(
     name: tuple[str, str], runner: Runner, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments, before = PROGRAMS[name]
+    arguments, *code = PROGRAMS[name]
     monkeypatch.setattr(Session, "seconds", property(lambda session: session.state.step / 77))  # the clock goes by updates
-    with make_bench(tmp_path, arguments if "max_" in arguments else f"{arguments}, max_epochs=2", before) as bench:
+    with make_bench(tmp_path, arguments if "max_" in arguments else f"{arguments}, max_epochs=2", *code) as bench:
         run = bench.fit().result()
         script = bench.export(tmp_path / "out" / "train.py")
         options = ["--config-file=", f"--cache-dir={tmp_path_factory.getbasetemp() / 'mypy'}", "--follow-imports=skip", "--ignore-missing-imports"]

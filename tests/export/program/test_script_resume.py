@@ -95,6 +95,7 @@ CASES = {
     "LBFGS": (f"{PAIR}, optimizer=lambda p, lr: torch.optim.LBFGS(p, lr=lr, max_iter=2)", "", "step == 6"),
     "a LightningModule": ("Own(), train=(x, y), val=(x[:40], y[:40]), max_epochs=5", MODULE, "step == 14"),
     "two optimizers by hand": ("Adversaries(), train=(x, y), max_epochs=4", MODULE, "step == 9"),
+    "workers": ("model, train=Noisy(), val=Noisy(), loss=F.cross_entropy, batch_size=20, num_workers=1, max_epochs=2", WORKERS, "step == 6"),
     "workers and a sampler": (
         "model, train=torch.utils.data.DataLoader(Noisy(), batch_size=20, num_workers=1, sampler=torch.utils.data.RandomSampler("
         "y, generator=torch.Generator().manual_seed(3))), loss=F.cross_entropy, max_epochs=3", WORKERS, "step == 8",
@@ -102,7 +103,7 @@ CASES = {
 }  # fmt: skip
 
 
-SLOW = {"plain", "rates of SWA, of two optimizers", "max_steps", "bfloat16, updates that may be left out", "two optimizers in turn", "LBFGS"}
+SLOW = {"plain", "workers and a sampler", "rates of SWA, of two optimizers", "max_steps", "bfloat16, updates that may be left out", "two optimizers in turn", "LBFGS"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CASES])

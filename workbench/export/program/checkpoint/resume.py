@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from workbench.export.inputs.collect import quoted
+from workbench.export.inputs.collect import Data, quoted
 from workbench.export.program import checksums
 from workbench.export.program.lightning import trainer
 from workbench.export.program.lines import indented
@@ -125,6 +125,7 @@ def restored(r: ScriptSpec, epoch: str) -> list[str]:
         f"stateful = [{', '.join(_parts(r))}]",
         f"generators = [{', '.join(_generators(r))}]",
         "if resume:",
+        *indented(_started(r)),
         *indented([f"{targets} = {loaded}"] if fits else [f"progress = {loaded}", f"{targets} = progress"]),
         *indented(_refused_at_end(r, epoch)),
         *indented(_put_back(r)),
@@ -137,6 +138,19 @@ def restored(r: ScriptSpec, epoch: str) -> list[str]:
         "    if log and log.exists():  # without what followed the checkpoint",
         "        os.truncate(log, sum(map(len, log.read_bytes().splitlines(True)[:step])))",
     ]
+
+
+def _started(r: ScriptSpec) -> list[str]:
+    """The lines that start workers which stay alive: with their first epoch, a number is drawn that later epochs do not draw."""
+    if not (r.settings.num_workers and r.settings.persistent_workers):
+        return []
+    loaders = [name for name, data in _loaders(r) if data.kind == "samples"]
+    return [f"for started in [{', '.join(loaders)}]:  # draws a number from its generator, which is restored then", "    iter(started)"] if loaders else []
+
+
+def _loaders(r: ScriptSpec) -> list[tuple[str, Data]]:
+    """The loaders by their names in the script."""
+    return [("loader", r.train), *([("val_loader", r.val)] if r.val is not None and r.validates else [])]
 
 
 def _refused_at_end(r: ScriptSpec, epoch: str) -> list[str]:
@@ -208,9 +222,8 @@ def _parts(r: ScriptSpec) -> list[str]:
 
 def _generators(r: ScriptSpec) -> list[str]:
     """The generators that move on from epoch to epoch."""
-    loaders = [("loader", r.train), *([("val_loader", r.val)] if r.val is not None and r.validates else [])]
-    found = [f"{name}.generator" for name, data in loaders if r.settings.num_workers or (data is r.train and data.kind == "samples")]
-    return [*found, *(generator for _, data in loaders for generator in data.generators)]
+    found = [f"{name}.generator" for name, data in _loaders(r) if r.settings.num_workers or (data is r.train and data.kind == "samples")]
+    return [*found, *(generator for _, data in _loaders(r) for generator in data.generators)]
 
 
 def _progress(r: ScriptSpec) -> list[tuple[str, str]]:
@@ -225,8 +238,7 @@ def _progress(r: ScriptSpec) -> list[tuple[str, str]]:
     found = [(name, name) for name in names]
     found += [("waits", "[vars(monitor) for monitor in monitors]")] if r.monitors else []
     if r.settings.num_workers:  # each has batches that count the epochs, unless it is started without workers
-        loaders = [("loader", r.train), *([("val_loader", r.val)] if r.val is not None and r.validates else [])]
-        counted = [f"{name}.batch_sampler" for name, data in loaders if data.kind == "samples"]
+        counted = [f"{name}.batch_sampler" for name, data in _loaders(r) if data.kind == "samples"]
         found += [(f"{name}.epoch", f'getattr({name}, "epoch", 0)') for name in counted]
     found += [("gradients", f"[p.grad for p in {r.parameters}]")] if _keeps_gradients(r) else []
     found += [("buffers", f"list({r.weights_of}.buffers())")] if r.unsaved_buffers else []
