@@ -8,7 +8,7 @@ import pytest
 from mypy import api
 
 from tests.export import test_script, test_script_definitions
-from tests.export.export_running import Runner, check, make_bench
+from tests.export.export_running import PRELUDE, Runner, check, make_bench
 from tests.export.program import (
     test_script_lightning,
     test_script_optimizers,
@@ -20,7 +20,7 @@ from workbench.engine.session import Session
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
 TABLES = (test_script, test_script_definitions, test_script_techniques, test_script_optimizers, test_script_lightning, test_script_technique_hooks)
-PROGRAMS = {(table.__name__.rpartition(".")[2], case): (*program, table.PRELUDE) for table in TABLES for case, program in table.CASES.items()}
+PROGRAMS = {(table.__name__.rpartition(".")[2], case): (*program, getattr(table, "PRELUDE", PRELUDE)) for table in TABLES for case, program in table.CASES.items()}
 
 
 @pytest.mark.parametrize("name", PROGRAMS, ids=" ".join)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.export.export_running import PRELUDE, Runner, make_bench, repeats
+from tests.export.export_running import Runner, make_bench, repeats
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

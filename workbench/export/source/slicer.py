@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from workbench.export.errors import ExportError
-from workbench.export.source import calls, effects, origins
+from workbench.export.source import calls, effects, origins, parts
 from workbench.export.source.calls import Summary
 from workbench.export.source.capture import kind
 from workbench.export.source.namespace import At, Namespace, is_star
@@ -116,7 +116,7 @@ class Slicer:
     def want(self, program: Namespace, names: Uses, model: ast.expr | None) -> None:
         """Keep what the Workbench call itself reads."""
         at = At(program, program.end)
-        self._model = self._parts(program, [(name, program.end) for name in (effects.roots(model, at) if model is not None else ())])
+        self._model = parts.parts_of(program, [(name, program.end) for name in (effects.roots(model, at) if model is not None else ())])
         self._start(program)
         for name in sorted(names.eager | names.late):
             self._ask(_Ask(program, name, program.end, None))
@@ -393,33 +393,7 @@ class Slicer:
         if dot:
             other = self.programs.get(module)
             return other is not None and any(needed == inner for _, needed in other.needed)
-        held = self._parts(program, [(name, place)])
-        trained = {(at, name) for at, name in held if self._is_restored(program, at, name, place)} if self._by_optimizer(program, held) else set()
-        return not program.needed.isdisjoint(held - trained)
-
-    def _parts(self, program: Namespace, left: list[tuple[str, int]]) -> set[tuple[int, str]]:
-        """The bindings of these names, each at its place, and of all that they may hold: (statement, name)."""
-        found: set[tuple[int, str]] = set()
-        while left:
-            name, place = left.pop()
-            scope = program.statements[place].scope if place < program.end else 1
-            for at in program.reaching(name, place, scope):
-                if (at, name) not in found:
-                    found.add((at, name))
-                    left += [(root, at) for root in effects.aliases(program.statements[at].node, name, At(program, at))]
-        return found
-
-    def _by_optimizer(self, program: Namespace, held: set[tuple[int, str]]) -> bool:
-        """Whether what is changed is an optimizer: it trains what it holds."""
-        return any(effects.makes_optimizer(program.statements[at].node, At(program, at)) for at, _ in held)
-
-    def _is_restored(self, program: Namespace, at: int, name: str, place: int) -> bool:
-        """Whether the training of a model at `place` is of no matter: its weights are read from the run, and nothing else took them before."""
-        if program.name or (at, name) not in self._model:
-            return False
-        after = (other for other in program.kept if other > place)
-        takes = (other for other in after if name in program.uses[other].eager and at in program.reaching(name, other))
-        return not any((other, bound) in program.needed - self._model for other in takes for bound in program.bound(other))
+        return parts.is_needed(program, name, place, self._model)
 
     def _refuse_change(self, program: Namespace, place: int) -> None:
         statement = program.statements[place]

@@ -13,6 +13,7 @@ secret_literals.py  what must not be written down
 statements.py  the straight line of statements that had run
 namespace.py   one namespace and its statements
 slicer.py      the slice
+parts.py       what names may hold
 writer.py      the text of the slice, in one namespace
 annotation_names.py  what annotations name
 unresolved.py  why a name is defined nowhere

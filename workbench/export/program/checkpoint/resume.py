@@ -6,6 +6,7 @@ where random states cannot be restored, and writes a folder, which cannot replac
 
 from __future__ import annotations
 
+import json
 from textwrap import dedent
 
 from workbench.export.inputs.collect import Data, quoted
@@ -105,12 +106,17 @@ def _has_length(r: ScriptSpec) -> bool:
 
 
 def cleared(r: ScriptSpec) -> list[str]:
-    """The lines that remove what an earlier run of the script has left, if this one does not continue it."""
-    names = ["last", *(["best"] if r.best else []), *([] if refusal(r) else ["checkpoint"])]
-    files = ", ".join(f'output / "{name}.pt"' for name in names)
-    removed = [f"for old in filter(None, [log, {files}]):", "    old.unlink(missing_ok=True)"]
-    lines = ["output.mkdir(parents=True, exist_ok=True)", *(removed if refusal(r) else ["if resume is None:", *indented(removed)])]
-    return ["if accelerator.is_main_process:", *indented(lines)]
+    """The lines that remove what an earlier run of the script has left, but for what this one continues."""
+    again = ["last.pt", *(["best.pt"] if r.best else []), *([] if refusal(r) else ["checkpoint.pt"])]
+    names = json.dumps(again) if refusal(r) else f'["last.pt"] if resume else {json.dumps(again)}'
+    return [
+        "if accelerator.is_main_process:",
+        "    output.mkdir(parents=True, exist_ok=True)",
+        f"    for name in {names}:",
+        "        (output / name).unlink(missing_ok=True)",
+        f"if log and log.exists():{'' if refusal(r) else '  # without what followed the checkpoint'}",
+        "    log.unlink()" if refusal(r) else "    os.truncate(log, sum(map(len, log.read_bytes().splitlines(True)[:step])))",
+    ]
 
 
 def restored(r: ScriptSpec, epoch: str) -> list[str]:
@@ -132,11 +138,7 @@ def restored(r: ScriptSpec, epoch: str) -> list[str]:
         *(["    RUN.clear()  # it does not begin where the run began"] if checksums.run(r) else []),
         *indented(trainer.progress(r, "current_epoch", epoch)),
         *indented(trainer.progress(r, "global_step", "step")),
-        "    if accelerator.is_main_process:",
-        '        (output / "last.pt").unlink(missing_ok=True)',
         f'    accelerator.print(f"Continuing after {_where(r, epoch)} from {{resume}}.")',
-        "    if log and log.exists():  # without what followed the checkpoint",
-        "        os.truncate(log, sum(map(len, log.read_bytes().splitlines(True)[:step])))",
     ]
 
 
