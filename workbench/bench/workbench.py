@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Literal, Never, Self, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from workbench.bench.given_settings import (
     first_settings,
     refuse_of_training,
     refuse_unfit,
+    refuse_unnamed,
     settings_named,
 )
 from workbench.bench.searches import Searches
@@ -107,7 +108,7 @@ class Workbench(Searches):
     def __init__(
         self,
         model: Any,
-        *,
+        *unnamed: Never,
         train: Any = None,
         val: Any = None,
         test: Any = None,
@@ -124,6 +125,7 @@ class Workbench(Searches):
         dry_run: bool = True,
         **settings: Unpack[SettingsKwargs],
     ) -> None:
+        refuse_unnamed(model, unnamed)
         self._site = CallSite.capture(sys._getframe(1))
         given = settings_named(settings, type(self), "Workbench")
         Settings.make(**given)  # a bad value is refused before anything is tried
