@@ -67,6 +67,7 @@ class Workbench(Searches):
     Args:
         model: an nn.Module with `loss=` (or whose output has `.loss`), an object with `training_step` and
             `configure_optimizers` (a LightningModule, unchanged), or a `wb.Task`.
+        unnamed: nothing; an error says how to give by name what was given here.
         train, val, test: a Dataset, a DataLoader, a tuple of arrays, tensors, frames or series (x, y) or (x1, x2, y), a dict
             of these, a list of samples, ready batches as `wb.batches(list)`, or an object with `train_dataloader()`. None: the model object's own.
             `val` and `test` may be several sets, {"clean": a, "shifted": b} or a list; metrics end with the set: "val_loss/clean".
