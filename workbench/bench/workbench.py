@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Literal, Never, Self, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from workbench.bench.given_settings import (
     first_settings,
     refuse_of_training,
     refuse_unfit,
+    refuse_unnamed,
     settings_named,
 )
 from workbench.bench.searches import Searches
@@ -67,6 +68,7 @@ class Workbench(Searches):
     Args:
         model: an nn.Module with `loss=` (or whose output has `.loss`), an object with `training_step` and
             `configure_optimizers` (a LightningModule, unchanged), or a `wb.Task`.
+        unnamed: nothing; an error says how to give by name what was given here.
         train, val, test: a Dataset, a DataLoader, a tuple of arrays, tensors, frames or series (x, y) or (x1, x2, y), a dict
             of these, a list of samples, ready batches as `wb.batches(list)`, or an object with `train_dataloader()`. None: the model object's own.
             `val` and `test` may be several sets, {"clean": a, "shifted": b} or a list; metrics end with the set: "val_loss/clean".
@@ -109,7 +111,7 @@ class Workbench(Searches):
     def __init__(
         self,
         model: Any,
-        *,
+        *unnamed: Never,
         train: Any = None,
         val: Any = None,
         test: Any = None,
@@ -126,6 +128,7 @@ class Workbench(Searches):
         dry_run: bool = True,
         **settings: Unpack[SettingsKwargs],
     ) -> None:
+        refuse_unnamed(model, unnamed)
         self._site = CallSite.capture(sys._getframe(1))
         given = settings_named(settings, type(self), "Workbench")
         Settings.make(**given)  # a bad value is refused before anything is tried

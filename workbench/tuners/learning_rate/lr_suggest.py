@@ -191,7 +191,7 @@ class _Found:
     valley: float
     minimum: float
     edge_at: float
-    """The edge itself; what stands in for it where none was seen."""
+    """The edge itself; what was taken as the edge where none was seen."""
     edge_seen: bool
     first: float
     last: float
@@ -218,7 +218,7 @@ class _Found:
     @property
     def told(self) -> str:
         """The three in words; not by the names of rules, whose numbers are others."""
-        edge = "the edge" if self.edge_seen else "an edge that was not seen"
+        edge = "the edge" if self.edge_seen else "an edge that the sweep did not reach"
         return f"from {edge} {rate(self.edge, 2)}, from the longest fall {rate(self.valley, 2)}, from the lowest loss {rate(self.minimum, 2)}"
 
 
@@ -252,7 +252,7 @@ def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> It
         return
     if not found.edge_seen:
         further = " The loss still falls at the end of the sweep: a higher max_lr says more." if found.falls else ""
-        yield f"No edge seen: no loss rose clearly above its start, so {rate(found.edge_at, 2)} stands in.{further}"
+        yield f"No edge seen: no loss rose clearly above its start, so {rate(found.edge_at, 2)} was taken as the edge.{further}"
     if found.fall < _LITTLE:
         yield (
             f"The loss fell by only {max(found.fall, 0):.0%} (less than {_LITTLE:.0%}): the curve says little. "
