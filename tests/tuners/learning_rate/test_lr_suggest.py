@@ -122,6 +122,11 @@ class TestKnownAnswers:
         soon = np.where(LOG < -0.8, broken, 100.0)
         assert f"below divergence ({rate(LRS[np.argmax(soon)], 2)})" in " ".join(trust(LRS, soon, **SGD))
 
+    @pytest.mark.parametrize("seed", range(20))
+    def test_noise_has_no_such_edge(self, seed):
+        y = 2.3 + 0.1 * np.random.default_rng(seed).normal(size=100)
+        assert "stays near its start" not in " ".join(trust(LRS, y, **SGD))
+
     def test_what_is_behind_the_edge_does_not_count(self):
         y, other = bowl(), bowl()
         behind = np.flatnonzero(y > 8)[1:]
