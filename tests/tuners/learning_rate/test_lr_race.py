@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.datasets import load_breast_cancer
 from torch import nn
 
 import workbench as wb
@@ -145,7 +146,10 @@ def test_what_it_tries_and_what_it_leaves(tmp_path):
 
 
 def test_the_notes_are_about_the_rate_that_it_chose(tmp_path):
-    found = bench(plain_net(), labelled(800), tmp_path, adam, max_epochs=1).find_lr(race=True, race_updates=200).result()
+    x, y = load_breast_cancer(return_X_y=True)
+    data = torch.utils.data.TensorDataset(torch.tensor((x - x.mean(0)) / x.std(0)).float(), torch.tensor(y))
+    torch.manual_seed(0)
+    found = bench(nn.Linear(30, 2), data, tmp_path, sgd).find_lr(race=True, race_updates=200).result()
     assert found.suggestion != pytest.approx(found.suggestions["landmarks"].lr, rel=0.02)
     [note] = [note for note in found.notes if note.startswith("Worth trying")]
     assert f"{rate(found.suggestion / 2, 2)} to {rate(found.suggestion * 2, 2)}" in note

@@ -25,7 +25,7 @@ SPACING = 2.5
 """The ratio of neighbouring candidates."""
 SOFTNESS = 0.1
 """A rate whose loss is higher by about this share counts 1/e as much as the best one."""
-HIGHER, LOWER = 0.1, 0.05
+HIGHER, LOWER = 0.2, 0.1
 """A rate above the sweep's is suggested only where the loss at the sweep's is higher by about this share than at one above, and the
 same for a rate below. A short stretch favours high rates, and too high a rate costs more than one that is too low.
 """
