@@ -87,12 +87,23 @@ def test_a_higher_rate_must_have_learned_much():
 
 def test_in_a_longer_run_that_keeps_its_rate_a_higher_one_is_lowered():
     losses = trials({0.4: 5.0, 1.0: 5.0, 10.0: 0.1})
-    lrs = [conclusion(1.0, losses, 9.0, "constant", planned).lr for planned in (None, 10, 75, 300, 10**9)]
-    assert lrs[0] == lrs[1] == lrs[2] == pytest.approx(10.0)
-    assert lrs[3] == pytest.approx(5.0)
-    assert lrs[4] == 1.0
+    found = [conclusion(1.0, losses, 9.0, "constant", planned) for planned in (None, 10, 75, 150, 10**9)]
+    assert found[0].lr == found[1].lr == found[2].lr == pytest.approx(10.0)
+    assert found[3].lr == pytest.approx(5.0)
+    assert found[4].lr == 1.0
+    assert "the whole run makes up for that" in found[4].why
     assert conclusion(1.0, losses, 9.0, "cosine", 10**9).lr == pytest.approx(10.0)
     assert conclusion(1.0, trials({0.1: 0.1, 1.0: 5.0}), 9.0, "constant", 10**9).lr == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("loss", [math.inf, math.nan, 5.1])
+def test_a_higher_rate_is_far_from_those_that_break_the_training(loss):
+    near = conclusion(1.0, trials({0.4: 5.0, 1.0: 3.0, 2.5: 1.0, 6.25: loss}), 9.0)
+    assert near.lr == 1.0
+    assert "6.2 is near, which breaks the training" in near.why
+    far = conclusion(1.0, trials({0.4: 5.0, 1.0: 3.0, 2.5: 1.0, 10.0: loss}), 9.0)
+    assert far.lr == pytest.approx(10 / 6.25)
+    assert conclusion(1.0, trials({0.4: 5.0, 1.0: 3.0, 2.5: 1.0, 6.25: 4.0}), 9.0).lr == pytest.approx(2.5, rel=0.01)
 
 
 def test_without_losses_to_compare_the_rate_stays():

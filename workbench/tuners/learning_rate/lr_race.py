@@ -35,10 +35,8 @@ training says little of its end.
 """
 MOVED = 0.15
 """Where no rate lowers it even by this share, the stretches say nothing, and the sweep's rate stays."""
-LONGER = 0.5
-"""Where the rate stays to the end, a rate above is lowered by the run's length, in stretches, to the power of this: the noise that such a
-run ends in grows with the rate, and hardly shows in a stretch.
-"""
+MARGIN = SPACING**2
+"""A rate above is so many times below every one that breaks the training: in a whole run what is near breaks, too."""
 
 
 def race(
@@ -89,7 +87,8 @@ def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: s
     """The mean of the rates in decades, weighted by how low their losses are; `lr`, the sweep's, where nothing speaks clearly for others.
 
     start: the loss before the race; losses that differ by a few hundredths of it are alike, since the task is nearly learned then.
-    planned: the updates of the run.
+    planned: the updates of the run. Where its rate stays to the end, one above is lowered by its length in stretches: what a higher
+    rate reaches in a stretch, a lower one reaches in so much longer a run, with less noise at its end.
     """
     losses = {t.lr: t.loss + stretch.LEARNED * start for t in trials if math.isfinite(t.loss) and t.loss > 0}
     if not losses:
@@ -108,5 +107,10 @@ def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: s
     if lowest > (1 + stretch.LEARNED - LEARNED) * start:
         return Suggestion(NAME, lr, None, f"{why}. Rates above {units.rate(lr, 2)} are ahead, but too little is learned by then")
     if schedule == "constant":
-        centre /= max(1.0, (planned or length) / length) ** LONGER
-    return Suggestion(NAME, max(lr, centre), None, why)
+        centre /= max(1.0, (planned or length) / length)
+    broken = [t.lr for t in trials if t.lr > lr and not t.loss < (start + lowest) / 2]
+    higher = min(centre, min(broken, default=math.inf) / MARGIN)
+    if higher <= 1.01 * lr:
+        whole = "the whole run makes up for that" if centre <= 1.01 * lr else f"{units.rate(min(broken), 2)} is near, which breaks the training"
+        return Suggestion(NAME, lr, None, f"{why}. Rates above {units.rate(lr, 2)} are ahead, but {whole}")
+    return Suggestion(NAME, higher, None, why)
