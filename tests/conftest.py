@@ -74,6 +74,7 @@ def _hide_gpu(patch: pytest.MonkeyPatch) -> None:
 
     if _cuda():
         patch.setattr(torch.cuda, "is_available", lambda: False)
+        patch.setattr(torch.accelerator, "is_available", lambda: False)
         patch.setattr(torch.cuda, "device_count", lambda: 0)
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         return

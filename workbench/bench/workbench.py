@@ -97,7 +97,7 @@ class Workbench(Searches):
     Attributes:
         model: the model object that you gave.
         root: the folder for the record of all runs.
-        summary: the numbers of parameters, their bytes and device, the number of optimizers.
+        summary: the numbers of parameters, their bytes, the device on which jobs train, the number of optimizers.
         jobs: all jobs of this bench, oldest first.
 
     Raises `TaskError` or `SettingsError` with what is wrong and what to do.

@@ -19,12 +19,14 @@ from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import total_norm
+from workbench.instruments.memory import explain_out_of_memory
 from workbench.task.batch import describe
 from workbench.task.hints import explain_batch_error, explain_step_error
 from workbench.task.lightning.logging.aggregate import recorded_name
 from workbench.techniques import clipping
 from workbench.techniques.accumulation import samples_at
 from workbench.techniques.averaging import ema_due
+from workbench.techniques.toggling import toggled
 
 
 def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
@@ -34,7 +36,8 @@ def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
     except Exception as error:
         batch = window[0].batch if session.tbptt is not None else window[0]
         error.add_note(f"at update {session.state.step}, epoch {session.state.epoch}, on {describe(batch)}")
-        if remedy := explain_step_error(error) or explain_batch_error(error, batch):
+        remedy = explain_out_of_memory(error, session.settings.batch_size) or explain_step_error(error) or explain_batch_error(error, batch)
+        if remedy:
             error.add_note(remedy)
         raise
 
@@ -47,15 +50,19 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
     """
     state, ratios = session.state, session.ratios
     state.begin_update(records=not state.searching and state.step % session.meter.every == 0)
-    lrs = session.lrs if state.records else ()  # with manual optimization the task may step its schedules within the update
+    lrs = session.lrs if state.records else []  # with manual optimization the task may step its schedules within the update
     nonfinite.remember(session, window)
     if ratios is not None and state.records:
         ratios.begin(session.optimizers if session.task.manual else session.turn())
     if session.task.manual:
         loss, stepped = manual.update(session, window, clip_and_step)
+    elif session.several:
+        loss, stepped = _step_in_turn(session, window)
     else:
-        loss, stepped = _step_optimizers(session, window)
-    nonfinite.note_randomness(session)
+        loss, taken = _step_optimizer(session, session.optimizers[0], window)
+        stepped = session.optimizers if taken else []
+    if session.replay.random is not None:
+        nonfinite.note_randomness(session)
     backward.finish_window(session, window)
     if ratios is not None:
         ratios.finish(stepped, loss is not None and state.records)
@@ -93,20 +100,19 @@ def _samples(session: Session, window: Sequence[Any]) -> int | None:
     return total * session.ranks.world
 
 
-def _step_optimizers(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list[OptimizerHandle]]:
-    """Let each optimizer in turn step; returns the sum of their losses and the optimizers that stepped."""
+def _step_in_turn(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list[OptimizerHandle]]:
+    """Let each of several optimizers step if it has its turn; returns the sum of their losses and those that stepped."""
     total: Tensor | None = None
     stepped: list[OptimizerHandle] = []
     for opt in session.turn():
-        with session.only(opt):
+        with toggled(session.trained, opt.trained):
             loss, taken = _step_optimizer(session, opt, window)
         if loss is None:
             continue
         total = loss if total is None else total + loss
-        if session.several:
-            session.state.losses[opt.index] = loss
-            if session.state.records:
-                session.meter.put_loss(1 + opt.index, loss)
+        session.state.losses[opt.index] = loss
+        if session.state.records:
+            session.meter.put_loss(1 + opt.index, loss)
         if taken:
             stepped.append(opt)
     return total, stepped
@@ -118,6 +124,9 @@ def _step_optimizer(session: Session, opt: OptimizerHandle, window: Sequence[Any
     All batches but the last go forward and backward first. The task then evaluates the last one and steps in its own
     way (`Hooks.step`).
     """
+    if session.direct and len(window) == 1:
+        found = backward.of_one_batch(session, opt, window)
+        return found, found is not None and clip_and_step(session, opt, window, found)
     # The task may set rates by hand, for a warm-up: while a search sets the rates, that must have no effect.
     rates = opt.group_lrs() if session.state.searching else None
     work = backward.backward(session, opt, window)

@@ -251,7 +251,7 @@ def _left(device: torch.device) -> int | None:
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)
-    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device)  # new in torch 2.8
+    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device.index)  # new in torch 2.8
     reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
     return int(min(free + reserved, share * total) - allocated)
 
