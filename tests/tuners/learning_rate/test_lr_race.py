@@ -85,15 +85,14 @@ def test_a_higher_rate_must_have_learned_much():
     assert conclusion(1.0, trials({0.1: 1.0, 1.0: 2.0, 10.0: 5.0}), 2.5).lr < 0.2
 
 
-def test_in_a_longer_run_that_keeps_its_rate_a_higher_one_is_lowered():
+def test_in_a_longer_run_that_ends_in_noise_a_higher_rate_is_lowered():
     losses = trials({0.4: 5.0, 1.0: 5.0, 10.0: 0.1})
-    found = [conclusion(1.0, losses, 9.0, "constant", planned) for planned in (None, 10, 75, 150, 10**9)]
-    assert found[0].lr == found[1].lr == found[2].lr == pytest.approx(10.0)
-    assert found[3].lr == pytest.approx(5.0)
-    assert found[4].lr == 1.0
-    assert "the whole run makes up for that" in found[4].why
-    assert conclusion(1.0, losses, 9.0, "cosine", 10**9).lr == pytest.approx(10.0)
-    assert conclusion(1.0, trials({0.1: 0.1, 1.0: 5.0}), 9.0, "constant", 10**9).lr == pytest.approx(0.1)
+    found = [conclusion(1.0, losses, 9.0, longer) for longer in (1.0, 2.0, 10**9)]
+    assert found[0].lr == pytest.approx(10.0)
+    assert found[1].lr == pytest.approx(5.0)
+    assert found[2].lr == 1.0
+    assert "the whole run makes up for that" in found[2].why
+    assert conclusion(1.0, trials({0.1: 0.1, 1.0: 5.0}), 9.0, 10**9).lr == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("loss", [math.inf, math.nan, 5.1])

@@ -45,6 +45,7 @@ def race(
     lr: float,
     updates: int,
     schedule: str,
+    adaptive: bool,
     set_lr: Callable[[float], None],
     emit: Emit,
     inbox: Inbox,
@@ -52,7 +53,8 @@ def race(
     """Race rates around `lr`, the sweep's, with `updates` updates in all; the session is as before afterwards.
 
     Three rates, `SPACING` apart, then a fourth beyond the best one, or between the best two. A Stop ends the race, and
-    `lr` stays the suggestion. Returns the suggestion, and the lowest loss where losses decided it.
+    `lr` stays the suggestion. adaptive: whether the optimizer scales gradients per parameter. Returns the suggestion, and the
+    lowest loss where losses decided it.
     """
     length = updates // CANDIDATES
     start, why = stretch.starting_loss(session, length)
@@ -80,15 +82,18 @@ def race(
     losses = [t.loss for t in trials if math.isfinite(t.loss)]
     if losses and start - min(losses) < MOVED * abs(start):
         return Suggestion(NAME, lr, None, f"the lowest held-out loss, {min(losses):.3g}, is hardly below {start:.3g}, that of the start: the sweep's rate"), None
-    return conclusion(lr, trials, start, schedule, session.data.updates()), min(losses, default=None)
+    noisy = schedule == "constant" or adaptive
+    longer = max(1.0, (session.data.updates() or length) / length) if noisy else 1.0
+    return conclusion(lr, trials, start, longer), min(losses, default=None)
 
 
-def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: str = "cosine", planned: int | None = None) -> Suggestion:
+def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, longer: float = 1.0) -> Suggestion:
     """The mean of the rates in decades, weighted by how low their losses are; `lr`, the sweep's, where nothing speaks clearly for others.
 
     start: the loss before the race; losses that differ by a few hundredths of it are alike, since the task is nearly learned then.
-    planned: the updates of the run. Where its rate stays to the end, one above is lowered by its length in stretches: what a higher
-    rate reaches in a stretch, a lower one reaches in so much longer a run, with less noise at its end.
+    longer: how many times as long as a stretch the run is, where it ends in noise that grows with the rate: where the rate stays, or the
+    optimizer's steps do not shrink with the gradient. What a higher rate reaches in a stretch, a lower one reaches in so much longer a
+    run, with less noise at its end; so a rate above is lowered by this factor.
     """
     losses = {t.lr: t.loss + stretch.LEARNED * start for t in trials if math.isfinite(t.loss) and t.loss > 0}
     if not losses:
@@ -106,8 +111,7 @@ def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: s
         return Suggestion(NAME, centre, None, why)
     if lowest > (1 + stretch.LEARNED - LEARNED) * start:
         return Suggestion(NAME, lr, None, f"{why}. Rates above {units.rate(lr, 2)} are ahead, but too little is learned by then")
-    if schedule == "constant":
-        centre /= max(1.0, (planned or length) / length)
+    centre /= longer
     broken = [t.lr for t in trials if t.lr > lr and not t.loss < (start + lowest) / 2]
     higher = min(centre, min(broken, default=math.inf) / MARGIN)
     if higher <= 1.01 * lr:
