@@ -87,7 +87,7 @@ def test_a_higher_rate_must_have_learned_much():
 
 def test_in_a_longer_run_that_ends_in_noise_a_higher_rate_is_lowered():
     losses = trials({0.4: 5.0, 1.0: 5.0, 10.0: 0.1})
-    found = [conclusion(1.0, losses, 9.0, longer) for longer in (1.0, 2.0, 10**9)]
+    found = [conclusion(1.0, losses, 9.0, longer) for longer in (1.0, 2.0, math.inf)]
     assert found[0].lr == pytest.approx(10.0)
     assert found[1].lr == pytest.approx(5.0)
     assert found[2].lr == 1.0

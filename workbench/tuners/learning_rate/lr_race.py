@@ -82,8 +82,9 @@ def race(
     losses = [t.loss for t in trials if math.isfinite(t.loss)]
     if losses and start - min(losses) < MOVED * abs(start):
         return Suggestion(NAME, lr, None, f"the lowest held-out loss, {min(losses):.3g}, is hardly below {start:.3g}, that of the start: the sweep's rate"), None
+    planned = session.data.updates()  # None: without end
     noisy = schedule == "constant" or adaptive
-    longer = max(1.0, (session.data.updates() or length) / length) if noisy else 1.0
+    longer = max(1.0, math.inf if planned is None else planned / length) if noisy else 1.0
     return conclusion(lr, trials, start, longer), min(losses, default=None)
 
 
