@@ -472,30 +472,40 @@ def test_a_label_that_a_validation_meets_has_its_remedy(tmp_path):
             assert caught.value.__notes__[-2:] == ["in batch 1 of the validation data, on 0: (4, 6) float32, 1: (4,) int64", "A class label is not below the number of the model's outputs."]
 
 
+class FailsAtOne(nn.Module):
+    """Raises the error for a batch of one sample."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.line, self.error = nn.Linear(6, 3), error
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) == 1:
+            raise self.error
+        return self.line(x)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_running_out_of_memory_has_its_remedy(error, tmp_path):
+    x, y = torch.randn(9, 6), torch.arange(9) % 3
+    with make(tmp_path, FailsAtOne(error), (x, y), val=(x, y), batch_size=4, shuffle=False, max_epochs=1) as bench:
+        for job in (bench.fit, bench.validate):
+            with pytest.raises(RuntimeError) as caught:
+                job().result()
+            assert "Memory ran out at batch_size=4: take a smaller one (find_batch_size()" in caught.value.__notes__[-1]
+
+
 @pytest.mark.parametrize(
     "error",
     [
         RuntimeError("double free"), ValueError("keys must be doubled"), TaskError("a list of bytes"), KeyError("size mismatch in cache"),
         ValueError("expected input from camera"), IndexError("target index out of bounds of my table"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 6400 bytes"),
         RuntimeError("mat1 and mat2 must have the same dtype, but got Half and Float"),
     ],
 )  # fmt: skip
 def test_an_error_of_the_users_own_gets_no_remedy_of_ours(error, tmp_path):
     """One that only sounds like torch's."""
-
-    class Fails(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.line, self.calls = nn.Linear(6, 3), 0
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.calls += 1
-            if len(x) == 1:
-                raise error
-            return self.line(x)
-
-    with make(tmp_path, Fails(), (torch.randn(9, 6), torch.arange(9) % 3), batch_size=4, shuffle=False, max_epochs=1) as bench:
+    with make(tmp_path, FailsAtOne(error), (torch.randn(9, 6), torch.arange(9) % 3), batch_size=4, shuffle=False, max_epochs=1) as bench:
         with pytest.raises(type(error)) as caught:
             bench.fit().result()
         assert [note for note in caught.value.__notes__ if not note.startswith("at update")] == []

@@ -27,9 +27,10 @@ UPDATES, RACE = 100, 300
 
 def sweeps(make: Callable[[], nn.Module], batch_size: int, root: str) -> tuple[float, float, float]:
     """Seconds for the bench and a sweep, for a sweep alone, and for one with a race."""
+    model, train = make(), data()
     began = time.perf_counter()
     bench = wb.Workbench(
-        make(), train=data(), val=tuple(part[:360] for part in data()), loss=F.cross_entropy, root=root, batch_size=batch_size, accelerator="cpu",
+        model, train=train, val=tuple(part[:360] for part in train), loss=F.cross_entropy, root=root, batch_size=batch_size, accelerator="cpu",
         enable_progress_bar=False,
     )  # fmt: skip
     made = time.perf_counter()

@@ -1,26 +1,29 @@
 """How good the suggested learning rates are, beside those of other finders: `python -m tests.benchmarks.lr_regret`.
 
 Regret: the validation loss after a fit at the suggested rate, divided by that at the best rate of a grid, less 1; losses
-below 1% of that of the initial weights count as 1%. Every fit is the same plain loop. Median over the seeds; `worst` is the task with the highest median. Finders of fastai,
-torch-lr-finder and ignite are compared where they are installed; Lightning's always.
+below 1% of that of the initial weights count as 1%. Every fit is the same plain loop. Median over the seeds; `worst` is the task
+with the highest median. A peer is compared where it is installed: Lightning, fastai, torch-lr-finder and ignite.
+`--jobs 16` runs so many cases at a time, each in a process with one thread.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import functools
 import importlib.util
 import logging
 import math
+import multiprocessing
+import os
 import statistics
 import tempfile
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-import matplotlib as mpl
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -89,7 +92,7 @@ def workbench(task: Task, seed: int, schedule: str, **how: Any) -> float | None:
     with tempfile.TemporaryDirectory() as root:
         bench = wb.Workbench(
             task.model(), train=task.data()[0], val=task.data()[1], loss=task.loss, optimizer=task.optimizer, batch_size=task.batch_size,
-            max_steps=task.updates, lr_schedule=schedule, seed=seed, root=root, enable_progress_bar=False,
+            max_steps=task.updates, lr_schedule=schedule, seed=seed, root=root, enable_progress_bar=False, accelerator="cpu",
         )  # fmt: skip
         try:
             return bench.find_lr(num_training=UPDATES, **how).result().suggestion
@@ -186,39 +189,94 @@ def suggested(finder: Finder, task: Task, seed: int, schedule: str) -> float | N
     return found if found is not None and math.isfinite(found) and found > 0 else None
 
 
+class Case(NamedTuple):
+    """One measurement: a task by its name, a schedule and a seed."""
+
+    task: str
+    schedule: str
+    seed: int
+
+
+def regrets_of(case: Case) -> tuple[dict[str, float], float]:
+    """The regret of each finder that is installed, and the seconds that it all took."""
+    began = time.perf_counter()
+    task = next(task for task in TASKS if task.name == case.task)
+    losses = {lr: fitted(task, case.seed, case.schedule, lr) for lr in GRID}
+    found = {
+        name: suggested(finder, task, case.seed, case.schedule)
+        for name, (package, finder) in FINDERS.items()
+        if importlib.util.find_spec(package)
+    }
+    losses |= {lr: fitted(task, case.seed, case.schedule, lr) for lr in found.values() if lr is not None}
+    best = min(losses.values())
+    regrets = {name: math.inf if lr is None else losses[lr] / best - 1 for name, lr in found.items()}
+    return regrets, time.perf_counter() - began
+
+
+def one_thread() -> None:
+    """Make this process measure quietly, on one thread."""
+    torch.set_num_threads(1)
+    os.environ["MPLBACKEND"] = "Agg"
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+
+
+def measured(cases: list[Case], jobs: int) -> Iterator[tuple[Case, dict[str, float], float]]:
+    """The cases with their regrets, as they are known."""
+    if jobs == 1:
+        one_thread()
+        for case in cases:
+            yield case, *regrets_of(case)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=spawn, initializer=one_thread) as pool:
+        futures = {pool.submit(regrets_of, case): case for case in reversed(cases)}  # the slow tasks are the last ones
+        for future in concurrent.futures.as_completed(futures):
+            yield futures[future], *future.result()
+
+
+def table(regrets: Mapping[str, list[float]]) -> str:
+    """A row for each finder: median and worst of its cases' regrets, and how many lie within 25%."""
+    rows = [f"{'finder':<18}{'median':>8}{'worst':>10}{'within 25%':>14}"]
+    for name, values in regrets.items():
+        within = f"{sum(v <= 0.25 for v in values)} of {len(values)}"
+        rows.append(f"{name:<18}{statistics.median(values):>8.0%}{max(values):>10.0%}{within:>14}")
+    return "\n".join(rows)
+
+
+def against_the_sweep(sweep: list[float], race: list[float]) -> str:
+    """How often the race is better or worse than the sweep alone, by more than 5 points of regret."""
+    gains = [0.0 if s == r else s - r for s, r in zip(sweep, race, strict=True)]
+    worst = max(0.0, -min(gains))
+    return f"race against sweep: better in {sum(g > 0.05 for g in gains)}, worse in {sum(g < -0.05 for g in gains)} of {len(gains)}, by at most {worst:.0%}"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--schedules", nargs="*", default=SCHEDULES, choices=(*SCHEDULES, "linear"))
     parser.add_argument("--tasks", nargs="*", help="those whose name holds one of these words")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    mpl.use("Agg")
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    tasks = [t for t in TASKS if not options.tasks or any(word in t.name for word in options.tasks)]
-    finders = {name: finder for name, (package, finder) in FINDERS.items() if importlib.util.find_spec(package)}
-    regrets: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in finders}
-    for schedule in options.schedules:
-        for task in tasks:
-            began, own = time.perf_counter(), defaultdict(list)
-            for seed in range(options.seeds):
-                losses = {lr: fitted(task, seed, schedule, lr) for lr in GRID}
-                found = {name: suggested(finder, task, seed, schedule) for name, finder in finders.items()}
-                losses |= {lr: fitted(task, seed, schedule, lr) for lr in found.values() if lr is not None}
-                best = min(losses.values())
-                for name, lr in found.items():
-                    own[name].append(math.inf if lr is None else losses[lr] / best - 1)
-            for name, values in own.items():
-                regrets[name][schedule].append(statistics.median(values))
-            row = "  ".join(f"{name} {statistics.median(values):.0%}" for name, values in own.items())
-            print(f"{task.name}, {schedule}: {row}  ({time.perf_counter() - began:.0f} s)", flush=True)
+    names = [t.name for t in TASKS if not options.tasks or any(word in t.name for word in options.tasks)]
+    cases = [Case(name, schedule, seed) for name in names for schedule in options.schedules for seed in range(options.seeds)]
+    by_seed: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
+    of_finder: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for case, regrets, seconds in measured(cases, options.jobs):
+        known = by_seed[case.task, case.schedule]
+        known.append(regrets)
+        if len(known) < options.seeds:
+            continue
+        medians = {name: statistics.median(one[name] for one in known) for name in regrets}
+        for name, value in medians.items():
+            of_finder[name, case.schedule].append(value)
+        row = "  ".join(f"{name} {value:.0%}" for name, value in medians.items())
+        print(f"{case.task}, {case.schedule}: {row}  ({seconds:.0f} s a seed)", flush=True)
     for schedule in (*options.schedules, "all"):
-        print(f"\n{schedule}: regret over {len(tasks)} tasks\n{'finder':<18}{'median':>8}{'worst':>10}{'within 25%':>14}")
-        for name, by_schedule in regrets.items():
-            values = [v for s, found in by_schedule.items() if schedule in (s, "all") for v in found]
-            within = sum(v <= 0.25 for v in values)
-            print(f"{name:<18}{statistics.median(values):>8.0%}{max(values):>10.0%}{f'{within} of {len(values)}':>14}")
+        chosen = options.schedules if schedule == "all" else [schedule]
+        found = {name: [v for s in chosen for v in of_finder[name, s]] for name in FINDERS if (name, chosen[0]) in of_finder}
+        print(f"\n{schedule}: regret over {len(names)} tasks\n{table(found)}")
+        print(against_the_sweep(found["workbench"], found["workbench race"]))
 
 
 if __name__ == "__main__":

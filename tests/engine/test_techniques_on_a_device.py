@@ -10,8 +10,8 @@ from torch.utils.data import TensorDataset
 
 import workbench as wb
 from tests.engine.problems import labelled, noisy_net, plain_net
-from workbench.engine import loop, step
-from workbench.events import Message
+from workbench.engine import loop
+from workbench.events import Message, StepsDone
 from workbench.instruments.finite import NonFiniteError
 
 pytestmark = pytest.mark.gpu
@@ -82,7 +82,7 @@ def test_skip_without_a_guard_is_refused(tmp_path):
 ])  # fmt: skip
 def test_no_update_waits_for_the_device(tmp_path, monkeypatch, settings):
     """torch itself raises where an update would wait; flushes, which may, are left out."""
-    plain = step.update
+    plain = loop.train_step
     seen = []
 
     def watched(session, window):
@@ -99,3 +99,14 @@ def test_no_update_waits_for_the_device(tmp_path, monkeypatch, settings):
     monkeypatch.setattr(loop, "train_step", watched)
     bench(tmp_path, model=noisy_net(), pin_memory=True, **settings).fit().result()
     assert len(seen) > 20
+
+
+def test_the_norms_of_clipped_updates_are_those_of_the_cpu(tmp_path):
+    settings = {"gradient_clip_val": 0.3, "accumulate_grad_batches": 2, "shuffle": False, "max_epochs": 2}
+    device = bench(tmp_path, **settings).fit().result()
+    cpu = bench(tmp_path, **{**settings, "accelerator": "cpu"}).fit().result()
+    layers = [np.concatenate([event.array("layer_norms") for event in run.events if isinstance(event, StepsDone)]) for run in (device, cpu)]
+    np.testing.assert_allclose(*layers, rtol=2e-3, atol=1e-5)
+    for name in ("loss", "grad_norm", "grad_norm_clipped"):
+        np.testing.assert_allclose(device.history[name], cpu.history[name], rtol=2e-3, atol=1e-5, err_msg=name)
+    assert (cpu.history["grad_norm"] > 0.3).any()

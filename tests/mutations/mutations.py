@@ -61,7 +61,7 @@ MUTATIONS = (
     Mutation("engine/metrics/meter.py", "        self._paused += seconds\n", "        self._paused -= seconds\n", "tests/engine/test_control.py tests/launch/test_thread.py"),
     Mutation("engine/data/loaders.py", "        if not reading.begun:\n            reading.set_epoch(self.epoch)\n", "        if not reading.begun:\n            pass\n", "tests/engine/data/test_set_epoch.py"),
     # -- tuners
-    Mutation("tuners/learning_rate/lr_suggest.py", "at = int(np.argmin(slopes))", "at = int(np.argmax(slopes))", "tests/tuners/learning_rate/test_lr_suggest.py"),
+    Mutation("tuners/learning_rate/rules.py", "at = int(np.argmin(slopes))", "at = int(np.argmax(slopes))", "tests/tuners/learning_rate/test_lr_suggest.py"),
     Mutation("tuners/batch_size/batch_size_search.py", "known = next((t for t in self.trials if t.size == size), None)", "known = None",
              "tests/tuners/batch_size/test_batch_search.py"),
     Mutation("tuners/learning_rate/lr_finder.py", "smoother.update(loss) if math.isfinite(loss) else loss", "loss", "tests/tuners/learning_rate/test_lr_finder.py"),

@@ -39,7 +39,7 @@ class BenchBase:
         self._settings = settings
         self.root = root
         self._start = InitialWeights(task)
-        self.summary = ModelSummary.of(task, optimizers)
+        self._summary = ModelSummary.of(task, optimizers)
         self.jobs: list[AnyJob] = []
         self._needs: dict[AnyJob, set[str]] = {}
         """The runs that each job needs the folders of, until it is over."""
@@ -53,6 +53,11 @@ class BenchBase:
             self._listeners.add(tracker)
         self._lock = threading.Lock()
         self._launcher = ThreadLauncher(self._listeners.on_event)
+
+    @property
+    def summary(self) -> ModelSummary:
+        """The model's size, and the device on which jobs train it."""
+        return self._summary.on(self._settings.accelerator)
 
     @property
     def settings(self) -> Settings:

@@ -80,6 +80,28 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
     return _finish_without_batch(session, opt, window_loss, padded=ready or not plan.there)
 
 
+def of_one_batch(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor | None:
+    """`backward` for a window of one batch where `session.direct` holds: the gradient of its loss is that of the update."""
+    state, mark, batch = session.state, session.timer.mark, window[0]
+    if batch is None:
+        return None
+    mark("workbench")
+    if session.moves:
+        batch = session.to_device(batch)
+        mark("transfer")
+    session.task.drawn = samples_at(window, 0)
+    with session.precision.autocast():
+        found = read(session.weights.training_step(batch, state.batch_idx, **opt.extra))
+    mark("forward")
+    if found is None:
+        return None
+    if found.parts:
+        state.loss_parts[opt.index] = found.parts
+    session.precision.scale(found.loss).backward()  # type: ignore[no-untyped-call]
+    mark("backward")
+    return found.loss.detach()
+
+
 def _finish_without_batch(session: Session, opt: OptimizerHandle, window_loss: WindowLoss, *, padded: bool) -> Tensor | None:
     """End the backward of a window whose last batch was left out, or that has none; returns the mean loss.
 

@@ -50,18 +50,25 @@ def remember(session: Session, window: Sequence[Any]) -> None:
     if session.skips_nonfinite:
         buffers = [buffer for module in session.task.modules for buffer in module.buffers()]
         replay.buffers = [(buffer, buffer.detach().clone()) for buffer in buffers]
-    if session.on_cpu:
-        # Reading the random state costs more than the rest here, so a model without dropout is checked only now and then.
-        replay.random = torch.get_rng_state() if replay.draws or session.meter.row == 0 else None
-    elif session.device.type == "cuda" and state.records:
-        replay.recent.append(ReplayPoint(state.step, window, state.hiddens, torch.cuda.get_rng_state(session.device)))
+    # Reading the random state costs more than the rest here, so a model without dropout is checked only now and then.
+    replay.random = _random_state(session.device) if replay.draws or session.meter.row == 0 else None
+    if session.device.type == "cuda" and state.records:
+        replay.recent.append(ReplayPoint(state.step, window, state.hiddens, replay.random))
 
 
 def note_randomness(session: Session) -> None:
     """After the forward and backward of an update: note whether it drew random numbers."""
     replay = session.replay
     if replay.random is not None and not replay.draws:
-        replay.draws = not torch.equal(replay.random, torch.get_rng_state())
+        now = _random_state(session.device)
+        replay.draws = now is not None and not torch.equal(replay.random, now)
+
+
+def _random_state(device: torch.device) -> Tensor | None:
+    """The state of the generator that a forward pass on this device draws from; None: it cannot be read without waiting."""
+    if device.type == "cpu":
+        return torch.get_rng_state()
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
 
 def check(

@@ -91,7 +91,14 @@ class Session:
         """Measures the gradient noise scale; None: not measured."""
         self.parallel = self._parallel(runtime, trains)
         """This process's part in an update."""
+        self.direct = trains and self._direct()
+        """Whether an update of one batch needs neither other ranks, nor hooks, nor turns (`backward.of_one_batch`)."""
         self._note_doubts()
+
+    def _direct(self) -> bool:
+        needs_more = self.ranks.several or self.hooks.within or self.several or self.task.manual
+        needs_more = needs_more or self.tbptt is not None or self.noise_scale is not None
+        return not needs_more and not any(opt.needs_closure for opt in self.optimizers)
 
     def _connect_task(self, trains: bool) -> None:
         """Let the task see this session, now that it has optimizers; they begin at the rate of the settings."""

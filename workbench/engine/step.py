@@ -15,16 +15,19 @@ from torch import Tensor
 from workbench.engine import backward, nonfinite
 from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.optim import manual
-from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import total_norm
+from workbench.instruments.memory import explain_out_of_memory
 from workbench.task.batch import describe
 from workbench.task.hints import explain_batch_error, explain_step_error
 from workbench.task.lightning.logging.aggregate import recorded_name
+from workbench.task.optim.optimizer_state import load_state, state_of
 from workbench.techniques import clipping
 from workbench.techniques.accumulation import samples_at
 from workbench.techniques.averaging import ema_due
+from workbench.techniques.toggling import toggled
 
 
 def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
@@ -34,7 +37,8 @@ def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
     except Exception as error:
         batch = window[0].batch if session.tbptt is not None else window[0]
         error.add_note(f"at update {session.state.step}, epoch {session.state.epoch}, on {describe(batch)}")
-        if remedy := explain_step_error(error) or explain_batch_error(error, batch):
+        remedy = explain_out_of_memory(error, session.settings.batch_size) or explain_step_error(error) or explain_batch_error(error, batch)
+        if remedy:
             error.add_note(remedy)
         raise
 
@@ -47,15 +51,19 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
     """
     state, ratios = session.state, session.ratios
     state.begin_update(records=not state.searching and state.step % session.meter.every == 0)
-    lrs = session.lrs if state.records else ()  # with manual optimization the task may step its schedules within the update
+    lrs = session.lrs if state.records else []  # with manual optimization the task may step its schedules within the update
     nonfinite.remember(session, window)
     if ratios is not None and state.records:
         ratios.begin(session.optimizers if session.task.manual else session.turn())
     if session.task.manual:
         loss, stepped = manual.update(session, window, clip_and_step)
+    elif session.several:
+        loss, stepped = _step_in_turn(session, window)
     else:
-        loss, stepped = _step_optimizers(session, window)
-    nonfinite.note_randomness(session)
+        loss, taken = _step_optimizer(session, session.optimizers[0], window)
+        stepped = session.optimizers if taken else []
+    if session.replay.random is not None:
+        nonfinite.note_randomness(session)
     backward.finish_window(session, window)
     if ratios is not None:
         ratios.finish(stepped, loss is not None and state.records)
@@ -93,20 +101,19 @@ def _samples(session: Session, window: Sequence[Any]) -> int | None:
     return total * session.ranks.world
 
 
-def _step_optimizers(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list[OptimizerHandle]]:
-    """Let each optimizer in turn step; returns the sum of their losses and the optimizers that stepped."""
+def _step_in_turn(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list[OptimizerHandle]]:
+    """Let each of several optimizers step if it has its turn; returns the sum of their losses and those that stepped."""
     total: Tensor | None = None
     stepped: list[OptimizerHandle] = []
     for opt in session.turn():
-        with session.only(opt):
+        with toggled(session.trained, opt.trained):
             loss, taken = _step_optimizer(session, opt, window)
         if loss is None:
             continue
         total = loss if total is None else total + loss
-        if session.several:
-            session.state.losses[opt.index] = loss
-            if session.state.records:
-                session.meter.put_loss(1 + opt.index, loss)
+        session.state.losses[opt.index] = loss
+        if session.state.records:
+            session.meter.put_loss(1 + opt.index, loss)
         if taken:
             stepped.append(opt)
     return total, stepped
@@ -118,6 +125,9 @@ def _step_optimizer(session: Session, opt: OptimizerHandle, window: Sequence[Any
     All batches but the last go forward and backward first. The task then evaluates the last one and steps in its own
     way (`Hooks.step`).
     """
+    if session.direct and len(window) == 1:
+        found = backward.of_one_batch(session, opt, window)
+        return found, found is not None and clip_and_step(session, opt, window, found)
     # The task may set rates by hand, for a warm-up: while a search sets the rates, that must have no effect.
     rates = opt.group_lrs() if session.state.searching else None
     work = backward.backward(session, opt, window)
@@ -189,8 +199,8 @@ def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any],
 def _step_with_closure(
     session: Session, opt: OptimizerHandle, window: Sequence[Any], evaluate: Callable[[], Tensor | None]
 ) -> tuple[Tensor | None, bool]:
-    """The step of an optimizer that evaluates the loss itself, several times (LBFGS). Of the evaluations of one
-    update, the first counts.
+    """The step of an optimizer that evaluates the loss itself, several times (LBFGS), or again beside the weights (SAM). Of the
+    evaluations of one update, the first counts.
     """
     first: Tensor | None = None
     undo = _undo(opt) if session.on_cpu else _nothing
@@ -207,6 +217,8 @@ def _step_with_closure(
         return loss
 
     try:
+        if opt.closure_use == "after gradients":
+            closure()
         opt.optimizer.step(closure, **opt.step_options)  # type: ignore[arg-type]
     except _NothingThere:
         return None, False
@@ -227,7 +239,7 @@ def _step_with_closure(
 def _undo(opt: OptimizerHandle) -> Callable[[], None]:
     """Return a function that restores the optimizer's weights and state."""
     trained = opt.trained
-    weights, state = [p.detach().clone() for p in opt.trained], copy.deepcopy(opt.optimizer.state_dict())
+    weights, state = [p.detach().clone() for p in opt.trained], copy.deepcopy(state_of(opt.optimizer))
 
     def undo() -> None:
         with torch.no_grad():

@@ -99,6 +99,8 @@ class ScriptSpec:
     """Whether the user has compiled the model (`torch.compile(model)`), so that its weights are one level deeper."""
     compiled_parts: bool
     """Whether the user has compiled parts of it."""
+    sparse: bool
+    """Whether a layer has sparse gradients."""
     unsaved_buffers: bool
     """Whether the model has buffers that its `state_dict` leaves out."""
     buffers: tuple[str, ...]
@@ -198,7 +200,7 @@ class ScriptSpec:
     @property
     def closure(self) -> bool:
         """Whether the optimizer evaluates the loss itself."""
-        return any(optimizer.closure for optimizer in self.optimizers)
+        return any(optimizer.closure != "never" for optimizer in self.optimizers)
 
     @property
     def mixed(self) -> bool:

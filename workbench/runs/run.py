@@ -13,26 +13,21 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workbench.events import (
     ENDED_EARLY,
     Changed,
     Event,
-    Logged,
     Message,
     Resumed,
-    RunEnded,
     RunStarted,
     Status,
     StepsDone,
     TimeSpent,
-    Validated,
     to_line,
 )
 from workbench.plots.chart import Chart
 from workbench.plots.training import time_spent
-from workbench.plots.training.run import RunData
 from workbench.runs import chart_data, read, setting_text
 from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
 from workbench.runs.folder.annotations import Annotations, annotate, read_annotations
@@ -41,9 +36,8 @@ from workbench.runs.health.search_results import SearchResults
 from workbench.runs.printable import printable
 from workbench.runs.record import table
 from workbench.runs.record.event_log import Recorded, RecordGone, now
-from workbench.runs.record.sequence import but_by_layer
-from workbench.runs.record.series import Series, layer_history, scalars
-from workbench.runs.record.stream import joined
+from workbench.runs.record.series import Series
+from workbench.runs.run_record import RunRecord
 from workbench.runs.tables import data_frame
 from workbench.settings import Settings, SettingsError
 from workbench.units import RATES, duration, number, rate
@@ -57,7 +51,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Run:
+class Run(RunRecord):
     """One run, at the moment when this object was made. Two are equal when all their events are.
 
     The end of a recorded run is read when this is made, and the rest when it is needed: `events` is a sequence that
@@ -432,78 +426,6 @@ class Run:
         always = ("lr", "batch_size")
         return {k: v for k, v in known.items() if k in always or not setting_text.is_default(k, v)}
 
-    @cached_property
-    def _data(self) -> RunData:
-        """The data of the plots."""
-        recorded = self._recorded
-        # What is limited is the 2-norm, so in a record of other norms the clip value is no line.
-        same = recorded.get("track_grad_norm", 2.0) == 2.0
-        norm = same and recorded.get("gradient_clip_algorithm", "norm") == "norm"
-        return RunData(
-            self._history, self._validation, chart_data.changes(self.outline), recorded.get("gradient_clip_val"), norm,
-            logged=self._logged, by_model=self._by_model, best=chart_data.best(self.outline), same_norm=same,
-            by_layer=self._by_layer,
-        )  # fmt: skip
-
-    @cached_property
-    def _by_model(self) -> list[str]:
-        """The columns of the history that the model logged."""
-        named = dict.fromkeys(name for e in self.outline if isinstance(e, StepsDone) for name in e.logged)
-        return [name for name in named if name in self._history]
-
-    @cached_property
-    def _recorded(self) -> dict[str, Any]:
-        return next((e.settings for e in self.outline if isinstance(e, RunStarted)), {})
-
-    @cached_property
-    def _ranks(self) -> str | None:
-        """On how many devices together, where there were several."""
-        return next((e.device for e in self.outline if isinstance(e, RunStarted) and e.ranks > 1), None)
-
-    @cached_property
-    def _metrics(self) -> dict[str, float]:
-        found: dict[str, float] = {}
-        last = next((e for e in reversed(self.outline) if isinstance(e, StepsDone) and e.rows), None)
-        if last is not None and "loss" in last.columns:
-            found["loss"] = float(last.array("loss")[-1])
-        for name in self._by_model:
-            known = self._history[name][~np.isnan(self._history[name])]
-            if len(known):
-                found[name] = float(known[-1])
-        for event in self.outline:
-            if isinstance(event, Validated | Logged):
-                found.update(event.metrics)
-            elif isinstance(event, RunEnded):  # of a record that lacks its middle, the end has the last values too
-                for name, value in event.metrics.items():
-                    found.setdefault(name, value)
-        return found
-
-    @cached_property
-    def _history(self) -> Series:
-        """All but the columns by layer."""
-        return _read_only(scalars(self.outline))
-
-    @cached_property
-    def _whole(self) -> Series:
-        return _read_only({**self._history, **layer_history(self.events, len(self._history["step"]))})
-
-    @cached_property
-    def outline(self) -> tuple[Event, ...]:
-        """The events without the columns by layer, flushes of one epoch joined: what all but a look at layers needs."""
-        return tuple(joined(but_by_layer(self.events)))
-
-    def _by_layer(self, quantity: str) -> tuple[NDArray[Any], Series]:
-        """Of "grad_norm" or "update_ratio" what a picture of all layers shows: updates, and by layer a value for each."""
-        return read.by_layer(self.events, quantity, self._history["step"])
-
-    @cached_property
-    def _validation(self) -> Series:
-        return _read_only(read.validation(self.outline))
-
-    @cached_property
-    def _logged(self) -> Series:
-        return _read_only(read.logged(self.outline))
-
 
 def _start(events: Iterable[Event]) -> RunStarted | None:
     return next((event for event in events if isinstance(event, RunStarted)), None)
@@ -512,12 +434,6 @@ def _start(events: Iterable[Event]) -> RunStarted | None:
 _BEFORE = 100
 """Events among which the beginning of a run is, which only messages may come before."""
 _COUNTS = ("updates", "epochs", "live changes")
-
-
-def _read_only(series: Series) -> Series:
-    for array in series.values():
-        array.flags.writeable = False
-    return series
 
 
 def _count(value: str, name: str) -> str:

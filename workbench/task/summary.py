@@ -1,8 +1,10 @@
-"""Summarises a model in one line: its name, its parameters, their bytes, its device."""
+"""Summarises a model in one line: its name, its parameters, their bytes, the device on which jobs train it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch
 
 from workbench.task.protocol import Task
 
@@ -16,6 +18,7 @@ class ModelSummary:
     trainable: int
     bytes: int
     device: str
+    """The kind of device on which jobs run."""
     optimizers: int = 1
     in_loss: int = 0
     """How many of the parameters belong to the loss."""
@@ -32,15 +35,27 @@ class ModelSummary:
             sum(p.numel() for p in parameters),
             sum(p.numel() for p in parameters if p.requires_grad),
             sum(t.numel() * t.element_size() for t in tensors),
-            str(parameters[0].device) if parameters else "cpu",
+            _device("auto"),
             optimizers,
             sum(p.numel() for p in parameters) - own,
         )
+
+    def on(self, accelerator: str) -> ModelSummary:
+        """The same for jobs with this value of the setting `accelerator`."""
+        return replace(self, device=_device(accelerator))
 
     def __str__(self) -> str:
         frozen = "" if self.trainable == self.parameters else f" ({_count(self.trainable)} trainable)"
         loss = f", {_count(self.in_loss)} of them in the loss" if self.in_loss else ""
         return f"{self.name} · {_count(self.parameters)} params{frozen}{loss} · {self.device}"
+
+
+def _device(accelerator: str) -> str:
+    """The kind of device that jobs with this setting get ("cuda", "mps", "cpu", …)."""
+    if accelerator not in ("auto", "gpu"):
+        return accelerator
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return "cpu" if found is None else found.type
 
 
 def _count(number: int) -> str:

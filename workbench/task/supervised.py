@@ -27,12 +27,13 @@ from workbench.task.metrics.metrics import (
 from workbench.task.metrics.over_epoch import OverEpoch
 from workbench.task.metrics.step_output import loss_parts, reported_weight, score_weight
 from workbench.task.optim.optimizer_factory import OptimizerFactory
+from workbench.task.optim.part_optimizers import by_part
 from workbench.task.optim.schedulers import MakeScheduler, refuse_built_in, schedule_of
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task
 from workbench.task.signature import fits
 from workbench.values import shown
 
-MakeOptimizer = Callable[..., Optimizer]
+MakeOptimizer = Callable[..., Optimizer] | Mapping[str, Callable[..., Optimizer]]
 TARGETS = ("labels", "label", "targets", "target", "y")
 
 
@@ -61,7 +62,8 @@ class Supervised(Task):
         self.train, self.val, self.test, self.predict = train, val, test, predict
         self._loss = loss
         self.loss_is_mean = loss is None or _is_mean(loss)
-        self.optimizer_factory = OptimizerFactory(optimizer)
+        makes = by_part(optimizer, self.trained_parameters) if isinstance(optimizer, Mapping) else optimizer
+        self.optimizer_factory = OptimizerFactory(makes)
         self._scheduler = scheduler
         self.metrics, self.epoch_metrics = split(checked_metrics(metrics))
         self.one_collection = is_metric_object(metrics)
@@ -172,20 +174,21 @@ class Supervised(Task):
             inputs = {key: value for key, value in batch.items() if key not in TARGETS}
         elif self._loss is not None and is_several(batch) and len(batch) > 1:
             inputs = batch[:-1] if self._elements in (None, len(batch)) else batch
-        return self._call(inputs, None, carries=self._carries)[0]
+        return self._call_carrying(inputs, None)[0] if self._carries else self._called(inputs)
 
     def _forward(self, batch: Any, hiddens: Any, *, carries: bool) -> tuple[Any, Any, Any, Any]:
         """The loss function's result, the output, the target, and the hidden state after the batch."""
         if is_several(batch):
             self._elements = len(batch)
         if self._loss is None:
-            output, hiddens = self._call(batch, hiddens, carries=carries)
+            output, hiddens = self._call_carrying(batch, hiddens) if carries else (self._called(batch), None)
             return self._loss_of(output, batch), output, _target(batch), hiddens
         inputs, target = _split(batch)
-        output, hiddens = self._call(inputs, hiddens, carries=carries)
-        if self._tries:
-            hints.refuse_one_class(self._loss, output)
+        output, hiddens = self._call_carrying(inputs, hiddens) if carries else (self._called(inputs), None)
         try:
+            if not self._tries:
+                return self._loss(output, target), output, target, hiddens
+            hints.refuse_one_class(self._loss, output)
             return self._called_with(self._loss, "the loss", output, target), output, target, hiddens
         except TaskError:
             raise
@@ -201,10 +204,8 @@ class Supervised(Task):
                 "truncated_bptt_steps when the bench is made."
             ) from error
 
-    def _call(self, inputs: Any, hiddens: Any, *, carries: bool) -> tuple[Any, Any]:
-        """The model's output, and its hidden state if it carries one."""
-        if not carries:
-            return self._called(inputs), None
+    def _call_carrying(self, inputs: Any, hiddens: Any) -> tuple[Any, Any]:
+        """The output of a model that carries a hidden state, and that state."""
         places: tuple[Any, ...] = ()
         names: dict[str, Any] = {}
         if isinstance(inputs, Mapping):
@@ -230,8 +231,8 @@ class Supervised(Task):
 
     def _called(self, inputs: Any) -> Any:
         """The model's output for inputs by place or by name."""
-        by_name = type(inputs) is not tuple and isinstance(inputs, Mapping)
-        places, names = ((), inputs) if by_name else (_as_tuple(inputs), {})
+        names = inputs if type(inputs) is not tuple and isinstance(inputs, Mapping) else {}
+        places = () if inputs is names else _as_tuple(inputs)
         try:
             return self.model(*places, **names)
         except TypeError as error:
@@ -239,7 +240,7 @@ class Supervised(Task):
                 raise
             if self._loss is None:
                 raise TaskError(hints.explain_missing_loss(self.model, inputs)) from error
-            left_out = "the target's key" if by_name else "the last element of a batch"
+            left_out = "the target's key" if inputs is names else "the last element of a batch"
             error.add_note(f"The model is called with all but {left_out}.")
             raise
 
@@ -301,7 +302,7 @@ def check_optimizer(optimizer: Any) -> None:
             f"Give what makes it: optimizer=torch.optim.{kind.__name__}, or with options "
             f"functools.partial(torch.optim.{kind.__name__}, …)."
         )
-    if not callable(optimizer):
+    if not callable(optimizer) and not isinstance(optimizer, Mapping):
         raise TaskError(f"optimizer={shown(optimizer)} cannot be called: give e.g. torch.optim.AdamW.")
 
 

@@ -139,6 +139,11 @@ def measured(
     return Trial(size, True, typical, work.samples / typical, peak, limit_bytes=limit, uncertainty=uncertainty(seconds))
 
 
+def most_updates(seconds: Sequence[float]) -> int:
+    """Over how many updates of this time a trial of several ranks is timed at the most."""
+    return min(MOST, int(ENOUGH / typical_time(seconds)))
+
+
 def typical_time(seconds: Sequence[float]) -> float:
     """The typical time of an update: the median, without the first one, which also gets things ready."""
     return statistics.median(seconds[1:] or seconds)
@@ -247,11 +252,13 @@ def _begin_peak(device: torch.device) -> int:
 
 
 def _left(device: torch.device) -> int | None:
-    """Bytes that a device has free now; None for a CPU, whose limit the caller sets."""
+    """Bytes that this process may still take on a device; None for a CPU, whose limit the caller sets."""
     if device.type != "cuda":
         return None
-    free, _ = torch.cuda.mem_get_info(device)
-    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+    free, total = torch.cuda.mem_get_info(device)
+    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device.index)  # new in torch 2.8
+    reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
+    return int(min(free + reserved, share * total) - allocated)
 
 
 def _peak(device: torch.device, idle: int) -> int:

@@ -191,3 +191,18 @@ def test_names_of_groups_and_a_schedule_that_begins_low(tmp_path):
     ((first, other),) = next(e for e in job.events if isinstance(e, RunStarted)).groups
     assert first == ("first", 1.0)
     assert other == ("", pytest.approx(10.0))
+
+
+@pytest.mark.parametrize("race", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_targets_of_large_numbers_are_named_where_the_rate_is_beyond_the_weights(scale, race, tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(400, 6)
+    data = x, scale * (3 + x[:, :1] + x[:, 1:2] * x[:, 2:3])
+    net = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+    b = bench(net, data, tmp_path, torch.optim.Adam, loss=F.mse_loss, max_epochs=8, val=data)
+    job = b.find_lr(race=race)
+    doubts = [note for note in job.result().notes if "the weights themselves are about" in note]
+    assert len(doubts) == (scale > 1)
+    assert all("scale them" in note for note in doubts)
+    assert next(e.doubts for e in job.events if isinstance(e, CurveEnded))[: len(doubts)] == tuple(doubts)

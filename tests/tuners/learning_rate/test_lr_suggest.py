@@ -20,13 +20,10 @@ from workbench.tuners.learning_rate.lr_suggest import (
     divergence,
     doubts,
     landmarks,
-    minimum,
-    slide,
-    steepest,
     suggest_all,
     trust,
-    valley,
 )
+from workbench.tuners.learning_rate.rules import minimum, slide, steepest, valley
 from workbench.tuners.learning_rate.sweep import rates, smooth
 from workbench.units import rate
 
@@ -112,6 +109,24 @@ class TestKnownAnswers:
         assert landmarks(LRS, y, **SGD) == landmarks(LRS, exploded, **SGD)
         assert f"below divergence ({LRS[70]:.2g})" in " ".join(trust(LRS, y, **SGD))
 
+    def test_where_the_loss_stays_near_its_start_is_an_edge(self):
+        """A transformer that breaks: its loss goes back to where it began, and diverges much later, if ever."""
+        y = np.where(LOG < -3, 3.0, np.maximum(2.4, 3.0 - 0.4 * (LOG + 3)))
+        broken = np.where(LOG < -1.5, y, 2.9)
+        at = np.flatnonzero(broken == 2.9)[0]
+        for late in (broken, np.where(LOG < 0.5, broken, 100.0)):
+            notes = trust(LRS, late, **SGD)
+            assert f"below {rate(LRS[at], 2)}, from where on the loss stays near its start." in " ".join(notes)
+            assert f"from the edge {rate(1.5 * LRS[at] * 0.1 * 0.316, 2)}" in " ".join(notes)
+            assert not any("No edge seen" in note for note in notes)
+        soon = np.where(LOG < -0.8, broken, 100.0)
+        assert f"below divergence ({rate(LRS[np.argmax(soon)], 2)})" in " ".join(trust(LRS, soon, **SGD))
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_noise_has_no_such_edge(self, seed):
+        y = 2.3 + 0.1 * np.random.default_rng(seed).normal(size=100)
+        assert "stays near its start" not in " ".join(trust(LRS, y, **SGD))
+
     def test_what_is_behind_the_edge_does_not_count(self):
         y, other = bowl(), bowl()
         behind = np.flatnonzero(y > 8)[1:]
@@ -123,6 +138,7 @@ class TestKnownAnswers:
         rng = np.random.default_rng(seed)
         y = bowl(rng.uniform(0.1, 1.9), rng.uniform(-4, 0), rng.uniform(-2, 2))
         y = np.abs(y * (1 + 0.05 * rng.normal(size=100))) + 1e-3
+        y = np.where(lost < LOG, np.minimum(y, 1.9), y) if (lost := rng.uniform(-2, 2)) < 0.5 else y
         schedule = "one_cycle" if one_cycle else "constant"
         found = landmarks(LRS, y, beta=beta, adaptive=adaptive, schedule=schedule)
         assert found.lr == pytest.approx(

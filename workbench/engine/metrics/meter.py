@@ -28,6 +28,7 @@ from workbench.instruments.memory import memory_in_use
 T = TypeVar("T")
 _OF_UPDATE = re.compile(r"loss|grad_norm")
 LOSS, TOTAL, CLIPPED = 0, 1, 2
+_LAYERS = -1
 CAPACITY = 256
 PERIOD = 0.1
 """Seconds between flushes."""
@@ -75,6 +76,8 @@ class Meter:
         self._use_ring(torch.full((CAPACITY, self._layers_at + layers), float("nan"), dtype=kind, device=device))
         self._lrs: list[tuple[float, ...]] = []
         self._skipped: list[bool] = []
+        self._later: dict[int, dict[int, Tensor]] = {}
+        """By column (`_LAYERS`: those of all layers) and row: norms that the next flush copies into the ring at once."""
         self._notes: dict[str, dict[int, Tensor | float]] = {}
         self.on_bar: frozenset[str] = frozenset()
         """Names of the logged values that the progress bar shows."""
@@ -175,7 +178,7 @@ class Meter:
 
     def put_clipped(self, column: int, total: Tensor) -> None:
         """Write the total norm after clipping into the row that the next `record` completes."""
-        self._put(3 * column + CLIPPED, total)
+        self._put_norm(3 * column + CLIPPED, total)
 
     def _put(self, place: int, value: Tensor) -> None:
         """Write one number of the row; on a device without waiting for it."""
@@ -185,15 +188,25 @@ class Meter:
         else:
             self._cells[place][row].copy_(value)
 
+    def _put_norm(self, place: int, norm: Tensor) -> None:
+        """Write a norm of the row, which nothing else changes: a device gets one copy for all rows of a flush."""
+        if self._host is not None or self._several:  # the norms of several are summed up within the update
+            self._put(place, norm)
+        else:
+            self._later.setdefault(place, {})[len(self._lrs)] = norm
+
     def put_norms(self, column: int, total: Tensor, norms: Tensor, layers: tuple[int, ...] | None = None) -> None:
         """Write a total norm and the norms of these layers (None: of all, in order) into the row that the next `record`
         completes.
         """
-        self._put(3 * column + TOTAL, total)
+        self._put_norm(3 * column + TOTAL, total)
+        row, whole = len(self._lrs), self._later.setdefault(_LAYERS, {})
         if layers is None:
-            self.layers[self.row].copy_(norms)
-        else:
-            self.layers[self.row][self.places(layers)] = norms.to(self._ring.dtype)
+            whole[row] = norms
+            return
+        if row in whole:  # a task steps twice within one update
+            self.layers[row].copy_(whole.pop(row))
+        self.layers[row][self.places(layers)] = norms.to(self._ring.dtype)
 
     def record(self, step: int, lrs: Sequence[float], loss: Tensor, skipped: bool = False) -> None:
         """Complete the row of update `step`; its norms, if any, are in it already."""
@@ -232,6 +245,7 @@ class Meter:
         return arrived
 
     def _begin_copy(self, epoch: int) -> None:
+        self._take_later()
         source = self._ring[: len(self._lrs)]
         rows = _to_host(source)
         ratios = None if self._ratios is None or not self._rated else _to_host(self._ratios[: len(self._lrs)])
@@ -250,6 +264,17 @@ class Meter:
         if ratios is not None and self._ratios is not None:
             self._ratios[: len(rows)] = float("nan")
             self._rated = False
+
+    def _take_later(self) -> None:
+        """Copy the norms that were put aside into the ring."""
+        later, self._later = self._later, {}
+        for place, found in later.items():
+            columns = self._ring[:, self._layers_at :] if place == _LAYERS else self._ring[:, place]
+            if len(found) == len(self._lrs):
+                columns[: len(found)] = torch.stack(list(found.values()))
+            else:
+                for row, value in found.items():
+                    columns[row] = value
 
     def _look(self) -> int | None:
         """Bytes in use on the device, at most a second old."""

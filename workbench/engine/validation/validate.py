@@ -17,6 +17,7 @@ from workbench.engine.distributed.padding import run_padding
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.engine.validation.epoch_metrics import EpochMetrics
+from workbench.instruments.memory import explain_out_of_memory
 from workbench.task.batch import describe
 from workbench.task.data.spec import DataSpec, HeldOut
 from workbench.task.errors import TaskError
@@ -79,7 +80,7 @@ def _scores(
                 over.update(scores)
         except Exception as error:
             error.add_note(f"{PLACE}{number} of the {'test' if stage == 'test' else 'validation'} data, on {describe(moved)}")
-            if remedy := explain_batch_error(error, moved, check=True):
+            if remedy := explain_out_of_memory(error, session.settings.batch_size) or explain_batch_error(error, moved, check=True):
                 error.add_note(remedy)
             raise
         note_count(session, stage, moved, scores.weight)

@@ -197,7 +197,8 @@ def built(blocks: Sequence[Block], ours: str, imported: Mapping[str, str], main:
     statements = [_Statement(block, imported) for block in blocks]
     nodes = ast.parse(ours).body
     whole = next(node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == main)
-    elsewhere = {name for node in nodes if node is not whole for name in uses(node).eager | uses(node).late}
+    others = [uses(node) for node in nodes if node is not whole]
+    elsewhere = {name for other in others for name in other.eager | other.late}
     bound = names.bound_in(whole)
     if not any(statement.reads & _LOOKS_AROUND for statement in statements):
         changes = _Changes(statements)

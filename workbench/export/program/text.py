@@ -76,11 +76,11 @@ def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Impor
     ours = names.replaced(ours, renamed)
     inside: dict[str, str] = {}
     bindings: list[str] = []
-    tree = ast.parse(ours)
+    functions = [(node, names.read(node)) for node in ast.parse(ours).body]
     for plain, (around, parts) in sorted(given.items(), key=lambda item: _place(r, item[0])):
         name = renamed.get(plain, plain)
         expression = names.replaced(around, renamed).replace("@", "{}").format(*parts)
-        if names.fits(name, expression, tree):
+        if names.fits(name, expression, functions):
             inside[name] = expression
         elif expression != name:  # else the user's code has that name too
             bindings.append(names.binding(name, expression))

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -41,6 +42,7 @@ from workbench.tuners.learning_rate.lr_suggest import (
     trust,
 )
 from workbench.tuners.trial_batches import cycled_windows
+from workbench.units import rate
 from workbench.values import shown
 
 PATIENCE = 1000
@@ -101,11 +103,15 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     end = read()
     if request.race and end.suggestion is not None and not inbox.has(Stop):
         set_lr = stretch.multiplier(opt.optimizer, request.group)
-        raced, lowest = lr_race.race(session, opt, end.suggestion, request.race_updates, schedule, set_lr, emit, inbox)
+        raced, lowest = lr_race.race(session, opt, end.suggestion, request.race_updates, schedule, adaptive, set_lr, emit, inbox)
         if lowest is not None and raced.lr is not None:
             end = read(Raced(raced.lr, lowest))
         ended = sweep.STOPPED if inbox.has(Stop) else end.ended
         end = dataclasses.replace(end, ended=ended, suggestions=(raced, *end.suggestions), suggestion=raced.lr)
+    size = _typical_weight(opt.optimizer, request.group)
+    if size is not None and end.suggestion is not None and end.suggestion > size:
+        too_large = _beyond_weights(end.suggestion, size)
+        end = dataclasses.replace(end, notes=(too_large, *end.notes), doubts=(too_large, *end.doubts))
     if request.group is not None:
         end = dataclasses.replace(end, notes=(*end.notes, _of_group(opt.optimizer, request.group)))
     if session.several:
@@ -221,6 +227,27 @@ def _momentum(optimizer: Optimizer) -> float:
 def _adaptive(optimizer: Optimizer) -> bool:
     kinds = torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Rprop
     return "betas" in optimizer.param_groups[0] or isinstance(optimizer, kinds)
+
+
+def _typical_weight(optimizer: Optimizer, only: int | None) -> float | None:
+    """The root mean square of the weights in the typical matrix or kernel, of one group or of all.
+
+    None where the rate says nothing of the size of a step: only the kin of Adam move each weight by about the rate, and those
+    that estimate a rate of their own (Prodigy's "d") multiply it.
+    """
+    groups = [group for number, group in enumerate(optimizer.param_groups) if only in (None, number)]
+    if "betas" not in groups[0] or "d" in groups[0]:
+        return None
+    weights = [p.detach() for group in groups for p in group["params"] if p.dim() > 1 and p.numel() > 0]
+    sizes = [float(norm) / math.sqrt(p.numel()) for p, norm in zip(weights, torch._foreach_norm(weights), strict=True)] if weights else []
+    return statistics.median(sizes) if any(sizes) else None
+
+
+def _beyond_weights(lr: float, size: float) -> str:
+    return (
+        f"At this rate an update changes a weight by about {rate(lr, 2)}, and the weights themselves are about {rate(size, 2)}. Only targets or "
+        "inputs that are large numbers need that: scale them (mean 0, standard deviation 1), then search again."
+    )
 
 
 def _undo_momentum(optimizer: Optimizer) -> None:

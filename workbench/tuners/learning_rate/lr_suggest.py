@@ -1,36 +1,46 @@
-"""Suggests a learning rate from a swept curve: one pure function a rule, and what to trust.
+"""Suggests a learning rate from a swept curve, and says what to trust.
 
 Every rule takes `lrs` and losses of one sweep, shape (n,), in the order they were swept, and gives a `Suggestion` with
-a sentence of why, or with `lr=None` and the reason for none. `steepest`, `valley`, `minimum` and `slide` read the
-smoothed loss, `landmarks` smooths the raw one itself. No curve is too short or too wild: points from the first one that
-is not finite on are left out.
-Sources: steepest and minimum are fastai's of 2018; valley is ESRI's and slide Andrew Chang's (Novetta), both as
-published in fastai 2.3 (pull request 3377); landmarks is this project's, see `landmarks`.
+a sentence of why, or with `lr=None` and the reason for none. `landmarks`, which is recommended, is this project's, and reads the raw
+losses; `rules` has those of other libraries, which read the smoothed ones.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from workbench.events import Suggestion
+from workbench.tuners.learning_rate.rules import (
+    FULL,
+    Array,
+    count_of,
+    length_of,
+    longest_fall,
+    minimum,
+    nearest,
+    none_of,
+    pair,
+    points_of,
+    slide,
+    steepest,
+    valley,
+)
 from workbench.tuners.learning_rate.sweep import diverged_above, smooth
 from workbench.units import rate
 
-Array = NDArray[np.float64]
-
 RECOMMENDED = "landmarks"
-_FULL = 100  # points of the sweep that the rules were made for; other lengths scale their windows by it
 _DIVERGED = 4.0  # a raw loss above this many times its start is the edge
 _BELOW = 0.316  # the good rate is half a decade below the edge and the minimum
 _USUAL_END = 10.0  # where the default sweep ends
+_BEFORE = 1.5  # losses that diverge do so about this many times above the rate from which on they stay near the start
+_LONG = 5.0  # a loss that stays there while the rate rises by this factor will not diverge where it is lost
+_FEW, _CLEAR = 5, 2.0  # losses before the lowest that tell their noise; a fall is clear that is so many times the spread of their steps
 _LITTLE = 0.15  # the share of a loss by which one that is clearly lower is lower
-_WILD = 1e100  # losses beyond are as good as infinite, and their sums and slopes stay finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,75 +91,6 @@ def recommended(suggestions: Iterable[Suggestion]) -> float | None:
     return next((s.lr for s in suggestions if s.name == RECOMMENDED), None)
 
 
-def steepest(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = None) -> Suggestion:
-    """Where the smoothed loss falls fastest per decade of learning rate.
-
-    The first tenth of the sweep is left out: a moving average of few values jumps with their noise.
-    """
-    x, y = _finite(lrs, smoothed)
-    skip = _points(10, num_training, len(x))
-    if len(x) - skip < 3:
-        return _none("steepest", f"only {_count(len(x))}: a slope needs at least {skip + 3}")
-    slopes = np.gradient(y[skip:], np.log10(x[skip:]))
-    at = int(np.argmin(slopes))
-    if (
-        slopes[at] >= 0 or not (np.diff(y[skip:]) < 0).any()
-    ):  # slopes of a flat line are zero but for rounding
-        return _none("steepest", "the smoothed loss never falls")
-    why = f"the smoothed loss falls fastest here, by {-slopes[at]:.3g} per decade of learning rate"
-    return Suggestion("steepest", float(x[skip + at]), skip + at, why)
-
-
-def valley(lrs: ArrayLike, smoothed: ArrayLike) -> Suggestion:
-    """The middle of the longest fall: of the longest run of points, others between them allowed, each below the last."""
-    x, y = _finite(lrs, smoothed)
-    fall = _longest_fall(y)
-    if fall is None:
-        return _none("valley", "the smoothed loss never falls" if len(x) > 1 else f"only {_count(len(x))}")
-    at, length, end = fall
-    why = f"the middle of the longest fall of the smoothed loss, {length} points that end at {rate(x[end], 2)}"
-    return Suggestion("valley", float(x[at]), at, why)
-
-
-def minimum(lrs: ArrayLike, smoothed: ArrayLike) -> Suggestion:
-    """A tenth of the rate at the lowest smoothed loss."""
-    x, y = _finite(lrs, smoothed)
-    if len(x) < 2:
-        return _none("minimum", f"only {_count(len(x))}")
-    low = int(np.argmin(y))
-    if low == 0:
-        return _none("minimum", "the smoothed loss never falls below its first value")
-    lr = float(x[low]) / 10
-    return Suggestion(
-        "minimum", lr, _nearest(x, lr), f"a tenth of {rate(x[low], 2)}, where the smoothed loss is lowest"
-    )
-
-
-def slide(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = None) -> Suggestion:
-    """Where the explosion begins, seen from the right.
-
-    An interval of 15 points slides from the end to the left for as long as the slopes at its two ends differ
-    by more than 5% of the curve's height per decade; its left end is the suggestion. fastai compares slopes
-    per point with 0.005 of a loss; measured against the curve, the answer does not depend on the loss's unit.
-    """
-    x, y = _finite(lrs, smoothed)
-    width = max(1, _points(15, num_training, len(x)))
-    if len(x) < width + 2:
-        return _none("slide", f"only {_count(len(x))}: the interval needs at least {width + 2}")
-    slopes = np.gradient(y, np.log10(x))
-    height = max(
-        float(np.ptp(y)), 1e-9 * float(np.abs(y).max())
-    )  # of a flat line, so that rounding is no slope
-    apart = np.abs(slopes[width:] - slopes[:-width]) > 0.05 * height
-    if not apart[-1]:
-        return _none("slide", "the curve ends as straight as before: no rise to slide down from")
-    if apart.all():
-        return _none("slide", "no straight stretch left of the rise")
-    at = int(np.flatnonzero(~apart)[-1]) + 1
-    why = f"left of it the smoothed loss is straight, right of it, within {width} points, it turns"
-    return Suggestion("slide", float(x[at]), at, why)
-
-
 def landmarks(
     lrs: ArrayLike,
     losses: ArrayLike,
@@ -163,8 +104,11 @@ def landmarks(
     """The recommended rate: the median of three landmarks of the *raw* losses, which fail at different times.
 
     - edge: the first rate whose loss is above 4 times the start (the median of the first ten) or not finite, or from
-      which on a layer's units are dead (`died`), else the last rate or 10, where the default sweep ends, if that is higher;
-      times (1 - beta) x 0.316, and x 0.56 for adaptive optimizers;
+      which on a layer's units are dead (`died`), else the last rate or 10, where the default sweep ends, if that is higher. The loss of
+      some models goes back and stays there, as that of a transformer that breaks: where the median of five losses stays nearer to the
+      start than to the lowest while the rate rises fivefold and more, the edge is 1.5 times the rate from which on it does, if the fall
+      before was twice the spread of the steps from loss to loss. The estimate is the edge times (1 - beta) x 0.316, and x 0.56 for
+      adaptive optimizers;
     - valley: 4 times the valley of the losses before the edge, smoothed by 0.9, without the first ten;
     - minimum: the rate of their lowest, without the first five, times sqrt(1 - beta) x 0.316.
 
@@ -179,13 +123,13 @@ def landmarks(
     """
     found = _find(lrs, losses, beta, adaptive, schedule, num_training, died)
     if isinstance(found, str):
-        return _none(RECOMMENDED, found)
+        return none_of(RECOMMENDED, found)
     x = np.asarray(lrs, dtype=np.float64)
     why = (
         f"median of three estimates ({found.told}) "
         f"x {_factor(schedule):g} for a {_SPOKEN.get(schedule, schedule)} rate"
     )
-    return Suggestion(RECOMMENDED, found.lr, _nearest(x, found.lr), why)
+    return Suggestion(RECOMMENDED, found.lr, nearest(x, found.lr), why)
 
 
 def trust(
@@ -232,8 +176,8 @@ def doubts(
 
 def divergence(lrs: ArrayLike, losses: ArrayLike, *, num_training: int | None = None) -> float | None:
     """The edge of `landmarks` itself: the first rate whose loss diverged or is not finite. None: no such rate was seen."""
-    x, y = _pair(lrs, losses)
-    start = _start(y, _points(10, num_training, len(x)))
+    x, y = pair(lrs, losses)
+    start = _start(y, points_of(10, num_training, len(x)))
     if not len(start):
         return float(x[0]) if len(x) else None
     edge = _edge(y, *_level(start))
@@ -249,7 +193,7 @@ class _Found:
     valley: float
     minimum: float
     edge_at: float
-    """The edge itself; what stands in for it where none was seen."""
+    """The edge itself; what was taken as the edge where none was seen."""
     edge_seen: bool
     first: float
     last: float
@@ -262,6 +206,8 @@ class _Found:
     """Points that the sweep was to have."""
     died: Died | None
     """Where units died, if that is the edge."""
+    lost: float | None
+    """The rate from which on the loss stays near its start, if that is where the edge is."""
     start: float
     lowest: float
     dead: float | None
@@ -274,7 +220,7 @@ class _Found:
     @property
     def told(self) -> str:
         """The three in words; not by the names of rules, whose numbers are others."""
-        edge = "the edge" if self.edge_seen else "an edge that was not seen"
+        edge = "the edge" if self.edge_seen else "an edge that the sweep did not reach"
         return f"from {edge} {rate(self.edge, 2)}, from the longest fall {rate(self.valley, 2)}, from the lowest loss {rate(self.minimum, 2)}"
 
 
@@ -284,6 +230,8 @@ def _facts(found: _Found, lr: float) -> Iterable[str]:
     if found.died is not None:
         where = f"layer {found.died.layer}" if found.died.layer else "the model"
         yield f"{_times(found.edge_at / lr)} below {rate(found.edge_at, 2)}, from where on most units of {where} are dead."
+    elif found.lost is not None:
+        yield f"{_times(found.lost / lr)} below {rate(found.lost, 2)}, from where on the loss stays near its start."
     elif found.edge_seen:
         yield f"{_times(found.edge_at / lr)} below divergence ({rate(found.edge_at, 2)})."
     else:
@@ -306,7 +254,7 @@ def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> It
         return
     if not found.edge_seen:
         further = " The loss still falls at the end of the sweep: a higher max_lr says more." if found.falls else ""
-        yield f"No edge seen: no loss rose clearly above its start, so {rate(found.edge_at, 2)} stands in.{further}"
+        yield f"No edge seen: no loss rose clearly above its start, so {rate(found.edge_at, 2)} was taken as the edge.{further}"
     if found.fall < _LITTLE:
         yield (
             f"The loss fell by only {max(found.fall, 0):.0%} (less than {_LITTLE:.0%}): the curve says little. "
@@ -319,7 +267,7 @@ def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> It
         yield f"The landmarks are {apart:.1f} decades apart (more than 1.2): they do not agree."
     if found.lr < found.first:
         yield f"The suggestion is below the swept rates: sweep again from a min_lr under {rate(found.first, 2)}."
-    if found.length < _FULL / 2:
+    if found.length < FULL / 2:
         yield f"Swept in {found.length} updates: short sweeps outrun divergence, so the suggestion may be too high."
     if schedule == "one_cycle" and beta == 0:
         yield (
@@ -347,8 +295,8 @@ def _find(
     """The landmarks, or why there are none."""
     if not 0 <= beta < 1:
         return f"beta={beta!r} is not a momentum: 0 <= beta < 1 is needed"
-    x, y = _pair(lrs, losses)
-    ten, five = _points(10, num_training, len(x)), _points(5, num_training, len(x))
+    x, y = pair(lrs, losses)
+    ten, five = points_of(10, num_training, len(x)), points_of(5, num_training, len(x))
     start = _start(y, ten)
     if not len(start):
         return "no loss was finite" if len(x) else "the sweep has no points"
@@ -364,12 +312,15 @@ def _find(
         if edge is None and spread is None and y.max() > diverged_above(_DIVERGED, float(y.min())):
             edge = int(y.argmax())  # so early that the start's median is high already
         return _too_few(kept, ten, x, edge, died)
-    s = smooth(y[:kept], 0.9 ** (_FULL / _length(num_training, len(x))))
-    fall = _longest_fall(s[ten:])
+    s = smooth(y[:kept], 0.9 ** (FULL / length_of(num_training, len(x))))
+    fall = longest_fall(s[ten:])
     if fall is None:
         return "the loss never fell, so the curve says nothing of a good rate"
     low = five + int(np.argmin(s[five:]))
+    lost = None if died is not None else _lost(x[:kept], y[:kept], float(s[low]), base, low, five)
     edge_at = max(float(x[-1]), _USUAL_END) if edge is None else float(x[edge])
+    if lost is not None:
+        edge_at = _BEFORE * lost
     e = edge_at * (1 - beta) * _BELOW * (0.56 if adaptive else 1.0)
     v = 4 * float(x[ten + fall[0]])
     m = float(x[low]) * math.sqrt(1 - beta) * _BELOW
@@ -381,22 +332,37 @@ def _find(
         valley=v,
         minimum=m,
         edge_at=edge_at,
-        edge_seen=edge is not None,
+        edge_seen=edge is not None or lost is not None,
         first=float(x[0]),
         last=float(x[-1]),
         fall=(base - float(s[low])) / size if size > 0 else 0.0,
         falls=low >= kept - max(1, five),
-        length=_length(num_training, len(x)),
+        length=length_of(num_training, len(x)),
         died=died,
+        lost=lost,
         start=base,
         lowest=float(s[low]),
         dead=dead,
     )
 
 
+def _lost(x: Array, y: Array, lowest: float, base: float, low: int, five: int) -> float | None:
+    """The rate from which on the loss stays nearer to its start than to its lowest; None: it diverges soon after, or stays low.
+
+    The median of five points counts, since the smoothed loss lags. A fall that may be the noise of the batches, which neighbouring
+    losses tell, is none.
+    """
+    if low < _FEW or base - lowest <= _CLEAR * float(np.std(np.diff(y[: low + 1]))):
+        return None
+    half = five // 2
+    typical = np.array([np.median(y[max(0, i - half) : i + half + 1]) for i in range(len(y))])
+    at = int(np.flatnonzero(typical <= (base + lowest) / 2).max(initial=low)) + 1
+    return float(x[at]) if at < len(x) and x[-1] >= _LONG * x[at] else None
+
+
 def _too_few(kept: int, ten: int, x: Array, edge: int | None, died: Died | None) -> str:
     if edge is None:
-        return f"only {_count(kept)}: at least {ten + 3} are needed"
+        return f"only {count_of(kept)}: at least {ten + 3} are needed"
     what = "the loss diverged or was not finite" if died is None else "units died"
     return f"{what} at {rate(x[edge], 2)}, point {edge + 1}: sweep again over lower rates, and scale inputs and targets if they are large"
 
@@ -431,59 +397,3 @@ def _edge(y: Array, base: float, spread: float | None) -> int | None:
     return None
 
 
-def _longest_fall(y: Array) -> tuple[int, int, int] | None:
-    """Middle, length and end of the longest strictly decreasing subsequence of `y`; None if nothing ever falls.
-
-    The first of equally long ones. The middle is counted back from the end by the length, fastai's way, so that
-    the points a run leaps over stretch it to no side. Patience sorting: n log n where the usual loop is n^2.
-    """
-    tails: list[float] = []  # [k]: the last value, negated, of the fall of k + 1 points that ends highest
-    best = end = 0
-    for i, value in enumerate(y):
-        place = bisect_left(tails, -float(value))
-        tails[place : place + 1] = [-float(value)]
-        if place + 1 > best:
-            best, end = place + 1, i
-    if best < 2:
-        return None
-    return max(0, end - best + best // 3 + best // 6), best, end
-
-
-def _pair(lrs: ArrayLike, losses: ArrayLike) -> tuple[Array, Array]:
-    x, y = np.asarray(lrs, dtype=np.float64).ravel(), np.asarray(losses, dtype=np.float64).ravel()
-    if len(x) != len(y):
-        raise ValueError(
-            f"{len(x)} learning rates and {len(y)} losses: a curve needs one loss for each rate."
-        )
-    if len(x) and not (x[0] > 0 and np.isfinite(x[-1]) and (np.diff(x) > 0).all()):
-        raise ValueError("learning rates must be above 0 and rise from point to point.")
-    return x, np.where(np.abs(y) > _WILD, np.inf, y)
-
-
-def _finite(lrs: ArrayLike, losses: ArrayLike) -> tuple[Array, Array]:
-    """The points before the first one that is not finite."""
-    x, y = _pair(lrs, losses)
-    bad = np.flatnonzero(~np.isfinite(y))
-    end = int(bad[0]) if len(bad) else len(y)
-    return x[:end], y[:end]
-
-
-def _length(num_training: int | None, seen: int) -> int:
-    return max(_FULL, seen) if num_training is None else max(num_training, seen)
-
-
-def _points(of_hundred: int, num_training: int | None, seen: int) -> int:
-    """So many points of a hundred, in a sweep of this length."""
-    return round(of_hundred * _length(num_training, seen) / _FULL)
-
-
-def _nearest(x: Array, lr: float) -> int:
-    return int(np.argmin(np.abs(np.log(x) - math.log(lr))))
-
-
-def _none(name: str, reason: str) -> Suggestion:
-    return Suggestion(name, None, None, reason)
-
-
-def _count(n: int) -> str:
-    return f"{n} finite point" if n == 1 else f"{n} finite points"

@@ -27,6 +27,7 @@ def refusal(r: ScriptSpec) -> str:
     positions = [data.unkept for data in r.loaders if data.unkept]
     reasons = {
         f"no checkpoint keeps where {', '.join(positions)} stands after an epoch": bool(positions),
+        "an optimizer holds another one, whose state is in no state_dict": any(o.holds_another for o in r.optimizers),
         "its batch size changes on the way": r.changed("batch_size"),
         "the state of a scheduler is not plain data, which torch.load(weights_only=True) could read": any(not s.restores for o in r.optimizers for s in o.schedules),
         "its model steps schedulers within accumulated updates": r.manual and r.accumulates and r.scheduled,

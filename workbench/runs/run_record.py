@@ -1,0 +1,101 @@
+"""Reads what the events of a run contain: its columns, its last metrics, the data of its plots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.events import Event, Logged, RunEnded, RunStarted, StepsDone, Validated
+from workbench.plots.training.run import RunData
+from workbench.runs import chart_data, read
+from workbench.runs.record.sequence import but_by_layer
+from workbench.runs.record.series import Series, layer_history, scalars
+from workbench.runs.record.stream import joined
+
+
+class RunRecord:
+    """The record of a run; each part is read when it is first asked for."""
+
+    events: Sequence[Event]
+
+    @cached_property
+    def _data(self) -> RunData:
+        """The data of the plots."""
+        recorded = self._recorded
+        # What is limited is the 2-norm, so in a record of other norms the clip value is no line.
+        same = recorded.get("track_grad_norm", 2.0) == 2.0
+        norm = same and recorded.get("gradient_clip_algorithm", "norm") == "norm"
+        return RunData(
+            self._history, self._validation, chart_data.changes(self.outline), recorded.get("gradient_clip_val"), norm,
+            logged=self._logged, by_model=self._by_model, best=chart_data.best(self.outline), same_norm=same,
+            by_layer=self._by_layer,
+        )  # fmt: skip
+
+    @cached_property
+    def _by_model(self) -> list[str]:
+        """The columns of the history that the model logged."""
+        named = dict.fromkeys(name for e in self.outline if isinstance(e, StepsDone) for name in e.logged)
+        return [name for name in named if name in self._history]
+
+    @cached_property
+    def _recorded(self) -> dict[str, Any]:
+        return next((e.settings for e in self.outline if isinstance(e, RunStarted)), {})
+
+    @cached_property
+    def _ranks(self) -> str | None:
+        """On how many devices together, where there were several."""
+        return next((e.device for e in self.outline if isinstance(e, RunStarted) and e.ranks > 1), None)
+
+    @cached_property
+    def _metrics(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        last = next((e for e in reversed(self.outline) if isinstance(e, StepsDone) and e.rows), None)
+        if last is not None and "loss" in last.columns:
+            found["loss"] = float(last.array("loss")[-1])
+        for name in self._by_model:
+            known = self._history[name][~np.isnan(self._history[name])]
+            if len(known):
+                found[name] = float(known[-1])
+        for event in self.outline:
+            if isinstance(event, Validated | Logged):
+                found.update(event.metrics)
+            elif isinstance(event, RunEnded):  # of a record that lacks its middle, the end has the last values too
+                for name, value in event.metrics.items():
+                    found.setdefault(name, value)
+        return found
+
+    @cached_property
+    def _history(self) -> Series:
+        """All but the columns by layer."""
+        return _read_only(scalars(self.outline))
+
+    @cached_property
+    def _whole(self) -> Series:
+        return _read_only({**self._history, **layer_history(self.events, len(self._history["step"]))})
+
+    @cached_property
+    def outline(self) -> tuple[Event, ...]:
+        """The events without the columns by layer, flushes of one epoch joined: what all but a look at layers needs."""
+        return tuple(joined(but_by_layer(self.events)))
+
+    def _by_layer(self, quantity: str) -> tuple[NDArray[Any], Series]:
+        """Of "grad_norm" or "update_ratio" what a picture of all layers shows: updates, and by layer a value for each."""
+        return read.by_layer(self.events, quantity, self._history["step"])
+
+    @cached_property
+    def _validation(self) -> Series:
+        return _read_only(read.validation(self.outline))
+
+    @cached_property
+    def _logged(self) -> Series:
+        return _read_only(read.logged(self.outline))
+
+
+def _read_only(series: Series) -> Series:
+    for array in series.values():
+        array.flags.writeable = False
+    return series

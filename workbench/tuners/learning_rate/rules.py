@@ -1,0 +1,151 @@
+"""The rules of other libraries that read a swept curve: one pure function a rule, and what all rules share.
+
+`steepest`, `valley`, `minimum` and `slide` read the smoothed loss. No curve is too short or too wild: points from the first one
+that is not finite on are left out.
+Sources: steepest and minimum are fastai's of 2018; valley is ESRI's and slide Andrew Chang's (Novetta), both as
+published in fastai 2.3 (pull request 3377).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from workbench.events import Suggestion
+from workbench.units import rate
+
+Array = NDArray[np.float64]
+
+FULL = 100
+"""Points of the sweep that the rules were made for; other lengths scale their windows by it."""
+_WILD = 1e100  # losses beyond are as good as infinite, and their sums and slopes stay finite
+
+
+def steepest(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = None) -> Suggestion:
+    """Where the smoothed loss falls fastest per decade of learning rate.
+
+    The first tenth of the sweep is left out: a moving average of few values jumps with their noise.
+    """
+    x, y = before_wild(lrs, smoothed)
+    skip = points_of(10, num_training, len(x))
+    if len(x) - skip < 3:
+        return none_of("steepest", f"only {count_of(len(x))}: a slope needs at least {skip + 3}")
+    slopes = np.gradient(y[skip:], np.log10(x[skip:]))
+    at = int(np.argmin(slopes))
+    if (
+        slopes[at] >= 0 or not (np.diff(y[skip:]) < 0).any()
+    ):  # slopes of a flat line are zero but for rounding
+        return none_of("steepest", "the smoothed loss never falls")
+    why = f"the smoothed loss falls fastest here, by {-slopes[at]:.3g} per decade of learning rate"
+    return Suggestion("steepest", float(x[skip + at]), skip + at, why)
+
+
+def valley(lrs: ArrayLike, smoothed: ArrayLike) -> Suggestion:
+    """The middle of the longest fall: of the longest run of points, others between them allowed, each below the last."""
+    x, y = before_wild(lrs, smoothed)
+    fall = longest_fall(y)
+    if fall is None:
+        return none_of("valley", "the smoothed loss never falls" if len(x) > 1 else f"only {count_of(len(x))}")
+    at, length, end = fall
+    why = f"the middle of the longest fall of the smoothed loss, {length} points that end at {rate(x[end], 2)}"
+    return Suggestion("valley", float(x[at]), at, why)
+
+
+def minimum(lrs: ArrayLike, smoothed: ArrayLike) -> Suggestion:
+    """A tenth of the rate at the lowest smoothed loss."""
+    x, y = before_wild(lrs, smoothed)
+    if len(x) < 2:
+        return none_of("minimum", f"only {count_of(len(x))}")
+    low = int(np.argmin(y))
+    if low == 0:
+        return none_of("minimum", "the smoothed loss never falls below its first value")
+    lr = float(x[low]) / 10
+    return Suggestion(
+        "minimum", lr, nearest(x, lr), f"a tenth of {rate(x[low], 2)}, where the smoothed loss is lowest"
+    )
+
+
+def slide(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = None) -> Suggestion:
+    """Where the explosion begins, seen from the right.
+
+    An interval of 15 points slides from the end to the left for as long as the slopes at its two ends differ
+    by more than 5% of the curve's height per decade; its left end is the suggestion. fastai compares slopes
+    per point with 0.005 of a loss; measured against the curve, the answer does not depend on the loss's unit.
+    """
+    x, y = before_wild(lrs, smoothed)
+    width = max(1, points_of(15, num_training, len(x)))
+    if len(x) < width + 2:
+        return none_of("slide", f"only {count_of(len(x))}: the interval needs at least {width + 2}")
+    slopes = np.gradient(y, np.log10(x))
+    height = max(
+        float(np.ptp(y)), 1e-9 * float(np.abs(y).max())
+    )  # of a flat line, so that rounding is no slope
+    apart = np.abs(slopes[width:] - slopes[:-width]) > 0.05 * height
+    if not apart[-1]:
+        return none_of("slide", "the curve ends as straight as before: no rise to slide down from")
+    if apart.all():
+        return none_of("slide", "no straight stretch left of the rise")
+    at = int(np.flatnonzero(~apart)[-1]) + 1
+    why = f"left of it the smoothed loss is straight, right of it, within {width} points, it turns"
+    return Suggestion("slide", float(x[at]), at, why)
+
+
+def longest_fall(y: Array) -> tuple[int, int, int] | None:
+    """Middle, length and end of the longest strictly decreasing subsequence of `y`; None if nothing ever falls.
+
+    The first of equally long ones. The middle is counted back from the end by the length, fastai's way, so that
+    the points a run leaps over stretch it to no side. Patience sorting: n log n where the usual loop is n^2.
+    """
+    tails: list[float] = []  # [k]: the last value, negated, of the fall of k + 1 points that ends highest
+    best = end = 0
+    for i, value in enumerate(y):
+        place = bisect_left(tails, -float(value))
+        tails[place : place + 1] = [-float(value)]
+        if place + 1 > best:
+            best, end = place + 1, i
+    if best < 2:
+        return None
+    return max(0, end - best + best // 3 + best // 6), best, end
+
+
+def pair(lrs: ArrayLike, losses: ArrayLike) -> tuple[Array, Array]:
+    x, y = np.asarray(lrs, dtype=np.float64).ravel(), np.asarray(losses, dtype=np.float64).ravel()
+    if len(x) != len(y):
+        raise ValueError(
+            f"{len(x)} learning rates and {len(y)} losses: a curve needs one loss for each rate."
+        )
+    if len(x) and not (x[0] > 0 and np.isfinite(x[-1]) and (np.diff(x) > 0).all()):
+        raise ValueError("learning rates must be above 0 and rise from point to point.")
+    return x, np.where(np.abs(y) > _WILD, np.inf, y)
+
+
+def before_wild(lrs: ArrayLike, losses: ArrayLike) -> tuple[Array, Array]:
+    """The points before the first one that is not finite."""
+    x, y = pair(lrs, losses)
+    bad = np.flatnonzero(~np.isfinite(y))
+    end = int(bad[0]) if len(bad) else len(y)
+    return x[:end], y[:end]
+
+
+def length_of(num_training: int | None, seen: int) -> int:
+    return max(FULL, seen) if num_training is None else max(num_training, seen)
+
+
+def points_of(of_hundred: int, num_training: int | None, seen: int) -> int:
+    """So many points of a hundred, in a sweep of this length."""
+    return round(of_hundred * length_of(num_training, seen) / FULL)
+
+
+def nearest(x: Array, lr: float) -> int:
+    return int(np.argmin(np.abs(np.log(x) - math.log(lr))))
+
+
+def none_of(name: str, reason: str) -> Suggestion:
+    return Suggestion(name, None, None, reason)
+
+
+def count_of(n: int) -> str:
+    return f"{n} finite point" if n == 1 else f"{n} finite points"
