@@ -655,6 +655,14 @@ def test_files_that_a_cell_wrote_are_noted(write: str, read: str, name: str, tmp
     assert f"wrote {name}, which the script reads" in note
 
 
+@pytest.mark.parametrize("path", ["os.path.join(folder, 'x.pt')", "f'{folder}/x.pt'", "name"])
+def test_a_file_whose_path_only_the_run_knew_is_noted(path: str) -> None:
+    made = "import tempfile\nfolder = tempfile.mkdtemp()\nname = tempfile.mktemp()"
+    site = run_cells(FILES, made, f"torch.save([1], {path})", f"x = torch.load({path})", "bench = wb.Workbench([1], train=x)")
+    (note,) = slice_call(site).differs
+    assert f"wrote `{path}`, which the script reads" in note
+
+
 @pytest.mark.parametrize(
     "cell",
     [
