@@ -10,7 +10,7 @@ from PIL import Image
 from tests.browser.lab import ARTEFACTS
 from tests.docs.pages import DOCS
 
-PICTURES = {"panel": ("panel", None), "panel-dark": ("panel-dark", None), "panel-wide": ("plots-1600", None), "panel-diverged": ("trouble-diverged", 1040)}
+PICTURES = {"panel": ("panel", None), "panel-dark": ("panel-dark", None), "panel-wide": ("plots-1600", None), "panel-diverged": ("trouble-diverged", 1092)}
 """By picture, that of a test, and how many pixels of its height are shown."""
 
 if __name__ == "__main__":
