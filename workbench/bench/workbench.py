@@ -56,6 +56,7 @@ from workbench.settings import Settings, lists_keywords
 from workbench.settings_kwargs import SettingsKwargs
 from workbench.task.errors import TaskError
 from workbench.task.factory import set_averaging, task_of
+from workbench.task.lightning.callbacks import with_hooks
 from workbench.trackers.listener import tracker_listeners
 from workbench.values import shown
 
@@ -139,6 +140,7 @@ class Workbench(Searches):
                 scheduler=scheduler,
                 metrics=metrics,
                 collate_fn=collate_fn,
+                callbacks=with_hooks(settings.get("callbacks", ())),
             )
             set_averaging(task, avg_fn, should_update)
             first = first_settings(task, given)

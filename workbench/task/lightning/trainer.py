@@ -82,13 +82,15 @@ class Trainer(Shared):
     """Whether the stage was read during a sanity check."""
     should_stop: bool
     """If True, the fit ends as soon as the minimums are met."""
+    callbacks: list[Any]
+    """Those whose hooks are called."""
 
     logger = progress_bar_callback = checkpoint_callback = early_stopping_callback = scaler = None
     interrupted = received_sigterm = False
 
     def __init__(self, module: Any, log: Log) -> None:
         vars(self).update(
-            should_stop=False, lightning_module=module, datamodule=None, _log=log, _progress=None, _model=None,
+            should_stop=False, lightning_module=module, datamodule=None, _log=log, _progress=None, _model=None, callbacks=[],
             _plan=Plan(Settings()), _phase="fit", _ahead="", _made=(), _specs={}, _batch_idx=0, _mirror=({}, frozenset()),
             read_sanity_stage=False, _manual=None,
         )  # fmt: skip
@@ -120,6 +122,10 @@ class Trainer(Shared):
     def set_datamodule(self, datamodule: Any) -> None:
         """Set the object that makes the data."""
         vars(self)["datamodule"] = datamodule
+
+    def set_callbacks(self, callbacks: list[Any]) -> None:
+        """Set the callbacks whose hooks are called."""
+        vars(self)["callbacks"] = callbacks
 
     def follow(self, progress: Progress) -> None:
         """Follow a session that has begun."""
@@ -417,10 +423,10 @@ class Trainer(Shared):
         return []
 
     @property
-    def callbacks(self) -> list[Any]:
+    def checkpoint_callbacks(self) -> list[Any]:
         return []
 
-    checkpoint_callbacks = early_stopping_callbacks = callbacks
+    early_stopping_callbacks = checkpoint_callbacks
 
     # -- metrics
 
