@@ -143,6 +143,7 @@ class Workbench(Searches):
                 callbacks=with_hooks(settings.get("callbacks", ())),
             )
             set_averaging(task, avg_fn, should_update)
+            task.use_trackers(following)
             first = first_settings(task, given)
         if note := callback_note(task, given, settings):
             warnings.warn(note, stacklevel=2)

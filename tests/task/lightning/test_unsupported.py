@@ -76,7 +76,7 @@ GIVEN = [
     (callbacks.RichModelSummary(), "bench.summary"),
     (callbacks.DeviceStatsMonitor(), "memory"),
     (callbacks.LambdaCallback(), r"callbacks=\[…\] of wb.Workbench calls its hooks"),
-    (Own(), r"Own, a Callback of.*callbacks=\[…\] of wb.Workbench.*listeners=\[f\]"),
+    (Own(), r"Own of.*callbacks=\[…\] of wb.Workbench.*listeners=\[f\]"),
     (pl.loggers.CSVLogger("."), "CSVLogger of.*trackers="),
 ]
 

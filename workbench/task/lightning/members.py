@@ -158,7 +158,7 @@ class LightningMembers(Shared):
     def _attributes(self) -> dict[str, Any]:
         """Return the values that a LightningModule has as properties."""
         return {
-            "logger": None, "loggers": [], "print": self._trainer.print,
+            "logger": self._trainer.logger, "loggers": self._trainer.loggers, "print": self._trainer.print,
             "global_rank": self._trainer.global_rank, "local_rank": self._trainer.local_rank,
             **self._trainer.module_properties(),
         }  # fmt: skip

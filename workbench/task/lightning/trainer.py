@@ -17,9 +17,10 @@ from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
 from workbench.task.data.to_dataset import UNNAMED
 from workbench.task.errors import TaskError
+from workbench.task.lightning.loggers import Logger
 from workbench.task.lightning.logging.log import Log, Shared
 from workbench.task.lightning.strategy import Strategy, UnsupportedTrainerAttribute
-from workbench.task.protocol import Optimization, Phase, Progress
+from workbench.task.protocol import Optimization, Phase, Progress, Tracker
 from workbench.task.ranks import Communication, SingleProcess, rank_of_job
 
 _STAGES: Mapping[str, str] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
@@ -56,6 +57,8 @@ class NoneYet:
     batch_idx: int = 0
     stage: Literal["sanity", "train", "val", "test", "predict", ""] = ""
     metrics: dict[str, float] = field(default_factory=dict)
+    fitting: bool = False
+    searching: bool = False
 
 
 class Plan:
@@ -84,13 +87,15 @@ class Trainer(Shared):
     """If True, the fit ends as soon as the minimums are met."""
     callbacks: list[Any]
     """Those whose hooks are called."""
+    loggers: list[Any]
+    """One for each tracker of the bench."""
 
-    logger = progress_bar_callback = checkpoint_callback = early_stopping_callback = scaler = None
+    progress_bar_callback = checkpoint_callback = early_stopping_callback = scaler = None
     interrupted = received_sigterm = False
 
     def __init__(self, module: Any, log: Log) -> None:
         vars(self).update(
-            should_stop=False, lightning_module=module, datamodule=None, _log=log, _progress=None, _model=None, callbacks=[],
+            should_stop=False, lightning_module=module, datamodule=None, _log=log, _progress=None, _model=None, callbacks=[], loggers=[],
             _plan=Plan(Settings()), _phase="fit", _ahead="", _made=(), _specs={}, _batch_idx=0, _mirror=({}, frozenset()),
             read_sanity_stage=False, _manual=None,
         )  # fmt: skip
@@ -126,6 +131,14 @@ class Trainer(Shared):
     def set_callbacks(self, callbacks: list[Any]) -> None:
         """Set the callbacks whose hooks are called."""
         vars(self)["callbacks"] = callbacks
+
+    def use_trackers(self, trackers: Sequence[Tracker]) -> None:
+        """Make a logger of each tracker; in another process, give the loggers that process's own."""
+        own = {tracker.name: tracker for tracker in trackers}
+        for logger in self.loggers:
+            logger.use(own.get(logger.name))
+        if not self.loggers:
+            vars(self)["loggers"] = [Logger(tracker, self) for tracker in trackers]
 
     def follow(self, progress: Progress) -> None:
         """Follow a session that has begun."""
@@ -419,8 +432,9 @@ class Trainer(Shared):
         return list(made.values()) if f"{UNNAMED}0" in made else made
 
     @property
-    def loggers(self) -> list[Any]:
-        return []
+    def logger(self) -> Any:
+        """The first of the loggers; None: the bench has no tracker."""
+        return self.loggers[0] if self.loggers else None
 
     @property
     def checkpoint_callbacks(self) -> list[Any]:
