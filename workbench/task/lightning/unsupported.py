@@ -57,8 +57,8 @@ CALLBACKS: Mapping[str, str] = {
 """Lightning's callbacks and loggers, the more special one first, and what replaces them here."""
 _OF_LOGGERS = ("experiment", "log_metrics", "log_hyperparams", "log_image", "log_text", "log_table", "log_graph", "watch")
 _NO_LOGGER = (
-    "self.logger is None, as with Lightning's logger=False: log numbers with self.log, which trackers= on the bench "
-    "hand on, and ask `if self.logger is not None` before all else."
+    "self.logger is None, as with Lightning's logger=False: wb.Workbench(…, trackers='tensorboard') gives it a tracker; without one, log "
+    "numbers with self.log, and ask `if self.logger is not None` before all else."
 )
 
 
