@@ -348,6 +348,36 @@ def test_an_error_is_theirs(tmp_path: Any) -> None:
         assert str(own.told) == "no more"
 
 
+class Epochs(Writes):
+    """Writes down the progress of the fit loop instead."""
+
+
+def _counting(name: str) -> Any:
+    def hook(self: Any, trainer: Any, pl_module: Any, *arguments: Any) -> None:
+        progress = trainer.fit_loop.epoch_progress
+        for counts in (progress.current, progress.total):
+            self.tape.append(f"{name} {counts.ready} {counts.started} {counts.processed} {counts.completed}")
+
+    return hook
+
+
+for _name in HOOKS:
+    setattr(Epochs, _name, _counting(_name))
+
+
+def test_the_epochs_of_the_fit_loop_are_lightnings(tmp_path: Any) -> None:
+    host, _, bench, run = both(boring.BoringModel, lambda: [Epochs()], tmp_path, val=loader(8, seed=2), max_epochs=3)
+    with bench:
+        own = bench_callback(bench)
+        assert own.tape == host.callbacks[0].tape
+        own.tape.clear()
+        bench.fit(start=run.id, max_epochs=4).result()
+        assert own.tape[0] == "on_fit_start 3 3 3 3"
+        assert "on_train_epoch_start 4 3 3 3" in own.tape
+        with pytest.raises(wb.TaskError, match=r"self\.trainer\.fit_loop\.epoch_loop is not supported. Supported is epoch_progress"):
+            _ = bench._task.preparation.trainer.fit_loop.epoch_loop  # type: ignore[union-attr]
+
+
 # ---- refusals ---------------------------------------------------------------------------------------------------------
 
 

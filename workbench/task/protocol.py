@@ -133,6 +133,8 @@ class Counters(Protocol):
     """Epochs finished."""
     batch_idx: int
     """Finished batches of this epoch."""
+    mid_epoch: bool
+    """Whether an epoch has begun and not ended."""
     stage: Literal["sanity", "train", "val", "test", "predict", ""]
     """The current stage; "": none yet."""
     metrics: dict[str, float]

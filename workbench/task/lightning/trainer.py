@@ -19,6 +19,7 @@ from workbench.task.data.to_dataset import UNNAMED
 from workbench.task.errors import TaskError
 from workbench.task.lightning.loggers import Logger
 from workbench.task.lightning.logging.log import Log, Shared
+from workbench.task.lightning.loops import FitLoop
 from workbench.task.lightning.strategy import Strategy, UnsupportedTrainerAttribute
 from workbench.task.protocol import Optimization, Phase, Progress, Tracker
 from workbench.task.ranks import Communication, SingleProcess, rank_of_job
@@ -28,7 +29,7 @@ _NAMES: Mapping[str, str] = {"train": "train", "val": "validate", "sanity": "san
 """The stages by the names of Lightning's RunningStage."""
 
 _BENCH = "it is the bench that starts jobs: bench.{}()"
-_CHECKPOINTS = "the settings checkpoint_every, save_top_k and monitor say when checkpoints are written"
+_CHECKPOINTS = "checkpoint_every=… and job.checkpoint() write one between two updates, of which run.to_lightning(path) makes Lightning's file"
 REMEDIES: Mapping[str, str] = {
     **{job: _BENCH.format(job) for job in ("fit", "validate", "test", "predict")},
     "save_checkpoint": _CHECKPOINTS,
@@ -36,7 +37,7 @@ REMEDIES: Mapping[str, str] = {
     "precision_plugin": "the module itself has self.clip_gradients and self.manual_backward",
     "distributed_sampler_kwargs": "the workbench shards the batches over the ranks: world_size and global_rank exist",
     "accelerator": "the module itself has self.device",
-    "fit_loop": "current_epoch, global_step, num_training_batches and is_last_batch exist",
+    "num_test_batches": "len(self.trainer.test_dataloaders) counts them, before limit_test_batches",
     "barebones": "self.log is there on the trained module, not on those inside it",
     "profiler": "torch.profiler profiles a part of the code",
 }
@@ -57,6 +58,7 @@ class NoneYet:
     batch_idx: int = 0
     stage: Literal["sanity", "train", "val", "test", "predict", ""] = ""
     metrics: dict[str, float] = field(default_factory=dict)
+    mid_epoch: bool = False
     fitting: bool = False
     searching: bool = False
 
@@ -391,6 +393,11 @@ class Trainer(Shared):
         return Strategy(self.progress.device, self._manual)
 
     # -- model, optimizers and data
+
+    @property
+    def fit_loop(self) -> FitLoop:
+        """Has `epoch_progress`."""
+        return FitLoop(self.progress.state, self._log.hook)
 
     @property
     def model(self) -> Any:
