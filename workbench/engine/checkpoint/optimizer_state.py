@@ -44,6 +44,7 @@ def state_of(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
     return {
         "type": kind,
         "shapes": _shapes(session, opt),
+        "names": _names(session, opt),
         "state": to_plain(_own_state(session, opt), f"the state of {kind}"),
         "base_lr": float(opt.base_lr),
         "taken": opt.taken,
@@ -59,6 +60,17 @@ def _own_state(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
     except Exception as error:
         kind = type(opt.optimizer).__name__
         raise NotPlainError(f"{kind}.state_dict() failed with {type(error).__name__}: {error}") from error
+
+
+def add_groups(session: Session, states: Sequence[Mapping[str, Any]]) -> None:
+    """Add the parameter groups that a hook had added to the optimizers by then, with the same parameters."""
+    there = session.task.trained_parameters()
+    for opt, state in zip(session.optimizers, states, strict=False):
+        taken = {id(p) for group in opt.optimizer.param_groups for p in group["params"]}
+        for names in state.get("names", ())[len(opt.optimizer.param_groups) :]:
+            parameters = [there[name] for name in names if name in there and id(there[name]) not in taken]
+            if len(parameters) == len(names):
+                opt.optimizer.add_param_group({"params": parameters})
 
 
 def mismatch(session: Session, states: Sequence[Mapping[str, Any]]) -> str | None:
@@ -188,6 +200,12 @@ def _reset_groups(optimizer: Optimizer, fresh: Iterable[Mapping[str, Any]], name
 
 def _shapes(session: Session, opt: OptimizerHandle) -> list[list[tuple[int, ...]]]:
     return [[tuple(parameter.shape) for parameter in group["params"]] for group in opt.optimizer.param_groups]
+
+
+def _names(session: Session, opt: OptimizerHandle) -> list[list[str]]:
+    """The names of the parameters of each group; "": it is none of the task's."""
+    names = {id(parameter): name for name, parameter in session.task.trained_parameters().items()}
+    return [[names.get(id(parameter), "") for parameter in group["params"]] for group in opt.optimizer.param_groups]
 
 
 def _named(kinds: Iterable[str]) -> str:
