@@ -26,8 +26,8 @@ demo: .venv/.demo live ## a short tour that needs nothing: trains, draws, export
 lab: install live ## the quickstart notebook in JupyterLab, on this machine alone
 	$(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 $$([ "$$(id -u)" != 0 ] || echo --allow-root) notebooks/quickstart.ipynb
 
-test: install live browser ## every test but the slow ones, a real browser included, in two processes
-	$(PY) -m pytest -n 2 --no-loadscope-reorder -m 'not slow' --durations=15 $(ARGS)
+test: install live browser ## every test but the slow ones, a real browser included, in three processes, which often wait
+	$(PY) -m pytest -n 3 --no-loadscope-reorder -m 'not slow' --durations=15 $(ARGS)
 
 check: install ## ruff, types, import rules, the front end's types, the documentation's links
 	$(PY) -m ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,11 @@ if WORKERS is not None:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(WORKERS))))
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks a hub, nor do its processes: a download fails
+
+# Not in each of hundreds of processes is compiled anew what the tests import.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+gc.disable()  # until all is imported and collected: nothing of it is garbage, and the collector looks through it again and again
 
 SOAK = os.environ.get("WORKBENCH_SOAK", "") not in ("", "0")
 
@@ -49,6 +55,17 @@ def _no_fsync() -> Iterator[None]:
     """Nothing waits for the disk: a fit does so seven times, and no test cuts the power."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda number: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_trials() -> Iterator[None]:
+    """In the processes of the fork server, too: it imports what it finds here and what this process has imported."""
+    from tests import short_trials
+    from workbench.launch.process import fork_client
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fork_client, "IF_LOADED", (*fork_client.IF_LOADED, short_trials.__name__))
         yield
 
 
@@ -107,8 +124,11 @@ def public_names() -> Iterator[None]:
     handed_out.update(before)
 
 
-APART = ("browser", "launch", "share", "test_notebooks.py", "test_demo.py", "test_packaging.py")
-"""Tests that look at the whole machine (shared memory, processes), or that build: one after another, while others go on beside."""
+TOGETHER = {
+    **dict.fromkeys(("browser", "test_notebooks.py", "test_demo.py", "test_packaging.py"), "kernels, and what builds"),
+    **dict.fromkeys(("launch", "share"), "processes"),
+}
+"""Tests that look at the whole machine (shared memory, processes), or that build: those of a group run one after another, others beside."""
 
 
 ONCE_MORE = ("browser", "launch", "share", "test_notebooks.py", "test_demo.py")
@@ -120,7 +140,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if _place(item) in ONCE_MORE:
                 item.add_marker(pytest.mark.flaky(reruns=1))
-    items.sort(key=lambda item: _place(item) not in APART)  # the longest of what one process must do alone begins at once
+    groups = [*dict.fromkeys(TOGETHER.values()), None]
+    items.sort(key=lambda item: groups.index(TOGETHER.get(_place(item))))  # the longest of what one process must do alone begins at once
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _cuda():
         for item in on_gpu:
@@ -129,7 +150,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Several processes (`make test` has two): the tests of a file stay in one, which makes the fixtures of the file once.
+    """Several processes (`make test` has three): the tests of a file stay in one, which makes the fixtures of the file once.
 
     No groups of xdist: pytest 9.2 ignores the names that xdist 3.8 gives to them, and each test goes where there is room.
     """
@@ -138,7 +159,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = Path(nodeid.partition("::")[0])
-            return "apart" if file.parts[1] in APART else str(file)
+            return TOGETHER.get(file.parts[1], str(file))
 
     return ByFile(config, log)
 
@@ -147,6 +168,7 @@ def pytest_collection_finish() -> None:
     """What is imported and collected stays: no garbage collection looks through it again, here or in a forked process."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _place(item: pytest.Item) -> str:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from workbench.cli import main
 
 
 @pytest.mark.timeout(1800)
 def test_demo(tmp_path: Path) -> None:
     output = tmp_path / "with space" / "demo"
-    command = [sys.executable, "-m", "workbench.cli", "demo", "--output", str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1700, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    done = CliRunner().invoke(main, ["demo", "--output", str(output)])
+    assert done.exit_code == 0, done.output[-4000:]
     found = json.loads(done.stdout.strip().splitlines()[-1])
     assert found["losses_equal"] is True
     assert found["updates_compared"] == 12 * -(-1437 // found["batch_size"])

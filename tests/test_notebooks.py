@@ -12,6 +12,7 @@ import pytest
 
 from tests.combinations import every
 from tests.notebooks import ARRIVES, FOLDER, NOTEBOOKS, STARTS, WIDGET, execute, shape, tidy
+from tests.short_trials import SHORT_TRIALS
 
 pytestmark = pytest.mark.timeout(1800)
 PLACE = re.compile(r"(?<![\w.:/\\-])/(?:root|work|home|Users|tmp|var|usr)/\w+|0x[0-9a-f]{6,}|https?://\d")
@@ -40,7 +41,11 @@ def test_runs_with_the_outputs_that_are_committed(path: Path, tmp_path: Path) ->
     same_as_committed(notebook, path)
 
 
-def test_the_quickstart_leaves_a_script_and_pictures_under_papermill(tmp_path: Path) -> None:
+def test_the_quickstart_leaves_a_script_and_pictures_under_papermill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    startup = tmp_path / "ipython" / "profile_default" / "startup"
+    startup.mkdir(parents=True)
+    (startup / "trials.py").write_text(SHORT_TRIALS)
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     after = tmp_path / "quickstart.run.ipynb"
     papermill.execute_notebook(str(FOLDER / "quickstart.ipynb"), str(after), cwd=str(tmp_path), kernel_name="python3", progress_bar=False,
                                start_timeout=STARTS, iopub_timeout=ARRIVES)  # fmt: skip

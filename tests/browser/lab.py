@@ -35,6 +35,8 @@ import psutil
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Playwright, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
+from tests.short_trials import SHORT_TRIALS
+
 from .faces import LAB, Face, write_kernel
 
 ARTEFACTS = Path(__file__).resolve().parents[1] / "artefacts"
@@ -328,14 +330,19 @@ class Lab:
 
     def until(self, code: str, wanted: str | Callable[[str], bool], timeout: float = TIMEOUT) -> str:
         """Executes `code` until what it prints is `wanted`, or until `wanted(text)`; the text."""
-        end = time.monotonic() + timeout
+        end, pause = time.monotonic() + timeout, 0.05
         while True:
             text = self.execute(code, timeout)
             if wanted(text) if callable(wanted) else text == wanted:
                 return text
             if time.monotonic() > end:
                 raise LabError(f"{code!r} printed {text!r} for {timeout} s")
-            time.sleep(0.05)
+            time.sleep(pause)
+            pause = min(0.5, 1.5 * pause)  # each asks the page, the server and the kernel, which have something to do
+
+    def short_trials(self) -> None:
+        """Trials of batch sizes are timed over few updates from now on, before the kernel has run one."""
+        self.execute(SHORT_TRIALS)
 
     def interrupt(self) -> None:
         self._wait("() => __lab.kernel().interrupt()", "interrupting the kernel", TIMEOUT)

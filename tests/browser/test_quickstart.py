@@ -94,6 +94,7 @@ def find_then_drag_the_slider(lab: Lab, panel: Locator) -> None:
     assert lab.execute("print(len(bench.job.result().race))").splitlines()[-1] == "4"
     expect(panel.locator(".wb-code")).to_contain_text("bench.find_lr(race=True)")
     expect(panel.locator(".wb-finder .wb-key")).to_contain_text("raced")
+    expect(panel.locator(".wb-finder .wb-flag", has_text="Recommended")).to_have_count(1)
     raced = float(lab.execute("print(bench.job.result().suggestions['race'].lr)").splitlines()[-1])
     use.click()
     lab.until("print(bench.settings.lr)", lambda text: float(text) == pytest.approx(raced, rel=0.01))
@@ -101,7 +102,17 @@ def find_then_drag_the_slider(lab: Lab, panel: Locator) -> None:
     lab.screenshot("quickstart-lr-race", panel)
 
 
-def test_stop_while_a_cell_is_busy_and_continue_and_train_on_two_devices(lab: Lab, panel: Locator) -> None:
+def test_the_quickstart(lab: Lab, panel: Locator) -> None:
+    """Stop while a cell is busy, continue, train on two devices; then, in another folder, find, use and fit by clicks."""
+    stop_and_continue(lab, panel)
+    on_two_devices(lab, panel)
+    lab.execute("os = __import__('os'); os.mkdir('clicks'); os.chdir('clicks')")
+    lab.run_cell(BENCH)
+    four_clicks(lab, lab.panel(BENCH))
+    assert lab.complaints == []
+
+
+def stop_and_continue(lab: Lab, panel: Locator) -> None:
     lab.execute("bench.set(max_epochs=5000, batch_size=64)")
     expect(panel.locator(".wb-run").get_by_role("button", name="Continue")).to_be_hidden()
     panel.get_by_role("button", name="Train").click()
@@ -128,8 +139,6 @@ def test_stop_while_a_cell_is_busy_and_continue_and_train_on_two_devices(lab: La
     assert lab.execute("print(run.status)") == "stopped"
     assert int(lab.execute("print(len(run.history['loss']))")) >= before > 0
     go_on_from_there(lab, panel)
-    on_two_devices(lab, panel)
-    assert lab.complaints == []
 
 
 def get_busy(lab: Lab) -> None:
@@ -200,8 +209,9 @@ def on_two_devices(lab: Lab, panel: Locator) -> None:
     assert lab.execute("print(bench.job.result().status)").splitlines()[-1] == "stopped"
 
 
-def test_four_clicks(lab: Lab, panel: Locator) -> None:
+def four_clicks(lab: Lab, panel: Locator) -> None:
     """Find, use, find, use, fit: what the README's picture shows; then the page is loaded again, and the slider dragged."""
+    lab.short_trials()
     lab.execute("bench.set(max_epochs=12, batch_size=48)")  # none of the sizes that are tried: any best one is another
     panel.locator(".wb-step").first.get_by_role("button", name="Find").click()
     lab.until("print(bench.job and bench.job.status)", "finished", timeout=2 * TIMEOUT)
@@ -234,4 +244,3 @@ def test_four_clicks(lab: Lab, panel: Locator) -> None:
     expect(again).to_contain_text("Recommended")
     lab.screenshot("panel-after-reload", again)
     find_then_drag_the_slider(lab, again)
-    assert lab.complaints == []

@@ -57,7 +57,14 @@ def rate(lab: Lab) -> float:
     return float(lab.execute("print(bench.settings.lr)"))
 
 
-def test_the_finder(lab: Lab, panel: Locator) -> None:
+def test_the_finders(lab: Lab, panel: Locator) -> None:
+    learning_rates(lab, panel)
+    lab.run_cell(0)  # another bench
+    batch_sizes(lab, lab.panel(0))
+    assert lab.complaints == []
+
+
+def learning_rates(lab: Lab, panel: Locator) -> None:
     card, grip = panel.locator(".wb-finder"), panel.locator(".wb-finder .wb-grip")
     swept(lab)
     swept(lab, min_lr=1e-4, num_training=60)
@@ -153,10 +160,9 @@ def test_the_finder(lab: Lab, panel: Locator) -> None:
     lab.execute("from workbench.ui.panel import Panel; canvas = Panel.of(bench).canvas; canvas.unobserve_all('marker'); canvas.marker = 0.0")
     expect(again.locator(".wb-handle")).to_be_hidden()
     expect(again.locator(".wb-key")).not_to_contain_text("current")
-    assert lab.complaints == []
 
 
-def test_the_batch_sizes(lab: Lab, panel: Locator) -> None:
+def batch_sizes(lab: Lab, panel: Locator) -> None:
     card = panel.locator(".wb-sizes")
     lab.execute("bench.set(batch_size=8, accumulate_grad_batches=4)")
     step = panel.locator(".wb-step").first
@@ -193,4 +199,3 @@ def test_the_batch_sizes(lab: Lab, panel: Locator) -> None:
     expect(card.locator(".wb-error pre")).to_be_visible()
     lab.execute("Panel.of(bench).canvas.put('followed', True)")  # a search of another process has nothing to set here
     expect(card.get_by_role("button", name="Use")).to_have_count(0)
-    assert lab.complaints == []

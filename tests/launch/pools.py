@@ -91,7 +91,7 @@ def nothing_new(before: tuple[set[str], int]) -> bool:
 
 def named() -> set[str]:
     """The names in shared memory, but for those that a process has mapped which is not of these tests."""
-    names = set(os.listdir("/dev/shm"))
+    names = set(filter(_holds, os.listdir("/dev/shm")))
     if not names:
         return names
     ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
@@ -101,3 +101,11 @@ def named() -> set[str]:
             lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
             used |= {Path(line.split(maxsplit=5)[5]).name.removesuffix(" (deleted)") for line in lines if "/dev/shm/" in line}
     return names.intersection(os.listdir("/dev/shm")) - used
+
+
+def _holds(name: str) -> bool:
+    """Whether it takes memory. torch makes a file, gives it a size and deletes its name: a process killed in between leaves it empty."""
+    path = Path("/dev/shm", name)
+    with contextlib.suppress(FileNotFoundError):
+        return not name.startswith("torch_") or path.stat().st_size > 0
+    return False

@@ -235,6 +235,15 @@ class Task(abc.ABC):
     partial: bool = True
     """Whether an update may leave some parameters without a gradient; the dry run shows whether all have one."""
 
+    seen_sparse: str = ""
+    """The name of a parameter whose gradient the dry run has seen to be sparse; "": none."""
+
+    @property
+    def sparse_layer(self) -> str:
+        """The name of what has a sparse gradient, as the dry run or the model's layers show it; "": nothing has."""
+        tables = [(name, part) for name, part in self.model.named_modules() if isinstance(part, (nn.Embedding, nn.EmbeddingBag))]
+        return self.seen_sparse or next((name for name, part in tables if part.sparse and part.weight.requires_grad), "")
+
     @property
     def modules(self) -> tuple[nn.Module, ...]:
         """All modules that a step uses (the model, a loss with weights, …): they are moved and saved together."""

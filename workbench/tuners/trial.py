@@ -139,6 +139,11 @@ def measured(
     return Trial(size, True, typical, work.samples / typical, peak, limit_bytes=limit, uncertainty=uncertainty(seconds))
 
 
+def most_updates(seconds: Sequence[float]) -> int:
+    """Over how many updates of this time a trial of several ranks is timed at the most."""
+    return min(MOST, int(ENOUGH / typical_time(seconds)))
+
+
 def typical_time(seconds: Sequence[float]) -> float:
     """The typical time of an update: the median, without the first one, which also gets things ready."""
     return statistics.median(seconds[1:] or seconds)

@@ -173,7 +173,10 @@ def test_ranks_train_them_as_one_process_does():
     same(two[0], one)
 
 
-@pytest.mark.parametrize("more", [{"devices": 2}, {"strategy": "launch"}], ids=["pool", "launch"])
+LAUNCHED = pytest.param({"strategy": "launch"}, id="launch", marks=pytest.mark.slow)  # what comes home of one: tests/launch/accelerate
+
+
+@pytest.mark.parametrize("more", [pytest.param({"devices": 2}, id="pool"), LAUNCHED])
 def test_the_user_holds_the_trained_ones(more, tmp_path):
     loss = Centres()
     with bench(tmp_path, loss, **more) as made:

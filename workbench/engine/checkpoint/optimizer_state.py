@@ -13,10 +13,12 @@ from torch.optim import Optimizer
 
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.optim import weight_averaging
-from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.task.errors import TaskError
+from workbench.task.optim.optimizer_state import load_state
+from workbench.task.optim.part_optimizers import kind_of
 from workbench.techniques import schedules
 from workbench.units import rate
 
@@ -37,7 +39,7 @@ def plan(session: Session) -> dict[str, Any]:
 
 def state_of(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
     """All state of one optimizer and its schedules, plain."""
-    kind = type(opt.optimizer).__name__
+    kind = kind_of(opt.optimizer)
     parts = _Schedules(session, opt)
     return {
         "type": kind,
@@ -77,7 +79,7 @@ def mismatch(session: Session, states: Sequence[Mapping[str, Any]]) -> str | Non
         return f"it has {_count(len(states), 'optimizer')}, and here there are {len(session.optimizers)}"
     for opt, state in zip(session.optimizers, states, strict=True):
         which = f"optimizer {opt.index}" if session.several else "the optimizer"
-        kind = type(opt.optimizer).__name__
+        kind = kind_of(opt.optimizer)
         if kind != state["type"]:
             return f"{which} was {state['type']} and is {kind} here"
         here, there = _shapes(session, opt), state["shapes"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 
 _BEGINS = {
@@ -18,9 +19,16 @@ _LATER = {"on_before_backward", "on_after_backward", "on_before_optimizer_step"}
 """Hooks after a step, as those are whose names end in `_batch_end` or `_epoch_end`."""
 
 
-def changing_state(code: str) -> Iterator[str]:
-    """One clause for each: what changes, and where. Attributes that are set before they are read, or emptied at an epoch's end, are none."""
-    tree = ast.parse(code)
+@functools.lru_cache(64)
+def changing_state(code: str) -> tuple[str, ...]:
+    """One clause for each: what changes, and where. Attributes that are set before they are read, or emptied at an epoch's end, are none.
+
+    Each part of a script that depends on it asks anew.
+    """
+    return tuple(_changing_state(ast.parse(code)))
+
+
+def _changing_state(tree: ast.Module) -> Iterator[str]:
     nodes = list(ast.walk(tree))
     made = {name for node in tree.body for name in _generators(node)}
     known = {name for node in nodes for name in _bound(node)}

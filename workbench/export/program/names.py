@@ -6,7 +6,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -46,15 +46,15 @@ def defined(tree: ast.Module) -> set[str]:
     return found
 
 
-def fits(name: str, expression: str, tree: ast.Module) -> bool:
-    """Whether `expression` can be written for `name` wherever the functions of `tree` read it.
+def fits(name: str, expression: str, functions: Sequence[tuple[ast.stmt, set[str]]]) -> bool:
+    """Whether `expression` can be written for `name` wherever one of the functions, each with the names that it reads, reads it.
 
     It must be a name, or attributes of one, that means the same inside of them.
     """
     if not _DOTTED.fullmatch(expression):
         return False
     root = expression.partition(".")[0]
-    return all(root not in bound_in(node) for node in tree.body if name in read(node))
+    return all(root not in bound_in(node) for node, names in functions if name in names)
 
 
 def bound_in(function: ast.stmt) -> set[str]:

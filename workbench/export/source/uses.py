@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import symtable
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -40,8 +41,21 @@ class Uses:
 
 def uses(node: ast.stmt, modules: frozenset[str] = frozenset(), postponed: bool = False) -> Uses:
     """The names of `node`; `modules` are the names that hold inlined modules, `postponed`: annotations are text."""
+    if not modules:
+        return _uses_of_text(ast.unparse(node), postponed)
+    return _uses(node, copy.deepcopy(node), modules, postponed)
+
+
+@functools.lru_cache(4096)
+def _uses_of_text(text: str, postponed: bool) -> Uses:
+    """The names of a statement: each script has much that others have, and a statement is asked for several times."""
+    (node,), (copied,) = ast.parse(text).body, ast.parse(text).body
+    return _uses(node, copied, frozenset(), postponed)
+
+
+def _uses(node: ast.stmt, copied: ast.stmt, modules: frozenset[str], postponed: bool) -> Uses:
     spelled = _Spell(modules)
-    tree = spelled.visit(copy.deepcopy(node))
+    tree = spelled.visit(copied)
     text = ast.unparse(ast.Module([ast.fix_missing_locations(tree)], []))
     head = "from __future__ import annotations\n" if postponed else ""
     table = symtable.symtable(head + text, "<slice>", "exec")

@@ -30,11 +30,11 @@ from typing import NoReturn
 from workbench.launch.process import fd_passing
 
 PRELOAD = (
-    "torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "accelerate", "cloudpickle",
+    "torch", "torch._dynamo", "torch.distributed", "torch.distributed.algorithms.ddp_comm_hooks", "torch.nn.parallel", "accelerate", "cloudpickle",
     "workbench.launch.process.child_main", "workbench.launch.pool.worker", "workbench.tuners.batch_size.batch_size_finder", "workbench.tuners.trial",
     "workbench.task.factory",
 )  # fmt: skip
-"""torch._dynamo: the first optimizer of a process imports it, for seconds."""
+"""torch._dynamo: the first optimizer of a process imports it, for seconds. The hooks: accelerate imports them for the first model of a rank."""
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE = 10.0
 """Seconds that a killed process has to be gone. On a busy machine it ends when it has its turn."""

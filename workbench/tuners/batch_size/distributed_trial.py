@@ -22,11 +22,11 @@ from workbench.settings import Settings
 from workbench.tuners.batch_size.batch_size_search import NotEnoughData, TrialStopped
 from workbench.tuners.trial import (
     ENOUGH,
-    MOST,
     at_size,
     certain,
     free_memory,
     measured,
+    most_updates,
     timed,
     typical_time,
     uncertainty,
@@ -128,7 +128,7 @@ def _trial_of_all_ranks(
     try:
         take(1 + steps)  # at the first, DDP lays out its buckets anew
         # The ranks take as many updates as rank 0 needs to know its typical time: it decides after each ten.
-        most = session.ranks.broadcast_object(min(MOST, int(ENOUGH / typical_time(seconds))))
+        most = session.ranks.broadcast_object(most_updates(seconds))
         while len(seconds) < most and not session.ranks.broadcast_object(certain(seconds)):
             take(min(10, most - len(seconds)))
         samples = sum(session.ranks.all_gather_object(work.samples))

@@ -1,0 +1,20 @@
+"""Trials of batch sizes that are timed over few updates: imported by the processes in which tests run them.
+
+How well the speed of a size is known decides nothing in a test, and would take up to a second each time.
+"""
+
+from pathlib import Path
+
+from workbench.tuners import trial
+
+trial.MOST = 10
+
+SHORT_TRIALS = f"""import sys
+sys.path.append({str(Path(__file__).parents[1])!r})
+import tests.short_trials
+from workbench.launch.process import fork_client
+fork_client.IF_LOADED += (tests.short_trials.__name__,)
+sys.path.remove({str(Path(__file__).parents[1])!r})
+del sys, tests, fork_client
+"""
+"""For a kernel that has not tried a size yet. Its fork server imports what it finds there and what the kernel has imported."""
