@@ -25,8 +25,8 @@ def optimizations_of(module: Any, *, manual: bool) -> tuple[Optimization, ...]:
     where = f"{type(module).__name__}.configure_optimizers()"
     if made is None:
         raise TaskError(
-            f"{where} returned None, with which Lightning trains nothing: return an optimizer, torch.optim.AdamW(self.parameters()). For the metrics "
-            "of a model that does not train: bench.validate(). One that steps optimizers itself returns them, with self.automatic_optimization = False."
+            f"{where} returned None, with which Lightning trains nothing, and an optimizer is needed: return torch.optim.AdamW(self.parameters()). "
+            "A module that steps optimizers itself returns them, with self.automatic_optimization = False."
         )
     entries, apart = _entries(made)
     optimizers: list[Any] = [entry.get("optimizer") for entry in entries]
