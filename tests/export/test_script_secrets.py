@@ -12,7 +12,7 @@ from tests.export.export_running import PRELUDE, Runner, check, make_bench
 from tests.export.source.export_slicing import Workbench, execute, run_cells, run_file, slice_cells
 from tests.warm import Warm
 from workbench.export.errors import ExportError
-from workbench.export.source.secret_literals import Secrets
+from workbench.export.source.rewrite.secret_literals import Secrets
 from workbench.export.source.source import slice_call
 from workbench.launch.code_line import line
 

@@ -12,7 +12,7 @@ from workbench.export.program.lines import call, indented
 from workbench.export.program.optim import schedule
 from workbench.export.program.text import config_class, evidence, plain, rule, saved_data, with_users_code
 from workbench.export.script_spec import ScriptSpec
-from workbench.export.source.layout import Import
+from workbench.export.source.rewrite.layout import Import
 from workbench.task.lightning.overrides import own_method
 from workbench.task.lightning.task import LightningTask
 from workbench.task.protocol import Task

@@ -14,7 +14,7 @@ from workbench.export.inputs.collect import FIT, TRANSFER, VALIDATION, WITHIN, H
 from workbench.export.inputs.data import maker_of
 from workbench.export.inputs.step import returns
 from workbench.export.inputs.trainer import asked, attributes, methods, reads, words
-from workbench.export.source.rebase import rebased
+from workbench.export.source.rewrite.rebase import rebased
 from workbench.export.source.source import Sliced
 from workbench.task.lightning import overrides
 from workbench.task.lightning.hooks import DataHooks, LightningHooks

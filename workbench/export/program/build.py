@@ -15,7 +15,7 @@ from functools import cached_property
 from workbench.export.program import names
 from workbench.export.program.lines import indented
 from workbench.export.source.calls import CHANGING
-from workbench.export.source.layout import Block, join, string_lines
+from workbench.export.source.rewrite.layout import Block, join, string_lines
 from workbench.export.source.uses import Uses, uses
 
 _LOOKS_AROUND = {"globals", "locals", "vars", "exec", "eval", "dir"}

@@ -37,7 +37,7 @@ from workbench.export.program.optim import (
 )
 from workbench.export.program.validation import early_stopping, validate, validation_schedule
 from workbench.export.script_spec import ScriptSpec
-from workbench.export.source.layout import Block, Import, join, set_imports
+from workbench.export.source.rewrite.layout import Block, Import, join, set_imports
 from workbench.techniques.averaging import swa_first_epoch
 
 _DATA = "torch.utils.data"

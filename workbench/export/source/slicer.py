@@ -18,9 +18,9 @@ from workbench.export.errors import ExportError
 from workbench.export.source import calls, effects, origins, parts
 from workbench.export.source.calls import Summary
 from workbench.export.source.capture import kind
+from workbench.export.source.findings.unresolved import unresolved
 from workbench.export.source.namespace import At, Namespace, is_star
 from workbench.export.source.statements import Line, Loop, Source, Statement, is_main_guard, run
-from workbench.export.source.unresolved import unresolved
 from workbench.export.source.uses import DOT, Uses, imported_name, uses
 
 BUILTINS = frozenset(dir(builtins)) - {"display", "get_ipython", "exit", "quit", "copyright", "credits", "license"}

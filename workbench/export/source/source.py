@@ -29,11 +29,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from workbench.export.errors import ExportError
-from workbench.export.source import annotation_names, layout, reproducibility
 from workbench.export.source.capture import CallSite, Piece, Spot
-from workbench.export.source.layout import Block, Import
+from workbench.export.source.findings import reproducibility
 from workbench.export.source.namespace import Namespace
-from workbench.export.source.secret_literals import Secrets, hide_in_comments
+from workbench.export.source.rewrite import annotation_names, layout
+from workbench.export.source.rewrite.layout import Block, Import
+from workbench.export.source.rewrite.secret_literals import Secrets, hide_in_comments
+from workbench.export.source.rewrite.writer import Writer, joined
 from workbench.export.source.slicer import Slicer
 from workbench.export.source.statements import (
     Line,
@@ -45,7 +47,6 @@ from workbench.export.source.statements import (
     stop_at,
 )
 from workbench.export.source.uses import Uses, own_level, uses
-from workbench.export.source.writer import Writer, joined
 
 __all__ = ["CODE_ARGUMENTS", "CallSite", "ExportError", "Sliced", "slice_call"]
 

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from workbench.export.errors import ExportError
 from workbench.export.source.capture import Spot
-from workbench.export.source.secret_literals import hidden_source
+from workbench.export.source.rewrite.secret_literals import hidden_source
 from workbench.export.source.uses import definite, imported_name, own_level, target_names
 
 _INERT = {"catch_warnings", "suppress", "redirect_stdout", "redirect_stderr", "nullcontext"}

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from workbench.export.errors import ExportError
-from workbench.export.source import annotation_names, effects, layout, origins
-from workbench.export.source.annotation_names import TypeOnly
-from workbench.export.source.layout import Block, Import
+from workbench.export.source import effects, origins
 from workbench.export.source.namespace import At, Namespace
-from workbench.export.source.secret_literals import Secrets, needs
+from workbench.export.source.rewrite import annotation_names, layout
+from workbench.export.source.rewrite.annotation_names import TypeOnly
+from workbench.export.source.rewrite.layout import Block, Import
+from workbench.export.source.rewrite.secret_literals import Secrets, needs
 from workbench.export.source.slicer import Slicer
 from workbench.export.source.statements import Statement
 from workbench.export.source.uses import Uses, imported_name

@@ -10,8 +10,8 @@ from dataclasses import replace
 from torch import nn
 
 from workbench.export.errors import ExportError
-from workbench.export.source import layout
-from workbench.export.source.layout import Block, Import
+from workbench.export.source.rewrite import layout
+from workbench.export.source.rewrite.layout import Block, Import
 from workbench.export.source.source import CODE_ARGUMENTS, Sliced
 
 _PACKAGES = ("lightning", "pytorch_lightning")

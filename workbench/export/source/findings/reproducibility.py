@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from workbench.export.source import calls, effects
-from workbench.export.source.missing_files import missing_files
+from workbench.export.source.findings.missing_files import missing_files
 from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.uses import own_level
 

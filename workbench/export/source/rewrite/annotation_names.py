@@ -10,9 +10,10 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from workbench.export.source import layout, origins
-from workbench.export.source.layout import Block, Import
+from workbench.export.source import origins
 from workbench.export.source.namespace import Namespace
+from workbench.export.source.rewrite import layout
+from workbench.export.source.rewrite.layout import Block, Import
 from workbench.export.source.slicer import Slicer
 from workbench.export.source.uses import DOT, imported_name
 
