@@ -97,6 +97,32 @@ def test_what_is_not_done_is_refused_in_a_line_with_what_to_use(tmp_path, name, 
     assert len(str(caught.value)) < 260
 
 
+class Module(nn.Linear):
+    def training_step(self, batch):
+        return self(batch[0]).sum()
+
+
+class Data:
+    def train_dataloader(self):
+        return loader(8)
+
+
+@pytest.mark.parametrize(
+    ("given", "types", "call"),
+    [
+        ((nn.Linear(4, 1), DATA), "Linear, tuple", "model, train=…, val=…, loss=…"),
+        ((DATA, nn.Linear(4, 1)), "tuple, Linear", "model, train=…, val=…, loss=…"),
+        ((nn.Linear(4, 1), DATA, DATA, nn.functional.mse_loss), "Linear, tuple, tuple, function", "model, train=…, val=…, loss=…"),
+        ((Module(4, 1), Data()), "Module, Data", "model, train=datamodule"),
+    ],
+)
+def test_arguments_without_a_name_are_refused_with_the_call_that_was_meant(tmp_path, given, types, call):
+    with pytest.raises(TaskError) as caught:
+        wb.Workbench(*given, root=tmp_path)
+    assert str(caught.value).startswith(f"wb.Workbench({types}): the model comes first")
+    assert f"wb.Workbench({call})" in str(caught.value)
+
+
 def test_no_limit_of_epochs_lasts_until_another_length(tmp_path):
     run = bench_of(tmp_path, max_epochs=-1, max_steps=7).fit().result()
     assert (run.step, run.status) == (7, "finished")

@@ -396,7 +396,7 @@ def lists_keywords(keywords: type) -> Callable[[Method], Method]:
 
     def decorate(method: Method) -> Method:
         signature = inspect.signature(method)
-        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        own = [one for one in signature.parameters.values() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
         method.__signature__ = signature.replace(parameters=[*own, *_keywords(keywords)])  # type: ignore[attr-defined]
         return method
 

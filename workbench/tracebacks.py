@@ -102,7 +102,7 @@ def user_line(error: BaseException) -> str:
         return ""
     last = frames[-1]
     code = f": {last['code'].strip()}" if last["code"] else ""
-    return f"{_place(last['file'])}, line {last['line']}{code}"[:400]
+    return f"{shown_line(last['file'], last['line'])}{code}"[:400]
 
 
 def whole_text(error: BaseException) -> str:
@@ -114,6 +114,11 @@ def whole_text(error: BaseException) -> str:
 
 def _text(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
+
+
+def shown_line(file: str, line: int | str) -> str:
+    """A line as a person knows it: 'cell 4, line 7' or 'model.py, line 7'."""
+    return f"{_place(file)}, line {line}"
 
 
 def _place(file: str, whole: bool = False) -> str:

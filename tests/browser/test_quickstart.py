@@ -94,6 +94,7 @@ def find_then_drag_the_slider(lab: Lab, panel: Locator) -> None:
     assert lab.execute("print(len(bench.job.result().race))").splitlines()[-1] == "4"
     expect(panel.locator(".wb-code")).to_contain_text("bench.find_lr(race=True)")
     expect(panel.locator(".wb-finder .wb-key")).to_contain_text("raced")
+    expect(panel.locator(".wb-finder .wb-flag", has_text="Recommended")).to_have_count(1)
     raced = float(lab.execute("print(bench.job.result().suggestions['race'].lr)").splitlines()[-1])
     use.click()
     lab.until("print(bench.settings.lr)", lambda text: float(text) == pytest.approx(raced, rel=0.01))

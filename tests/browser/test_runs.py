@@ -52,7 +52,8 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     expect(panel.locator(".wb-runs thead")).to_contain_text("lr")
     expect(panel.locator(".wb-runs thead")).not_to_contain_text("batch_size")  # the same in all
     # Those before it lie behind the loss, by name.
-    expect(panel.locator(".wb-loss .wb-caption")).to_contain_text("Previous runs: 0002-fit (smoothed loss")
+    expect(panel.locator(".wb-loss .wb-foot")).to_contain_text(re.compile(r"Previous runs:\s*0002-fit\s*\d\S+\s*last val_loss"))
+    expect(panel.locator(".wb-loss > .wb-key")).not_to_contain_text("-fit")  # one row, whatever else is drawn
     expect(panel.locator(".wb-health")).to_contain_text("No problems detected.")
     # A view of what is over has all of it, up to its right edge; the plots share their cursor.
     lab.settle()
@@ -127,7 +128,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     expect(again.locator(".wb-runs tbody tr")).to_have_count(2)
     expect(again.locator(".wb-compare canvas")).to_be_visible()
     expect(again.locator(".wb-strip canvas")).to_be_visible()  # switches are as they were left
-    expect(again.locator(".wb-loss .wb-caption")).to_contain_text(re.compile(r"Previous runs: 0003-fit \(.*\) · 0001-fit \("))
+    expect(again.locator(".wb-loss .wb-foot")).to_contain_text(re.compile(r"Previous runs:\s*0003-fit.*0001-fit"))
     assert lab.complaints == []
 
 

@@ -138,3 +138,32 @@ def weights(model):
 def same_weights(a, b):
     a, b = (x if isinstance(x, dict) else x.state_dict() for x in (a, b))
     return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)
+
+
+class SAM(torch.optim.Optimizer):
+    """Sharpness-aware minimization (Foret et al. 2021) in the usual form: its step expects gradients and evaluates once more."""
+
+    def __init__(self, params, lr=1e-3, rho=0.05, **options):
+        super().__init__(params, {"lr": lr, "rho": rho})
+        self.base = torch.optim.SGD(self.param_groups, lr=lr, momentum=0.9, **options)
+        self.param_groups = self.base.param_groups
+
+    @torch.no_grad()
+    def first_step(self):
+        norm = torch.stack([p.grad.norm() for group in self.param_groups for p in group["params"] if p.grad is not None]).norm()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self.state[p]["before"] = p.detach().clone()
+                    p.add_(p.grad * (group["rho"] / (norm + 1e-12)))
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        if closure is None:
+            raise ValueError("SAM needs a closure")
+        self.first_step()
+        with torch.enable_grad():
+            closure()
+        for p, state in self.state.items():
+            p.copy_(state.pop("before"))
+        self.base.step()

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.optim import lr_scheduler
+from torch.utils.data import TensorDataset
 
 import workbench as wb
 from tests.engine.learners import (
@@ -19,7 +20,7 @@ from tests.engine.learners import (
     supervised,
     twin_run,
 )
-from tests.engine.problems import adamw, labelled, noisy_net, plain_net, sgd
+from tests.engine.problems import SAM, adamw, labelled, noisy_net, plain_net, sgd
 from tests.reference import loop
 from tests.reference.technique_parts import Scheduled, multiplier, one_cycle, updates_in
 from tests.reference.techniques import train
@@ -236,6 +237,15 @@ def test_lbfgs(windows, clip, search, tmp_path):
              techniques={"accumulate": windows, "clip": clip})  # fmt: skip
 
 
+@pytest.mark.parametrize("windows", [1, 3])
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_a_step_that_expects_gradients_and_evaluates_once_more(windows, clip, tmp_path):
+    """SAM, on a model with dropout: both evaluations draw."""
+    settings = {"accumulate_grad_batches": windows, "gradient_clip_val": clip}
+    techniques = {"accumulate": windows, "clip": clip}
+    classify(SAM, tmp_path, net=noisy_net, epochs=2, techniques=techniques, **settings)
+
+
 def test_each_evaluation_begins_from_zero(tmp_path):
     """A rate of nearly 0 evaluates the same point again: the gradients are equal, not 1, 2, 3 times the first."""
     made = []
@@ -249,3 +259,29 @@ def test_each_evaluation_begins_from_zero(tmp_path):
     assert len(others) >= 2
     for other in others:
         torch.testing.assert_close(other, first, rtol=1e-4, atol=1e-6)
+
+# -- sparse gradients
+
+
+class Words(torch.nn.Module):
+    """Means of embeddings; a sparse table's gradient has only the rows that a batch used, some of them twice."""
+
+    def __init__(self, sparse):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = torch.nn.Embedding(10, 4, sparse=sparse), torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.table(x).mean(1))
+
+
+@pytest.mark.parametrize("settings", [{}, {"gradient_clip_val": 0.1}, {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}, {"accumulate_grad_batches": 3}], ids=str)
+def test_a_sparse_gradient_trains_and_measures_as_the_dense_one(settings, tmp_path):
+    torch.manual_seed(1)
+    data = TensorDataset(torch.randint(0, 10, (50, 3)), torch.randint(0, 3, (50,)))
+    runs = [
+        fitted(Words(sparse), data, tmp_path / str(sparse), loss=CE, optimizer=torch.optim.SGD, lr=0.5, max_epochs=2, **settings)
+        for sparse in (True, False)
+    ]
+    for name in runs[0].history:
+        np.testing.assert_allclose(runs[0].history[name], runs[1].history[name], rtol=1e-5, err_msg=name)

@@ -111,6 +111,12 @@ NEEDS = {
     r"Mixed.rate uses self.fabric": (
         "class Lit(L.LightningModule):", "class Mixed:\n    def rate(self):\n        return self.fabric\n\n\nclass Lit(Mixed, L.LightningModule):",
     ),
+    r"Part.forward uses self.device, which the script gives to Lit alone, and not to modules inside it: take that of a tensor (x.device), and fit": (
+        "class Lit(L.LightningModule):\n    def __init__(self, lr=0.1):\n        super().__init__()\n        self.net = Net()",
+        "class Part(L.LightningModule):\n    def __init__(self):\n        super().__init__()\n        self.net = Net()\n\n    def forward(self, x):\n"
+        "        return self.net(x.to(self.device))\n\n\nclass Lit(L.LightningModule):\n    def __init__(self, lr=0.1):\n        super().__init__()\n"
+        "        self.net = Part()",
+    ),
     r"Child.on_fit_end uses self.all_gather": (
         "class Lit(L.LightningModule):\n", "class Base(L.LightningModule):\n    pass\n\n\nclass Child(Base):\n    def on_fit_end(self):\n"
         "        if self.seen:\n            self.all_gather(self.seen)\n\n\nclass Lit(Child):\n",

@@ -33,7 +33,7 @@ def net(*layers):
 def there(text):
     """The line of this file that holds `text`, as the replay names it."""
     with open(__file__) as file:
-        return f"test_replay.py:{next(i for i, line in enumerate(file, 1) if text in line)}"
+        return f"test_replay.py, line {next(i for i, line in enumerate(file, 1) if text in line)}"
 
 
 X = torch.ones(2, 3)

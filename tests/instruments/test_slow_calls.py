@@ -47,7 +47,7 @@ def test_a_line_that_reads_many_values_is_found_with_its_time(tmp_path):
     run = bench(noisy_net(), labelled(400), tmp_path, loss=reading_loss).fit(max_epochs=1).result()
     (event,) = observed(run)
     (sentence,) = event.parts
-    assert sentence.startswith("`LARGE.tolist()  # what reads 200,000 values` (test_slow_calls.py:")
+    assert sentence.startswith("`LARGE.tolist()  # what reads 200,000 values` (test_slow_calls.py, line ")
     assert sentence.endswith("% of an update in tolist()")
     finding = next(f for f in run.health if "tolist" in f.text)
     assert (finding.level, finding.step) == ("warning", event.step)

@@ -95,9 +95,12 @@ def landmarks(lrs, losses, beta, adaptive, one_cycle):
         if s[i] < s[low]:
             low = i
     lost = keep
-    while lost > 0 and s[lost - 1] > (base + s[low]) / 2:
+    while lost > low + 1 and median(losses[max(0, lost - 3) : min(keep, lost + 2)]) > (base + s[low]) / 2:
         lost -= 1
-    if s[low] < base and lost < keep and lrs[keep - 1] >= 10 * lrs[lost]:
+    steps = [losses[i + 1] - losses[i] for i in range(low)]
+    mean = sum(steps) / len(steps)
+    spread = math.sqrt(sum((step - mean) ** 2 for step in steps) / len(steps))
+    if base - s[low] > 2 * spread and lost < keep and lrs[keep - 1] >= 5 * lrs[lost]:
         edge = 1.5 * lrs[lost]
     three = [
         edge * (1 - beta) * 0.316 * (0.56 if adaptive else 1),

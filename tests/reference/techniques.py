@@ -179,6 +179,9 @@ def _turn(t, i, window, hiddens):
 
     if isinstance(optimizer, torch.optim.LBFGS):
         optimizer.step(closure)
+    elif hasattr(optimizer, "first_step"):  # SAM
+        closure()
+        optimizer.step(closure)
     else:
         closure()
         if evaluations[0] is not None and not (t.skip_nonfinite and evaluations[0]["skipped"]):

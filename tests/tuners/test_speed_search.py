@@ -72,6 +72,24 @@ def test_workers_whose_speed_may_be_noise_are_not_recommended():
     assert best_workers(tried(0.2))[0] == {"num_workers": 0}
 
 
+def test_the_memory_of_a_device_is_said_where_it_is_known():
+    full = SpeedTrial({"precision": "32-true"}, 10.0, loss=1.0, peak_bytes=8 * 2**20)
+    half = SpeedTrial({"precision": "bf16-mixed"}, 20.0, loss=1.0, peak_bytes=5 * 2**20)
+    best, reason = best_precision([full, half], 0.05)
+    assert "It takes 5.24 MB of memory instead of 8.39 MB." in reason
+    told = repr(SpeedSearch(best, reason, (full, half), "all tried")).splitlines()
+    assert told[-3].endswith("memory")
+    assert told[-2].endswith("8.39 MB")
+    assert told[-1].endswith("5.24 MB  best")
+    assert "memory" not in repr(SpeedSearch({}, "", (SpeedTrial({"precision": "32-true"}, 10.0),), "all tried"))
+
+
+@pytest.mark.gpu
+def test_precisions_differ_in_memory_on_cuda(tmp_path):
+    found = bench(plain_net(), labelled(), tmp_path, accelerator="cuda").find_precision(updates=10).result()
+    assert all(t.peak_bytes > 0 for t in found.trials)
+
+
 def test_spread_is_that_of_the_mean():
     assert spread([1.0] * 9) is None
     assert spread([1.0] * 100) == 0.0

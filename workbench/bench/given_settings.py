@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from workbench.engine.validation.monitors import refuse_unreported
@@ -48,6 +48,19 @@ def _with_callbacks(given: Mapping[str, Any]) -> dict[str, Any]:
         raise SettingsError(f"{name}={shown(rest[name])} is given, and callbacks= asks for {name}={shown(found[name])}: leave one out.")
     warnings.warn(told, stacklevel=4)
     return {**rest, **found}
+
+
+def refuse_unnamed(model: Any, unnamed: Sequence[Any]) -> None:
+    """Raise TaskError for arguments of a new bench without a name, with the call that was probably meant."""
+    if not unnamed:
+        return
+    given = (model, *unnamed)
+    data = "train=datamodule" if any(hasattr(one, "train_dataloader") for one in given) else "train=…, val=…"
+    loss = "" if any(hasattr(one, "training_step") for one in given) else ", loss=…"
+    raise TaskError(
+        f"wb.Workbench({', '.join(type(one).__name__ for one in given)}): the model comes first, and all other arguments are given by name: "
+        f"wb.Workbench(model, {data}{loss})."
+    )
 
 
 def first_settings(task: Task, given: dict[str, Any]) -> Settings:

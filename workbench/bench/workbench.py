@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Literal, Never, Self, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from workbench.bench.given_settings import (
     first_settings,
     refuse_of_training,
     refuse_unfit,
+    refuse_unnamed,
     settings_named,
 )
 from workbench.bench.searches import Searches
@@ -56,6 +57,7 @@ from workbench.settings import Settings, lists_keywords
 from workbench.settings_kwargs import SettingsKwargs
 from workbench.task.errors import TaskError
 from workbench.task.factory import set_averaging, task_of
+from workbench.task.supervised import MakeOptimizer
 from workbench.trackers.listener import tracker_listeners
 from workbench.values import shown
 
@@ -66,12 +68,14 @@ class Workbench(Searches):
     Args:
         model: an nn.Module with `loss=` (or whose output has `.loss`), an object with `training_step` and
             `configure_optimizers` (a LightningModule, unchanged), or a `wb.Task`.
+        unnamed: nothing; an error says how to give by name what was given here.
         train, val, test: a Dataset, a DataLoader, a tuple of arrays, tensors, frames or series (x, y) or (x1, x2, y), a dict
             of these, a list of samples, ready batches as `wb.batches(list)`, or an object with `train_dataloader()`. None: the model object's own.
             `val` and `test` may be several sets, {"clean": a, "shifted": b} or a list; metrics end with the set: "val_loss/clean".
         loss: a function of (output, target) that gives one number. Parameters of a loss module are trained with the model.
         optimizer: makes an optimizer: `optimizer(params, lr=…, weight_decay=…)`. A rate that it has already
-            (`partial(SGD, lr=0.5)`) is the rate until `lr` is set.
+            (`partial(SGD, lr=0.5)`) is the rate until `lr` is set. Or one for each part of the model, which step together:
+            {"backbone": SGD, "head": AdamW}; "" is the key of what no other key names.
         scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update. For anything else
             it returns a `wb.Schedule` (every so many updates or epochs), a ReduceLROnPlateau (after each check of
             the validation data), or a list of these.
@@ -107,12 +111,12 @@ class Workbench(Searches):
     def __init__(
         self,
         model: Any,
-        *,
+        *unnamed: Never,
         train: Any = None,
         val: Any = None,
         test: Any = None,
         loss: Callable[..., Tensor] | None = None,
-        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+        optimizer: MakeOptimizer = torch.optim.AdamW,
         scheduler: Callable[[torch.optim.Optimizer, int], Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -124,6 +128,7 @@ class Workbench(Searches):
         dry_run: bool = True,
         **settings: Unpack[SettingsKwargs],
     ) -> None:
+        refuse_unnamed(model, unnamed)
         self._site = CallSite.capture(sys._getframe(1))
         given = settings_named(settings, type(self), "Workbench")
         Settings.make(**given)  # a bad value is refused before anything is tried

@@ -12,8 +12,8 @@ from torch import nn
 
 from workbench.engine import rng
 from workbench.engine.checkpoint.weights_copy import WeightsCopy
-from workbench.engine.optim.optimizer_handle import load_state
 from workbench.engine.session import Session
+from workbench.task.optim.optimizer_state import load_state, state_of
 from workbench.task.protocol import Task
 
 
@@ -56,7 +56,7 @@ class Snapshot:
             WeightsCopy.of(session.task, tensors=True),
             tuple(
                 (
-                    copy.deepcopy(opt.optimizer.state_dict()),
+                    copy.deepcopy(state_of(opt.optimizer)),
                     tuple(copy.deepcopy(s.scheduler.state_dict()) for s in opt.schedules),
                     opt.base_lr,
                     opt.taken,

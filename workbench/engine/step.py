@@ -15,7 +15,7 @@ from torch import Tensor
 from workbench.engine import backward, nonfinite
 from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.optim import manual
-from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import total_norm
@@ -23,6 +23,7 @@ from workbench.instruments.memory import explain_out_of_memory
 from workbench.task.batch import describe
 from workbench.task.hints import explain_batch_error, explain_step_error
 from workbench.task.lightning.logging.aggregate import recorded_name
+from workbench.task.optim.optimizer_state import load_state, state_of
 from workbench.techniques import clipping
 from workbench.techniques.accumulation import samples_at
 from workbench.techniques.averaging import ema_due
@@ -198,8 +199,8 @@ def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any],
 def _step_with_closure(
     session: Session, opt: OptimizerHandle, window: Sequence[Any], evaluate: Callable[[], Tensor | None]
 ) -> tuple[Tensor | None, bool]:
-    """The step of an optimizer that evaluates the loss itself, several times (LBFGS). Of the evaluations of one
-    update, the first counts.
+    """The step of an optimizer that evaluates the loss itself, several times (LBFGS), or again beside the weights (SAM). Of the
+    evaluations of one update, the first counts.
     """
     first: Tensor | None = None
     undo = _undo(opt) if session.on_cpu else _nothing
@@ -216,6 +217,8 @@ def _step_with_closure(
         return loss
 
     try:
+        if opt.closure_use == "after gradients":
+            closure()
         opt.optimizer.step(closure, **opt.step_options)  # type: ignore[arg-type]
     except _NothingThere:
         return None, False
@@ -236,7 +239,7 @@ def _step_with_closure(
 def _undo(opt: OptimizerHandle) -> Callable[[], None]:
     """Return a function that restores the optimizer's weights and state."""
     trained = opt.trained
-    weights, state = [p.detach().clone() for p in opt.trained], copy.deepcopy(opt.optimizer.state_dict())
+    weights, state = [p.detach().clone() for p in opt.trained], copy.deepcopy(state_of(opt.optimizer))
 
     def undo() -> None:
         with torch.no_grad():

@@ -112,7 +112,8 @@ class SpeedTrial:
     """Values of settings were tried: how fast updates are with them, or why they failed.
 
     `uncertainty`: half the width of the speed's 95% interval, as a share of it. `waiting`: the share of the time in which
-    training waited for batches. `loss`: the mean of the last losses.
+    training waited for batches. `loss`: the mean of the last losses. `peak_bytes`: the most memory that a CUDA device held;
+    None on a CPU, where a process keeps what earlier trials have freed.
     """
 
     values: dict[str, Any]
@@ -121,6 +122,7 @@ class SpeedTrial:
     waiting: float | None = None
     loss: float | None = None
     error: str | None = None
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import cached_property
 
 from workbench.events import Checksums
+from workbench.export.inputs.changing_state import changing_state
 from workbench.export.inputs.collect import (
     NUMBERED,
     TRANSFER,
@@ -97,6 +99,8 @@ class ScriptSpec:
     """Whether the user has compiled the model (`torch.compile(model)`), so that its weights are one level deeper."""
     compiled_parts: bool
     """Whether the user has compiled parts of it."""
+    sparse: bool
+    """Whether a layer has sparse gradients."""
     unsaved_buffers: bool
     """Whether the model has buffers that its `state_dict` leaves out."""
     buffers: tuple[str, ...]
@@ -196,7 +200,7 @@ class ScriptSpec:
     @property
     def closure(self) -> bool:
         """Whether the optimizer evaluates the loss itself."""
-        return any(optimizer.closure for optimizer in self.optimizers)
+        return any(optimizer.closure != "never" for optimizer in self.optimizers)
 
     @property
     def mixed(self) -> bool:
@@ -369,8 +373,13 @@ class ScriptSpec:
 
     @property
     def tries_validation(self) -> bool:
-        """Whether the object has hooks that the sanity check calls."""
-        return self.validates and self.settings.num_sanity_val_steps != 0 and self.owns(*VALIDATION, *TRANSFER)
+        """Whether the sanity check may be seen: by hooks of the object, or by code that keeps a state (a loss that counts its calls)."""
+        return self.validates and self.settings.num_sanity_val_steps != 0 and (self.owns(*VALIDATION, *TRANSFER) or bool(self.state))
+
+    @cached_property
+    def state(self) -> str:
+        """What the user's code changes from update to update and no checkpoint has; "" where that is nothing."""
+        return next(iter(changing_state(self.sliced.code)), "")
 
     @property
     def plateaus(self) -> bool:

@@ -61,6 +61,7 @@ def _hooks(r: ScriptSpec) -> dict[str, bool]:
     own_clip = r.owns("configure_gradient_clipping")
     return {
         f"early_stopping or a scheduler that follows {followed}, which is logged in training,": bool(followed),
+        "gradient_clip_val with sparse gradients (nn.Embedding(sparse=True)), which torch's own clipping does not take,": r.sparse and r.clips,
         f"{both} several optimizers": inside and r.several,
         f"{both} an optimizer that evaluates the loss again": inside and r.closure,
         f"{both} truncated_bptt_steps": r.hooks_in_update and r.tbptt,

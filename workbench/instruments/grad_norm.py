@@ -13,6 +13,18 @@ import torch
 from torch import Tensor
 
 
+def entries(parameter: Tensor) -> Tensor | None:
+    """Return the entries of a parameter's gradient, in its own memory; None: it has no gradient.
+
+    A sparse gradient (`nn.Embedding(sparse=True)`) has those of the rows that were used, with the parts of a row added up.
+    """
+    gradient = parameter.grad
+    if gradient is None or not gradient.is_sparse:
+        return gradient
+    parameter.grad = gradient.coalesce()
+    return parameter.grad.values()
+
+
 def layer_norms(gradients: Sequence[Tensor], p: float) -> Tensor:
     """Return the p-norm of each gradient, shape (len(gradients),), on their device."""
     return torch.stack(torch._foreach_norm(list(gradients), p))

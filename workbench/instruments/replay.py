@@ -24,6 +24,7 @@ from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
 from workbench.task.batch import leaves
+from workbench.tracebacks import shown_line
 
 _NOT_THE_USERS = tuple(str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
 
@@ -211,12 +212,12 @@ def _stack_of(node: Node) -> list[traceback.FrameSummary]:
 
 
 def _user_line(stack: list[traceback.FrameSummary]) -> str:
-    """Return the innermost line of the user's code, below `replay`, as ", of `line` at file:number"; "" where there is none."""
+    """Return the innermost line of the user's code, below `replay`, as ", of `line` at cell 4, line 7" or "… at model.py, line 7"; "" where there is none."""
     for frame in reversed(stack):
         if frame.filename == __file__ and frame.name == replay.__name__:
             break  # the frames above belong to the caller of the run
         if not frame.filename.startswith(_NOT_THE_USERS):
-            return f", of `{(frame.line or '?').strip()}` at {Path(frame.filename).name}:{frame.lineno}"
+            return f", of `{(frame.line or '?').strip()}` at {shown_line(frame.filename, frame.lineno or 0)}"
     return ""
 
 

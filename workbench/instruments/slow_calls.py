@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from workbench.tracebacks import shown_line
+
 READS = frozenset(("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__array__"))
 """Methods of a tensor that return its values to Python."""
 MOVES = frozenset(("to", "cuda"))
@@ -161,11 +163,9 @@ def _place(frame: FrameType | None) -> tuple[str, int] | None:
 
 
 def _where(file: str, line: int) -> str:
-    """`the code` at file.py:12; of a notebook's cell the code and its line."""
-    code = linecache.getline(file, line).strip()
-    name = "the cell, line" if "ipykernel" in file or file.startswith("<") else f"{Path(file).name}:"
-    said = f"{name} {line}" if name.endswith("line") else f"{name}{line}"
-    return f"`{code:.80}` ({said})" if code else said
+    """'`the code` (cell 4, line 7)', or the line alone where its code cannot be read."""
+    code, place = linecache.getline(file, line).strip(), shown_line(file, line)
+    return f"`{code:.80}` ({place})" if code else place
 
 
 def _call(name: str) -> str:

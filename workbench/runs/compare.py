@@ -144,7 +144,7 @@ def _same(one: Run | RunBrief, other: Run | RunBrief) -> bool:
 def check_count(count: int) -> None:
     """Two or more, else ValueError."""
     if count < 2:
-        raise ValueError(f"{count} run{'s' * (count != 1)} to compare: give two or more, bench.compare('0011-fit', '0012-fit'), say.")
+        raise ValueError(f"{count} run{'s' * (count != 1)} to compare: give two or more, such as '0011-fit' and '0012-fit'.")
 
 
 def check_no_list(run: object, of: str) -> None:

@@ -157,6 +157,11 @@ def explain_batch_error(error: BaseException, batch: Any, *, check: bool = False
         return "A class label is not below the number of the model's outputs."
     if "expected more than 1 value per channel" in low:
         return "Batch normalisation needs more than one sample in a batch: drop_last=True leaves out a short last batch."
+    if "does not support sparse gradients" in low:
+        return (
+            "Give the layer with sparse=True an optimizer that takes them, optimizer={'embedding': torch.optim.SparseAdam, '': "
+            "torch.optim.AdamW}, or make it with sparse=False."
+        )
     if "could not create a primitive" in low:
         return "This processor cannot run such a layer in this precision (an LSTM in bfloat16 needs AVX-512): take precision='32'."
     return ""
@@ -171,8 +176,8 @@ def explain_step_error(error: BaseException) -> str | None:
     if "closure" in text:
         return (
             f"{kind}.step() asks for a closure, to evaluate the loss again: an optimizer is given one only where its step has `closure` "
-            "without a default (as LBFGS). Take another optimizer, or a subclass whose step(self, closure) calls closure() and then "
-            "super().step(closure)."
+            "without a default (as LBFGS), or refuses closure=None in its first lines (as SAM). Take another optimizer, or a subclass "
+            "whose step(self, closure) calls closure() and then super().step(closure)."
         )
     if "does not require grad" in text or "create_graph" in text:
         return (

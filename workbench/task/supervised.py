@@ -27,12 +27,13 @@ from workbench.task.metrics.metrics import (
 from workbench.task.metrics.over_epoch import OverEpoch
 from workbench.task.metrics.step_output import loss_parts, reported_weight, score_weight
 from workbench.task.optim.optimizer_factory import OptimizerFactory
+from workbench.task.optim.part_optimizers import by_part
 from workbench.task.optim.schedulers import MakeScheduler, refuse_built_in, schedule_of
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task
 from workbench.task.signature import fits
 from workbench.values import shown
 
-MakeOptimizer = Callable[..., Optimizer]
+MakeOptimizer = Callable[..., Optimizer] | Mapping[str, Callable[..., Optimizer]]
 TARGETS = ("labels", "label", "targets", "target", "y")
 
 
@@ -61,7 +62,8 @@ class Supervised(Task):
         self.train, self.val, self.test, self.predict = train, val, test, predict
         self._loss = loss
         self.loss_is_mean = loss is None or _is_mean(loss)
-        self.optimizer_factory = OptimizerFactory(optimizer)
+        makes = by_part(optimizer, self.trained_parameters) if isinstance(optimizer, Mapping) else optimizer
+        self.optimizer_factory = OptimizerFactory(makes)
         self._scheduler = scheduler
         self.metrics, self.epoch_metrics = split(checked_metrics(metrics))
         self.one_collection = is_metric_object(metrics)
@@ -300,7 +302,7 @@ def check_optimizer(optimizer: Any) -> None:
             f"Give what makes it: optimizer=torch.optim.{kind.__name__}, or with options "
             f"functools.partial(torch.optim.{kind.__name__}, …)."
         )
-    if not callable(optimizer):
+    if not callable(optimizer) and not isinstance(optimizer, Mapping):
         raise TaskError(f"optimizer={shown(optimizer)} cannot be called: give e.g. torch.optim.AdamW.")
 
 

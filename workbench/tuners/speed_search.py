@@ -74,7 +74,13 @@ class SpeedSearch(Drawable):
         best = ", ".join(f"{name}={value!r}" for name, value in self.best.items()) or "none"
         rows = [self._row(t) for t in self.trials]
         columns = f"  {'settings':<34}  {'updates/s':>10}  {'':>5}  {'waits':>6}  {'loss':>9}"
+        if self._measured_memory:
+            columns += f"  {'memory':>9}"
         return "\n".join(map(printable, [f"SpeedSearch: best {best} ({self.ended})", *filter(None, [self.reason and f"  {self.reason}"]), columns, *rows]))
+
+    @property
+    def _measured_memory(self) -> bool:
+        return any(t.peak_bytes is not None for t in self.trials)
 
     def _row(self, t: SpeedTrial) -> str:
         name = name_of(t.values)
@@ -83,7 +89,9 @@ class SpeedSearch(Drawable):
         within = "" if t.uncertainty is None else f"±{t.uncertainty:.0%}"
         waits = "" if t.waiting is None else f"{t.waiting:.0%}"
         loss = "" if t.loss is None else units.number(t.loss)
-        return f"  {name:<34}  {t.updates_per_second:>10,.1f}  {within:>5}  {waits:>6}  {loss:>9}{'  best' if t.values == dict(self.best) else ''}"
+        memory = f"  {'' if t.peak_bytes is None else units.size(t.peak_bytes):>9}" if self._measured_memory else ""
+        best = "  best" if t.values == dict(self.best) else ""
+        return f"  {name:<34}  {t.updates_per_second:>10,.1f}  {within:>5}  {waits:>6}  {loss:>9}{memory}{best}"
 
 
 def name_of(values: Mapping[str, Any]) -> str:
@@ -244,7 +252,10 @@ def best_precision(trials: Sequence[SpeedTrial], tolerance: float) -> tuple[dict
     apart = f" The losses of {' and '.join(out)} differ by more than {tolerance:.0%}." if out else ""
     if best is base:
         return dict(base.values), f"{name_of(base.values)}: nothing else is clearly faster with the same losses.{apart}"
-    return dict(best.values), f"{name_of(best.values)}: {times:.2g}x as fast as {name_of(base.values)}, with losses that agree.{apart}"
+    memory = ""
+    if best.peak_bytes is not None and base.peak_bytes is not None:
+        memory = f" It takes {units.size(best.peak_bytes)} of memory instead of {units.size(base.peak_bytes)}."
+    return dict(best.values), f"{name_of(best.values)}: {times:.2g}x as fast as {name_of(base.values)}, with losses that agree.{memory}{apart}"
 
 
 def _agrees(trial: SpeedTrial, base: SpeedTrial, tolerance: float) -> bool:
@@ -279,6 +290,9 @@ def measured(session: Session, settings: Settings, values: Mapping[str, Any], se
     ready = 3 + (settings.prefetch_factor or 2) * settings.num_workers  # workers read so many batches each ahead
     waits, times, losses = list[float](), list[float](), list[torch.Tensor]()
     windows = cycled_windows(session.task, settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
+    on_cuda = session.device.type == "cuda"
+    if on_cuda:
+        torch.cuda.reset_peak_memory_stats(session.device)
     session.train_mode()
     with closing(windows) as feed:
 
@@ -312,7 +326,9 @@ def measured(session: Session, settings: Settings, values: Mapping[str, Any], se
                 raise
     compared = losses[: updates or None][-10:]
     last = torch.stack(compared).double().mean().item() if compared else None
-    found = SpeedTrial(dict(values), count / total, spread(times[-count:]), min(1.0, sum(waits[-count:]) / total), last)
+    peak = int(torch.cuda.max_memory_allocated(session.device)) if on_cuda else None
+    waiting = min(1.0, sum(waits[-count:]) / total)
+    found = SpeedTrial(dict(values), count / total, spread(times[-count:]), waiting, last, peak_bytes=peak)
     return session.ranks.broadcast_object(found)
 
 

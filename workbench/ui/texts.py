@@ -273,6 +273,10 @@ def last(metric: str) -> str:
     return f"{metric} last"
 
 
+def last_value(metric: str, value: str) -> str:
+    return f"last {metric} {value}"
+
+
 # -- the plots of a run
 
 FIRST_RATIOS = "The first update ratios come with the next updates."

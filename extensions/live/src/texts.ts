@@ -212,8 +212,7 @@ export const texts = {
     previous: "previous runs",
     previousTooltip: "Also draw the previous runs of this model, in grey",
     ratesTooltip: "Draw the learning rate of each optimizer below the loss",
-    previousRun: (run: string, values: string) => `${run} (${values})`,
-    previousRuns: (runs: string[]) => `Previous ${runs.length > 1 ? "runs" : "run"}: ${runs.join(" · ")}`,
+    previousRuns: (n: number) => (n > 1 ? "Previous runs:" : "Previous run:"),
     ratesPlot: "Learning rate",
   },
 

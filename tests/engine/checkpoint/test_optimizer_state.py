@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.optim import Optimizer
 
 import workbench as wb
-from tests.engine.problems import labelled, plain_net
+from tests.engine.problems import SAM, labelled, plain_net
 from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -71,7 +71,7 @@ def weights(b):
     return [p.detach().clone() for p in b.model.parameters()]
 
 
-@pytest.mark.parametrize("make", [Quantized, Packed])
+@pytest.mark.parametrize("make", [Quantized, Packed, SAM])
 def test_a_fit_goes_on_exactly(make, tmp_path):
     with bench(tmp_path / "whole", make, max_steps=8) as b:
         run = b.fit().result()
@@ -84,7 +84,7 @@ def test_a_fit_goes_on_exactly(make, tmp_path):
             assert all(torch.equal(p, q) for p, q in zip(weights(other), expected, strict=True))
 
 
-@pytest.mark.parametrize("make", [Quantized, Packed])
+@pytest.mark.parametrize("make", [Quantized, Packed, SAM])
 def test_a_search_in_the_middle_of_a_fit_gives_its_state_back(make, tmp_path):
     """The optimizer itself looks at the types of its state at each step."""
     with bench(tmp_path, make, max_steps=None, max_epochs=2, find_lr_at=(1,)) as b:

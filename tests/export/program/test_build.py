@@ -33,6 +33,14 @@ def test_definitions_and_constants_stay() -> None:
     assert not found.at_once
 
 
+def test_a_name_that_is_bound_anew_after_its_use_keeps_its_place() -> None:
+    code = ("def make():\n    return SIZE", "SIZE = 7", "model = make()", "SIZE = 8", "data = make()")
+    assert texts(split(*code).moves) == ["data = make()"]
+    assert texts(split(code[0], "SIZE = 7", "model = SIZE + f()", "SIZE = 8", "data = SIZE + f()").moves) == ["data = SIZE + f()"]
+    code = ("def f():\n    return 1", "model = f()", "def f():\n    return 2", "data = f()")
+    assert texts(split(*code).moves) == ["data = f()"]
+
+
 def test_a_constant_made_of_what_changed_moves_too() -> None:
     code = ("sizes = []", "sizes.append(8)", "limit = sizes + [1]", "model = make(limit)", "data = 1")
     assert texts(split(*code).moves) == [*code[1:4]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import zipfile
 from contextlib import nullcontext
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,9 +87,15 @@ CASES = {
     "max_steps": (f"{PAIR[:-14]}, max_steps=11, val_check_interval=3, weight_averaging='swa', swa_epoch_start=1", "", "step == 10"),
     "bfloat16, updates that may be left out": (f"{PAIR}, precision='bf16-mixed', on_nonfinite='skip'", "", "step == 6"),
     "two optimizers in turn": ("Turns(), train=(x, y), max_epochs=4", MODULE, "step == 9"),
+    "rates of SWA": (f"{PAIR}, weight_averaging='swa', swa_lrs=0.05, swa_epoch_start=1, annealing_epochs=2, lr_schedule='cosine'", "", "step == 14"),
+    "rates of SWA, of two optimizers": (
+        "Bare(), train=(x, y), max_epochs=5, weight_averaging='swa', swa_lrs=0.05, swa_epoch_start=1",
+        f"{MODULE}\n\nclass Bare(Turns):\n    def __init__(self):\n        super().__init__()\n        self.norm = torch.nn.Identity()\n", "step == 14",
+    ),
     "LBFGS": (f"{PAIR}, optimizer=lambda p, lr: torch.optim.LBFGS(p, lr=lr, max_iter=2)", "", "step == 6"),
     "a LightningModule": ("Own(), train=(x, y), val=(x[:40], y[:40]), max_epochs=5", MODULE, "step == 14"),
     "two optimizers by hand": ("Adversaries(), train=(x, y), max_epochs=4", MODULE, "step == 9"),
+    "workers": ("model, train=Noisy(), val=Noisy(), loss=F.cross_entropy, batch_size=20, num_workers=1, max_epochs=2", WORKERS, "step == 6"),
     "workers and a sampler": (
         "model, train=torch.utils.data.DataLoader(Noisy(), batch_size=20, num_workers=1, sampler=torch.utils.data.RandomSampler("
         "y, generator=torch.Generator().manual_seed(3))), loss=F.cross_entropy, max_epochs=3", WORKERS, "step == 8",
@@ -96,7 +103,7 @@ CASES = {
 }  # fmt: skip
 
 
-SLOW = {"plain", "max_steps", "bfloat16, updates that may be left out", "two optimizers in turn", "LBFGS"}
+SLOW = {"plain", "workers and a sampler", "rates of SWA, of two optimizers", "max_steps", "bfloat16, updates that may be left out", "two optimizers in turn", "LBFGS"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CASES])
@@ -169,14 +176,43 @@ def test_resume_from_a_file_that_is_no_checkpoint_of_it(tmp_path: Path) -> None:
     script.save_checkpoint(process, tmp_path / "settings.pt", {**settings, "warmup": 1}, [model, adam], [], 3)
     script.save_checkpoint(process, tmp_path / "optimizer.pt", settings, [model, sgd], [], 3)
     script.save_checkpoint(process, tmp_path / "shape.pt", settings, [torch.nn.Linear(2, 1), adam], [], 3)
+    whole = torch.load(tmp_path / "settings.pt") | {"settings": settings}
+    for key in whole:
+        torch.save({name: value for name, value in whole.items() if name != key}, tmp_path / f"{key}.lacks")
+    lacking = [f"{key}.lacks" for key in whole]
     for name in ("text", "empty", "folder", "zip", "model"):
         with pytest.raises(SystemExit, match=f"{name} is no checkpoint: torch.load cannot read it"):
             script.load_checkpoint(process, tmp_path / name, settings, [model, adam], [])
-    for name in ("weights", "list", "settings.pt", "optimizer.pt"):
-        with pytest.raises(SystemExit, match=f"{name} is no checkpoint of this script"):
+    for name in ("weights", "list", "settings.pt", "optimizer.pt", *lacking):
+        with pytest.raises(SystemExit, match=rf"{name} is no checkpoint of this script: [^$]* Name a checkpoint\.pt of this script, or leave --resume out"):
             script.load_checkpoint(process, tmp_path / name, settings, [model, adam], [])
     with pytest.raises(SystemExit, match=r"shape\.pt is a checkpoint of another script: [^$]*size mismatch for weight"):
         script.load_checkpoint(process, tmp_path / "shape.pt", settings, [model, adam], [])
+
+
+ENDS: dict[str, tuple[str, dict[str, int], str]] = {
+    "its last epoch": ("max_epochs=2", {}, "was trained for 2 epochs, and max_epochs is 2: nothing is left to train. Resume with a larger --max_epochs."),
+    "fewer epochs": ("max_epochs=2", {"max_epochs": 1}, "was trained for 2 epochs, and max_epochs is 1: nothing is left"),
+    "fewer updates": ("max_steps=9", {"max_steps": 8}, "was trained for 8 updates, and max_steps is 8: nothing is left to train. Resume with a larger --max_steps."),
+    "the length of a schedule": ("max_epochs=1, lr_schedule='cosine'", {}, "nothing is left to train. Leave --resume out to train anew."),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_resumed_where_nothing_is_left_to_train(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    length, options, match = ENDS[case]
+    script = exported(tmp_path, PAIR.replace("max_epochs=4", length))
+    script.main(script.Config(), tmp_path)
+    checkpoint, last = tmp_path / "checkpoint.pt", tmp_path / "last.pt"
+    written = last.read_bytes()
+    with pytest.raises(SystemExit, match=match):
+        script.main(script.Config(**options), tmp_path, None, checkpoint)
+    assert last.read_bytes() == written
+    if case == "its last epoch":  # killed before it saved its weights, it only saves them
+        last.unlink()
+        script.main(script.Config(), tmp_path, None, checkpoint)
+        assert "Continuing after epoch 2 of 2 (update 8)" in capsys.readouterr().out
+        assert all(torch.equal(value, other) for value, other in zip(torch.load(last).values(), torch.load(BytesIO(written)).values(), strict=True))
 
 
 def test_into_another_folder_without_a_better_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +237,6 @@ REFUSED = {
         "Counting(), train=(x, y), loss=F.cross_entropy, max_epochs=1",
         "class Counting(Net):\n    calls = 0\n\n    def forward(self, x):\n        self.calls += 1\n        return super().forward(x)\n",
     ),
-    "swa_lrs": (f"{PAIR}, weight_averaging='swa', swa_lrs=0.05, swa_epoch_start=1", ""),
 }
 
 

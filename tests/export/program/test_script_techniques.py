@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from tests.combinations import every
+from tests.engine.problems import SAM
 from tests.export.export_running import Runner, check, lint, make_bench, repeats
 from workbench.engine import loop
 from workbench.engine.session import Session
@@ -48,6 +50,7 @@ STATISTICS = (
     "        self.norm = nn.BatchNorm1d(3, affine=False)\n\n"
     "    def forward(self, output, y):\n        return F.cross_entropy(self.norm(output), y)\n\n\n"
 )
+SHARP = inspect.getsource(SAM)
 PARTS = (
     "parts = nn.BatchNorm1d(8), nn.utils.parametrizations.spectral_norm(nn.Linear(8, 16)), nn.BatchNorm1d(16), nn.Linear(16, 3)\n"
     "network = nn.Sequential(*parts)\nnetwork[0].running_mean += 0.3\nnetwork[0].eval()\n"
@@ -206,6 +209,9 @@ CASES: dict[str, tuple[str, str]] = {
     ),
     "a closure, one batch an update": (
         "model, train=(x, y), loss=F.cross_entropy, optimizer=torch.optim.LBFGS, lr=0.1, batch_size=50, max_epochs=2", "",
+    ),
+    "a step that expects gradients and evaluates once more": (
+        "model, train=(x, y), loss=F.cross_entropy, optimizer=SAM, lr=0.1, batch_size=50, max_epochs=2, gradient_clip_val=1.0", SHARP,
     ),
     # milestones
     "a rate that was found on the way": (f"{BOTH}, max_epochs=4, find_lr_at=(1, 3), lr_schedule='linear', warmup=2", ""),

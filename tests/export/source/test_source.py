@@ -294,6 +294,38 @@ SLICES = {
             "model = [tok.get_vocab_size()]",
         ],
     ),
+    "classes in a table": (
+        [
+            "KNOWN = {}\ndef register(name):\n    def wrap(cls):\n        KNOWN[name] = cls\n        return cls\n    return wrap",
+            "@register('a')\nclass A: pass", "class B: pass\nregister('b')(B)", "class C: pass", "model = [KNOWN['a'].__name__, len(KNOWN)]",
+        ],
+        [
+            "KNOWN = {}", "def register(name):", "    def wrap(cls):", "        KNOWN[name] = cls", "        return cls", "    return wrap",
+            "@register('a')", "class A: pass", "class B: pass", "register('b')(B)", "model = [KNOWN['a'].__name__, len(KNOWN)]",
+        ],
+    ),
+    "classes in an object": (
+        [
+            "class Table:\n    def __init__(self): self.known = []\n    def add(self, cls): self.known.append(cls); return cls\nTABLE = Table()",
+            "@TABLE.add\nclass A: pass", "model = [TABLE.known[0].__name__]",
+        ],
+        [
+            "class Table:", "    def __init__(self): self.known = []", "    def add(self, cls): self.known.append(cls); return cls",
+            "TABLE = Table()", "@TABLE.add", "class A: pass", "model = [TABLE.known[0].__name__]",
+        ],
+    ),
+    "classes that their base lists": (
+        [
+            "class Base:\n    known = []\n    def __init_subclass__(cls): Base.known.append(cls)", "class A(Base): pass",
+            "class Meta(type):\n    def __init__(cls, *given): META.append(cls)", "META = []", "class B(metaclass=Meta): pass", "class C: pass",
+            "model = [Base.known[0].__name__, len(META)]",
+        ],
+        [
+            "class Base:", "    known = []", "    def __init_subclass__(cls): Base.known.append(cls)", "class A(Base): pass",
+            "class Meta(type):", "    def __init__(cls, *given): META.append(cls)", "META = []", "class B(metaclass=Meta): pass",
+            "model = [Base.known[0].__name__, len(META)]",
+        ],
+    ),
     "manual training in a loop that changes nothing needed": (
         ["model = [1, 2]", "losses = []\nfor x in model:\n    losses.append(x * 2)\n    print(x)"],
         ["model = [1, 2]"],
@@ -310,6 +342,26 @@ def test_slices(name: str) -> None:
         assert [line for line in found.splitlines() if line.strip()] == expected
     else:
         assert cells[0] in found
+
+
+@pytest.mark.parametrize(
+    ("after", "name", "kept"),
+    [
+        ("model = torch.nn.Sequential(torch.nn.Linear(2, 2))\nmodel.others = [other]", "other", True),
+        ("model = other\nmodel.scale = 2", "other", False),  # the script reads its weights from the run
+        ("model.scale = 2", "model", False),
+        ("import copy\nother = copy.deepcopy(model)\nmodel.others = [other]", "model", True),
+        ("other = model\nmodel = torch.nn.Sequential(torch.nn.Linear(2, 2))\nmodel.others = [other]", "model", True),
+    ],
+)
+def test_training_by_hand_is_kept_where_its_weights_matter(after: str, name: str, kept: bool) -> None:
+    made = f"import torch\ntorch.manual_seed(0)\n{name} = torch.nn.Linear(2, 2)"
+    trained = f"opt = torch.optim.SGD({name}.parameters(), lr=0.1)\nfor _ in range(2):\n    {name}(torch.ones(2)).sum().backward()\n    opt.step()"
+    outcome = slice_cells(WB, made, trained, after, MAKE)
+    assert (trained in outcome.sliced.code) == kept
+    if kept:
+        (given,), (again,) = outcome.given["model"].others, outcome.again["model"].others
+        assert torch.equal(given.weight, again.weight)
 
 
 ANNOTATED = """\
@@ -586,6 +638,14 @@ FILES = WB + "import json, os\nimport numpy as np\nimport torch\nfrom pathlib im
         ("with open('x.json', mode='w') as file:\n    json.dump([1], file)", "x = json.load(open('x.json'))", "x.json"),
         ("Path('x.json').write_text('[1]')", "x = json.loads(Path('x.json').read_text())", "x.json"),
         ("np.save('x.npy', np.ones(3))", "x = np.load('x.npy')", "x.npy"),
+        ("with Path('x.json').open('w') as file:\n    json.dump([1], file)", "x = json.loads(Path('x.json').read_text())", "x.json"),
+        ("torch.save([1], f'{ROOT}/x.pt')", "x = torch.load(ROOT + '/x.pt')", "data/x.pt"),
+        ("def write():\n    torch.save([1], PATH)\nwrite()", "def read():\n    return torch.load(PATH)\nx = read()", "data/x.pt"),
+        ("def write(where, name='x'):\n    torch.save([1], f'{where}/{name}.pt')\nwrite(ROOT)", "x = torch.load(PATH)", "data/x.pt"),
+        (
+            "def put(path):\n    path.write_text('[1]')\ndef write(folder, *, name):\n    put(folder / name)\nwrite(Path(ROOT), name='x.json')",
+            "class Rows:\n    def __init__(self):\n        self.rows = json.loads(Path('data/x.json').read_text())\nx = Rows().rows", "data/x.json",
+        ),
     ],
 )
 def test_files_that_a_cell_wrote_are_noted(write: str, read: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -600,6 +660,8 @@ def test_files_that_a_cell_wrote_are_noted(write: str, read: str, name: str, tmp
     [
         "y = torch.load('data/x.pt')", "torch.save([1], 'other.pt')", "print('data/x.pt')", "torch.save(x[:1], 'sample.pt')",
         "torch.save([1], f'{ROOT}/stats.pt')", "torch.save([1], Path(ROOT) / 'stats.pt')", "np.save('y.npy', x)",
+        "def write(name):\n    torch.save([1], name)\nwrite(input if False else 'other.pt')", "def write(name='data/x.pt'):\n    torch.save([1], name)\nwrite('y.pt')",
+        "def write(name):\n    if name == 'a.pt':\n        write(f'b{name}')\n    torch.save([1], name)\nwrite('a.pt')",
         "with open('log.json', 'w') as file:\n    json.dump({'data': 'data/x.pt', 'n': len(x)}, file)",
     ],
 )  # fmt: skip

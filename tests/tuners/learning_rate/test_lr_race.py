@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.datasets import load_breast_cancer
 from torch import nn
 
 import workbench as wb
@@ -84,14 +85,24 @@ def test_a_higher_rate_must_have_learned_much():
     assert conclusion(1.0, trials({0.1: 1.0, 1.0: 2.0, 10.0: 5.0}), 2.5).lr < 0.2
 
 
-def test_in_a_longer_run_that_keeps_its_rate_a_higher_one_is_lowered():
+def test_in_a_longer_run_that_ends_in_noise_a_higher_rate_is_lowered():
     losses = trials({0.4: 5.0, 1.0: 5.0, 10.0: 0.1})
-    lrs = [conclusion(1.0, losses, 9.0, "constant", planned).lr for planned in (None, 10, 75, 300, 10**9)]
-    assert lrs[0] == lrs[1] == lrs[2] == pytest.approx(10.0)
-    assert lrs[3] == pytest.approx(5.0)
-    assert lrs[4] == 1.0
-    assert conclusion(1.0, losses, 9.0, "cosine", 10**9).lr == pytest.approx(10.0)
-    assert conclusion(1.0, trials({0.1: 0.1, 1.0: 5.0}), 9.0, "constant", 10**9).lr == pytest.approx(0.1)
+    found = [conclusion(1.0, losses, 9.0, longer) for longer in (1.0, 2.0, math.inf)]
+    assert found[0].lr == pytest.approx(10.0)
+    assert found[1].lr == pytest.approx(5.0)
+    assert found[2].lr == 1.0
+    assert "the whole run makes up for that" in found[2].why
+    assert conclusion(1.0, trials({0.1: 0.1, 1.0: 5.0}), 9.0, 10**9).lr == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("loss", [math.inf, math.nan, 5.1])
+def test_a_higher_rate_is_far_from_those_that_break_the_training(loss):
+    near = conclusion(1.0, trials({0.4: 5.0, 1.0: 3.0, 2.5: 1.0, 6.25: loss}), 9.0)
+    assert near.lr == 1.0
+    assert "6.2 is near, which breaks the training" in near.why
+    far = conclusion(1.0, trials({0.4: 5.0, 1.0: 3.0, 2.5: 1.0, 10.0: loss}), 9.0)
+    assert far.lr == pytest.approx(10 / 6.25)
+    assert conclusion(1.0, trials({0.4: 5.0, 1.0: 3.0, 2.5: 1.0, 6.25: 4.0}), 9.0).lr == pytest.approx(2.5, rel=0.01)
 
 
 def test_without_losses_to_compare_the_rate_stays():
@@ -145,7 +156,10 @@ def test_what_it_tries_and_what_it_leaves(tmp_path):
 
 
 def test_the_notes_are_about_the_rate_that_it_chose(tmp_path):
-    found = bench(plain_net(), labelled(800), tmp_path, adam, max_epochs=1).find_lr(race=True, race_updates=200).result()
+    x, y = load_breast_cancer(return_X_y=True)
+    data = torch.utils.data.TensorDataset(torch.tensor((x - x.mean(0)) / x.std(0)).float(), torch.tensor(y))
+    torch.manual_seed(0)
+    found = bench(nn.Linear(30, 2), data, tmp_path, sgd).find_lr(race=True, race_updates=200).result()
     assert found.suggestion != pytest.approx(found.suggestions["landmarks"].lr, rel=0.02)
     [note] = [note for note in found.notes if note.startswith("Worth trying")]
     assert f"{rate(found.suggestion / 2, 2)} to {rate(found.suggestion * 2, 2)}" in note

@@ -151,7 +151,7 @@ def test_the_last_fits_of_the_same_model_lie_behind(tmp_path: Path) -> None:
     rows = face.mirror.rows("past")
     brief = RunBrief.read(tmp_path / "runs" / "0002-fit")
     np.testing.assert_allclose(rows[rows[:, 0] == 1][:, 1:], brief.curve, rtol=1e-6)
-    assert face.state("past")[1]["words"] == f"smoothed loss {brief.loss:.4g}, val_loss {brief.value:.4g}"
+    assert face.state("past")[1]["words"] == f"last val_loss {brief.value:.4g}"
     face.panel.close()
 
 

@@ -13,10 +13,11 @@ from torch.optim import Optimizer
 
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.optim import weight_averaging
-from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.task.errors import TaskError
+from workbench.task.optim.optimizer_state import load_state
 from workbench.techniques import schedules
 from workbench.units import rate
 

@@ -18,6 +18,7 @@ from workbench.engine.state import TrainState
 from workbench.events import Message
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
+from workbench.task.optim.part_optimizers import PartOptimizers
 from workbench.task.protocol import Task
 
 
@@ -41,6 +42,9 @@ def distributed(
     notes: list[Message], timer: StepTimer, noise: RunningNoiseScale | None, *, alternating: bool,
 ) -> DDP:  # fmt: skip
     """This rank's part in the updates of several."""
+    sparse = [name for module in task.modules for name, part in module.named_modules() if getattr(part, "sparse", False) is True]
+    if sparse:
+        raise TaskError(f"{sparse[0]!r} has sparse gradients, which several ranks cannot average: make it with sparse=False, or take devices=1.")
     kind = FSDP if isinstance(weights, FSDPWeights) else DDP
     return kind(task, data, weights, ranks, runtime, state, notes, timer, noise, alternating=alternating)
 
@@ -50,10 +54,10 @@ def check_shardable(task: Task, settings: Settings, optimizers: Sequence[Optimiz
     why = None
     if task.manual:
         why = "manual optimisation calls backward inside of training_step, where the weights of its layers are not whole"
-    elif len(optimizers) > 1:
-        why = "several optimizers take turns with parts of the model, which is sharded as a whole"
+    elif len(optimizers) > 1 or any(isinstance(opt.optimizer, PartOptimizers) for opt in optimizers):
+        why = "several optimizers train parts of the model, which is sharded as a whole"
     elif any(opt.needs_closure for opt in optimizers):
-        why = "LBFGS lays all weights end to end, and they are on no rank whole"
+        why = "LBFGS lays all weights end to end, and others with a closure move them, and they are on no rank whole"
     elif len(task.trained_modules) > 1:
         why = "the loss has parameters of its own, which would not be sharded: make it a part of the model"
     elif settings.precision == "16-mixed":

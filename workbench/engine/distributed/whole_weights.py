@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 
 from workbench.engine.checkpoint.files import Modules, load_tensors, tensors_of
 from workbench.engine.distributed.process_group import ProcessGroup
-from workbench.instruments.grad_norm import layer_norms
+from workbench.instruments.grad_norm import entries, layer_norms
+from workbench.task.optim.optimizer_state import state_of
 from workbench.task.protocol import Scores, StepResult, Task
 
 
@@ -59,7 +60,7 @@ class WholeWeights:
 
     def gradients_of(self, trained: Sequence[Tensor]) -> list[Tensor]:
         """The gradients of `trained` that exist, as far as this process has them."""
-        return [p.grad for p in trained if p.grad is not None]
+        return [gradient for p in trained if (gradient := entries(p)) is not None]
 
     def layer_norms(self, ranks: ProcessGroup, trained: Sequence[Tensor], gradients: Sequence[Tensor], p: float) -> Tensor:
         """The p-norm of each whole gradient, shape (len(gradients),)."""
@@ -97,7 +98,8 @@ class WholeWeights:
     def gradients(self) -> dict[str, Tensor]:
         """The gradients of the trained parameters by name, whole."""
         named = self._task.trained_parameters().items()
-        return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
+        found = {name: parameter.grad for name, parameter in named if parameter.grad is not None}
+        return {name: gradient.to_dense() if gradient.is_sparse else gradient for name, gradient in found.items()}
 
     def load_gradients(self, gradients: Mapping[str, Tensor]) -> None:
         """Set gradients from whole ones."""
@@ -106,8 +108,8 @@ class WholeWeights:
             parameters[name].grad = gradient.to(parameters[name].device)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """The optimizer's state_dict with whole tensors."""
-        return optimizer.state_dict()
+        """The optimizer's state (`state_of`) with whole tensors."""
+        return state_of(optimizer)
 
     def own_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
         """A state_dict that the optimizer can load, from one with whole tensors."""

@@ -178,10 +178,8 @@ def _evaluate(session: Session, opt: OptimizerHandle, batch: Any) -> None:
     trained = [p for module in session.task.modules for p in module.parameters() if p.requires_grad]
     session.task.partial = any(p.grad is None for p in trained)
     for name, parameter in zip(session.names, session.parameters, strict=True):
-        if parameter.grad is not None and parameter.grad.layout != torch.strided:
-            raise TaskError(
-                f"the gradient of {name!r} is sparse, which is not supported yet: make the layer with sparse=False."
-            )
+        if parameter.grad is not None and parameter.grad.layout not in (torch.strided, torch.sparse_coo):
+            raise TaskError(f"the gradient of {name!r} has the layout {parameter.grad.layout}, which norms and clipping do not take.")
 
 
 def _warn_of_outside_parameters(session: Session, loss: Tensor) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from workbench.instruments.grad_norm import entries
+
 DECAY = 0.99
 """The share that the averages keep at each update."""
 FEWEST = 50
@@ -70,7 +72,7 @@ class RunningNoiseScale:
     def keep(self, parameters: Sequence[Tensor]) -> None:
         """Measure the gradients that these parameters have at present."""
         there = [p for p in parameters if p.grad is not None]
-        norms = torch._foreach_norm([p.grad for p in there if p.grad is not None]) if there else ()
+        norms = torch._foreach_norm([gradient for p in there if (gradient := entries(p)) is not None]) if there else ()
         self._own += zip(there, norms, strict=True)
 
     def of_rank(self, weight: Tensor | float, unit: float) -> Tensor:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
@@ -14,6 +12,7 @@ from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks
+from workbench.task.optim.closures import closure_use
 from workbench.task.optim.optimizer_factory import base_rate, group_rates, leading_group
 from workbench.task.protocol import Optimization, Schedule, Task
 from workbench.units import rate
@@ -38,7 +37,8 @@ class OptimizerHandle:
         self.base_lr = made.lr if made.lr is not None else base_rate(made.optimizer, "the task")
         self.leading = leading_group(group_rates(made.optimizer))
         """The parameter group whose rate is `lr`: the first whose rate is not 0."""
-        self.needs_closure = _needs_closure(self.optimizer)
+        self.closure_use = closure_use(self.optimizer)
+        self.needs_closure = self.closure_use != "never"
         self._own_zero_grad = getattr(self.optimizer.zero_grad, "__func__", None) is not Optimizer.zero_grad
         number = {id(p): n for n, p in enumerate(parameters)}
         own = {
@@ -142,37 +142,6 @@ class OptimizerHandle:
                 hooks.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
 
 
-def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Load what the optimizer's `state_dict` gave.
-
-    torch's own `load_state_dict` casts all tensors to the type of their parameter and changes what is neither a number
-    nor a container; here they come back unchanged. An optimizer with a `load_state_dict` of its own uses that.
-    """
-    optimizer.load_state_dict(state)
-    if type(optimizer).load_state_dict is not Optimizer.load_state_dict:
-        return
-    numbers = [number for group in state["param_groups"] for number in group["params"]]
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for number, parameter in zip(numbers, parameters, strict=True):
-        own = optimizer.state.get(parameter, {})
-        for name, value in state["state"].get(number, {}).items():
-            if name in own:
-                own[name] = _as_it_was(value, own[name])
-
-
-def _as_it_was(value: Any, loaded: Any) -> Any:
-    """The value with its own type, on the device of `loaded`."""
-    if isinstance(value, Tensor):
-        if not isinstance(loaded, Tensor) or loaded.dtype == value.dtype:
-            return loaded
-        return value.to(loaded.device)
-    if isinstance(value, dict) and isinstance(loaded, dict):
-        return {key: _as_it_was(part, loaded.get(key)) for key, part in value.items()}
-    if type(value) in (list, tuple) and isinstance(loaded, (list, tuple)) and len(loaded) == len(value):
-        return type(value)(_as_it_was(part, its) for part, its in zip(value, loaded, strict=True))
-    return value
-
-
 def shares(optimizers: Sequence[OptimizerHandle], lr: float) -> tuple[tuple[tuple[str, float], ...], ...]:
     """For each optimizer the name and rate of its parameter groups, as a multiple of the setting `lr`; () for one at
     0.
@@ -200,9 +169,3 @@ def _ended(scheduler: Any) -> bool:
     stays.
     """
     return isinstance(scheduler, OneCycleLR) and scheduler.last_epoch >= scheduler.total_steps - 1
-
-
-def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its step evaluates the loss itself, several times (LBFGS)."""
-    parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
-    return parameter is not None and parameter.default is inspect.Parameter.empty

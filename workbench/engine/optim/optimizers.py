@@ -41,7 +41,7 @@ def optimizers_of(
             opt.extra = {"optimizer_idx": opt.index}
     if settings.precision == "16-mixed" and any(opt.needs_closure for opt in found):
         raise TaskError(
-            "precision='16-mixed' cannot be used with LBFGS, whose step evaluates the loss again: take bf16-mixed."
+            "precision='16-mixed' cannot be used with an optimizer whose step evaluates the loss again (LBFGS, SAM): take bf16-mixed."
         )
     if task.manual and settings.truncated_bptt_steps is not None:
         raise TaskError("truncated_bptt_steps: with manual optimisation the task splits its batches itself.")

@@ -47,7 +47,8 @@ def _given(r: ScriptSpec) -> dict[str, bool]:
         "metrics that give several numbers by name": r.metrics.dicts,
         "avg_fn or should_update": r.given("avg_fn") is not None or r.given("should_update") is not None,
         "an optimizer with train() and eval() (schedule-free)": r.schedule_free,
-        "an optimizer that evaluates the loss again, with accumulate_grad_batches or gradient_clip_val": optimizer.closure and (r.accumulates or r.clips),
+        "an optimizer that evaluates the loss again, with accumulate_grad_batches or gradient_clip_val": r.closure and (r.accumulates or r.clips),
+        "an optimizer that expects gradients and evaluates the loss again": optimizer.closure == "after gradients",
         "batches that say how much they count, with accumulate_grad_batches": r.reports_weight,
         "a validation of batches that do not show how many samples they hold": r.hooks is None
         and r.val is not None and r.validates and r.weighs(r.val) and not r.val.counts,

@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from workbench.task.optim.closures import ClosureUse
+
 GIVEN = {
     "network": "model", "train_data": "train", "val_data": "val", "loss_function": "loss", "metrics": "metrics",
     "collate": "collate_fn", "make_optimizer": "optimizer", "make_scheduler": "scheduler", "averaged": "avg_fn",
@@ -130,12 +132,14 @@ class Optimizer:
     """Whether the rate of some parameter group is 0."""
     frequency: int = 0
     """For how many updates in a row it is its turn alone; 0: each update."""
-    closure: bool = False
-    """Whether its step evaluates the loss itself (LBFGS)."""
+    closure: ClosureUse = "never"
+    """Whether its step evaluates the loss itself (LBFGS), or again after the gradients are there (SAM)."""
     whole: bool = True
     """Whether it has all parameters of the model that are trained."""
     momentum: bool = False
     """Whether it has a momentum, which one cycle changes too."""
+    holds_another: bool = False
+    """Whether it holds another optimizer, whose state its `state_dict` lacks (SAM's base optimizer)."""
 
 
 NUMBERED = ("on_train_batch_start", "on_train_batch_end", "optimizer_zero_grad", "optimizer_step")

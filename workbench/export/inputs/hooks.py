@@ -40,7 +40,9 @@ def with_plain_base(sliced: Sliced, task: Task) -> Sliced:
     if not isinstance(task, LightningTask) or not found:
         raise ExportError(f"base='nn.Module' has no effect: {type(task.model).__name__} is no LightningModule. Leave it out.")
     given = {"log", "log_dict", "optimizers", "lr_schedulers", "clip_gradients", "trainer", "automatic_optimization", *_PROPERTIES}
-    return rebased(sliced, found[0], frozenset(given | (set(_OF_MANUAL) if task.manual else set())), type(task.module).__name__)
+    given |= set(_OF_MANUAL) if task.manual else set()
+    inside = frozenset(type(part).__name__ for part in task.module.modules() if part is not task.module)
+    return rebased(sliced, found[0], frozenset(given), type(task.module).__name__, inside)
 
 
 def sources_of(task: Task, sliced: Sliced) -> dict[str, Any]:

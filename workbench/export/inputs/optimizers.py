@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +15,10 @@ from workbench.export.inputs.collect import Optimizer, Schedule
 from workbench.settings import Settings
 from workbench.task import protocol
 from workbench.task.lightning.task import LightningTask
+from workbench.task.optim.closures import closure_use
 from workbench.task.optim.optimizer_factory import group_rates, leading_group
+from workbench.task.optim.optimizer_state import INNER, state_of
+from workbench.task.optim.part_optimizers import PartOptimizers
 from workbench.task.optim.schedulers import schedule_of
 from workbench.task.protocol import Optimization
 from workbench.task.supervised import Supervised
@@ -30,6 +32,8 @@ def optimizers_of(task: Supervised | LightningTask, settings: Settings, updates:
         if isinstance(task, LightningTask):
             return _of_object(task, listed)
         return (_of_bench(task, listed[0], updates),)
+    except ExportError:
+        raise
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         whose = "configure_optimizers()" if isinstance(task, LightningTask) else "the optimizer or its scheduler"
@@ -37,6 +41,11 @@ def optimizers_of(task: Supervised | LightningTask, settings: Settings, updates:
 
 
 def _of_bench(task: Supervised, made: Optimization, updates: int | None) -> Optimizer:
+    if isinstance(made.optimizer, PartOptimizers):
+        raise ExportError(
+            "optimizer={…}: a script has one optimizer for all that a plain module trains. Give one with a parameter group for each part, "
+            "optimizer=lambda params, lr: …, or a LightningModule whose configure_optimizers returns several."
+        )
     places: list[str] = []
     if task._scheduler is not None:
         given = task._scheduler(made.optimizer, updates)  # type: ignore[arg-type]  # it made a schedule for them before
@@ -134,16 +143,11 @@ def _optimizer(task: protocol.Task, made: Optimization, place: str, schedules: t
         leading=leading_group(rates),
         frozen_groups=not all(rates),
         frequency=made.frequency,
-        closure=_needs_closure(made.optimizer),
+        closure=closure_use(made.optimizer),
         whole=_is_whole(task, made.optimizer),
         momentum=_has_momentum(made.optimizer),
+        holds_another=INNER in state_of(made.optimizer),
     )
-
-
-def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its step evaluates the loss itself (LBFGS)."""
-    parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
-    return parameter is not None and parameter.default is inspect.Parameter.empty
 
 
 def _has_momentum(optimizer: torch.optim.Optimizer) -> bool:

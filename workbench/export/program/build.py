@@ -220,10 +220,15 @@ def _moving(statements: list[_Statement], changes: _Changes, first: int, elsewhe
     moves = [s for s in statements[first:] if not (s.defines or s.constant)]
     while True:
         made = {name for s in moves for name in s.binds}
-        more, late, changed = [], [], set(changes.called)
+        more: list[_Statement] = []
+        late: list[_Statement] = []
+        changed, read = set(changes.called), set[str]()  # read: by what moves, and bound anew after it
         for s in statements[first:]:  # a constant made of what may have changed before is none
             if s in moves:
                 changed |= changes.by[s]
+                read |= changes.rebound[s]
+            elif s.binds & read:
+                (more if s.constant else late).append(s)
             elif s.constant and ((s.reads | s.binds) & made or changes.differs(s, changed)):
                 more.append(s)
             elif changes.differs(s, changed):
@@ -261,6 +266,9 @@ class _Changes:
         self.called = {name for s in statements if s.defines for name in s.reads} & containers
         self.by = {s: self._by(s, changeable) for s in statements}
         """What each may change, with the functions that it may call."""
+        again = {name for name, makers in self.makers.items() if len(makers) > 1}
+        self.rebound = {s: self._reached(s.reads) & again for s in statements}
+        """What each reads of the names that are bound more than once."""
         self._looks = {s: self._reached(s.looks) for s in statements}
 
     def _reached(self, names: set[str]) -> set[str]:

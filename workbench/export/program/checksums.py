@@ -65,19 +65,14 @@ def _found(r: ScriptSpec) -> dict[str, list[str]]:
 _CHECKSUM = dedent('''\
     def checksum(value, crc=0):
         """A checksum of the tensors and numbers in a value, of each tensor the first ones; other objects are left out."""
-        if isinstance(value, torch.Tensor):
-            if not value.numel():
-                return crc
+        if isinstance(value, torch.Tensor) and value.numel():
             crc = zlib.crc32(str(tuple(value.shape)).encode(), crc)
             return zlib.crc32(value.detach().flatten()[:@].cpu().contiguous().view(torch.uint8).numpy(), crc)
         if isinstance(value, (int, float)):
             return zlib.crc32(str(value).encode(), crc)
         parts = vars(value) if dataclasses.is_dataclass(value) else value
-        if isinstance(parts, Mapping):
-            parts = parts.values()
-        else:
-            parts = parts[:@] if isinstance(parts, (list, tuple)) else ()
-        for part in parts:
+        parts = list(parts.values()) if isinstance(parts, Mapping) else parts
+        for part in parts[:@] if isinstance(parts, (list, tuple)) else ():
             crc = checksum(part, crc)
         return crc''').replace("@", f"{FIRST:_}")
 

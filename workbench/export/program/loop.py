@@ -24,7 +24,6 @@ def loop(r: ScriptSpec) -> list[str]:
     lines = [
         *evaluation(r),
         "log = Path(log_file) if log_file and accelerator.is_main_process else None",
-        *resume.cleared(r),
     ]
     done = "epoch" if not _ends_by_epochs(r) else "" if resume.refusal(r) else "first_epoch"
     begun = ["step", *([done] if done else []), *(["updates"] if counts_taken(r) else [])]
@@ -35,7 +34,7 @@ def loop(r: ScriptSpec) -> list[str]:
     lines += validation_schedule.begun(r)
     tried = validation_schedule.sanity(r)
     lines += [*hooks.called(r, "on_fit_start"), *(_set_epoch(r, "0") if tried else []), *tried, *hooks.called(r, "on_train_start")]
-    lines += [*resume.restored(r, done), *_bar(r)]
+    lines += [*resume.restored(r, done), *resume.cleared(r), *_bar(r)]
     epoch = [*_begin(r), *_updates(r), *_after(r), *resume.saved(r)]
     if _ends_by_epochs(r):
         lines += [f"for epoch in range({done + ', ' if done else ''}config.max_epochs):", *indented(epoch)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from textwrap import dedent
 
 from workbench.export.inputs.collect import Optimizer, quoted
@@ -69,7 +70,13 @@ def _model(r: ScriptSpec) -> list[str]:
             "else:",
             '    accelerator.print(f"There is no {start}: it begins with the weights that its code makes, and losses may differ from the run\'s.")',
         ]
+    if _LEAVES_GRADIENTS.search(r.sliced.code):
+        lines += ["network.zero_grad()", *(["loss_function.zero_grad()"] if r.trains_loss else [])]
     return [*lines, *checksums.weights(r), "if not network.training:", "    network.train()"]
+
+
+_LEAVES_GRADIENTS = re.compile(r"\.(backward|fit)\(")
+"""What in the user's code may have trained the model before."""
 
 
 def _loaded(r: ScriptSpec) -> list[str]:

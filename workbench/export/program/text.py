@@ -94,18 +94,18 @@ def _place(r: ScriptSpec, name: str) -> int:
 
 
 def _ours(r: ScriptSpec) -> str:
-    """All code that is not the user's, in the names of `GIVEN`."""
+    """All code that is not the user's, in the names of `GIVEN`: the loop first, then what it calls."""
     functions = [
         checksums.functions(r), loaders.datasets(r), distributed.share(r), loaders.workers(r), loaders.counted(r), loaders.make_loader(r), loaders.first_of(r), accumulation.sizes(r), distributed.rounds(r), tbptt.pieces(r),
         precision.precision(r), main.compile_calls(r), "" if r.manual else loss.forward(r), schedule.schedule(r),
         learning_rate.set_lr(r), multiple_optimizers.owned(r), multiple_optimizers.toggled(r), manual.manual(r), hooks.moved(r), hooks.outputs_of(r), hooks.clip_gradients(r), hooks.stepper(r), log.log(r),
         weight_averaging.averaging(r), validate.kept(r), validate.evaluation_weights(r), validate.validate(r), early_stopping.stopping(r),
-        validation_schedule.mean_of(r), main.save(), resume.functions(r), main.main(r),
+        validation_schedule.mean_of(r), main.save(), resume.functions(r),
     ]  # fmt: skip
-    functions = [part for part in functions if part]
+    functions = [main.main(r), rule("its functions"), *(part for part in functions if part)]
     written = functions[0]
     for before, part in itertools.pairwise(functions):
-        written += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
+        written += ("\n\n\n" if _ends_in_block(before) or before.startswith("# ----") else "\n\n") + part
     written += f"\n\n\n{_parse(r, _read_settings(r, written))}"
     head = "\n\n\n".join(part for part in (config_class(r, written), learning_rate.changes(r), checksums.run(r)) if part)
     return f"{head}\n\n\n{rule('the loop')}\n\n\n{written}\n"

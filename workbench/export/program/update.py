@@ -84,7 +84,9 @@ def _by_closure(r: ScriptSpec) -> list[str]:
     return [
         *([] if r.accumulates else [hooks.to_device(r)]),
         "evaluations = []",
-        f"optimizer.step(functools.partial(evaluate, {_evaluated(r)}, evaluations))",
+        f"evaluation = functools.partial(evaluate, {_evaluated(r)}, evaluations)",
+        *(["evaluation()  # the step expects gradients"] if r.optimizers[0].closure == "after gradients" else []),
+        "optimizer.step(evaluation)",
         "optimizer.zero_grad()",
         "loss = evaluations[0]",
     ]

@@ -70,6 +70,8 @@ class Outside:
     may: frozenset[str] = frozenset()
     does: frozenset[str] = frozenset()
     returns: frozenset[str] = frozenset()
+    later: frozenset[str] = frozenset()
+    """What the functions that it defines may change when they are called: of a decorator, a table of models."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,6 @@ class Summary:
     """The parameters whose objects, or parts of them, its result may hold."""
     state: bool = False
     outside: Outside = Outside()
-
-
 
 
 class Context(Protocol):

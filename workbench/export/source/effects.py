@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from workbench.export.source import calls
 from workbench.export.source.calls import Context, Outside, Summary
@@ -35,7 +36,27 @@ def changed(node: ast.AST, context: Context) -> frozenset[str]:
     """Return the names whose objects `node` is known to change."""
     reader = _Changes(context, conservative=True)
     reader.visit(node)
-    return frozenset(reader.found)
+    return frozenset(reader.found | _registered(node, context))
+
+
+def _registered(node: ast.AST, context: Context) -> set[str]:
+    """What a definition changes besides its name: tables in which its decorators enter it, base classes that list theirs."""
+    found: set[str] = set()
+    for decorator in node.decorator_list if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else ():
+        function = decorator.func if isinstance(decorator, ast.Call) else decorator
+        root, summary = calls.first_name(function), calls.summary_of(function, context)
+        if summary is not None:
+            found |= summary.outside.may | summary.outside.later
+        elif isinstance(function, ast.Attribute) and root is not None and not context.is_module(root):
+            found.add(root)
+    return found | _of_bases(node, context)
+
+
+def _of_bases(node: ast.AST, context: Context) -> frozenset[str]:
+    """What the base classes and the metaclass of a class may change when it is defined."""
+    bases = [*node.bases, *(keyword.value for keyword in node.keywords)] if isinstance(node, ast.ClassDef) else []
+    summaries = [calls.summary_of(base, context) for base in bases]
+    return frozenset(name for summary in summaries if summary is not None for name in summary.outside.later)
 
 
 def directly_changed(node: ast.AST) -> frozenset[str]:
@@ -82,20 +103,30 @@ def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context) ->
         outside.append(frozenset(n for n in reader.found - local if context.kind(n) not in calls.UNCHANGED))
         returns = frozenset(reader.returned)
     state = any(sets_state(statement, context) for statement in node.body)
-    beyond = Outside(outside[0], outside[1], returns - local)
+    beyond = Outside(outside[0], outside[1], returns - local, _changed_later(node, context) - local)
     return Summary(tuple(a.arg for a in arguments), seen[0], seen[1], returns & own, state, beyond)
+
+
+def _changed_later(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context) -> frozenset[str]:
+    """The names outside of the functions in a function whose objects they may change."""
+    inner = [part for part in ast.walk(node) if isinstance(part, ast.FunctionDef) and part is not node]
+    return frozenset(name for part in inner for name in summarize(part, context).outside.may)
 
 
 def summarize_class(node: ast.ClassDef, context: Context) -> Summary:
     """What making an instance of the class `node` does; the instance holds what it was made of."""
-    for part in node.body:
-        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
-            made = summarize(part, context)
-            parameters = made.parameters[1:]
-            held = frozenset(parameters) | {"*"}
-            return Summary(parameters, made.may & held, made.does & held, held, made.state, made.outside)
+    methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
+    later = set(_of_bases(node, context))
+    if "__init_subclass__" in methods or any(isinstance(base, ast.Name) and base.id == "type" for base in node.bases):
+        later.add(node.name)  # it may list the classes that are made with it
+    later |= {name for method in ("__init_subclass__", "__new__", "__init__", "__call__") if method in methods for name in summarize(methods[method], context).outside.may}
+    if "__init__" in methods:
+        made = summarize(methods["__init__"], context)
+        parameters = made.parameters[1:]
+        held = frozenset(parameters) | {"*"}
+        return Summary(parameters, made.may & held, made.does & held, held, made.state, replace(made.outside, later=frozenset(later)))
     fields = [part.target.id for part in node.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)]
-    return Summary(tuple(fields), frozenset(), frozenset(), frozenset(fields) | {"*"})
+    return Summary(tuple(fields), frozenset(), frozenset(), frozenset(fields) | {"*"}, outside=Outside(later=frozenset(later)))
 
 
 def aliases(node: ast.stmt, name: str, context: Context) -> frozenset[str]:
@@ -264,6 +295,8 @@ class _Changes(ast.NodeVisitor):
                 self._add_arguments(call, summary.parameters, summary.may)
                 self._add(summary.outside.may)
                 return
+            made = self._summary(call.func.func) if isinstance(call.func, ast.Call) else None  # register("net")(Net)
+            self._add(made.outside.later if made is not None else frozenset())
         for value in given:
             self._add(name for name in self._roots(value) if self._kind(name) not in calls.UNCHANGED)
 
@@ -380,6 +413,8 @@ def roots(node: ast.expr, context: Context | None = None) -> frozenset[str]:
         case ast.BinOp() if context is not None:
             held = roots(node.left, context) | roots(node.right, context)
             return frozenset(name for name in held if context.kind(name) in ("list", "tuple"))
+        case ast.Call() if context is not None and _is_optimizer(node, context):
+            return frozenset(name for item in node.args for name in roots(item, context))  # its steps change them
         case ast.Call() if context is not None:
             summary = calls.summary_of(node.func, context)
             if summary is None:
@@ -388,6 +423,15 @@ def roots(node: ast.expr, context: Context | None = None) -> frozenset[str]:
             return summary.outside.returns | frozenset(name for item in given for name in roots(item, context))
         case _:
             return frozenset()
+
+
+def makes_optimizer(node: ast.stmt, context: Context) -> bool:
+    """Whether a statement makes an optimizer of torch, or what schedules one."""
+    return any(isinstance(part, ast.Call) and _is_optimizer(part, context) for part in own_level(node))
+
+
+def _is_optimizer(call: ast.Call, context: Context) -> bool:
+    return (calls.path_of(call.func, context) or "").startswith("torch.optim.")
 
 
 def _called_path(node: ast.AST, context: Context) -> str | None:

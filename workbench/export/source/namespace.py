@@ -298,7 +298,7 @@ class At:
             return frozenset(n if DOT in n else program.name + DOT + n for n in names)
 
         outside = found.outside
-        spelled = calls.Outside(spell(outside.may), spell(outside.does), spell(outside.returns))
+        spelled = calls.Outside(*map(spell, (outside.may, outside.does, outside.returns, outside.later)))
         return dataclasses.replace(found, outside=spelled)
 
     def method(self, name: str) -> Summary | None:

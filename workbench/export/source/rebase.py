@@ -19,11 +19,11 @@ _ELSEWHERE = {"hparams", "save_hyperparameters", "load_from_checkpoint", "freeze
 """What code outside of a class may use of a LightningModule, and of little else."""
 
 
-def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str) -> Sliced:
+def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str, inside: frozenset[str]) -> Sliced:
     """The same code with nn.Module in place of LightningModule; ExportError names what of Lightning it needs still.
 
-    lightning: the class LightningModule. given: its attributes that the script gives to the model, once it is made. model: the
-    name of the model's class.
+    lightning: the class LightningModule. given: its attributes that the script gives to the model, once it is made; modules inside it
+    only get their trainer. model: the name of the model's class. inside: those of the modules inside it.
     """
     imports = list(_imports(sliced.imports))
     known = {item.binds: item.identity for item in imports}
@@ -41,9 +41,13 @@ def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str) 
     parents = {parent for node in classes.values() for parent in _parents(node)}
     for name in classes:
         family = _ancestors(name, classes)
-        # A class that others inherit from may use what they define.
-        if (name == model or name not in parents) and any(node.name in family for node in changed):
+        if not any(node.name in family for node in changed):
+            continue
+        if name == model:
             _check_family([classes[one] for one in family], given, inherited)
+        # A class that others inherit from may use what they define.
+        if name in inside or (name != model and name not in parents):
+            _check_family([classes[one] for one in family], given, inherited, model)
     if not changed:
         raise ExportError("base='nn.Module': no class of the script inherits from LightningModule itself, so none can inherit from nn.Module instead.")
     arguments = [ast.parse(text.strip(), mode="eval") for name, text in sliced.arguments.items() if name in CODE_ARGUMENTS]
@@ -136,8 +140,11 @@ def _path(node: ast.expr, known: Mapping[str, str]) -> str:
     return f"{known[root]}{dot}{rest}" if root in known else ""
 
 
-def _check_family(family: list[ast.ClassDef], given: frozenset[str], inherited: set[str]) -> None:
-    """Raise ExportError for what a class and its parents use of LightningModule, and the script does not give it, or only later."""
+def _check_family(family: list[ast.ClassDef], given: frozenset[str], inherited: set[str], within: str = "") -> None:
+    """Raise ExportError for what a class and its parents use of LightningModule, and the script does not give it, or only later.
+
+    within: the class of the model, where this is one of a module inside it.
+    """
     defined = {name for class_ in family for name in _defined_in(class_)}
     methods = [(class_, node) for class_ in family for node in class_.body if isinstance(node, _FUNCTIONS) and node.args.args]
     uses = [(class_, method, part) for class_, method in methods for part in ast.walk(method) if isinstance(part, ast.Attribute)]
@@ -146,6 +153,12 @@ def _check_family(family: list[ast.ClassDef], given: frozenset[str], inherited: 
         of_self = _is_self(part, method) and part.attr in inherited - defined
         if (of_self and part.attr not in given) or (_of_parent(part) and part.attr in inherited):
             raise _needed(f"{class_.name}.{method.name} uses {ast.unparse(part)}", part.attr)
+        if of_self and within and part.attr != "trainer":
+            remedy = "take that of a tensor (x.device)" if part.attr == "device" else f"let {within} hand it over"
+            raise ExportError(
+                f"base='nn.Module': {class_.name}.{method.name} uses {ast.unparse(part)}, which the script gives to {within} alone, and not to modules "
+                f"inside it: {remedy}, and fit again; or export without base."
+            )
         if of_self and method.name in first:
             of_init = "" if method.name == "__init__" else ", which __init__ calls,"
             remedy = "leave it out (a model is made on the CPU)" if part.attr == "device" else "use it in a method that the training calls (on_fit_start)"

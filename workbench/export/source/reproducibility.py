@@ -8,11 +8,11 @@ Each gets a note; nothing is added to the script.
 from __future__ import annotations
 
 import ast
-import posixpath
 import re
 from collections.abc import Iterator
 
 from workbench.export.source import calls, effects
+from workbench.export.source.missing_files import missing_files
 from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.uses import own_level
 
@@ -42,14 +42,6 @@ _OWN_STATE = {"generator", "random_state", "rng", "seed"}
 """Keywords that give a call its own source of random numbers."""
 _SEEDS = {"torch": "torch.manual_seed(0)", "numpy": "np.random.seed(0), or random_state=0", "random": "random.seed(0)"}
 _GENERATORS = re.compile(r"numpy\.random\.(default_rng|RandomState)|random\.Random")
-_SECOND = {"torch.save", "safetensors.torch.save_file", "safetensors.torch.save_model", "joblib.dump", "urllib.request.urlretrieve"}
-"""Functions whose second argument is the file that they write."""
-_FIRST = set(
-    "save savez savez_compressed savetxt tofile save_pretrained to_csv to_parquet to_pickle to_json to_feather to_hdf imwrite".split()
-)
-"""Functions and methods of which the first one is."""
-_ITSELF = {"write_text", "write_bytes"}
-"""Methods of the file itself."""
 
 
 def notes(program: Namespace, call: list[ast.expr], saved: bool) -> tuple[str, ...]:
@@ -89,54 +81,8 @@ def _unseeded(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
 
 def _missing_files(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
     """Files that the script reads and that a statement wrote which it does not have."""
-    read = {
-        path
-        for _, at, nodes in _run(program, call)
-        for node in nodes
-        for part in own_level(node)
-        if isinstance(part, ast.expr) and (path := _path(part, program, at))
-    }
-    for place, statement in enumerate(program.statements):
-        if place in program.kept or place in program.repeats:
-            continue
-        for part in own_level(statement.node):
-            target = _written(part, At(program, place)) if isinstance(part, ast.Call) else None
-            path = _path(target, program, place) if target is not None else None
-            if path in read and path is not None and ("." in path or "/" in path):
-                yield f"{_named(program, place)} wrote {path}, which the script reads and does not write: keep this file."
-
-
-def _written(call: ast.Call, context: At) -> ast.expr | None:
-    """The expression for the file that a call writes; None: it writes none."""
-    name, path = calls.terminal(call.func), calls.path_of(call.func, context) or ""
-    given = [*call.args, None, None]
-    if name == "open":
-        mode = next((k.value for k in call.keywords if k.arg == "mode"), given[1])
-        writes = isinstance(mode, ast.Constant) and isinstance(mode.value, str) and bool(set(mode.value) & set("wxa+"))
-        return given[0] if writes else None
-    if name in _ITSELF and isinstance(call.func, ast.Attribute):
-        return call.func.value
-    if path in _SECOND:
-        return next((k.value for k in call.keywords if k.arg in ("f", "filename")), given[1])
-    return given[0] if name in _FIRST else None
-
-
-def _path(node: ast.expr, program: Namespace, place: int) -> str | None:
-    """The path that an expression of constants stands for; None: it is something else, or not known."""
-    if isinstance(node, ast.Constant):
-        return posixpath.normpath(node.value) if isinstance(node.value, str) and node.value else None
-    if isinstance(node, ast.Name):
-        bound = program.reaching(node.id, place)
-        held = program.statements[bound[0]].node if len(bound) == 1 else None
-        return _path(held.value, program, bound[0]) if isinstance(held, (ast.Assign, ast.AnnAssign)) and held.value is not None else None
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        parts: list[ast.expr] = [node.left, node.right]
-    elif isinstance(node, ast.Call) and (calls.path_of(node.func, At(program, place)) or "") in ("pathlib.Path", "os.path.join"):
-        parts = node.args
-    else:
-        return None
-    paths = [_path(part, program, place) for part in parts]
-    return posixpath.normpath(posixpath.join(*(path or "" for path in paths))) if paths and None not in paths else None
+    for place, path in missing_files(program, ((at, nodes) for _, at, nodes in _run(program, call))):
+        yield f"{_named(program, place)} wrote {path}, which the script reads and does not write: keep this file."
 
 
 def _is(node: ast.expr, value: object) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from workbench.export.errors import ExportError
-from workbench.export.source import calls, effects, origins
+from workbench.export.source import calls, effects, origins, parts
 from workbench.export.source.calls import Summary
 from workbench.export.source.capture import kind
 from workbench.export.source.namespace import At, Namespace, is_star
@@ -61,6 +61,8 @@ class Slicer:
         self._tainted: dict[tuple[str, int], bool] = {}
         self._methods: dict[str, Summary | None] = {}
         self._changed: dict[tuple[str, int], frozenset[str]] = {}
+        self._model: set[tuple[int, str]] = set()
+        """The bindings of what the model is made of, whose weights a script reads from the run."""
 
     # -- modules
 
@@ -111,8 +113,10 @@ class Slicer:
 
     # -- asking
 
-    def want(self, program: Namespace, names: Uses) -> None:
+    def want(self, program: Namespace, names: Uses, model: ast.expr | None) -> None:
         """Keep what the Workbench call itself reads."""
+        at = At(program, program.end)
+        self._model = parts.parts_of(program, [(name, program.end) for name in (effects.roots(model, at) if model is not None else ())])
         self._start(program)
         for name in sorted(names.eager | names.late):
             self._ask(_Ask(program, name, program.end, None))
@@ -362,8 +366,8 @@ class Slicer:
         grew = False
         for program in list(self.programs.values()):
             for place, statement in enumerate(program.statements):
-                definition = isinstance(statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
-                if place in program.kept or place in program.repeats or definition or statement.made:
+                imports = isinstance(statement.node, (ast.Import, ast.ImportFrom))
+                if place in program.kept or place in program.repeats or imports or statement.made:
                     continue
                 names = self.changes(program, place)
                 of_module = any(program.modules.get(name, "") in self.inlined for name in names)
@@ -389,17 +393,7 @@ class Slicer:
         if dot:
             other = self.programs.get(module)
             return other is not None and any(needed == inner for _, needed in other.needed)
-        seen: set[tuple[str, int]] = set()
-        left = [(name, place)]
-        while left:
-            name, place = left.pop()
-            for at in program.reaching(name, place, program.statements[place].scope):
-                if (at, name) in program.needed:
-                    return True
-                if (name, at) not in seen:
-                    seen.add((name, at))
-                    left += [(root, at) for root in effects.aliases(program.statements[at].node, name, At(program, at))]
-        return False
+        return parts.is_needed(program, name, place, self._model)
 
     def _refuse_change(self, program: Namespace, place: int) -> None:
         statement = program.statements[place]

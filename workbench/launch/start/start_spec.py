@@ -40,6 +40,7 @@ class StartSpec:
             raise SettingsError(f"start={str(start)!r} is {other}.")
         if not isinstance(start, str):
             hint = f" A number of epochs is max_epochs={start!r}." if type(start) is int else ""
+            hint = " The bench has its model and data: bench.fit()." if callable(start) else hint
             id = getattr(start, "id", None)
             hint = f" That of this one is {id!r}." if isinstance(id, str) else hint
             raise SettingsError(

@@ -25,7 +25,7 @@ SPACING = 2.5
 """The ratio of neighbouring candidates."""
 SOFTNESS = 0.1
 """A rate whose loss is higher by about this share counts 1/e as much as the best one."""
-HIGHER, LOWER = 0.1, 0.05
+HIGHER, LOWER = 0.2, 0.1
 """A rate above the sweep's is suggested only where the loss at the sweep's is higher by about this share than at one above, and the
 same for a rate below. A short stretch favours high rates, and too high a rate costs more than one that is too low.
 """
@@ -35,10 +35,8 @@ training says little of its end.
 """
 MOVED = 0.15
 """Where no rate lowers it even by this share, the stretches say nothing, and the sweep's rate stays."""
-LONGER = 0.5
-"""Where the rate stays to the end, a rate above is lowered by the run's length, in stretches, to the power of this: the noise that such a
-run ends in grows with the rate, and hardly shows in a stretch.
-"""
+MARGIN = SPACING**2
+"""A rate above is so many times below every one that breaks the training: in a whole run what is near breaks, too."""
 
 
 def race(
@@ -47,6 +45,7 @@ def race(
     lr: float,
     updates: int,
     schedule: str,
+    adaptive: bool,
     set_lr: Callable[[float], None],
     emit: Emit,
     inbox: Inbox,
@@ -54,7 +53,8 @@ def race(
     """Race rates around `lr`, the sweep's, with `updates` updates in all; the session is as before afterwards.
 
     Three rates, `SPACING` apart, then a fourth beyond the best one, or between the best two. A Stop ends the race, and
-    `lr` stays the suggestion. Returns the suggestion, and the lowest loss where losses decided it.
+    `lr` stays the suggestion. adaptive: whether the optimizer scales gradients per parameter. Returns the suggestion, and the
+    lowest loss where losses decided it.
     """
     length = updates // CANDIDATES
     start, why = stretch.starting_loss(session, length)
@@ -82,14 +82,19 @@ def race(
     losses = [t.loss for t in trials if math.isfinite(t.loss)]
     if losses and start - min(losses) < MOVED * abs(start):
         return Suggestion(NAME, lr, None, f"the lowest held-out loss, {min(losses):.3g}, is hardly below {start:.3g}, that of the start: the sweep's rate"), None
-    return conclusion(lr, trials, start, schedule, session.data.updates()), min(losses, default=None)
+    planned = session.data.updates()  # None: without end
+    noisy = schedule == "constant" or adaptive
+    longer = max(1.0, math.inf if planned is None else planned / length) if noisy else 1.0
+    return conclusion(lr, trials, start, longer), min(losses, default=None)
 
 
-def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: str = "cosine", planned: int | None = None) -> Suggestion:
+def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, longer: float = 1.0) -> Suggestion:
     """The mean of the rates in decades, weighted by how low their losses are; `lr`, the sweep's, where nothing speaks clearly for others.
 
     start: the loss before the race; losses that differ by a few hundredths of it are alike, since the task is nearly learned then.
-    planned: the updates of the run.
+    longer: how many times as long as a stretch the run is, where it ends in noise that grows with the rate: where the rate stays, or the
+    optimizer's steps do not shrink with the gradient. What a higher rate reaches in a stretch, a lower one reaches in so much longer a
+    run, with less noise at its end; so a rate above is lowered by this factor.
     """
     losses = {t.lr: t.loss + stretch.LEARNED * start for t in trials if math.isfinite(t.loss) and t.loss > 0}
     if not losses:
@@ -107,6 +112,10 @@ def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: s
         return Suggestion(NAME, centre, None, why)
     if lowest > (1 + stretch.LEARNED - LEARNED) * start:
         return Suggestion(NAME, lr, None, f"{why}. Rates above {units.rate(lr, 2)} are ahead, but too little is learned by then")
-    if schedule == "constant":
-        centre /= max(1.0, (planned or length) / length) ** LONGER
-    return Suggestion(NAME, max(lr, centre), None, why)
+    centre /= longer
+    broken = [t.lr for t in trials if t.lr > lr and not t.loss < (start + lowest) / 2]
+    higher = min(centre, min(broken, default=math.inf) / MARGIN)
+    if higher <= 1.01 * lr:
+        whole = "the whole run makes up for that" if centre <= 1.01 * lr else f"{units.rate(min(broken), 2)} is near, which breaks the training"
+        return Suggestion(NAME, lr, None, f"{why}. Rates above {units.rate(lr, 2)} are ahead, but {whole}")
+    return Suggestion(NAME, higher, None, why)

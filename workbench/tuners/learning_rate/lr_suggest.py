@@ -38,7 +38,8 @@ _DIVERGED = 4.0  # a raw loss above this many times its start is the edge
 _BELOW = 0.316  # the good rate is half a decade below the edge and the minimum
 _USUAL_END = 10.0  # where the default sweep ends
 _BEFORE = 1.5  # losses that diverge do so about this many times above the rate from which on they stay near the start
-_LONG = 10.0  # a loss that stays there while the rate rises by this factor will not diverge where it is lost
+_LONG = 5.0  # a loss that stays there while the rate rises by this factor will not diverge where it is lost
+_FEW, _CLEAR = 5, 2.0  # losses before the lowest that tell their noise; a fall is clear that is so many times the spread of their steps
 _LITTLE = 0.15  # the share of a loss by which one that is clearly lower is lower
 
 
@@ -103,10 +104,11 @@ def landmarks(
     """The recommended rate: the median of three landmarks of the *raw* losses, which fail at different times.
 
     - edge: the first rate whose loss is above 4 times the start (the median of the first ten) or not finite, or from
-      which on a layer's units are dead (`died`), else the last rate or 10, where the default sweep ends, if that is higher. Some
-      losses go back and stay there, as those of transformers that break: where one stays nearer to its start than to
-      its lowest while the rate rises tenfold and more, the edge is 1.5 times the rate from which on it does. The estimate is the edge
-      times (1 - beta) x 0.316, and x 0.56 for adaptive optimizers;
+      which on a layer's units are dead (`died`), else the last rate or 10, where the default sweep ends, if that is higher. The loss of
+      some models goes back and stays there, as that of a transformer that breaks: where the median of five losses stays nearer to the
+      start than to the lowest while the rate rises fivefold and more, the edge is 1.5 times the rate from which on it does, if the fall
+      before was twice the spread of the steps from loss to loss. The estimate is the edge times (1 - beta) x 0.316, and x 0.56 for
+      adaptive optimizers;
     - valley: 4 times the valley of the losses before the edge, smoothed by 0.9, without the first ten;
     - minimum: the rate of their lowest, without the first five, times sqrt(1 - beta) x 0.316.
 
@@ -191,7 +193,7 @@ class _Found:
     valley: float
     minimum: float
     edge_at: float
-    """The edge itself; what stands in for it where none was seen."""
+    """The edge itself; what was taken as the edge where none was seen."""
     edge_seen: bool
     first: float
     last: float
@@ -218,7 +220,7 @@ class _Found:
     @property
     def told(self) -> str:
         """The three in words; not by the names of rules, whose numbers are others."""
-        edge = "the edge" if self.edge_seen else "an edge that was not seen"
+        edge = "the edge" if self.edge_seen else "an edge that the sweep did not reach"
         return f"from {edge} {rate(self.edge, 2)}, from the longest fall {rate(self.valley, 2)}, from the lowest loss {rate(self.minimum, 2)}"
 
 
@@ -252,7 +254,7 @@ def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> It
         return
     if not found.edge_seen:
         further = " The loss still falls at the end of the sweep: a higher max_lr says more." if found.falls else ""
-        yield f"No edge seen: no loss rose clearly above its start, so {rate(found.edge_at, 2)} stands in.{further}"
+        yield f"No edge seen: no loss rose clearly above its start, so {rate(found.edge_at, 2)} was taken as the edge.{further}"
     if found.fall < _LITTLE:
         yield (
             f"The loss fell by only {max(found.fall, 0):.0%} (less than {_LITTLE:.0%}): the curve says little. "
@@ -315,7 +317,7 @@ def _find(
     if fall is None:
         return "the loss never fell, so the curve says nothing of a good rate"
     low = five + int(np.argmin(s[five:]))
-    lost = None if died is not None else _lost(x[:kept], s, base, low)
+    lost = None if died is not None else _lost(x[:kept], y[:kept], float(s[low]), base, low, five)
     edge_at = max(float(x[-1]), _USUAL_END) if edge is None else float(x[edge])
     if lost is not None:
         edge_at = _BEFORE * lost
@@ -344,11 +346,17 @@ def _find(
     )
 
 
-def _lost(x: Array, s: Array, base: float, low: int) -> float | None:
-    """The rate from which on the smoothed loss stays nearer to its start than to its lowest; None: it diverges soon after, or stays low."""
-    if s[low] >= base:
+def _lost(x: Array, y: Array, lowest: float, base: float, low: int, five: int) -> float | None:
+    """The rate from which on the loss stays nearer to its start than to its lowest; None: it diverges soon after, or stays low.
+
+    The median of five points counts, since the smoothed loss lags. A fall that may be the noise of the batches, which neighbouring
+    losses tell, is none.
+    """
+    if low < _FEW or base - lowest <= _CLEAR * float(np.std(np.diff(y[: low + 1]))):
         return None
-    at = low + int(np.flatnonzero(s[low:] <= (base + s[low]) / 2)[-1]) + 1
+    half = five // 2
+    typical = np.array([np.median(y[max(0, i - half) : i + half + 1]) for i in range(len(y))])
+    at = int(np.flatnonzero(typical <= (base + lowest) / 2).max(initial=low)) + 1
     return float(x[at]) if at < len(x) and x[-1] >= _LONG * x[at] else None
 
 

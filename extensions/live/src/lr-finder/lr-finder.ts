@@ -16,7 +16,7 @@ import { csvOf, svgOf } from "../plot/save";
 import { logSplits, type PaletteOf } from "../plot/scales";
 import { plotTools } from "../plot/toolbar";
 import type { Store } from "../data/store";
-import { isBest, SweepResult } from "./sweep-result";
+import { bestOf, isBest, SweepResult } from "./sweep-result";
 import { texts } from "../texts";
 
 const LR = 0, LOSS = 1, SMOOTHED = 2; // columns, as workbench/ui/canvas/searches/sweeps.py has them
@@ -202,9 +202,10 @@ export class LRFinder {
     const curve = this.store.state.curve;
     if (!curve) return [];
     const { scale } = this.groups;
+    const best = bestOf(curve);
     const flags = curve.suggestions.flatMap((s): SuggestionLabel[] => {
-      if (s.lr === null) return [];
-      const [value, strong] = [rate(scale(s.lr)), isBest(s, curve)];
+      if (s.lr === null || (isBest(s, curve) && s !== best)) return []; // one name for one rate
+      const [value, strong] = [rate(scale(s.lr)), s === best];
       return [{ x: s.lr, text: strong ? words.recommendedFlag(value) : words.ruleFlag(s.name, value), title: words.ruleTooltip(s.name, value, s.why), strong }];
     });
     if (curve.suggestion !== null && !flags.some((flag) => flag.strong)) {

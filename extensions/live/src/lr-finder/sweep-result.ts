@@ -31,7 +31,7 @@ export class SweepResult {
     const line = el("div", "wb-verdict-line");
     line.append(el("span", "wb-ended", sentence(curve.ended)));
     if (curve.suggestion !== null) {
-      const best = curve.suggestions.find((s) => isBest(s, curve));
+      const best = bestOf(curve);
       line.append(el("b", "", texts.lrFinder.recommended(rate(scale(curve.suggestion)))));
       if (best) line.append(el("span", "", texts.lrFinder.why(best.why)));
     }
@@ -39,7 +39,12 @@ export class SweepResult {
   }
 }
 
-/** The rule that the recommended rate is from. */
+/** The rule that the recommended rate is from; of several with this rate the first. */
+export function bestOf(curve: Curve): Suggestion | undefined {
+  return curve.suggestions.find((s) => isBest(s, curve));
+}
+
+/** Whether a rule found the recommended rate. */
 export function isBest(suggestion: Suggestion, curve: Curve): boolean {
   return suggestion.lr !== null && curve.suggestion !== null && Math.abs(suggestion.lr / curve.suggestion - 1) < 1e-4;
 }

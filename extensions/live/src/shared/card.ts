@@ -9,6 +9,10 @@ export interface KeyItem {
   swatch: string;
   /** So many digits wide is the place of its value, whatever it is: nothing moves as values come and go. */
   room?: number;
+  /** What follows its value. */
+  note?: string;
+  /** Below the plot, after the caption. */
+  below?: boolean;
 }
 
 export class Card {
@@ -22,6 +26,7 @@ export class Card {
   /** What the values of the key belong to: it stands beside the title, where it moves nothing as it comes and goes. */
   private readonly at = el("span", "wb-at");
   private readonly caption = el("div", "wb-caption");
+  private readonly below = el("div", "wb-below");
   private readonly hintLine: HTMLElement;
   private readonly values = new Map<string, HTMLElement>();
 
@@ -29,7 +34,7 @@ export class Card {
     this.root = el("section", `wb-card wb-${name}`, "", { "aria-label": title });
     this.head.append(el("h4", "", title), this.at, this.tools);
     this.hintLine = el("div", "wb-hint", hint);
-    this.foot.append(this.caption);
+    this.foot.append(this.caption, this.below);
     this.root.append(this.head, this.hintLine, this.key, this.body, this.foot);
     this.empty = true;
   }
@@ -41,12 +46,14 @@ export class Card {
 
   setKey(items: KeyItem[]): void {
     this.key.replaceChildren();
+    this.below.replaceChildren();
     this.values.clear();
     for (const item of items) {
       const holder = el("span", "wb-key-item");
       const value = el("b");
       holder.append(el("i", `wb-swatch wb-swatch-${item.swatch}`), el("span", "wb-key-name", item.name, { title: item.name }), value);
-      this.key.append(holder);
+      if (item.note) holder.append(el("span", "", item.note));
+      (item.below ? this.below : this.key).append(holder);
       this.values.set(item.name, value);
       if (item.room) this.setRoom(item.name, item.room);
     }

@@ -142,17 +142,18 @@ export class Loss {
 
   private key(): void {
     const { name: val = words.val, averaged = "" } = this.store.state.val ?? {};
-    const past = this.past.lines.map(({ run }) => run);
-    const now = JSON.stringify([this.tab, val, averaged, past, this.tab && this.metrics.keys(this.tab)]);
+    const past = this.past.keys();
+    const checked = this.store.val.rows.count > 0 || this.store.jobRuns; // its place is kept for the first check
+    const now = JSON.stringify([this.tab, checked && val, averaged, past, this.tab && this.metrics.keys(this.tab)]);
     if (now === this.keyed) return;
     this.keyed = now;
     if (this.tab !== LOSS) return this.card.setKey(this.metrics.keys(this.tab));
     this.card.setKey([
       { name: words.raw, swatch: "faint" },
       { name: words.smoothed, swatch: "line", room: 8 },
-      ...(val ? [{ name: val, swatch: "val", room: 8 }] : []),
+      ...(checked && val ? [{ name: val, swatch: "val", room: 8 }] : []),
       ...(averaged ? [{ name: averaged, swatch: "averaged", room: 8 }] : []),
-      ...past.map((name, i) => ({ name, swatch: `past-${i}`, room: 8 })),
+      ...past,
     ]);
   }
 

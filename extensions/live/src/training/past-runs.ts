@@ -1,5 +1,6 @@
 // Draws the smoothed losses of previous runs in grey, in the plot of the loss.
 
+import type { KeyItem } from "../shared/card";
 import { number } from "../shared/format";
 import type { AxisName } from "../plot/axis";
 import type { Layer } from "../plot/layers";
@@ -65,7 +66,11 @@ export class PastRuns {
     return number(y[k] ?? NaN);
   }
 
+  keys(): KeyItem[] {
+    return this.lines.map(({ run, words }, i) => ({ name: run, swatch: `past-${i}`, room: 8, note: words, below: true }));
+  }
+
   caption(): string {
-    return this.lines.length ? texts.loss.previousRuns(this.lines.map((line) => texts.loss.previousRun(line.run, line.words))) : "";
+    return this.lines.length ? texts.loss.previousRuns(this.lines.length) : "";
   }
 }

@@ -6,13 +6,14 @@ where random states cannot be restored, and writes a folder, which cannot replac
 
 from __future__ import annotations
 
+import json
 from textwrap import dedent
 
-from workbench.export.inputs.changing_state import changing_state
-from workbench.export.inputs.collect import quoted
+from workbench.export.inputs.collect import Data, quoted
 from workbench.export.program import checksums
 from workbench.export.program.lightning import trainer
 from workbench.export.program.lines import indented
+from workbench.export.program.optim import weight_averaging
 from workbench.export.program.optim.schedule import takes_updates
 from workbench.export.program.update import counts_taken, counts_turns, schedulers
 from workbench.export.program.validation import validation_schedule
@@ -26,7 +27,7 @@ def refusal(r: ScriptSpec) -> str:
     positions = [data.unkept for data in r.loaders if data.unkept]
     reasons = {
         f"no checkpoint keeps where {', '.join(positions)} stands after an epoch": bool(positions),
-        "swa_lrs begin in the middle of it": r.has_swa_lrs,
+        "an optimizer holds another one, whose state is in no state_dict": any(o.holds_another for o in r.optimizers),
         "its batch size changes on the way": r.changed("batch_size"),
         "the state of a scheduler is not plain data, which torch.load(weights_only=True) could read": any(not s.restores for o in r.optimizers for s in o.schedules),
         "its model steps schedulers within accumulated updates": r.manual and r.accumulates and r.scheduled,
@@ -34,8 +35,7 @@ def refusal(r: ScriptSpec) -> str:
         "several processes read a stream with workers": workers and streams and r.distributed,
         "several processes share the random numbers of a sampler": r.distributed and any(data.draws for data in r.loaders),
     }
-    found = next((why for why, holds in reasons.items() if holds), "")
-    return found or next(iter(changing_state(r.sliced.code)), "")
+    return next((why for why, holds in reasons.items() if holds), "") or r.state
 
 
 def functions(r: ScriptSpec) -> str:
@@ -69,8 +69,12 @@ def functions(r: ScriptSpec) -> str:
             except Exception as error:  # of many types
                 raise SystemExit(f"{path} is no checkpoint: torch.load cannot read it ({type(error).__name__}).") from error
             parts = [type(part).__name__ for part in stateful]
-            if not isinstance(state, dict) or state.get("parts") != parts or state["settings"].keys() != settings.keys():
-                raise SystemExit(f"{path} is no checkpoint of this script: another program or script wrote it.")
+            keys = {"settings", "parts", "stateful", "trained", "generators", "random", "progress"}
+            if not isinstance(state, dict) or state.keys() != keys or state["parts"] != parts or state["settings"].keys() != settings.keys():
+                raise SystemExit(
+                    f"{path} is no checkpoint of this script: another program or script wrote it. "
+                    "Name a checkpoint.pt of this script, or leave --resume out to begin anew."
+                )
             if len(state["random"]) != accelerator.num_processes:
                 raise SystemExit(f"{path} was written by {len(state['random'])} processes: resume with as many.")
             for name, value in state["settings"].items():
@@ -103,12 +107,17 @@ def _has_length(r: ScriptSpec) -> bool:
 
 
 def cleared(r: ScriptSpec) -> list[str]:
-    """The lines that remove what an earlier run of the script has left, if this one does not continue it."""
-    names = ["last", *(["best"] if r.best else []), *([] if refusal(r) else ["checkpoint"])]
-    files = ", ".join(f'output / "{name}.pt"' for name in names)
-    removed = [f"for old in filter(None, [log, {files}]):", "    old.unlink(missing_ok=True)"]
-    lines = ["output.mkdir(parents=True, exist_ok=True)", *(removed if refusal(r) else ["if resume is None:", *indented(removed)])]
-    return ["if accelerator.is_main_process:", *indented(lines)]
+    """The lines that remove what an earlier run of the script has left, but for what this one continues."""
+    again = ["last.pt", *(["best.pt"] if r.best else []), *([] if refusal(r) else ["checkpoint.pt"])]
+    names = json.dumps(again) if refusal(r) else f'["last.pt"] if resume else {json.dumps(again)}'
+    return [
+        "if accelerator.is_main_process:",
+        "    output.mkdir(parents=True, exist_ok=True)",
+        f"    for name in {names}:",
+        "        (output / name).unlink(missing_ok=True)",
+        f"if log and log.exists():{'' if refusal(r) else '  # without what followed the checkpoint'}",
+        "    log.unlink()" if refusal(r) else "    os.truncate(log, sum(map(len, log.read_bytes().splitlines(True)[:step])))",
+    ]
 
 
 def restored(r: ScriptSpec, epoch: str) -> list[str]:
@@ -123,14 +132,46 @@ def restored(r: ScriptSpec, epoch: str) -> list[str]:
         f"stateful = [{', '.join(_parts(r))}]",
         f"generators = [{', '.join(_generators(r))}]",
         "if resume:",
+        *indented(_started(r)),
         *indented([f"{targets} = {loaded}"] if fits else [f"progress = {loaded}", f"{targets} = progress"]),
+        *indented(_refused_at_end(r, epoch)),
         *indented(_put_back(r)),
         *(["    RUN.clear()  # it does not begin where the run began"] if checksums.run(r) else []),
         *indented(trainer.progress(r, "current_epoch", epoch)),
         *indented(trainer.progress(r, "global_step", "step")),
         f'    accelerator.print(f"Continuing after {_where(r, epoch)} from {{resume}}.")',
-        "    if log and log.exists():  # without what followed the checkpoint",
-        "        os.truncate(log, sum(map(len, log.read_bytes().splitlines(True)[:step])))",
+    ]
+
+
+def _started(r: ScriptSpec) -> list[str]:
+    """The lines that start workers which stay alive: with their first epoch, a number is drawn that later epochs do not draw."""
+    if not (r.settings.num_workers and r.settings.persistent_workers):
+        return []
+    loaders = [name for name, data in _loaders(r) if data.kind == "samples"]
+    return [f"for started in [{', '.join(loaders)}]:  # draws a number from its generator, which is restored then", "    iter(started)"] if loaders else []
+
+
+def _loaders(r: ScriptSpec) -> list[tuple[str, Data]]:
+    """The loaders by their names in the script."""
+    return [("loader", r.train), *([("val_loader", r.val)] if r.val is not None and r.validates else [])]
+
+
+def _refused_at_end(r: ScriptSpec, epoch: str) -> list[str]:
+    """The lines for a checkpoint after which nothing is left to train. A script that was killed before it saved `last.pt` saves it."""
+    ends, anew = [], "Leave --resume out to train anew." if _has_length(r) else ""
+    if r.max_epochs is not None:
+        saved = f'{epoch} == config.max_epochs and (output / "last.pt").exists()'
+        ends.append((f"{epoch} > config.max_epochs or ({saved})", "epochs", epoch, "max_epochs"))
+    if r.max_steps is not None:
+        ends.append(("step >= config.max_steps", "updates", "step", "max_steps"))
+    return [
+        line
+        for condition, what, done, name in ends
+        for line in [
+            f"if {condition}:",
+            f'    text = f"{{resume}} was trained for {{{done}}} {what}, and {name} is {{config.{name}}}: nothing is left to train."',
+            f'    raise SystemExit(f"{{text}} {anew or f"Resume with a larger --{name}."}")',
+        ]
     ]
 
 
@@ -184,9 +225,8 @@ def _parts(r: ScriptSpec) -> list[str]:
 
 def _generators(r: ScriptSpec) -> list[str]:
     """The generators that move on from epoch to epoch."""
-    loaders = [("loader", r.train), *([("val_loader", r.val)] if r.val is not None and r.validates else [])]
-    found = [f"{name}.generator" for name, data in loaders if r.settings.num_workers or (data is r.train and data.kind == "samples")]
-    return [*found, *(generator for _, data in loaders for generator in data.generators)]
+    found = [f"{name}.generator" for name, data in _loaders(r) if r.settings.num_workers or (data is r.train and data.kind == "samples")]
+    return [*found, *(generator for _, data in _loaders(r) for generator in data.generators)]
 
 
 def _progress(r: ScriptSpec) -> list[tuple[str, str]]:
@@ -201,11 +241,13 @@ def _progress(r: ScriptSpec) -> list[tuple[str, str]]:
     found = [(name, name) for name in names]
     found += [("waits", "[vars(monitor) for monitor in monitors]")] if r.monitors else []
     if r.settings.num_workers:  # each has batches that count the epochs, unless it is started without workers
-        loaders = [("loader", r.train), *([("val_loader", r.val)] if r.val is not None and r.validates else [])]
-        counted = [f"{name}.batch_sampler" for name, data in loaders if data.kind == "samples"]
+        counted = [f"{name}.batch_sampler" for name, data in _loaders(r) if data.kind == "samples"]
         found += [(f"{name}.epoch", f'getattr({name}, "epoch", 0)') for name in counted]
     found += [("gradients", f"[p.grad for p in {r.parameters}]")] if _keeps_gradients(r) else []
     found += [("buffers", f"list({r.weights_of}.buffers())")] if r.unsaved_buffers else []
+    if r.has_swa_lrs:
+        every = "[schedule.state_dict() for schedule in annealing or ()]"
+        found += [("annealed", every if r.several else "annealing and annealing.state_dict()")]
     return found
 
 
@@ -221,4 +263,4 @@ def _put_back(r: ScriptSpec) -> list[str]:
         lines += [f"for parameter, gradient in zip({r.parameters}, gradients):", "    parameter.grad = gradient"]
     if r.unsaved_buffers:
         lines += [f"for buffer, value in zip({r.weights_of}.buffers(), buffers):", "    buffer.data.copy_(value)"]
-    return lines
+    return [*lines, *weight_averaging.annealed_again(r)]

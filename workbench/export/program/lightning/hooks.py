@@ -139,7 +139,7 @@ def stepper(r: ScriptSpec) -> str:
             def __init__(self, optimizer, ready):
                 self.optimizer, self.ready, self.taken = optimizer, ready, False
 
-            @property
+            @property  # type: ignore[misc]
             def __class__(self):
                 return type(self.optimizer)
 

@@ -43,7 +43,7 @@ def _optimizer(r: ScriptSpec) -> str:
                 self.own = parameters_of(network, optimizer)
                 self.trained = [p for p in network.parameters() if p.requires_grad]@kept@limits
 
-            @property
+            @property  # type: ignore[misc]
             def __class__(self):
                 return type(self.optimizer)
 
@@ -105,7 +105,7 @@ _SCHEDULER = dedent('''\
             self.scheduler, self.due = scheduler, False
             scheduler.optimizer.register_step_post_hook(self.stepped)
 
-        @property
+        @property  # type: ignore[misc]
         def __class__(self):
             return type(self.scheduler)
 

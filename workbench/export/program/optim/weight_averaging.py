@@ -145,19 +145,32 @@ def made(r: ScriptSpec) -> list[str]:
 
 def annealed(r: ScriptSpec) -> list[str]:
     """The lines at the start of the first epoch of SWA: its own rates replace the others."""
+    return ["if epoch == config.swa_epoch_start:", *indented(_annealing(r))] if r.has_swa_lrs else []
+
+
+def annealed_again(r: ScriptSpec) -> list[str]:
+    """The lines for a checkpoint that has these rates: `annealed` is their state."""
     if not r.has_swa_lrs:
         return []
+    if r.several:
+        kept, parts, states = "[one.state_dict() for one in optimizers]", "[*optimizers, *annealing]", "[*kept, *annealed]"
+        lines = [f"for part, state in zip({parts}, {states}):", "    part.load_state_dict(state)"]
+    else:
+        kept = "optimizer.state_dict()"
+        lines = ["optimizer.load_state_dict(kept)", "annealing.load_state_dict(annealed)"]
+    return ["if annealed:", f"    kept = {kept}  # a new SWALR sets rates in it", *indented([*_annealing(r), *lines])]
+
+
+def _annealing(r: ScriptSpec) -> list[str]:
     strategy = f'"{r.settings.annealing_strategy}"'
     rates = "config.swa_lrs"
     if any(optimizer.frozen_groups for optimizer in r.optimizers):
         rates = '[config.swa_lrs if group.get("initial_lr", group["lr"]) else 0.0 for group in optimizer.param_groups]'
     arguments = ["optimizer", rates, "config.annealing_epochs", strategy]
-    if r.several:
-        made = call("", "torch.optim.swa_utils.SWALR", arguments, 20)
-        lines = ["annealing = [", *indented(made), "    for optimizer in optimizers", "]"]
-    else:
-        lines = call("annealing = ", "torch.optim.swa_utils.SWALR", arguments, 12)
-    return ["if epoch == config.swa_epoch_start:", *indented(lines)]
+    if not r.several:
+        return call("annealing = ", "torch.optim.swa_utils.SWALR", arguments, 12)
+    made = call("", "torch.optim.swa_utils.SWALR", arguments, 20)
+    return ["annealing = [", *indented(made), "    for optimizer in optimizers", "]"]
 
 
 def after_update(r: ScriptSpec) -> list[str]:

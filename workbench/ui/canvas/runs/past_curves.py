@@ -75,11 +75,8 @@ def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
 
 
 def _ending(one: RunBrief) -> str:
-    """Its final values: 'smoothed loss 0.41, val_loss 0.45'."""
-    said = [f"{texts.SMOOTHED_LOSS} {format.number(one.loss)}"]
-    if one.value is not None:
-        said.append(f"{cut(one.monitor, NAME)} {format.number(one.value)}")
-    return ", ".join(said)
+    """What it ended with, beside the loss of its curve: 'last val_loss 0.45'."""
+    return "" if one.value is None else texts.last_value(cut(one.monitor, NAME), format.number(one.value))
 
 
 def _stack(parts: Sequence[Table], columns: int) -> Table:

@@ -1,0 +1,52 @@
+"""The script of a notebook, of any way of defining things, repeats its run to the last bit in a fresh process; killed, it continues."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests import warm
+from tests.combinations import every
+from tests.export.export_running import Outcome, Runner
+from tests.export.notebooks import NOTEBOOKS, NOTED
+
+RUNNER = Path(__file__).with_name("run_notebook.py")
+
+
+def ran(name: str, folder: Path) -> dict[str, Any]:
+    """What the notebook did in this folder, where its script is then."""
+    (folder / "cells.json").write_text(json.dumps(NOTEBOOKS[name]))
+    done = warm.python().run(str(RUNNER), str(folder / "cells.json"), folder=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run: dict[str, Any] = torch.load(folder / "run.pt")
+    assert [NOTED[name] in note for note in run["notes"]] == [True] * (name in NOTED), run["notes"]
+    return run
+
+
+def compare(run: dict[str, Any], outcome: Outcome) -> None:
+    assert np.array_equal(outcome.losses, run["loss"].numpy())
+    assert run["weights"].keys() == outcome.weights.keys()
+    assert all(torch.equal(value, outcome.weights[key]) for key, value in run["weights"].items())
+    assert "Not the run's" not in outcome.said
+
+
+@pytest.mark.parametrize("name", every(6, [*NOTEBOOKS]))
+def test_its_script_repeats_the_run(name: str, runner: Runner, tmp_path: Path) -> None:
+    run = ran(name, tmp_path)
+    runner.folder = tmp_path  # beside the files that it wrote
+    compare(run, runner.run(tmp_path / "out" / "train.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_its_script_continues(name: str, runner: Runner, tmp_path: Path) -> None:
+    run, script = ran(name, tmp_path), tmp_path / "out" / "train.py"
+    runner.folder = tmp_path
+    if "--resume is not possible" in script.read_text():
+        pytest.skip("it says why it cannot")
+    compare(run, runner.run_resumed(script, "(output / 'checkpoint.pt').exists()"))

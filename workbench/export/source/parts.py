@@ -1,0 +1,39 @@
+"""Finds what names may hold, as the statements that bound it, and whether a change of it matters to the script."""
+
+from __future__ import annotations
+
+from workbench.export.source import effects
+from workbench.export.source.namespace import At, Namespace
+
+
+def parts_of(program: Namespace, names: list[tuple[str, int]]) -> set[tuple[int, str]]:
+    """The bindings of these names, each at its place, and of all that they may hold: (statement, name)."""
+    found: set[tuple[int, str]] = set()
+    left = list(names)
+    while left:
+        name, place = left.pop()
+        scope = program.statements[place].scope if place < program.end else 1
+        for at in program.reaching(name, place, scope):
+            if (at, name) not in found:
+                found.add((at, name))
+                left += [(root, at) for root in effects.aliases(program.statements[at].node, name, At(program, at))]
+    return found
+
+
+def is_needed(program: Namespace, name: str, place: int, model: set[tuple[int, str]]) -> bool:
+    """Whether what `name` holds at `place`, where it changes, is or may share a part with something needed.
+
+    model: the bindings of what the model is made of. Where an optimizer changes them, it trained them by hand; a script reads their
+    weights from the run.
+    """
+    held = parts_of(program, [(name, place)])
+    if not program.name and any(effects.makes_optimizer(program.statements[at].node, At(program, at)) for at, _ in held):
+        held -= {(at, part) for at, part in held & model if not _is_taken(program, at, part, place, model)}
+    return not program.needed.isdisjoint(held)
+
+
+def _is_taken(program: Namespace, at: int, name: str, place: int, model: set[tuple[int, str]]) -> bool:
+    """Whether a kept statement after `place` makes something else of `name`: a copy has the weights of that time."""
+    after = (other for other in program.kept if other > place)
+    takes = (other for other in after if name in program.uses[other].eager and at in program.reaching(name, other))
+    return any((other, bound) in program.needed - model for other in takes for bound in program.bound(other))

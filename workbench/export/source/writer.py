@@ -1,0 +1,231 @@
+"""Writes the kept statements of all namespaces as one, in which each name means one thing."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from workbench.export.errors import ExportError
+from workbench.export.source import annotation_names, effects, layout, origins
+from workbench.export.source.annotation_names import TypeOnly
+from workbench.export.source.layout import Block, Import
+from workbench.export.source.namespace import At, Namespace
+from workbench.export.source.secret_literals import Secrets, needs
+from workbench.export.source.slicer import Slicer
+from workbench.export.source.statements import Statement
+from workbench.export.source.uses import Uses, imported_name
+
+
+@dataclass
+class Writer:
+    """Collects the script's imports and blocks."""
+
+    slicer: Slicer
+    given: list[ast.expr]
+    """The arguments of the Workbench call."""
+    secrets: Secrets
+    imports: list[Import] = field(default_factory=list)
+    futures: set[str] = field(default_factory=set)
+    blocks: list[Block] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    modules: set[str] = field(default_factory=set)
+    _written: set[str] = field(default_factory=set)
+    _environment: bool = False
+
+    def write(self, program: Namespace) -> None:
+        """Write what is kept of `program`, and of a module of the user's where it is first imported."""
+        if program.name in self._written:
+            return
+        self._written.add(program.name)
+        for place in sorted(program.kept):
+            statement = program.statements[place]
+            if statement.source.postponed:
+                self.futures.add("annotations")
+            if isinstance(statement.node, (ast.Import, ast.ImportFrom)):
+                self._write_import(program, place, statement.node)
+            else:
+                self._write_statement(program, place, statement)
+
+    def write_type_only(self, names: tuple[TypeOnly, ...]) -> None:
+        """Write what only type checkers see."""
+        if names:
+            self.imports.append(Import("typing", "TYPE_CHECKING"))
+            self.blocks.append(annotation_names.type_checking_block(names))
+            self.names |= {"TYPE_CHECKING", *(one.name for one in names)}
+
+    def _write_statement(self, program: Namespace, place: int, statement: Statement) -> None:
+        own = program.uses[place]
+        block = self._without_secrets(statement, own.attributes)
+        state = effects.sets_state(statement.node, At(program, place))
+        if state and isinstance(statement.node, ast.Expr) and "chdir" not in block.text:
+            before = next((b for b in reversed(self.blocks) if not b.definition), None)
+            if before is not None and before.text == block.text:
+                return
+        self._environment = self._environment or effects.sets_environment(statement.node, At(program, place))
+        self.blocks.append(block)
+        self.names |= program.bound(place)
+        for part in ast.walk(statement.node):
+            if isinstance(part, ast.Import):
+                self.modules |= {alias.name for alias in part.names}
+            elif isinstance(part, ast.ImportFrom):
+                self.modules.add(origins.resolve(part.module, part.level, program.package))
+
+    def _without_secrets(self, statement: Statement, edits: layout.Edits) -> Block:
+        """The text of a statement; what is secret in it is read from the environment."""
+        set_here = self.secrets.sets(statement.node)
+        if set_here:
+            cut = layout.cut(statement)
+            return replace(cut, text=f"# {needs(set_here)}")
+        secret = self.secrets.edits(statement.node)
+        block = layout.cut(statement, joined(edits, secret))
+        return replace(block, text=f"# {needs(self.secrets.variables_of(secret))}\n{block.text}") if secret else block
+
+    def _write_import(self, program: Namespace, place: int, node: ast.Import | ast.ImportFrom) -> None:
+        for item, alias in _items(program, node):
+            name = imported_name(alias)
+            is_star = alias.name == "*"
+            if not is_star and (place, name) not in program.needed:
+                continue
+            if origins.is_inlined(item.module):
+                self._write_inlined(program, item, name)
+                continue
+            if self._is_extra(program, place, item):
+                continue
+            self.modules.add(item.module)
+            self.names |= self.slicer.star_names(program, node) if is_star else {name}
+            if self._environment or len(_identities(program).get(name, ())) > 1:
+                self.blocks.append(Block(item.text, origin=program.statements[place].source.label, start=node.lineno, end=node.lineno))
+            else:
+                self.imports.append(item)
+
+    def _write_inlined(self, program: Namespace, item: Import, name: str) -> None:
+        if name in program.modules:
+            self._write_module(program.modules[name])
+        elif item.name is not None:
+            home = self.slicer.home(item.module, item.name) if item.name != "*" else item.module
+            self._write_module(item.module)
+            self._write_module(home)
+            if item.name not in ("*", name):
+                self.blocks.append(Block(f"{name} = {item.name}"))
+                self.names.add(name)
+
+    def _write_module(self, name: str) -> None:
+        self.write(self.slicer.module(name))
+        # What the module hands out from elsewhere is written with it.
+        for other in list(self.slicer.inlined):
+            if other.partition(".")[0] == "workbench" and name == "workbench":
+                self.write(self.slicer.module(other))
+
+    def _is_extra(self, program: Namespace, place: int, item: Import) -> bool:
+        """Whether `import a.b` adds nothing: `a.b` is not used, and something else imports `a`."""
+        if item.name is not None or item.alias or "." not in item.module:
+            return False
+        chains = self._chains(program)
+        used: list[int] = []
+        for other in sorted(program.kept):
+            node = program.statements[other].node
+            if isinstance(node, ast.Import) and (other, item.binds) in program.needed:
+                for alias in node.names:
+                    path = alias.name.split(".")
+                    if alias.asname is None and (len(path) == 1 or ".".join(path[:2]) in chains):
+                        used.append(other)
+        return bool(used) and place not in used
+
+    def _chains(self, program: Namespace) -> set[str]:
+        """The `a.b` that kept code spells."""
+        nodes: list[ast.AST] = [program.statements[place].node for place in program.kept]
+        return {
+            f"{part.value.id}.{part.attr}"
+            for node in [*nodes, *(self.given if program.name == "" else ())]
+            for part in ast.walk(node)
+            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name)
+        }
+
+    # -- one name, one meaning
+
+    def check(self, call: Uses) -> None:
+        """Raise ExportError for names that would mean two things once all code is in one namespace."""
+        meanings: dict[str, dict[tuple[str, int], tuple[set[str], str]]] = {}
+        for program in self._programs():
+            for place in sorted(program.kept):
+                statement = program.statements[place]
+                for name, meaning in _meanings(program, place):
+                    known = meanings.setdefault(name, {})
+                    known.setdefault((program.name, statement.scope), (set(), statement.place))[0].add(meaning)
+        for name, spaces in sorted(meanings.items()):
+            if len(spaces) > 1 and len(set().union(*(found for found, _ in spaces.values()))) > 1:
+                raise _two_meanings(name, [place for _, place in spaces.values()])
+        for program in self._programs():
+            for scope, name in sorted(program.builtins_used):
+                for space, (_, there) in meanings.get(name, {}).items():
+                    if space != (program.name, scope):
+                        raise _two_meanings(name, [there, f"the built-in used in {program.label}"])
+            shortened = [(program.uses[place], program.statements[place].place) for place in sorted(program.kept)]
+            if program.name == "":
+                shortened.append((call, "the Workbench call"))
+            for own, where in shortened:
+                self._check_short(program, own, where, meanings)
+
+    def _check_short(
+        self, program: Namespace, own: Uses, where: str, meanings: dict[str, dict[tuple[str, int], tuple[set[str], str]]]
+    ) -> None:
+        for node, short in own.attributes:
+            if short in own.inner or any(space[0] == program.name for space in meanings.get(short, {})):
+                raise ExportError(
+                    f"`{ast.unparse(node)}` ({where}) cannot be shortened to `{short}`, which means something else there. "
+                    f"Import it under a name of its own: `from … import {short} as …`."
+                )
+
+    def _programs(self) -> list[Namespace]:
+        return [program for program in self.slicer.programs.values() if program.kept]
+
+
+def joined(edits: Iterable[tuple[ast.AST, str]], secret: layout.Edits) -> layout.Edits:
+    """All edits; of those inside of one another, the secret's."""
+    inside = {id(part) for node, _ in secret for part in ast.walk(node)}
+    return (*(edit for edit in edits if id(edit[0]) not in inside), *secret)
+
+
+def _items(program: Namespace, node: ast.Import | ast.ImportFrom) -> Iterable[tuple[Import, ast.alias]]:
+    for alias in node.names:
+        if isinstance(node, ast.Import):
+            yield Import(alias.name, None, alias.asname), alias
+        else:
+            module = origins.resolve(node.module, node.level, program.package)
+            yield Import(module, alias.name, alias.asname if alias.asname != alias.name else None), alias
+
+
+def _meanings(program: Namespace, place: int) -> Iterable[tuple[str, str]]:
+    """What a kept statement makes each name mean."""
+    node, scope = program.statements[place].node, program.statements[place].scope
+    code = f"{program.name}/{scope}"
+    if not isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from ((name, code) for name in program.bound(place))
+        return
+    for item, alias in _items(program, node):
+        name = imported_name(alias)
+        if alias.name == "*" and not origins.is_inlined(item.module):
+            needed = {n for at, n in program.needed if at == place}
+            yield from ((n, f"import {origins.star_identity(item.module, n)}") for n in needed)
+        elif (place, name) in program.needed:
+            if not origins.is_inlined(item.module):
+                yield name, f"import {item.identity}"
+            elif name not in program.modules and item.name != name:
+                yield name, code
+
+
+def _identities(program: Namespace) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for place in program.kept:
+        for name, meaning in _meanings(program, place):
+            found.setdefault(name, set()).add(meaning)
+    return found
+
+
+def _two_meanings(name: str, places: list[str]) -> ExportError:
+    listed = " and ".join(dict.fromkeys(places))
+    return ExportError(
+        f"`{name}` means two things in code that must stand in one file: {listed}. Rename one of them, and make the "
+        "Workbench again."
+    )

@@ -1,0 +1,65 @@
+"""Reads and loads the whole state of an optimizer: unchanged by casts, and with that of optimizers that it holds (SAM)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+INNER = "inner"
+"""The key of the states of the optimizers that one holds."""
+
+
+def state_of(optimizer: Optimizer) -> dict[str, Any]:
+    """The optimizer's `state_dict`, and those of optimizers that it holds (SAM's base optimizer), which many leave out."""
+    inner = {name: state_of(one) for name, one in _inner(optimizer).items() if one.state is not optimizer.state}
+    return {**optimizer.state_dict(), INNER: inner} if inner else optimizer.state_dict()
+
+
+def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Load what `state_of` gave.
+
+    torch's own `load_state_dict` casts all tensors to the type of their parameter and changes what is neither a number
+    nor a container; here they come back unchanged. An optimizer with a `load_state_dict` of its own uses that. An inner
+    optimizer that shared the parameter groups shares the new ones.
+    """
+    inner = _inner(optimizer)
+    shares = [one for one in inner.values() if one.param_groups is optimizer.param_groups]
+    own = {name: value for name, value in state.items() if name != INNER}
+    optimizer.load_state_dict(own)
+    if type(optimizer).load_state_dict is Optimizer.load_state_dict:
+        _load_as_it_was(optimizer, own)
+    for name, one in inner.items():
+        if name in state.get(INNER, {}):
+            load_state(one, state[INNER][name])
+    for one in shares:
+        one.param_groups = optimizer.param_groups
+
+
+def _inner(optimizer: Optimizer) -> dict[str, Optimizer]:
+    return {name: value for name, value in vars(optimizer).items() if isinstance(value, Optimizer)}
+
+
+def _load_as_it_was(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        own = optimizer.state.get(parameter, {})
+        for name, value in state["state"].get(number, {}).items():
+            if name in own:
+                own[name] = _as_it_was(value, own[name])
+
+
+def _as_it_was(value: Any, loaded: Any) -> Any:
+    """The value with its own type, on the device of `loaded`."""
+    if isinstance(value, Tensor):
+        if not isinstance(loaded, Tensor) or loaded.dtype == value.dtype:
+            return loaded
+        return value.to(loaded.device)
+    if isinstance(value, dict) and isinstance(loaded, dict):
+        return {key: _as_it_was(part, loaded.get(key)) for key, part in value.items()}
+    if type(value) in (list, tuple) and isinstance(loaded, (list, tuple)) and len(loaded) == len(value):
+        return type(value)(_as_it_was(part, its) for part, its in zip(value, loaded, strict=True))
+    return value

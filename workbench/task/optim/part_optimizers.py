@@ -1,0 +1,116 @@
+"""Makes one optimizer of several that step together, each for a part of the model: `optimizer={"body": SGD, "head": AdamW}`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from workbench.task.errors import TaskError
+from workbench.task.optim.closures import closure_use
+from workbench.task.optim.optimizer_factory import OptimizerFactory
+from workbench.task.optim.optimizer_state import load_state, state_of
+from workbench.values import shown
+
+REST = ""
+"""The key of all parameters that no other key names."""
+
+
+class PartOptimizers(Optimizer):
+    """Optimizers that step together. Their parameter groups are this one's, and have the name of their part."""
+
+    def __init__(self, parts: Mapping[str, Optimizer]) -> None:
+        super().__init__([p for one in parts.values() for group in one.param_groups for p in group["params"]], {})
+        self.parts = dict(parts)
+        for name, one in self.parts.items():
+            for group in one.param_groups:
+                group.setdefault("name", name or "rest")
+        self._join()
+
+    def _join(self) -> None:
+        self.param_groups = [group for one in self.parts.values() for group in one.param_groups]
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step each of them."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for one in self.parts.values():
+            one.step()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "parts": {name: state_of(one) for name, one in self.parts.items()}}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        for name, one in self.parts.items():
+            load_state(one, state_dict["parts"][name])
+        self._join()
+
+
+def by_part(given: Mapping[str, Any], named: Callable[[], Mapping[str, Tensor]]) -> Callable[..., PartOptimizers]:
+    """Return the function that makes the optimizer. `named`: returns the parameters by name.
+
+    A key names a submodule or a parameter, as in `named_parameters()`; "" stands for all others. Each part begins at its own
+    rate, bound or its default; the setting `lr` is that of the first, and the others keep their ratio to it. TaskError: a key
+    names nothing, or a parameter has no optimizer.
+    """
+    if not given:
+        raise TaskError("optimizer={} is empty: give an optimizer for each part, {'': torch.optim.AdamW} for all of the model.")
+    for key, one in given.items():
+        if not isinstance(key, str) or isinstance(one, Optimizer) or not callable(one):
+            raise TaskError(
+                f"optimizer={{{key!r}: {shown(one)}}}: a key is the name of a part of the model, and its value makes an optimizer, as in "
+                "{'body': torch.optim.SGD, 'head': functools.partial(torch.optim.AdamW, lr=1e-3)}."
+            )
+    factories = {key: OptimizerFactory(one) for key, one in given.items()}
+
+    def make(parameters: Sequence[Tensor], lr: float, weight_decay: float | None = None) -> PartOptimizers:
+        parts = {}
+        for key, own in _split(list(given), named(), parameters).items():
+            own_rate = factories[key].own_rate(own)
+            parts[key] = factories[key](own, lr if own_rate is None else own_rate, weight_decay)
+            _refuse(key, parts[key])
+        return PartOptimizers(parts)
+
+    make.__name__ = f"{{{', '.join(f'{key!r}: {factory.name}' for key, factory in factories.items())}}}"
+    return make
+
+
+def _split(keys: Sequence[str], named: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> dict[str, list[Tensor]]:
+    """The trained parameters by key, in the order of the keys; keys whose parameters are all frozen are left out."""
+    trained = {id(p) for p in parameters}
+    found: dict[str, list[Tensor]] = {key: [] for key in keys}
+    without = []
+    for key in keys:
+        if key != REST and not any(name == key or name.startswith(f"{key}.") for name in named):
+            parts = sorted({name.partition(".")[0] for name in named})
+            raise TaskError(f"optimizer={{{key!r}: …}}: the model has no part of this name; it has {', '.join(map(repr, parts))}.")
+    for name, parameter in named.items():
+        if id(parameter) not in trained:
+            continue
+        fitting = [key for key in keys if key and (name == key or name.startswith(f"{key}."))]
+        key = max(fitting, key=len, default=REST)  # the nearest of several, one within the other
+        if key in found:
+            found[key].append(parameter)
+        else:
+            without.append(name)
+    if without:
+        some = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
+        raise TaskError(
+            f"optimizer={{…}}: no key names {some}: give '' an optimizer for all that is left, or freeze them (requires_grad_(False))."
+        )
+    return {key: own for key, own in found.items() if own}
+
+
+def _refuse(key: str, optimizer: Optimizer) -> None:
+    """Raise TaskError for an optimizer that cannot step beside others."""
+    kind = type(optimizer).__name__
+    if closure_use(optimizer) != "never":
+        raise TaskError(f"optimizer={{{key!r}: …}}: {kind} evaluates the loss again, which would move the other parts: give it alone, for all of the model.")
+    if callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None)):
+        raise TaskError(f"optimizer={{{key!r}: …}}: {kind} has a train and an eval mode, which one part of a model cannot switch: give it alone.")
