@@ -495,6 +495,17 @@ def test_running_out_of_memory_has_its_remedy(error, tmp_path):
             assert "Memory ran out at batch_size=4: take a smaller one (find_batch_size()" in caught.value.__notes__[-1]
 
 
+def test_running_out_of_memory_on_batches_of_the_data(tmp_path):
+    """batch_size says nothing of them."""
+    batches = [(torch.randn(n, 6), torch.arange(n) % 3) for n in (4, 4, 1)]
+    error = torch.OutOfMemoryError("CUDA out of memory.")
+    options = {"loss": F.cross_entropy, "root": tmp_path, "accelerator": "cpu", "max_epochs": 1}
+    job = wb.Workbench(FailsAtOne(error), train=wb.batches(batches), **options).fit()
+    with pytest.raises(RuntimeError) as caught:
+        job.result()
+    assert "on a batch that the data make themselves" in caught.value.__notes__[-1]
+
+
 @pytest.mark.parametrize(
     "error",
     [

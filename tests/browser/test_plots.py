@@ -288,4 +288,20 @@ def test_cards_are_full_and_nothing_overlaps(browser: Browser, width: int, dark:
         assert {"2", "32", "64", "1024"} <= {text for _, text in texts}
         (used, _), (best, _) = ((x, text) for x, text in texts if text in ("in use", "recommended"))
         assert best > used + 25
+
+        # So they do when the card becomes narrower.
+        if width == 700:
+            canvas.page.evaluate("""() => {
+                const { clearRect, fillText } = CanvasRenderingContext2D.prototype;
+                const sizes = (context) => context.canvas.closest('.wb-sizes');
+                CanvasRenderingContext2D.prototype.clearRect = function (...given) { if (sizes(this)) window.written = []; return clearRect.apply(this, given); };
+                CanvasRenderingContext2D.prototype.fillText = function (...given) { if (sizes(this)) written.push(given.slice(0, 3)); return fillText.apply(this, given); };
+            }""")
+            canvas.page.set_viewport_size({"width": 340, "height": 1000})
+            canvas.page.wait_for_function("() => window.written?.length")
+            written = canvas.page.evaluate("() => written")
+            below = max(y for text, _, y in written if text == "1024")
+            numbers = sorted((x, len(text)) for text, x, y in written if y == below)
+            assert len(numbers) > 3
+            assert all(right - left > 3 * (wide + other) for (left, wide), (right, other) in itertools.pairwise(numbers))
         assert canvas.complaints == []

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 
 import workbench as wb
 from tests.engine.problems import labelled, noisy_net, plain_net, same_weights, sgd
+from workbench.engine.session import Session
+from workbench.events import StepsDone
 from workbench.task.data.spec import DataSpec
 from workbench.task.hooks import Hooks
 from workbench.task.protocol import Optimization, Schedule, Scores
@@ -284,3 +286,57 @@ def test_a_search_keeps_its_rates_where_the_task_sets_its_own(tmp_path):
     slow = bench(Learner).fit(max_steps=6, lr=1e-3).result()
     for kind, hooks in ((Known, Told(step=step)), (ByHand, None)):
         np.testing.assert_array_equal(bench(kind, hooks).fit(max_steps=6).result().history["loss"], slow.history["loss"])
+
+
+class Returns(torch.nn.Module):
+    """A module with a step of its own, whose results are of many kinds; its dropout draws."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.net, self.kind, self.calls = noisy_net(), kind, 0
+
+    def training_step(self, batch, batch_idx):
+        self.calls += 1
+        loss = F.cross_entropy(self.net(batch[0]), batch[1])
+        if self.kind == "left out" and batch_idx % 3 == 1:
+            return None
+        if self.kind == "not finite" and self.calls % 4 == 3:
+            return loss * float("nan")
+        return {"loss": loss, "weight": torch.tensor(7.0), "part": loss * 2} if self.kind == "weighted" else loss.reshape(1)
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("plain", {"precision": "bf16-mixed", "weight_averaging": "ema"}),
+        ("plain", {"accumulate_grad_batches": {0: 1, 1: 3}, "lr_schedule": "cosine"}),
+        ("weighted", {"track_update_ratio": True}),
+        ("left out", {"gradient_clip_val": 0.5}),
+        ("not finite", {"on_nonfinite": "skip", "gradient_clip_val": 0.5}),
+    ],
+    ids=str,
+)
+def test_an_update_of_one_batch_is_that_of_a_window(kind, settings, tmp_path, monkeypatch):
+    """`Session.direct` on and off: the same record, weights and curve."""
+
+    def results(folder):
+        torch.manual_seed(0)
+        model = Returns(kind)
+        data = torch.utils.data.DataLoader(labelled(), 8, shuffle=True)
+        with wb.Workbench(model, train=data, root=tmp_path / folder, seed=3, accelerator="cpu", max_epochs=2, dry_run=False, **settings) as bench:
+            runs = bench.fit().result(), bench.fit(start="continue", max_epochs=3).result()
+            curve = bench.find_lr(num_training=10).result()
+        layers = [event.array("layer_norms") for run in runs for event in run.events if isinstance(event, StepsDone)]
+        columns = {name: np.concatenate([run.history[name] for run in runs]) for name in runs[0].history}
+        weights = [p.detach().numpy() for p in model.parameters()]
+        return {**columns, "layers": np.concatenate(layers), "curve": np.asarray(curve.losses), **dict(enumerate(weights))}
+
+    direct = results("direct")
+    monkeypatch.setattr(Session, "_direct", lambda self: False)
+    general = results("general")
+    assert direct.keys() == general.keys()
+    for name, values in direct.items():
+        np.testing.assert_array_equal(values, general[name], err_msg=str(name))

@@ -58,6 +58,13 @@ CASES = {
         "        return Optimization(torch.optim.Adam(self.model.parameters(), lr=settings.lr))\n",
     ),
     r"val_check_interval='00:00:00:01', a time yet": (f"{PAIR}, val=(x, y), max_epochs=1, val_check_interval='00:00:00:01'", ""),
+    r"a parameter group for each part": (f"{PAIR}, max_epochs=1, optimizer={{'': torch.optim.SGD}}", ""),
+    r"gradient_clip_val with sparse gradients": (
+        "Words(), train=(x.long().abs() % 4, y), loss=F.cross_entropy, optimizer=torch.optim.SGD, max_epochs=1, gradient_clip_val=1.0",
+        "class Words(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.head = nn.Linear(4, 3)\n"
+        "        self.weight = nn.Parameter(torch.randn(4, 4))\n\n    def forward(self, x):\n"
+        "        return self.head(F.embedding(x, self.weight, sparse=True).mean(1))\n",
+    ),
     r"on_nonfinite='skip' with an optimizer that evaluates the loss again yet": (
         f"{PAIR}, max_epochs=1, on_nonfinite='skip', optimizer=torch.optim.LBFGS", "",
     ),

@@ -305,7 +305,7 @@ def sweep(job: FakeJob, optimizer: int = 0, shift: float = 1.0, race: bool = Fal
     notes = ("24x below divergence", "Worth trying: 2.3e-3 to 9.4e-3", "The loss fell by only 9%: the curve says little.")
     for lr, loss in ((4.7e-3, 0.5), (1.9e-3, 0.9), (1.2e-2, float("inf")), (3e-3, 0.6)) if race else ():
         yield RaceTrial(lr * shift, 75, loss)
-    yield CurveEnded("the loss ran away at 2.1", suggestions, 4.7e-3 * shift, notes, notes[2:], 2.1 * shift)
+    yield CurveEnded("the loss diverged, as expected (smoothed loss above 4 x its best)", suggestions, 4.7e-3 * shift, notes, notes[2:], 2.1 * shift)
     yield RunEnded("stopped" if job.stopped else "finished", 93, 11.0)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from workbench.engine.validation.monitors import refuse_unreported
 from workbench.settings import Settings, SettingsError, metadata_of
 from workbench.task.errors import TaskError
-from workbench.task.lightning.callbacks import any_from_lightning, translated
+from workbench.task.lightning.callbacks import any_from_lightning, translated, with_hooks
 from workbench.task.lightning.unsupported import refuse_callbacks
 from workbench.task.protocol import Task
 from workbench.techniques.cadence import refuse_no_interval
@@ -35,6 +35,10 @@ def settings_named(given: Mapping[str, Any], called: Callable[..., Any], name: s
     if any_from_lightning(given.get("callbacks", ())):
         if method not in _TAKE_CALLBACKS:
             raise SettingsError(f"callbacks= has no effect on {method}(): give them to the bench, or to fit().")
+        hooked = with_hooks(given["callbacks"])
+        if hooked and method != "Workbench":
+            name = type(hooked[0]).__name__
+            raise SettingsError(f"callbacks=: {name} works by its hooks, which all jobs of a bench call: give it to the bench, wb.Workbench(…, callbacks=[…]).")
         given = _with_callbacks(given)
     taken = [one for one, p in inspect.signature(called).parameters.items() if p.kind is not p.VAR_KEYWORD]
     return Settings.named(given, method, taken)
@@ -46,7 +50,8 @@ def _with_callbacks(given: Mapping[str, Any]) -> dict[str, Any]:
     if twice := rest.keys() & found.keys():
         name = min(twice)
         raise SettingsError(f"{name}={shown(rest[name])} is given, and callbacks= asks for {name}={shown(found[name])}: leave one out.")
-    warnings.warn(told, stacklevel=4)
+    if told:
+        warnings.warn(told, stacklevel=4)
     return {**rest, **found}
 
 

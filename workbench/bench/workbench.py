@@ -57,6 +57,7 @@ from workbench.settings import Settings, lists_keywords
 from workbench.settings_kwargs import SettingsKwargs
 from workbench.task.errors import TaskError
 from workbench.task.factory import set_averaging, task_of
+from workbench.task.lightning.callbacks import with_hooks
 from workbench.task.supervised import MakeOptimizer
 from workbench.trackers.listener import tracker_listeners
 from workbench.values import shown
@@ -144,8 +145,10 @@ class Workbench(Searches):
                 scheduler=scheduler,
                 metrics=metrics,
                 collate_fn=collate_fn,
+                callbacks=with_hooks(settings.get("callbacks", ())),
             )
             set_averaging(task, avg_fn, should_update)
+            task.use_trackers(following)
             first = first_settings(task, given)
         if note := callback_note(task, given, settings):
             warnings.warn(note, stacklevel=2)

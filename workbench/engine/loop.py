@@ -121,7 +121,7 @@ class _Fit:
             session.hooks.forget()
         elif session.hooks.stop_requested and minimums_met(session.settings, state.step, state.epoch):
             session.hooks.clear_stop()
-        with self._without_new_draws():
+        with self._without_new_draws(), _restored_groups(session) if state.resumed else contextlib.nullcontext():
             session.hooks.fit_started()
         self.stopped = apply_commands(session, self.emit, self.inbox, self.requests)
         if not self.stopped and not state.resumed:
@@ -302,6 +302,18 @@ class _Fit:
             if self.stop_requested and minimums_met(session.settings, session.state.step, finished):
                 return True
         return self.validation.ended is not None
+
+
+@contextlib.contextmanager
+def _restored_groups(session: Session) -> Iterator[None]:
+    """At the end of the block the parameter groups are as before, but for new ones: Lightning restores a checkpoint's optimizers after
+    `on_fit_start`.
+    """
+    before = [(opt.optimizer, opt.optimizer.param_groups, [dict(group) for group in opt.optimizer.param_groups]) for opt in session.optimizers]
+    yield
+    for optimizer, groups, options in before:
+        groups[:] = options + optimizer.param_groups[len(options) :]
+        optimizer.param_groups = groups
 
 
 def _tell_failure(session: Session, error: BaseException) -> None:

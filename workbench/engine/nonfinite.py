@@ -136,7 +136,9 @@ def locate_on_device(session: Session, step: int) -> str | None:
     if session.task.manual or session.device.type != "cuda" or session.weights.sharded:
         return None
     moment = next((m for m in session.replay.recent if m.step == step), None)
-    if moment is None or not all(bool(torch.isfinite(p).all()) for p in session.trained):
+    if moment is None or (moment.random is None and session.replay.draws):  # its random numbers are not known
+        return None
+    if not all(bool(torch.isfinite(p).all()) for p in session.trained):
         return None  # the weights are not finite either, so repeating the update would show nothing
     return _replayed(session, session.optimizers[0], moment)
 

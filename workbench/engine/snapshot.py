@@ -78,6 +78,7 @@ class Snapshot:
             for opt, (state, schedules, base_lr, taken) in zip(
                 session.optimizers, self.optimizers, strict=True
             ):
+                del opt.optimizer.param_groups[len(state["param_groups"]) :]  # which a hook has added since
                 load_state(opt.optimizer, state)
                 for schedule, its in zip(opt.schedules, schedules, strict=True):
                     schedule.scheduler.load_state_dict(its)

@@ -37,7 +37,7 @@ def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
     except Exception as error:
         batch = window[0].batch if session.tbptt is not None else window[0]
         error.add_note(f"at update {session.state.step}, epoch {session.state.epoch}, on {describe(batch)}")
-        remedy = explain_out_of_memory(error, session.settings.batch_size) or explain_step_error(error) or explain_batch_error(error, batch)
+        remedy = explain_out_of_memory(error, session.data.batch_size("train")) or explain_step_error(error) or explain_batch_error(error, batch)
         if remedy:
             error.add_note(remedy)
         raise

@@ -254,6 +254,9 @@ def _check_task(task: Task) -> None:
     model, *others = task.trained_modules.values()
     if any(id(p) in set(map(id, model.parameters())) for other in others for p in other.parameters()):
         raise ExportError("the loss has parameters of its own and shares others with the model, which cannot be exported yet.")
+    if isinstance(task, LightningTask) and task.hooks.objects:
+        names = ", ".join(type(one).__name__ for one in task.hooks.objects)
+        raise ExportError(f"callbacks=: export does not support callbacks with hooks ({names}): write what they do in the module's own hooks.")
     if isinstance(task, LightningTask) and task.model is not task.module:
         name = type(task.module).__name__
         raise ExportError(f"model={name} is not an nn.Module: make it one (class {name}(nn.Module)) to export it.")
@@ -292,7 +295,7 @@ def _of_task(
         "partial": task.partial,
         "double": session.meter.double,
         "batch_norm": has_batch_norm([task.model]),
-        "sparse": any(getattr(part, "sparse", False) is True for part in task.model.modules()),
+        "sparse": bool(task.sparse_layer),
         "compiled": task.compiler is not None,
         "compiled_parts": any(own_name(name) != name for name, _ in task.model.named_parameters()),
         "unsaved_buffers": not task.model.state_dict().keys() >= {name for name, _ in task.model.named_buffers()},

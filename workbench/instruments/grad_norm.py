@@ -16,13 +16,15 @@ from torch import Tensor
 def entries(parameter: Tensor) -> Tensor | None:
     """Return the entries of a parameter's gradient, in its own memory; None: it has no gradient.
 
-    A sparse gradient (`nn.Embedding(sparse=True)`) has those of the rows that were used, with the parts of a row added up.
+    A sparse gradient (`nn.Embedding(sparse=True)`) is coalesced first, in place: it has the entries of the rows that were used,
+    with the parts of a row added up. Where no row was used, the result is a single 0.
     """
     gradient = parameter.grad
     if gradient is None or not gradient.is_sparse:
         return gradient
-    parameter.grad = gradient.coalesce()
-    return parameter.grad.values()
+    parameter.grad = gradient = gradient.coalesce()
+    values = gradient.values()
+    return values if values.numel() else values.new_zeros(1)
 
 
 def layer_norms(gradients: Sequence[Tensor], p: float) -> Tensor:

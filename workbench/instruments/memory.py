@@ -50,10 +50,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(words in text for words in _OUT_OF_MEMORY)
 
 
-def explain_out_of_memory(error: BaseException, batch_size: int) -> str:
-    """The remedy where memory ran out on a batch; "": it is another error."""
+def explain_out_of_memory(error: BaseException, batch_size: int | None) -> str:
+    """The remedy where memory ran out on a batch; "": it is another error. batch_size: None where the data make their own batches."""
     if not is_out_of_memory(error):
         return ""
+    if batch_size is None:
+        return "Memory ran out on a batch that the data make themselves: make smaller ones there, or take precision='bf16-mixed'."
     return (
         f"Memory ran out at batch_size={batch_size}: take a smaller one (find_batch_size() finds the largest that fits training, and "
         "accumulate_grad_batches keeps the samples of an update), or precision='bf16-mixed'."

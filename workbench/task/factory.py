@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,10 +38,12 @@ def task_of(
     metrics: Mapping[str, Any] | None,
     collate_fn: Collate | None,
     settings: Settings | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> Task:
     """Make the task of a bench; raises TaskError naming what is missing or does not fit.
 
-    settings: those that are known by now, for objects that read them from their trainer in `setup`.
+    settings: those that are known by now, for objects that read them from their trainer in `setup`. callbacks: those of Lightning's with
+    hooks alone.
     """
     if isinstance(model, type):
         raise TaskError(f"model={model.__name__} is a class: give an instance, {model.__name__}(…).")
@@ -51,7 +53,12 @@ def task_of(
     given = {"train": train, "val": val, "test": test, "predict": None}
     sources = _sources(given)
     lightning = not isinstance(model, Task) and overrides.is_lightning_like(model)
-    preparation = _prepared(model, lightning, sources, settings or Settings())
+    if callbacks and not lightning:
+        raise TaskError(
+            f"callbacks=: the hooks of {type(callbacks[0]).__name__} get a LightningModule, and model is a {type(model).__name__}: give a "
+            "LightningModule that holds it, or use listeners=[f], which gets every event of a run."
+        )
+    preparation = _prepared(model, lightning, sources, settings or Settings(), callbacks)
     specs = {name: _spec(name, data, sources.get(name), collate_fn, preparation) for name, data in given.items()}
     own = {"loss": loss, "metrics": metrics, "scheduler": scheduler}
     if optimizer is not torch.optim.AdamW:  # the default
@@ -109,14 +116,14 @@ def _sources(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _prepared(model: Any, lightning: bool, sources: Mapping[str, Any], settings: Settings) -> Preparation:
+def _prepared(model: Any, lightning: bool, sources: Mapping[str, Any], settings: Settings, callbacks: Sequence[Any]) -> Preparation:
     """Set up the module, if it is a Lightning-like one, and the objects that make the loaders."""
     data = {id(source): source for source in sources.values()}
     if overrides.has_loader(model):  # a plain network may make its own loaders
         data[id(model)] = model
     if lightning:
         data.pop(id(model), None)
-    preparation = Preparation(model if lightning else None, list(data.values()))
+    preparation = Preparation(model if lightning else None, list(data.values()), callbacks)
     preparation.begin(settings)
     return preparation
 

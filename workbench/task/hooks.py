@@ -119,11 +119,19 @@ class Hooks:
     """
     zeroes: bool = False
     """Whether the task zeroes gradients itself: gradients between two updates are part of the state then."""
+    objects: tuple[Any, ...] = ()
+    """The user's objects beside the modules (callbacks), whose attributes a search restores."""
 
     # -- of a fit
 
     def fit_started(self) -> None:
         """The model is on its device, the optimizers are made; before the sanity check."""
+
+    def sanity_started(self) -> None:
+        """Before the sanity check."""
+
+    def sanity_ended(self) -> None:
+        """After the sanity check."""
 
     def train_started(self) -> None:
         """After the sanity check, before the first epoch."""

@@ -133,11 +133,17 @@ class Counters(Protocol):
     """Epochs finished."""
     batch_idx: int
     """Finished batches of this epoch."""
+    mid_epoch: bool
+    """Whether an epoch has begun and not ended."""
     stage: Literal["sanity", "train", "val", "test", "predict", ""]
     """The current stage; "": none yet."""
     metrics: dict[str, float]
     """The latest value of every metric that the run has reported."""
     clip_val: float | None
+    fitting: bool
+    """Whether a fit trains, from its first hook to its end."""
+    searching: bool
+    """Whether a search tries something, of which nothing is to remain."""
 
 
 class Progress(Protocol):
@@ -160,6 +166,21 @@ class Progress(Protocol):
     @property
     def batches(self) -> tuple[int | None, tuple[int | None, ...]]:
         """Training batches of an epoch, and validation batches of each set; None where they cannot be known."""
+
+
+class Tracker(Protocol):
+    """A tracker of the bench, for a task that logs to it itself; only while a fit runs."""
+
+    name: str
+
+    def experiment(self) -> Any:
+        """The tracker's own object (a SummaryWriter, a run of W&B). It waits until the run is there."""
+
+    def add(self, values: dict[str, Any], step: int) -> None:
+        """Log numbers of an update."""
+
+    def configure(self, values: dict[str, Any]) -> None:
+        """Add settings to those of the run."""
 
 
 class Preparation(Protocol):
@@ -213,6 +234,15 @@ class Task(abc.ABC):
 
     partial: bool = True
     """Whether an update may leave some parameters without a gradient; the dry run shows whether all have one."""
+
+    seen_sparse: str = ""
+    """The name of a parameter whose gradient the dry run has seen to be sparse; "": none."""
+
+    @property
+    def sparse_layer(self) -> str:
+        """The name of what has a sparse gradient, as the dry run or the model's layers show it; "": nothing has."""
+        tables = [(name, part) for name, part in self.model.named_modules() if isinstance(part, (nn.Embedding, nn.EmbeddingBag))]
+        return self.seen_sparse or next((name for name, part in tables if part.sparse and part.weight.requires_grad), "")
 
     @property
     def modules(self) -> tuple[nn.Module, ...]:
@@ -291,6 +321,9 @@ class Task(abc.ABC):
     def running(self, settings: Settings, phase: Phase = "fit") -> contextlib.AbstractContextManager[None]:
         """Inside, the user's objects are set up for a job of this kind."""
         return contextlib.nullcontext() if self.preparation is None else self.preparation.around(phase, settings)
+
+    def use_trackers(self, trackers: Sequence[Tracker]) -> None:  # noqa: B027  # only an object with a logger needs it
+        """Note the trackers that this process runs; a tracker that another process ran is one of the same name."""
 
     @property
     def implied(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
+from workbench.task.optim.part_optimizers import PartOptimizers
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,11 @@ def _one_cycle(optimizer: Optimizer, updates: int, warmup: int | None) -> OneCyc
 
 def _has_momentum(optimizer: Optimizer) -> bool:
     """Whether momentum is cycled: only where every group has one."""
+    if isinstance(optimizer, PartOptimizers) and not optimizer.cycles:
+        raise TaskError(
+            "lr_schedule='one_cycle' moves one momentum, and the parts of optimizer={…} have different ones: take another schedule, or "
+            "optimizers of one kind."
+        )
     if "betas" in optimizer.defaults:
         return True
     return "momentum" in optimizer.defaults and all(group["momentum"] for group in optimizer.param_groups)

@@ -61,6 +61,8 @@ class TrackerListener:
         self._facts = facts
         self._elsewhere: str | None = None
         self._run: _Run | None = None
+        self._begun = threading.Condition()
+        """Notified where `_run` is another one."""
         self._thread: threading.Thread | None = None
 
     def __reduce__(self) -> Any:
@@ -96,6 +98,27 @@ class TrackerListener:
         if self._thread is not None:
             self._thread.join(WAIT)
 
+    # -- what a module logs itself, on the thread that trains
+
+    def experiment(self) -> Any:
+        """The tracker's own object. TrackerError: the tracker did not start."""
+        return self._present().started().tracker
+
+    def add(self, values: dict[str, Any], step: int) -> None:
+        """Log numbers of an update, after what came before."""
+        self._present().put(_Point(step, values))
+
+    def configure(self, values: dict[str, Any]) -> None:
+        """Add settings to those of the run."""
+        self._present().put(_Settings(flat(without_secrets(values))))
+
+    def _present(self) -> _Run:
+        """The run of the fit that trains, whose first event may still be on its way here."""
+        with self._begun:
+            if not self._begun.wait_for(lambda: self._run is not None, WAIT) or self._run is None:
+                raise TrackerError(f"tracker {self.name!r} did not hear of the run within {WAIT:.0f} s.")
+            return self._run
+
     def _begin(self, event: RunStarted) -> None:
         self._abandon()
         if event.kind != "fit" or event.settings.get("fast_dev_run") or event.run == self._elsewhere:
@@ -103,7 +126,9 @@ class TrackerListener:
         run = _Run(self._choice, event, self._facts)
         thread = threading.Thread(target=run.follow, args=(self._thread,), name="workbench-tracker", daemon=True)
         thread.start()
-        self._run, self._thread = run, thread
+        with self._begun:
+            self._run, self._thread = run, thread
+            self._begun.notify_all()
 
     def _abandon(self) -> None:
         """End a run whose end did not come."""
@@ -140,7 +165,14 @@ class _Point:
     """Numbers for the tracker, and their update."""
 
     step: int
-    values: dict[str, float]
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """Settings that the tracker is to add to those of the run."""
+
+    values: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +190,10 @@ class _Run:
         self._choice = choice
         self._event = event
         self._facts = facts
-        self._post: queue.SimpleQueue[_Point | _Text | RunEnded] = queue.SimpleQueue()
+        self._post: queue.SimpleQueue[_Point | _Text | _Settings | RunEnded] = queue.SimpleQueue()
+        self._tracker: GeneralTracker | None = None
+        self._ready = threading.Event()
+        """Set when the tracker has started, or failed to."""
         self._pace = _Pace()
         self._left: StepsDone | None = None
         """The latest event whose last update the tracker did not get."""
@@ -187,6 +222,22 @@ class _Run:
             self._post.put(_Text(event.step, {event.level: event.text}))
         elif isinstance(event, RunEnded):
             self._post.put(event)
+
+    # -- on the thread that trains
+
+    def put(self, item: _Point | _Settings) -> None:
+        """Queue what the user's module logs itself."""
+        self._post.put(item)
+
+    def started(self) -> GeneralTracker:
+        """The tracker, when it has started. TrackerError: it did not."""
+        if not self._ready.wait(WAIT):
+            raise TrackerError(f"tracker {self._choice.name!r} did not start within {WAIT:.0f} s.")
+        if self._tracker is None:
+            raise self._failure or TrackerError(f"tracker {self._choice.name!r} did not start.")
+        return self._tracker
+
+    # -- on the thread of the events
 
     def raise_new(self) -> None:
         """Raise what has failed, once."""
@@ -218,7 +269,8 @@ class _Run:
             before.join()
         with OwnState().here():
             PartialState(cpu=True)  # accelerate's trackers write to its log, and that needs a state
-            tracker = self._start()
+            tracker = self._tracker = self._start()
+            self._ready.set()
             end = self._tell(tracker)
             if tracker is not None:
                 self._attempt("ending", lambda: self._choice.end(tracker, end))
@@ -241,7 +293,10 @@ class _Run:
         while not isinstance(item := self._post.get(), RunEnded):
             if tracker is None or failures == PATIENCE or (isinstance(item, _Text) and not self._choice.words):
                 continue
-            went = self._attempt("taking values", partial(tracker.log, item.values, item.step))
+            if isinstance(item, _Settings):
+                went = self._attempt("taking hyperparameters", partial(tracker.store_init_configuration, item.values))
+            else:
+                went = self._attempt("taking values", partial(tracker.log, item.values, item.step))
             failures = 0 if went else failures + 1
         if tracker is not None and failures < PATIENCE and self._choice.words:
             how = item.status if item.error is None else f"{item.status}: {item.error}"

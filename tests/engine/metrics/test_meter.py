@@ -114,3 +114,36 @@ def test_what_is_in_use_is_part_of_what_there_is():
     assert memory_in_use(cpu) - used > block.nbytes // 2
     assert memory_in_use(torch.device("meta")) is None
     assert total_memory(torch.device("meta")) is None
+
+
+class StepsNowAndThen(torch.nn.Module):
+    """By hand: it steps at every second batch; the gradient of the `last` one is not finite."""
+
+    automatic_optimization = False
+
+    def __init__(self, last):
+        super().__init__()
+        self.net, self.last = plain_net(), last
+
+    def training_step(self, batch, batch_idx):
+        loss = F.cross_entropy(self.net(batch[0]), batch[1]) * (float("nan") if batch_idx == self.last else 1.0)
+        if batch_idx % 2:
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(("last", "measured"), [(1, [False]), (3, [False, True, False])])
+def test_norms_of_an_update_that_fails_are_in_no_other_row(last, measured, tmp_path):
+    data = DataLoader(labelled(40), 8)
+    job = wb.Workbench(StepsNowAndThen(last), train=data, root=tmp_path, accelerator="cpu", max_epochs=1, dry_run=False).fit()
+    with pytest.raises(ArithmeticError):
+        job.result()
+    norms = [event.array("layer_norms") for event in job.events if isinstance(event, StepsDone)]
+    rows = torch.tensor([not row.all() for array in norms for row in torch.isnan(torch.tensor(array))]).tolist()
+    assert rows == measured

@@ -641,6 +641,8 @@ FILES = WB + "import json, os\nimport numpy as np\nimport torch\nfrom pathlib im
         ("with Path('x.json').open('w') as file:\n    json.dump([1], file)", "x = json.loads(Path('x.json').read_text())", "x.json"),
         ("torch.save([1], f'{ROOT}/x.pt')", "x = torch.load(ROOT + '/x.pt')", "data/x.pt"),
         ("def write():\n    torch.save([1], PATH)\nwrite()", "def read():\n    return torch.load(PATH)\nx = read()", "data/x.pt"),
+        ("def write(*, path='data/x.pt'):\n    torch.save([1], path)\nwrite()", "x = torch.load(PATH)", "data/x.pt"),
+        ("def write(x, y, path='data/x.pt'):\n    torch.save(x, path)\nboth = 1, 2\nwrite(*both)", "x = torch.load(PATH)", "data/x.pt"),
         ("def write(where, name='x'):\n    torch.save([1], f'{where}/{name}.pt')\nwrite(ROOT)", "x = torch.load(PATH)", "data/x.pt"),
         (
             "def put(path):\n    path.write_text('[1]')\ndef write(folder, *, name):\n    put(folder / name)\nwrite(Path(ROOT), name='x.json')",
@@ -653,6 +655,14 @@ def test_files_that_a_cell_wrote_are_noted(write: str, read: str, name: str, tmp
     monkeypatch.chdir(tmp_path)
     (note,) = slice_cells(FILES, write, read, "bench = wb.Workbench([1], train=x)").sliced.differs
     assert f"wrote {name}, which the script reads" in note
+
+
+@pytest.mark.parametrize("path", ["os.path.join(folder, 'x.pt')", "f'{folder}/x.pt'", "name"])
+def test_a_file_whose_path_only_the_run_knew_is_noted(path: str) -> None:
+    made = "import tempfile\nfolder = tempfile.mkdtemp()\nname = tempfile.mktemp()"
+    site = run_cells(FILES, made, f"torch.save([1], {path})", f"x = torch.load({path})", "bench = wb.Workbench([1], train=x)")
+    (note,) = slice_call(site).differs
+    assert f"wrote `{path}`, which the script reads" in note
 
 
 @pytest.mark.parametrize(

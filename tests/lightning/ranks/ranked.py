@@ -67,10 +67,11 @@ def made(module, train, val=None, **settings):
             os.environ[RANK] = mark
 
 
-def fit(module, train, val=None, **settings) -> dict[str, Any]:
+def fit(module, train, val=None, trackers=(), **settings) -> dict[str, Any]:
     """What came of a fit: losses, what was logged, checks, weights, and what the module has seen."""
     torch.set_num_threads(1)
     task, chosen = made(module, train, val, **settings)
+    task.use_trackers(trackers)
     module.seen.clear()
     heard = Heard()
     done = FitAssignment("t", task, chosen, None)(heard, Mailbox())

@@ -67,7 +67,7 @@ REFUSED = [
     (callbacks.StochasticWeightAveraging(0.1, 2, avg_fn=torch.lerp), "avg_fn= to the bench"),
     (callbacks.Timer("00:01:00:00", interval="epoch"), "interval='epoch'"),
     (Own("val_loss"), "Own, a EarlyStopping of Lightning's is not used here"),
-    (callbacks.LambdaCallback(), "LambdaCallback of Lightning's is not used here"),
+    (callbacks.ModelPruning("l1_unstructured"), "ModelPruning of Lightning's is not used here. Instead: torch.nn.utils.prune"),
     (print, "is no callback of Lightning's. Give listeners="),
     (
         [callbacks.ModelCheckpoint(monitor="a", save_top_k=2), callbacks.ModelCheckpoint(monitor="b", save_top_k=2)],

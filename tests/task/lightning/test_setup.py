@@ -228,8 +228,8 @@ def test_callbacks_of_the_modules_own():
             return self.its
 
     own = Own()
-    own.its = pl.callbacks.LambdaCallback()
-    with pytest.raises(TaskError, match=r"Own\.configure_callbacks\(\): LambdaCallback of Lightning's is not used here"):
+    own.its = pl.callbacks.ModelPruning("l1_unstructured")
+    with pytest.raises(TaskError, match=r"Own\.configure_callbacks\(\): ModelPruning of Lightning's is not used here"):
         task(own)
     own.its = [object()]
     with pytest.raises(TaskError, match=r"Own\.configure_callbacks\(\): <object.*is no callback of Lightning's"):

@@ -10,7 +10,6 @@ from torch import nn
 
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
-from workbench.export.errors import ExportError
 from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -64,10 +63,43 @@ def test_a_fit_continues_to_the_last_bit_and_a_search_within_one_leaves_no_trace
     np.testing.assert_array_equal(rest.history["loss"], raw(plain_net(), 3))
 
 
-def test_a_rate_is_found_for_each_part_by_its_name(tmp_path):
+def test_a_rate_is_found_for_a_part_by_its_name(tmp_path):
     with bench(tmp_path, {"0": SGD, "": ADAMW}) as b:
         found = b.find_lr(group=1, num_training=20).result()
-    assert found.suggestion is None or found.suggestion > 0
+    assert "parameter group 1 (rest)" in " ".join(found.notes)
+
+
+def test_a_part_without_a_rate_of_its_own_keeps_its_ratio_too(tmp_path):
+    """It is made at 1e-3, and so the other one at ten times its rate, whatever `lr` is."""
+    parts = {"0": lambda params, lr: torch.optim.SGD(params, lr=lr), "": ADAMW}
+    with bench(tmp_path, parts) as b:
+        assert b.settings.lr == 1e-3
+        for lr in (1e-3, 0.1):
+            made = b._task.optimizer_factory(list(b.model.parameters()), lr, None)
+            assert [group["lr"] for group in made.param_groups] == pytest.approx([lr, 10 * lr])
+
+
+def test_one_cycle_moves_the_momentum_of_parts_of_one_kind(tmp_path):
+    both = {"0": ADAMW, "": functools.partial(ADAMW, lr=1e-3)}
+    with bench(tmp_path / "parts", both, lr_schedule="one_cycle") as b, bench(tmp_path / "alone", groups, lr_schedule="one_cycle") as other:
+        parts, alone = b.fit().result(), other.fit().result()
+    np.testing.assert_array_equal(parts.history["loss"], alone.history["loss"])
+    with pytest.raises(TaskError, match="moves one momentum"):
+        bench(tmp_path / "mixed", {"0": SGD, "": ADAMW}, lr_schedule="one_cycle")
+
+
+def groups(parameters, lr):
+    """One AdamW with the groups of the parts."""
+    first, rest = list(parameters)[:2], list(parameters)[2:]
+    return torch.optim.AdamW([{"params": first, "lr": 1e-2}, {"params": rest, "lr": 1e-3}], lr=1e-2)
+
+
+@pytest.mark.parametrize("other", [{"0": ADAMW, "": ADAMW}, {"2": SGD, "": ADAMW}, {"": ADAMW, "0": SGD}], ids=["kind", "key", "order"])
+def test_a_fit_with_other_parts_does_not_continue(other, tmp_path):
+    with bench(tmp_path, {"0": SGD, "": ADAMW}) as b:
+        first = b.fit(max_epochs=1).result()
+    with bench(tmp_path, other) as b, pytest.raises(TaskError, match=r"was \{'0': SGD, '': AdamW\} and is \{"):
+        b.fit(start=first.id, max_epochs=2).result()
 
 
 class Tower(nn.Module):
@@ -104,11 +136,3 @@ def test_what_cannot_be_is_refused_by_its_key(given, said, tmp_path):
     net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     with pytest.raises(TaskError, match=said):
         bench(tmp_path, given, net)
-
-
-def test_no_script_has_them(tmp_path):
-    net, data = plain_net(), labelled()
-    with wb.Workbench(net, train=data, loss=F.cross_entropy, root=tmp_path, optimizer={"0": SGD, "": ADAMW}, max_steps=2) as b:
-        b.fit().result()
-        with pytest.raises(ExportError, match="a parameter group for each part"):
-            b.export(tmp_path / "train.py")

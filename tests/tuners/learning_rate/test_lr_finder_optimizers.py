@@ -206,3 +206,25 @@ def test_targets_of_large_numbers_are_named_where_the_rate_is_beyond_the_weights
     assert len(doubts) == (scale > 1)
     assert all("scale them" in note for note in doubts)
     assert next(e.doubts for e in job.events if isinstance(e, CurveEnded))[: len(doubts)] == tuple(doubts)
+
+
+def test_weights_that_begin_at_zero_are_no_doubt(tmp_path):
+    """As LoRA's second matrices do, and last layers: most matrices here."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(6, 6) for _ in range(5)], torch.nn.Linear(6, 3))
+    for layer in list(model)[1:4]:
+        torch.nn.init.eye_(layer.weight)
+    adapters = torch.nn.Sequential(*[torch.nn.Linear(6, 6) for _ in range(4)])
+    for layer in adapters:
+        torch.nn.init.zeros_(layer.weight)
+
+    class Adapted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model, self.adapters = model, adapters
+
+        def forward(self, x):
+            return self.model(x + sum(adapter(x) for adapter in self.adapters))
+
+    job = wb.Workbench(Adapted(), train=labelled(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu").find_lr(num_training=40)
+    assert not [note for note in job.result().notes if "the weights themselves are about 0." in note or "about 0:" in note]
+    assert job.result().suggestion is not None

@@ -388,7 +388,7 @@ def _schedule(theirs: Any, ours: dict[str, Any], lost: list[str]) -> dict[str, A
 
 def _entries(checkpoint: Mapping[str, Any], used: Collection[str]) -> list[str]:
     """Other entries of the file, in words."""
-    names = [str(name).partition("{")[0] for name in checkpoint.get("callbacks") or ()]
+    names = [str(name).partition("{")[0] for name in checkpoint.get("callbacks") or () if name not in used]
     known = [name for name in dict.fromkeys(names) if name != "ModelCheckpoint"]  # which keeps paths and values of its own files
     found = [f"the states of callbacks ({_listed(known)})"] if known else []
     others = [str(name) for name in checkpoint if name not in _READ and name not in used and name != "callbacks"]
@@ -428,7 +428,7 @@ def _whole(state: Mapping[str, Any], doubts: list[str]) -> tuple[dict[str, Any],
     batches = state["checks"].get("begun_with", (None,))[0]
     found = _progress(state, steps, batches)
     found |= {
-        "callbacks": {}, "optimizer_states": [one["state"] for one in optimizers],
+        "callbacks": kept.get("callbacks", {}), "optimizer_states": [one["state"] for one in optimizers],
         "lr_schedulers": [own["state"] for one in optimizers for own in one["own"]],
     }  # fmt: skip
     if state["scaler"]:

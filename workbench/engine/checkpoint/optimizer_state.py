@@ -18,6 +18,7 @@ from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.task.errors import TaskError
 from workbench.task.optim.optimizer_state import load_state
+from workbench.task.optim.part_optimizers import kind_of
 from workbench.techniques import schedules
 from workbench.units import rate
 
@@ -38,11 +39,12 @@ def plan(session: Session) -> dict[str, Any]:
 
 def state_of(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
     """All state of one optimizer and its schedules, plain."""
-    kind = type(opt.optimizer).__name__
+    kind = kind_of(opt.optimizer)
     parts = _Schedules(session, opt)
     return {
         "type": kind,
         "shapes": _shapes(session, opt),
+        "names": _names(session, opt),
         "state": to_plain(_own_state(session, opt), f"the state of {kind}"),
         "base_lr": float(opt.base_lr),
         "taken": opt.taken,
@@ -60,13 +62,24 @@ def _own_state(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
         raise NotPlainError(f"{kind}.state_dict() failed with {type(error).__name__}: {error}") from error
 
 
+def add_groups(session: Session, states: Sequence[Mapping[str, Any]]) -> None:
+    """Add the parameter groups that a hook had added to the optimizers by then, with the same parameters."""
+    there = session.task.trained_parameters()
+    for opt, state in zip(session.optimizers, states, strict=False):
+        taken = {id(p) for group in opt.optimizer.param_groups for p in group["params"]}
+        for names in state.get("names", ())[len(opt.optimizer.param_groups) :]:
+            parameters = [there[name] for name in names if name in there and id(there[name]) not in taken]
+            if len(parameters) == len(names):
+                opt.optimizer.add_param_group({"params": parameters})
+
+
 def mismatch(session: Session, states: Sequence[Mapping[str, Any]]) -> str | None:
     """The first difference between a session's optimizers and a checkpoint's; None: they fit."""
     if len(states) != len(session.optimizers):
         return f"it has {_count(len(states), 'optimizer')}, and here there are {len(session.optimizers)}"
     for opt, state in zip(session.optimizers, states, strict=True):
         which = f"optimizer {opt.index}" if session.several else "the optimizer"
-        kind = type(opt.optimizer).__name__
+        kind = kind_of(opt.optimizer)
         if kind != state["type"]:
             return f"{which} was {state['type']} and is {kind} here"
         here, there = _shapes(session, opt), state["shapes"]
@@ -187,6 +200,12 @@ def _reset_groups(optimizer: Optimizer, fresh: Iterable[Mapping[str, Any]], name
 
 def _shapes(session: Session, opt: OptimizerHandle) -> list[list[tuple[int, ...]]]:
     return [[tuple(parameter.shape) for parameter in group["params"]] for group in opt.optimizer.param_groups]
+
+
+def _names(session: Session, opt: OptimizerHandle) -> list[list[str]]:
+    """The names of the parameters of each group; "": it is none of the task's."""
+    names = {id(parameter): name for name, parameter in session.task.trained_parameters().items()}
+    return [[names.get(id(parameter), "") for parameter in group["params"]] for group in opt.optimizer.param_groups]
 
 
 def _named(kinds: Iterable[str]) -> str:

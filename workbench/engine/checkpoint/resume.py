@@ -95,6 +95,7 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     """
     state, alike = per_rank.state_of_rank(session, state)
     weights = _restored(session, state)
+    optimizer_state.add_groups(session, state["optimizers"])
     _refuse_another(session, state, weights)
     for name in _COUNTERS:
         setattr(session.state, name, state[name])

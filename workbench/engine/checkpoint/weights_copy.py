@@ -58,7 +58,8 @@ class WeightsCopy:
             values.append((slot, copies[tensor]))
         held = [back for part in parts for back in _held(part)]
         if tensors:
-            held += [back for part in parts for back in _attributes(part)]
+            own = () if task.hooks is None else task.hooks.objects
+            held += [back for part in (*parts, *own) for back in _attributes(part)]
         attributes = tuple((part, plain_attributes(part)) for part in parts)
         return cls(tuple(values), attributes, tuple(held), tuple((part, frozenset(_own(part))) for part in parts))
 
@@ -140,7 +141,7 @@ def plain_attributes(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def own_attributes(module: nn.Module) -> dict[str, Any]:
+def own_attributes(module: Any) -> dict[str, Any]:
     """A module's own attributes: those that not every module has."""
     return {name: value for name, value in vars(module).items() if name not in COMMON and not name.startswith("__")}
 
@@ -234,8 +235,8 @@ def _held(part: nn.Module) -> Iterator[Callable[[], object]]:
             yield partial(set_generator_state, value, generator_state(value))
 
 
-def _attributes(part: nn.Module) -> Iterator[Callable[[], object]]:
-    """How to restore all of a module's own attributes: the same objects, tensors and containers with their contents."""
+def _attributes(part: Any) -> Iterator[Callable[[], object]]:
+    """How to restore all of a module's, or another object's, own attributes: the same objects, tensors and containers with their contents."""
     kept = own_attributes(part)
     yield partial(_put_all_back, part, kept)
     for name, value in kept.items():
@@ -261,7 +262,7 @@ def _drop_others(part: nn.Module, names: Collection[str]) -> None:
             del vars(part)[name]
 
 
-def _put_all_back(part: nn.Module, kept: Mapping[str, Any]) -> None:
+def _put_all_back(part: Any, kept: Mapping[str, Any]) -> None:
     for name in own_attributes(part).keys() - kept.keys():
         del vars(part)[name]
     vars(part).update(kept)
@@ -271,7 +272,7 @@ def _put_content_back(container: Any, content: Any) -> None:
     refill(container, copy.deepcopy(content) if is_plain(content) else content)
 
 
-def _put_back(part: nn.Module, name: str, tensor: Tensor, value: Tensor) -> None:
+def _put_back(part: Any, name: str, tensor: Tensor, value: Tensor) -> None:
     with torch.no_grad(), contextlib.suppress(RuntimeError):  # a view of a graph that no longer exists cannot be written to
         tensor.copy_(value)
     vars(part)[name] = tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from torch.utils.data import DataLoader
 
@@ -116,6 +116,11 @@ class Loaders:
         for batch in itertools.islice(batches, BATCHES):
             checksums.append(of_batch(batch))
             yield batch
+
+    def batch_size(self, stage: Literal["train", "val", "test"]) -> int | None:
+        """The setting, where the loader of this stage follows it; None: its data make their own batches."""
+        spec: DataSpec | None = getattr(self._task, stage)
+        return None if spec is None or any(one.parts.own_batches for one in spec.sets) else self.settings.batch_size
 
     def samples(self) -> int | None:
         """The number of samples in the training batch that was read last; None where it is unknown."""

@@ -42,9 +42,8 @@ def distributed(
     notes: list[Message], timer: StepTimer, noise: RunningNoiseScale | None, *, alternating: bool,
 ) -> DDP:  # fmt: skip
     """This rank's part in the updates of several."""
-    sparse = [name for module in task.modules for name, part in module.named_modules() if getattr(part, "sparse", False) is True]
-    if sparse:
-        raise TaskError(f"{sparse[0]!r} has sparse gradients, which several ranks cannot average: make it with sparse=False, or take devices=1.")
+    if task.sparse_layer:
+        raise TaskError(f"{task.sparse_layer!r} has sparse gradients, which several ranks cannot average: make it with sparse=False, or take devices=1.")
     kind = FSDP if isinstance(weights, FSDPWeights) else DDP
     return kind(task, data, weights, ranks, runtime, state, notes, timer, noise, alternating=alternating)
 
@@ -57,7 +56,7 @@ def check_shardable(task: Task, settings: Settings, optimizers: Sequence[Optimiz
     elif len(optimizers) > 1 or any(isinstance(opt.optimizer, PartOptimizers) for opt in optimizers):
         why = "several optimizers train parts of the model, which is sharded as a whole"
     elif any(opt.needs_closure for opt in optimizers):
-        why = "LBFGS lays all weights end to end, and others with a closure move them, and they are on no rank whole"
+        why = "its optimizer evaluates the loss again (LBFGS, SAM), for which it needs whole weights, and no rank has them"
     elif len(task.trained_modules) > 1:
         why = "the loss has parameters of its own, which would not be sharded: make it a part of the model"
     elif settings.precision == "16-mixed":

@@ -178,6 +178,8 @@ def _evaluate(session: Session, opt: OptimizerHandle, batch: Any) -> None:
     trained = [p for module in session.task.modules for p in module.parameters() if p.requires_grad]
     session.task.partial = any(p.grad is None for p in trained)
     for name, parameter in zip(session.names, session.parameters, strict=True):
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            session.task.seen_sparse = name
         if parameter.grad is not None and parameter.grad.layout not in (torch.strided, torch.sparse_coo):
             raise TaskError(f"the gradient of {name!r} has the layout {parameter.grad.layout}, which norms and clipping do not take.")
 

@@ -76,7 +76,7 @@ class Meter:
         self._use_ring(torch.full((CAPACITY, self._layers_at + layers), float("nan"), dtype=kind, device=device))
         self._lrs: list[tuple[float, ...]] = []
         self._skipped: list[bool] = []
-        self._later: dict[int, dict[int, Tensor]] = {}
+        self._norms_at_flush: dict[int, dict[int, Tensor]] = {}
         """By column (`_LAYERS`: those of all layers) and row: norms that the next flush copies into the ring at once."""
         self._notes: dict[str, dict[int, Tensor | float]] = {}
         self.on_bar: frozenset[str] = frozenset()
@@ -193,14 +193,14 @@ class Meter:
         if self._host is not None or self._several:  # the norms of several are summed up within the update
             self._put(place, norm)
         else:
-            self._later.setdefault(place, {})[len(self._lrs)] = norm
+            self._norms_at_flush.setdefault(place, {})[len(self._lrs)] = norm
 
     def put_norms(self, column: int, total: Tensor, norms: Tensor, layers: tuple[int, ...] | None = None) -> None:
         """Write a total norm and the norms of these layers (None: of all, in order) into the row that the next `record`
         completes.
         """
         self._put_norm(3 * column + TOTAL, total)
-        row, whole = len(self._lrs), self._later.setdefault(_LAYERS, {})
+        row, whole = len(self._lrs), self._norms_at_flush.setdefault(_LAYERS, {})
         if layers is None:
             whole[row] = norms
             return
@@ -245,7 +245,7 @@ class Meter:
         return arrived
 
     def _begin_copy(self, epoch: int) -> None:
-        self._take_later()
+        self._take_norms()
         source = self._ring[: len(self._lrs)]
         rows = _to_host(source)
         ratios = None if self._ratios is None or not self._rated else _to_host(self._ratios[: len(self._lrs)])
@@ -265,16 +265,17 @@ class Meter:
             self._ratios[: len(rows)] = float("nan")
             self._rated = False
 
-    def _take_later(self) -> None:
+    def _take_norms(self) -> None:
         """Copy the norms that were put aside into the ring."""
-        later, self._later = self._later, {}
-        for place, found in later.items():
+        waiting, self._norms_at_flush = self._norms_at_flush, {}
+        for place, found in waiting.items():
             columns = self._ring[:, self._layers_at :] if place == _LAYERS else self._ring[:, place]
-            if len(found) == len(self._lrs):
-                columns[: len(found)] = torch.stack(list(found.values()))
+            rows = [row for row in range(len(self._lrs)) if row in found]  # not those of an update that an error ended
+            if len(rows) == len(self._lrs):
+                columns[: len(rows)] = torch.stack([found[row] for row in rows])
             else:
-                for row, value in found.items():
-                    columns[row] = value
+                for row in rows:
+                    columns[row] = found[row]
 
     def _look(self) -> int | None:
         """Bytes in use on the device, at most a second old."""

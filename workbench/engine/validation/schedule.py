@@ -80,7 +80,9 @@ class ValidationSchedule:
         metrics: dict[str, float] = {}
         if settings.num_sanity_val_steps and session.data.validates and not settings.fast_dev_run:
             session.state.stage = "sanity"
+            session.hooks.sanity_started()
             metrics = validate(session, seen, cut=lambda: seen.stopped)
+            session.hooks.sanity_ended()
             session.state.stage = ""
         if metrics or not session.data.validates:
             self._refuse_unreported(metrics)

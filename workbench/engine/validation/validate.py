@@ -80,7 +80,7 @@ def _scores(
                 over.update(scores)
         except Exception as error:
             error.add_note(f"{PLACE}{number} of the {'test' if stage == 'test' else 'validation'} data, on {describe(moved)}")
-            if remedy := explain_out_of_memory(error, session.settings.batch_size) or explain_batch_error(error, moved, check=True):
+            if remedy := explain_out_of_memory(error, session.data.batch_size(stage)) or explain_batch_error(error, moved, check=True):
                 error.add_note(remedy)
             raise
         note_count(session, stage, moved, scores.weight)

@@ -27,7 +27,7 @@ CARRIED = {
 MISSING = {
     "callback_metrics", "logged_metrics", "progress_bar_metrics", "is_last_batch", "state", "lr_scheduler_configs",
     "train_dataloader", "val_dataloaders", "test_dataloaders", "predict_dataloaders", "device_ids", "enable_validation",
-    "num_sanity_val_steps", "num_sanity_val_batches", "scaler",
+    "num_sanity_val_steps", "num_sanity_val_batches", "scaler", "fit_loop",
 }  # fmt: skip
 """Further attributes of the workbench's own stand-in."""
 

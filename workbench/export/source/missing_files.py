@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,22 +25,23 @@ _JOINING = ("pathlib.Path", "os.path.join")
 
 def missing_files(program: Namespace, run: Iterable[tuple[int, list[ast.AST]]]) -> Iterator[tuple[int, str]]:
     """Each such file, with the statement that wrote it. run: the script's statements, each with the place where its names are looked up."""
-    read = {
-        path
-        for at, nodes in run
-        for node in nodes
-        for part in ast.walk(node)  # functions and classes too: what is in the script may be called
-        if isinstance(part, ast.expr) and (path := _Scope(program, at).path(part))
-    }
+    # Functions and classes too: what is in the script may be called.
+    parts = [(at, part) for at, nodes in run for node in nodes for part in ast.walk(node)]
+    read = {path for at, part in parts if isinstance(part, ast.expr) and (path := _Scope(program, at).path(part))}
+    read |= {_unknown(value) for _, part in parts if isinstance(part, ast.Call) for value in part.args}
     for place, statement in enumerate(program.statements):
         if place not in program.kept and place not in program.repeats:
             written = dict.fromkeys(_Scope(program, place).written(statement.node, set()))
-            yield from ((place, path) for path in written if path in read and ("." in path or "/" in path))
+            yield from ((place, path) for path in written if path in read and ("." in path or "/" in path or path.startswith("`")))
+
+
+def _unknown(node: ast.expr) -> str:
+    return f"`{ast.unparse(node)}`"
 
 
 @dataclass
 class _Scope:
-    """Where names mean what they mean: a place among the statements, or a function with the paths that it was given."""
+    """Where a name is looked up: a place among the statements, or a function with the paths that it was given."""
 
     program: Namespace
     place: int
@@ -53,7 +55,7 @@ class _Scope:
             if not isinstance(part, ast.Call):
                 continue
             target = self._target(part)
-            if target is not None and (path := self.path(target)):
+            if target is not None and (path := self.path(target) or self._unknown(target)):
                 yield path
             for home, function in self._functions(part):
                 given = self._arguments(part, function)
@@ -62,6 +64,11 @@ class _Scope:
                     scope = _Scope(home, home.end, given, self.inside | {function})
                     for statement in function.body:
                         yield from scope.written(statement, seen)
+
+    def _unknown(self, node: ast.expr) -> str:
+        """An expression for a path that only the run knew, as it stands; "" where it may be something else."""
+        is_name = isinstance(node, ast.Name) and At(self.program, self.place).kind(node.id) == "immutable"
+        return _unknown(node) if not self.inside and (is_name or isinstance(node, (ast.Call, ast.BinOp, ast.JoinedStr))) else ""
 
     def _target(self, call: ast.Call) -> ast.expr | None:
         """The expression for the file that a call writes; None: it writes none."""
@@ -95,7 +102,10 @@ class _Scope:
         """The paths among a function's arguments; None: of this one it is not known."""
         names = [one.arg for one in [*function.args.posonlyargs, *function.args.args]]
         last = names[len(names) - len(function.args.defaults) :]
-        values = dict(zip(last, function.args.defaults, strict=True)) | dict(zip(names, call.args, strict=False))
+        placed = itertools.takewhile(lambda one: not isinstance(one, ast.Starred), call.args)  # what follows has no known place
+        by_name = zip([one.arg for one in function.args.kwonlyargs], function.args.kw_defaults, strict=True)
+        values = dict(zip(last, function.args.defaults, strict=True)) | {name: value for name, value in by_name if value is not None}
+        values |= dict(zip(names, placed, strict=False))
         values |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         unknown = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
         return {**dict.fromkeys(unknown), **{name: self._text(value) for name, value in values.items()}}

@@ -141,6 +141,7 @@ def _first(run: Path, given: JobFile, processes: list[Process]) -> int:
     work = _Work(run, given, processes)
     job: Job[Any] = Job(run.name, given.assignment.kind, folder, work, lambda job: None)
     trackers = given.words.trackers
+    given.assignment.task.use_trackers(trackers)
     JobRunner(job, Listeners(trackers).on_event).run()
     for tracker in trackers:
         tracker.close()

@@ -1,6 +1,7 @@
 """Translates Lightning's callbacks into settings: what `callbacks=[EarlyStopping("val_loss")]` asks for, a fit does by itself.
 
-A subclass, which may do something else, and an option without a counterpart are refused with the remedy.
+A subclass, which may do something else, and an option without a counterpart are refused with the remedy. Callbacks of other
+kinds have hooks alone, which are called (callback_hooks.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from workbench.metric_mode import known_mode
 from workbench.task.errors import TaskError
 from workbench.task.lightning.overrides import from_lightning
-from workbench.task.lightning.unsupported import CALLBACKS, refuse_callbacks
+from workbench.task.lightning.unsupported import CALLBACKS, kind_of, refuse_callbacks
 from workbench.values import EarlyStopping, shown
 
 _NOTHING = "nothing: "
@@ -22,11 +23,15 @@ _NOTHING = "nothing: "
 def translated(callbacks: Any, where: str) -> tuple[dict[str, Any], str]:
     """The settings that these callbacks of Lightning's ask for, and a sentence that says what became what.
 
-    where: where they were given, for errors. TaskError: one of them has no counterpart. Objects of other origin are refused too.
+    where: where they were given, for errors. TaskError: one of them has no counterpart. Objects of other origin are refused too,
+    and those of `with_hooks` are left out.
     """
     settings: dict[str, Any] = {}
     told = []
+    others = with_hooks(callbacks)
     for one in _listed(callbacks):
+        if any(one is other for other in others):
+            continue
         name = type(one).__name__
         exact = from_lightning(type(one))
         if exact and name in _TRANSLATIONS:
@@ -41,6 +46,11 @@ def translated(callbacks: Any, where: str) -> tuple[dict[str, Any], str]:
             raise TaskError(f"{where}: {shown(one)} is no callback of Lightning's. Give listeners=[f], which get every event of a run.")
     _refuse_monitors_of_averages(settings, where)
     return settings, f"{where}: {'; '.join(told)}." if told else ""
+
+
+def with_hooks(callbacks: Any) -> list[Any]:
+    """Those of Lightning's callbacks whose hooks are called, since they do nothing but what their hooks do."""
+    return [one for one in _listed(callbacks) if kind_of(one) == "Callback"]
 
 
 def any_from_lightning(callbacks: Any) -> bool:

@@ -120,12 +120,14 @@ class LightningHooks(DataHooks):
         self.overridden = hooks_of(module, [*within, *_OF_A_FIT, *evaluating])
         self._saves = own_method(module, "on_save_checkpoint")
         self._loads = own_method(module, "on_load_checkpoint")
-        self.within = any(name in self.overridden for name in within)
+        self._callbacks = preparation.callbacks
+        self.objects = tuple(self._callbacks.objects)
+        self.within = any(map(self._has, within))
         self.clips = "configure_gradient_clipping" in self.overridden
         self.zeroes = "optimizer_zero_grad" in self.overridden
         self.needs_outputs = {
-            "train": "on_train_batch_end" in self.overridden,
-            **{stage: f"on_{name}_batch_end" in self.overridden for stage, name in _STAGES.items()},
+            "train": self._has("on_train_batch_end"),
+            **{stage: self._has(f"on_{name}_batch_end") for stage, name in _STAGES.items()},
         }
         """The stages whose step outputs a hook needs."""
         self.outputs: dict[int, Any] = {}
@@ -135,15 +137,21 @@ class LightningHooks(DataHooks):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "outputs": {}, "clipper": None}
 
+    def _has(self, name: str) -> bool:
+        """Whether the module or a callback has this hook."""
+        return name in self.overridden or self._callbacks.has(name)
+
     def _say(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """Call a hook, if the module has it, and collect what it logs."""
+        """Call a hook of the callbacks and of the module, where they have it, and collect what it logs. Returns what the module's returned."""
         hook = self.overridden.get(name)
-        if hook is None:
+        if hook is None and not self._callbacks.has(name):
             return None
         self._trainer.refresh()
         before, self._log.hook = self._log.hook, name
+        which = () if named.get("dataloader_idx") is None else (named["dataloader_idx"],)
         try:
-            return hook(*arguments, index=self.index, **named)
+            self._callbacks.call(name, *arguments, *which)
+            return None if hook is None else hook(*arguments, index=self.index, **named)
         except AttributeError as error:
             explain_no_logger(error)
             raise
@@ -158,6 +166,12 @@ class LightningHooks(DataHooks):
 
     def fit_started(self) -> None:
         self._say("on_fit_start")
+
+    def sanity_started(self) -> None:
+        self._say("on_sanity_check_start")
+
+    def sanity_ended(self) -> None:
+        self._say("on_sanity_check_end")
 
     def train_started(self) -> None:
         self._say("on_train_start")
@@ -176,6 +190,10 @@ class LightningHooks(DataHooks):
     def fit_ended(self) -> None:
         self._say("on_fit_end")
         super().fit_ended()
+
+    def failed(self, error: BaseException) -> None:
+        self._say("on_exception", error)
+        super().failed(error)
 
     @property
     def stop_requested(self) -> bool:
@@ -293,7 +311,7 @@ class LightningHooks(DataHooks):
     def _gather(self, *hooks: str, evaluation: bool) -> None:
         """Gather the values that all ranks have logged, so that the next hooks find them in `trainer.callback_metrics`."""
         self._log.end_batch()
-        if any(name in self.overridden for name in hooks):
+        if any(map(self._has, hooks)):
             self._log.gather(evaluation=evaluation)
 
     # -- what the module logs
@@ -328,13 +346,17 @@ class LightningHooks(DataHooks):
 
     def state(self) -> dict[str, Any]:
         found = {**super().state(), "logged": self._log.state(), "should_stop": self._trainer.should_stop, "lightning": self._for_lightning()}
-        if self._saves is not None:
-            checkpoint = self._checkpoint()
+        states = self._callbacks.state()
+        if self._saves is not None or self._callbacks.has("on_save_checkpoint"):
+            checkpoint = self._checkpoint(states)
             before = copy_of(checkpoint)
-            self._saves(checkpoint)
+            self._callbacks.call("on_save_checkpoint", checkpoint)
+            if self._saves is not None:
+                self._saves(checkpoint)
+            states = checkpoint.get("callbacks", {})
             self.edits = CheckpointEdits.between(before, checkpoint)
             found |= {"module": dict(self.edits.own), "removed": list(self.edits.removed), "gone": list(self.edits.gone)}
-        return found
+        return found | ({"callbacks": states} if states else {})
 
     def _for_lightning(self) -> dict[str, Any]:
         """What else a checkpoint in Lightning's form needs: the module's hyperparameters and the names of its DataModules."""
@@ -348,29 +370,35 @@ class LightningHooks(DataHooks):
 
     def of_lightning(self, checkpoint: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
         state, names = super().of_lightning(checkpoint)
-        return state, names if self._loads is None else names | frozenset(map(str, checkpoint))  # on_load_checkpoint gets all of them
+        states = self._callbacks.of_lightning(checkpoint)
+        names |= states.keys()
+        every = self._loads is not None or self._callbacks.has("on_load_checkpoint")  # which gets all entries
+        return {**state, "callbacks": states}, names | frozenset(map(str, checkpoint)) if every else names
 
     def restoring(self, checkpoint: Mapping[str, Any], kept: Mapping[str, Any]) -> CheckpointEdits:
-        if self._loads is None:
+        if self._loads is None and not self._callbacks.has("on_load_checkpoint"):
             return CheckpointEdits()
         gone = kept.get("gone", ())
-        given = {**self._checkpoint(), **checkpoint, **kept.get("module", {})}
+        given = {**self._checkpoint(kept.get("callbacks", {})), **checkpoint, **kept.get("module", {})}
         given = {name: value for name, value in given.items() if name not in gone}
         before = {"optimizer_states": [], "lr_schedulers": [], **copy_of(given)}
-        self._loads(given)
+        if self._loads is not None:
+            self._loads(given)
+        self._callbacks.call("on_load_checkpoint", given)
         return CheckpointEdits.between(before, given)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
+        self._callbacks.load_state(state.get("callbacks", {}))
         self._log.load_state(state.get("logged", {}))
         self._trainer.should_stop = bool(state.get("should_stop", False))
 
-    def _checkpoint(self) -> dict[str, Any]:
-        """The dictionary that Lightning gives to `on_save_checkpoint`, with the present values."""
+    def _checkpoint(self, callbacks: Mapping[str, Any]) -> dict[str, Any]:
+        """The dictionary that Lightning gives to `on_save_checkpoint`, with the present values. callbacks: their states."""
         trainer, module = self._trainer, self._module
         found = {
             "epoch": trainer.current_epoch, "global_step": trainer.global_step, "pytorch-lightning_version": _version(),
-            "state_dict": dict(self._model.state_dict()), "loops": {}, "callbacks": {},
+            "state_dict": dict(self._model.state_dict()), "loops": {}, "callbacks": dict(callbacks),
             "optimizer_states": [optimizer.state_dict() for optimizer in trainer.optimizers],
             "lr_schedulers": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
         }  # fmt: skip

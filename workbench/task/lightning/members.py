@@ -136,7 +136,10 @@ class LightningMembers(Shared):
         members = {n: hear for n, hear in hearing.items() if callable(mine.get(n, hear))}
         members |= {n: do for n, do in self._methods().items() if not self._has(n)}
         standing = {n: value for n, value in self._attributes().items() if not hasattr(self._module, n)}
-        with with_attributes(self._module, {**members, **standing}), self._trainer.mirrored(mine, standing):
+        with (
+            with_attributes(self._module, {**members, **standing}), self._trainer.mirrored(mine, standing),
+            self._hooks.preparation.callbacks.attached(log),
+        ):  # fmt: skip
             yield
 
     def _has(self, name: str) -> bool:
@@ -155,7 +158,7 @@ class LightningMembers(Shared):
     def _attributes(self) -> dict[str, Any]:
         """Return the values that a LightningModule has as properties."""
         return {
-            "logger": None, "loggers": [], "print": self._trainer.print,
+            "logger": self._trainer.logger, "loggers": self._trainer.loggers, "print": self._trainer.print,
             "global_rank": self._trainer.global_rank, "local_rank": self._trainer.local_rank,
             **self._trainer.module_properties(),
         }  # fmt: skip

@@ -23,6 +23,11 @@ def optimizations_of(module: Any, *, manual: bool) -> tuple[Optimization, ...]:
     """
     made = module.configure_optimizers()
     where = f"{type(module).__name__}.configure_optimizers()"
+    if made is None:
+        raise TaskError(
+            f"{where} returned None, with which Lightning trains nothing, and an optimizer is needed: return torch.optim.AdamW(self.parameters()). "
+            "A module that steps optimizers itself returns them, with self.automatic_optimization = False."
+        )
     entries, apart = _entries(made)
     optimizers: list[Any] = [entry.get("optimizer") for entry in entries]
     if not optimizers or not all(isinstance(one, Optimizer) for one in optimizers):

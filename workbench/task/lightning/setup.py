@@ -10,7 +10,8 @@ from typing import Any
 from torch import nn
 
 from workbench.settings import Settings
-from workbench.task.lightning.callbacks import translated
+from workbench.task.lightning.callback_hooks import CallbackHooks, joined
+from workbench.task.lightning.callbacks import translated, with_hooks
 from workbench.task.lightning.logging.log import Log
 from workbench.task.lightning.overrides import call_with_stage, own_method, with_attributes
 from workbench.task.lightning.trainer import Trainer
@@ -34,19 +35,24 @@ class Preparation:
     state, so that all have the same data; further setups and teardowns of a rank act on its copies.
     """
 
-    def __init__(self, module: Any, data: Sequence[Any]) -> None:
-        """module: a Lightning-like one, else None. data: objects that make loaders, the training data's first."""
+    def __init__(self, module: Any, data: Sequence[Any], callbacks: Sequence[Any] = ()) -> None:
+        """module: a Lightning-like one, else None. data: objects that make loaders, the training data's first. callbacks: those
+        with hooks alone.
+        """
         self.log = Log()
         self.trainer = Trainer(module, self.log)
         self.data = tuple(data)
         self._module = module
         self.sources = (*self.data, *(() if module is None else (module,)))
         self._done = [_done_of(source) for source in self.sources]
+        self._given_callbacks = callbacks
+        self.callbacks = CallbackHooks()
+        """The callbacks whose hooks are called."""
         self.callback_settings: dict[str, Any] = {}
         """The settings that the module's own callbacks ask for."""
         self.callback_note = ""
         """What became what of them."""
-        self._over = False
+        self._over = self._fitted = False
         if self.data:
             self.trainer.set_datamodule(self.data[0])
 
@@ -59,7 +65,7 @@ class Preparation:
             self._prepare()
             for done in self._done:
                 done.clear()  # this bench may have other settings than the last one
-            self._set_up(("fit",))
+            self._set_up(("fit",), callbacks=True)
             _call(self._module, "configure_model")
 
     def follow(self, progress: Progress) -> None:
@@ -69,13 +75,13 @@ class Preparation:
     @contextlib.contextmanager
     def around(self, phase: Phase, settings: Settings) -> Iterator[None]:
         """Set up for a job, and tear down after it, unless an error ends it, or it is a search or trial."""
-        with self.attached(), self.trainer.running_phase(phase), self.trainer.planned(settings):
+        with self.attached(), self.trainer.running_phase(phase), self.trainer.planned(settings), self._which_train():
             here = rank_of_job()
             if here.nodes > 1:  # on the machine of the bench, the data are prepared
                 self._prepare()
             if here.several:
                 seed(settings.seed)  # a setup with a random split gives the same split on all ranks
-            self._set_up((phase,), again=phase != "fit")
+            self._set_up((phase,), again=phase != "fit", callbacks=True)
             before, self._over = self._over, phase != "fit"
             try:
                 yield
@@ -84,9 +90,29 @@ class Preparation:
             finally:
                 self._over = before
 
+    @contextlib.contextmanager
+    def _which_train(self) -> Iterator[None]:
+        """Callbacks may freeze layers when they are set up, and unfreeze them in a fit: after all else than a fit that ended, the same ones
+        are frozen as before.
+        """
+        module, own = self._module, self.callbacks.objects
+        networks = () if not own else (module,) if isinstance(module, nn.Module) else vars(module).values()
+        parts = [part for network in networks if isinstance(network, nn.Module) for part in network.modules()]
+        before = [(p, p.requires_grad) for part in parts for p in part.parameters(recurse=False)]
+        statistics = [(part, part.track_running_stats) for part in parts if hasattr(part, "track_running_stats")]
+        self._fitted = False
+        try:
+            yield
+        finally:
+            if not self._fitted:
+                for parameter, trains in before:
+                    parameter.requires_grad_(trains)
+                for part, tracks in statistics:
+                    part.track_running_stats = tracks
+
     def fit_ended(self) -> None:
         """Note that a fit (not a search or a trial) has ended."""
-        self._over = True
+        self._over = self._fitted = True
 
     @contextlib.contextmanager
     def serving(self, name: str) -> Iterator[None]:
@@ -114,11 +140,13 @@ class Preparation:
             if own_method(source, "prepare_data") is not None:
                 barrier()
 
-    def _set_up(self, phases: tuple[Phase, ...], *, again: bool = False) -> None:
+    def _set_up(self, phases: tuple[Phase, ...], *, again: bool = False, callbacks: bool = False) -> None:
         """Set up for the first of these, unless that has run for one of them. again: run it even then, as Lightning
-        does to evaluate.
+        does to evaluate. callbacks: set these up too, between the data and the module.
         """
         for source, done in zip(self.sources, self._done, strict=True):
+            if callbacks and source is self._module:
+                self.callbacks.call("setup", stage=phases[0])
             if again or not done.intersection(phases):
                 done.add(phases[0])
                 _call(source, "setup", phases[0])
@@ -126,13 +154,17 @@ class Preparation:
     def _tear_down(self, phase: Phase) -> None:
         """Call `teardown`, which may undo all setups of the object."""
         for source, done in zip(self.sources, self._done, strict=True):
+            if source is self._module:
+                self.callbacks.call("teardown", stage=phase)
             if _call(source, "teardown", phase):
                 done.clear()
 
     def _callbacks(self) -> tuple[dict[str, Any], str]:
-        """The settings that the module's own callbacks ask for, and what became what."""
+        """Take the callbacks with hooks. Returns the settings that the module's own callbacks ask for, and what became what."""
         configure = own_method(self._module, "configure_callbacks")
         made = None if configure is None else configure()
+        self.callbacks = CallbackHooks(joined(self._given_callbacks, with_hooks(made)), self._module, self.trainer)
+        self.trainer.set_callbacks(self.callbacks.objects)
         return translated(made, f"{type(self._module).__name__}.configure_callbacks()") if made else ({}, "")
 
 

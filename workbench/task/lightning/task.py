@@ -39,7 +39,7 @@ from workbench.task.lightning.unsupported import explain_no_logger
 from workbench.task.metrics.step_output import loss_parts, reported_weight, score_weight
 from workbench.task.optim.optimizer_factory import leading_group, set_weight_decay
 from workbench.task.optim.schedulers import refuse_built_in
-from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task
+from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task, Tracker
 from workbench.values import shown
 
 __all__ = ["LightningTask", "has_loader"]
@@ -203,6 +203,9 @@ class LightningTask(Task):
         self._log.follow(progress, self.module)
         self._trainer.set_optimizers(self._made)
         self._trainer.refresh()
+
+    def use_trackers(self, trackers: Sequence[Tracker]) -> None:
+        self._trainer.use_trackers(trackers)
 
     def drive(self, handle: Handle) -> None:
         assert self._manual is not None

@@ -17,9 +17,11 @@ from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
 from workbench.task.data.to_dataset import UNNAMED
 from workbench.task.errors import TaskError
+from workbench.task.lightning.loggers import Logger
 from workbench.task.lightning.logging.log import Log, Shared
+from workbench.task.lightning.loops import FitLoop
 from workbench.task.lightning.strategy import Strategy, UnsupportedTrainerAttribute
-from workbench.task.protocol import Optimization, Phase, Progress
+from workbench.task.protocol import Optimization, Phase, Progress, Tracker
 from workbench.task.ranks import Communication, SingleProcess, rank_of_job
 
 _STAGES: Mapping[str, str] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
@@ -27,7 +29,7 @@ _NAMES: Mapping[str, str] = {"train": "train", "val": "validate", "sanity": "san
 """The stages by the names of Lightning's RunningStage."""
 
 _BENCH = "it is the bench that starts jobs: bench.{}()"
-_CHECKPOINTS = "the settings checkpoint_every, save_top_k and monitor say when checkpoints are written"
+_CHECKPOINTS = "checkpoint_every=… and job.checkpoint() write one between two updates, of which run.to_lightning(path) makes Lightning's file"
 REMEDIES: Mapping[str, str] = {
     **{job: _BENCH.format(job) for job in ("fit", "validate", "test", "predict")},
     "save_checkpoint": _CHECKPOINTS,
@@ -35,7 +37,7 @@ REMEDIES: Mapping[str, str] = {
     "precision_plugin": "the module itself has self.clip_gradients and self.manual_backward",
     "distributed_sampler_kwargs": "the workbench shards the batches over the ranks: world_size and global_rank exist",
     "accelerator": "the module itself has self.device",
-    "fit_loop": "current_epoch, global_step, num_training_batches and is_last_batch exist",
+    "num_test_batches": "len(self.trainer.test_dataloaders) counts them, before limit_test_batches",
     "barebones": "self.log is there on the trained module, not on those inside it",
     "profiler": "torch.profiler profiles a part of the code",
 }
@@ -56,6 +58,9 @@ class NoneYet:
     batch_idx: int = 0
     stage: Literal["sanity", "train", "val", "test", "predict", ""] = ""
     metrics: dict[str, float] = field(default_factory=dict)
+    mid_epoch: bool = False
+    fitting: bool = False
+    searching: bool = False
 
 
 class Plan:
@@ -82,13 +87,17 @@ class Trainer(Shared):
     """Whether the stage was read during a sanity check."""
     should_stop: bool
     """If True, the fit ends as soon as the minimums are met."""
+    callbacks: list[Any]
+    """Those whose hooks are called."""
+    loggers: list[Any]
+    """One for each tracker of the bench."""
 
-    logger = progress_bar_callback = checkpoint_callback = early_stopping_callback = scaler = None
+    progress_bar_callback = checkpoint_callback = early_stopping_callback = scaler = None
     interrupted = received_sigterm = False
 
     def __init__(self, module: Any, log: Log) -> None:
         vars(self).update(
-            should_stop=False, lightning_module=module, datamodule=None, _log=log, _progress=None, _model=None,
+            should_stop=False, lightning_module=module, datamodule=None, _log=log, _progress=None, _model=None, callbacks=[], loggers=[],
             _plan=Plan(Settings()), _phase="fit", _ahead="", _made=(), _specs={}, _batch_idx=0, _mirror=({}, frozenset()),
             read_sanity_stage=False, _manual=None,
         )  # fmt: skip
@@ -120,6 +129,18 @@ class Trainer(Shared):
     def set_datamodule(self, datamodule: Any) -> None:
         """Set the object that makes the data."""
         vars(self)["datamodule"] = datamodule
+
+    def set_callbacks(self, callbacks: list[Any]) -> None:
+        """Set the callbacks whose hooks are called."""
+        vars(self)["callbacks"] = callbacks
+
+    def use_trackers(self, trackers: Sequence[Tracker]) -> None:
+        """Make a logger of each tracker; in another process, give the loggers that process's own."""
+        own = {tracker.name: tracker for tracker in trackers}
+        for logger in self.loggers:
+            logger.use(own.get(logger.name))
+        if not self.loggers:
+            vars(self)["loggers"] = [Logger(tracker, self) for tracker in trackers]
 
     def follow(self, progress: Progress) -> None:
         """Follow a session that has begun."""
@@ -374,6 +395,11 @@ class Trainer(Shared):
     # -- model, optimizers and data
 
     @property
+    def fit_loop(self) -> FitLoop:
+        """Has `epoch_progress`."""
+        return FitLoop(self.progress.state, self._log.hook)
+
+    @property
     def model(self) -> Any:
         return self.lightning_module if isinstance(self.lightning_module, nn.Module) else self._model
 
@@ -413,14 +439,15 @@ class Trainer(Shared):
         return list(made.values()) if f"{UNNAMED}0" in made else made
 
     @property
-    def loggers(self) -> list[Any]:
-        return []
+    def logger(self) -> Any:
+        """The first of the loggers; None: the bench has no tracker."""
+        return self.loggers[0] if self.loggers else None
 
     @property
-    def callbacks(self) -> list[Any]:
+    def checkpoint_callbacks(self) -> list[Any]:
         return []
 
-    checkpoint_callbacks = early_stopping_callbacks = callbacks
+    early_stopping_callbacks = checkpoint_callbacks
 
     # -- metrics
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from workbench.task.errors import TaskError
@@ -28,7 +28,7 @@ UNSUPPORTED_HOOKS: Mapping[str, str] = {
     "on_pretrain_routine_end": _REMOVED.format("write on_fit_start"),
 }
 """Hooks that are not called, and what to do instead."""
-_LISTENERS = "listeners=[f] gets every event of a run, and the module's own hooks are called"
+_HOOKS = "callbacks=[…] of wb.Workbench calls its hooks with a LightningModule; listeners=[f] gets every event of a run"
 _RATE = "bench.find_lr(), or the setting find_lr_at={0, 5}"
 CALLBACKS: Mapping[str, str] = {
     "ModelCheckpoint": "the settings checkpoint_every, save_top_k and monitor",
@@ -48,20 +48,17 @@ CALLBACKS: Mapping[str, str] = {
     "ProgressBar": "nothing: the panel and result() show progress",
     "DeviceStatsMonitor": "nothing: the panel shows the device's memory",
     "ThroughputMonitor": "nothing: the panel shows updates a second",
-    "BackboneFinetuning": "requires_grad in the module's on_train_epoch_start, with all parameters in the optimizer",
-    "BaseFinetuning": "requires_grad in the module's on_train_epoch_start, with all parameters in the optimizer",
     "ModelPruning": "torch.nn.utils.prune in the module's on_train_epoch_end",
     "BasePredictionWriter": "what bench.predict().result() returns, or the module's on_predict_batch_end",
     "SpikeDetection": "the module's on_train_batch_end",
-    "LambdaCallback": _LISTENERS,
-    "Callback": _LISTENERS,
+    "Callback": _HOOKS,
     "Logger": "trackers=, which names the tracker (\"tensorboard\", \"wandb\", …)",
 }
 """Lightning's callbacks and loggers, the more special one first, and what replaces them here."""
 _OF_LOGGERS = ("experiment", "log_metrics", "log_hyperparams", "log_image", "log_text", "log_table", "log_graph", "watch")
 _NO_LOGGER = (
-    "self.logger is None, as with Lightning's logger=False: log numbers with self.log, which trackers= on the bench "
-    "hand on, and ask `if self.logger is not None` before all else."
+    "self.logger is None, as with Lightning's logger=False: wb.Workbench(…, trackers='tensorboard') gives it a tracker; without one, log "
+    "numbers with self.log, and ask `if self.logger is not None` before all else."
 )
 
 
@@ -80,13 +77,25 @@ def refuse_unsupported(source: Any) -> None:
             raise TaskError(f"{name}.{step} takes dataloader_iter, which is not supported: take a batch, {step}(self, batch, batch_idx).")
 
 
+def refuse_removed_hooks(callback: Any, overrides: Callable[[Any, str], bool]) -> None:
+    """Raise TaskError for a callback with a hook that Lightning 2 does not call. overrides: whether it has a hook of this name."""
+    for hook, instead in UNSUPPORTED_HOOKS.items():
+        if instead.startswith(_REMOVED.format("")) and overrides(callback, hook):
+            raise TaskError(f"{type(callback).__name__} defines {hook}, which is not called here: {instead}.")
+
+
+def kind_of(callback: Any) -> str:
+    """The most special name in `CALLBACKS` of one of Lightning's callbacks or loggers; "": it is none."""
+    names = [base.__name__ for base in type(callback).__mro__ if from_lightning(base)]
+    return next((name for name in CALLBACKS if name in names), "")
+
+
 def refuse_callbacks(objects: Any, where: str) -> None:
     """Raise TaskError for Lightning's callbacks and loggers, with what to use instead. where: where they were given."""
     listed: Iterable[Any] = objects if isinstance(objects, (list, tuple, set)) else [objects]
     for one in listed:
-        names = [base.__name__ for base in type(one).__mro__ if from_lightning(base)]
-        known = next((name for name in CALLBACKS if name in names), None)
-        if known is not None:
+        known = kind_of(one)
+        if known:
             kind = type(one).__name__
             what = kind if known in (kind, "Callback", "Logger") else f"{kind}, a {known}"
             raise TaskError(f"{where}: {what} of Lightning's is not used here. Instead: {CALLBACKS[known]}.")

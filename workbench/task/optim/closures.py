@@ -5,38 +5,64 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from collections.abc import Iterator
 from typing import Literal
 
 from torch.optim import Optimizer
 
 ClosureUse = Literal["never", "whole update", "after gradients"]
-"""What a step does with a closure: nothing; it computes all gradients by it, the first ones too (LBFGS); it expects gradients,
-and evaluates again elsewhere (SAM)."""
+"""How a step uses a closure. "never": it needs none. "whole update": it computes its gradients with it (LBFGS). "after gradients":
+the gradients are there when the step begins, and it computes others with the closure (SAM).
+"""
 
 
 def closure_use(optimizer: Optimizer) -> ClosureUse:
-    """Tell it by the signature of the step, and by its source: one that has `closure=None` and refuses None is of the last kind."""
+    """Find the use from the step's signature, and from its source where `closure` is None by default and the step refuses None."""
     step = type(optimizer).step
     parameter = inspect.signature(step).parameters.get("closure")
     if parameter is None:
         return "never"
     if parameter.default is inspect.Parameter.empty:
         return "whole update"
-    return "after gradients" if parameter.default is None and _refuses_none(step) else "never"
+    lines = _lines(step) if parameter.default is None else []
+    refusal = next((number for number, line in enumerate(lines) if _refuses_none(line)), None)
+    if refusal is None:
+        return "never"
+    return "after gradients" if _needs_gradients(lines[refusal + 1 :]) else "whole update"
 
 
-def _refuses_none(step: object) -> bool:
-    """Whether the source of a step asserts that `closure` is there, or raises where it is None."""
+def _lines(step: object) -> list[ast.stmt]:
+    """The statements of a step; none where it has no source (it is compiled, or was typed into a shell)."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(step))))  # type: ignore[arg-type]
-    except (OSError, TypeError, SyntaxError):  # compiled, or typed into a shell
-        return False
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assert) and _is_test(node.test, there=True):
-            return True
-        if isinstance(node, ast.If) and _is_test(node.test, there=False) and any(isinstance(line, ast.Raise) for line in node.body):
-            return True
+    except (OSError, TypeError, SyntaxError):
+        return []
+    return tree.body[0].body if isinstance(tree.body[0], ast.FunctionDef) else []
+
+
+def _refuses_none(line: ast.stmt) -> bool:
+    """Whether a statement asserts that `closure` is there, or raises where it is None."""
+    if isinstance(line, ast.Assert):
+        return _is_test(line.test, there=True)
+    return isinstance(line, ast.If) and _is_test(line.test, there=False) and any(isinstance(one, ast.Raise) for one in line.body)
+
+
+def _needs_gradients(lines: list[ast.stmt]) -> bool:
+    """Whether these statements read gradients, or call a method of the optimizer, before they call the closure."""
+    for line in lines:
+        for node in _in_order(line):
+            if isinstance(node, ast.Call) and _named(node.func):
+                return False
+            own = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func).startswith("self.")
+            if own or (isinstance(node, ast.Attribute) and node.attr == "grad"):
+                return True
     return False
+
+
+def _in_order(line: ast.stmt) -> Iterator[ast.AST]:
+    """The parts of a statement by their place in the source."""
+    placed = [node for node in ast.walk(line) if isinstance(node, ast.expr)]
+    yield from sorted(placed, key=lambda node: (node.lineno, node.col_offset))
 
 
 def _is_test(test: ast.expr, *, there: bool) -> bool:

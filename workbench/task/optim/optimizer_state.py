@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-INNER = "inner"
+INNER = "inner optimizers of the workbench"
 """The key of the states of the optimizers that one holds."""
 
 
@@ -39,7 +39,17 @@ def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
 
 def _inner(optimizer: Optimizer) -> dict[str, Optimizer]:
-    return {name: value for name, value in vars(optimizer).items() if isinstance(value, Optimizer)}
+    """The optimizers that one holds as attributes, or in lists and dicts; none for one whose own `state_dict` says what it needs."""
+    if type(optimizer).state_dict is not Optimizer.state_dict:
+        return {}
+    found: dict[str, Optimizer] = {}
+    for name, value in vars(optimizer).items():
+        if isinstance(value, Optimizer):
+            found[name] = value
+        elif isinstance(value, (list, tuple, dict)) and name not in ("param_groups", "state", "defaults"):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            found |= {f"{name}.{key}": one for key, one in items if isinstance(one, Optimizer)}
+    return found
 
 
 def _load_as_it_was(optimizer: Optimizer, state: Mapping[str, Any]) -> None:

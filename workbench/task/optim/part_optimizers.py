@@ -17,14 +17,20 @@ from workbench.values import shown
 
 REST = ""
 """The key of all parameters that no other key names."""
+_REFERENCE = 1e-3
+"""The rate at which a part is made that has none of its own; that of the default of the setting `lr`."""
+_FLAGS = ("grad_scale", "found_inf")
+"""What torch's GradScaler, and a guarded step, set on an optimizer that skips a step by itself (`fused=True`)."""
 
 
 class PartOptimizers(Optimizer):
     """Optimizers that step together. Their parameter groups are this one's, and have the name of their part."""
 
     def __init__(self, parts: Mapping[str, Optimizer]) -> None:
-        super().__init__([p for one in parts.values() for group in one.param_groups for p in group["params"]], {})
+        defaults = {name: None for name in ("betas", "momentum") if all(name in one.defaults for one in parts.values())}
+        super().__init__([p for one in parts.values() for group in one.param_groups for p in group["params"]], defaults)
         self.parts = dict(parts)
+        self._step_supports_amp_scaling = all(getattr(one, "_step_supports_amp_scaling", False) for one in parts.values())
         for name, one in self.parts.items():
             for group in one.param_groups:
                 group.setdefault("name", name or "rest")
@@ -39,9 +45,19 @@ class PartOptimizers(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        flags = {name: value for name, value in vars(self).items() if name in _FLAGS}
         for one in self.parts.values():
+            vars(one).update(flags)
             one.step()
+            for name in flags:
+                delattr(one, name)
         return loss
+
+    @property
+    def cycles(self) -> bool:
+        """Whether one cycle can move the momentum of all of them, or none has any. Torch's moves `betas`, or `momentum`."""
+        kinds = {"betas" if "betas" in group else "momentum" if group.get("momentum") else "" for group in self.param_groups}
+        return len(kinds) == 1
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "parts": {name: state_of(one) for name, one in self.parts.items()}}
@@ -56,8 +72,8 @@ def by_part(given: Mapping[str, Any], named: Callable[[], Mapping[str, Tensor]])
     """Return the function that makes the optimizer. `named`: returns the parameters by name.
 
     A key names a submodule or a parameter, as in `named_parameters()`; "" stands for all others. Each part begins at its own
-    rate, bound or its default; the setting `lr` is that of the first, and the others keep their ratio to it. TaskError: a key
-    names nothing, or a parameter has no optimizer.
+    rate, bound or its default, or at 1e-3; the setting `lr` is that of the first, and the others keep their ratio to it.
+    TaskError: a key names nothing, or a parameter has no optimizer.
     """
     if not given:
         raise TaskError("optimizer={} is empty: give an optimizer for each part, {'': torch.optim.AdamW} for all of the model.")
@@ -73,12 +89,20 @@ def by_part(given: Mapping[str, Any], named: Callable[[], Mapping[str, Tensor]])
         parts = {}
         for key, own in _split(list(given), named(), parameters).items():
             own_rate = factories[key].own_rate(own)
-            parts[key] = factories[key](own, lr if own_rate is None else own_rate, weight_decay)
+            # Not at `lr`: the factory of all scales all rates by it.
+            parts[key] = factories[key](own, _REFERENCE if own_rate is None else own_rate, weight_decay)
             _refuse(key, parts[key])
         return PartOptimizers(parts)
 
     make.__name__ = f"{{{', '.join(f'{key!r}: {factory.name}' for key, factory in factories.items())}}}"
     return make
+
+
+def kind_of(optimizer: Optimizer) -> str:
+    """The type of an optimizer, by which a checkpoint knows whether it is another one; of several, that of each part."""
+    if isinstance(optimizer, PartOptimizers):
+        return f"{{{', '.join(f'{name!r}: {type(one).__name__}' for name, one in optimizer.parts.items())}}}"
+    return type(optimizer).__name__
 
 
 def _split(keys: Sequence[str], named: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> dict[str, list[Tensor]]:

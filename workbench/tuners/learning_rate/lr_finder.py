@@ -28,6 +28,7 @@ from workbench.events import CurveEnded, CurvePoint, Emit
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import SettingsError
 from workbench.task.errors import TaskError
+from workbench.task.optim.part_optimizers import PartOptimizers
 from workbench.tuners import stretch
 from workbench.tuners.learning_rate import lr_race, sweep
 from workbench.tuners.learning_rate.curve import LRCurve as LRCurve
@@ -225,6 +226,8 @@ def _momentum(optimizer: Optimizer) -> float:
 
 
 def _adaptive(optimizer: Optimizer) -> bool:
+    if isinstance(optimizer, PartOptimizers):
+        return all(map(_adaptive, optimizer.parts.values()))
     kinds = torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Rprop
     return "betas" in optimizer.param_groups[0] or isinstance(optimizer, kinds)
 
@@ -240,7 +243,8 @@ def _typical_weight(optimizer: Optimizer, only: int | None) -> float | None:
         return None
     weights = [p.detach() for group in groups for p in group["params"] if p.dim() > 1 and p.numel() > 0]
     sizes = [float(norm) / math.sqrt(p.numel()) for p, norm in zip(weights, torch._foreach_norm(weights), strict=True)] if weights else []
-    return statistics.median(sizes) if any(sizes) else None
+    begun = [size for size in sizes if size]  # those that begin at 0 (LoRA's, a last layer's) have no size yet
+    return statistics.median(begun) if begun else None
 
 
 def _beyond_weights(lr: float, size: float) -> str:

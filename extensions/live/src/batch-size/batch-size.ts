@@ -153,7 +153,8 @@ export class BatchSize {
   private numbers(): number[] {
     const { search, chosen } = this.store.state;
     const [from, to] = this.reach().map(Math.log) as [number, number];
-    const across = (this.frame.plot?.over.clientWidth || NARROW) / (to - from);
+    const wide = (this.frame.plot?.bbox.width ?? 0) / devicePixelRatio; // its element still has the former width while it is resized
+    const across = (wide || NARROW) / (to - from);
     const apart = (a: number, b: number) => Math.abs(Math.log(a / b)) * across > (DIGIT * (String(a).length + String(b).length)) / 2 + GAP;
     const sizes = this.trials.map(({ size }) => size);
     const marked = [search?.best, chosen?.size].filter((size): size is number => sizes.includes(size ?? NaN));

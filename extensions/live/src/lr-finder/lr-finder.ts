@@ -129,7 +129,6 @@ export class LRFinder {
     this.card.setKey([
       { name: words.raw, swatch: "dots", room: 8 },
       { name: words.smoothed, swatch: "line", room: 8 },
-      { name: words.suggested, swatch: "diamond" },
       ...raced,
       ...you,
       ...earlier,

@@ -42,7 +42,7 @@ def made(r: ScriptSpec) -> list[str]:
         return like
     first = _first(r)
     members = [f"    {name}={first[name]}," for name in first if name in r.lightning.asks]
-    return [*like, f"{' = '.join(['trainer', *r.lightning.trainers])} = SimpleNamespace(", *members, ")"]
+    return [*like, "trainer = SimpleNamespace(", *members, ")", *([f"{' = '.join(r.lightning.trainers)} = trainer"] if r.lightning.trainers else [])]
 
 
 def progress(r: ScriptSpec, name: str, value: str) -> list[str]:

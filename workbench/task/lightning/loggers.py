@@ -1,0 +1,95 @@
+"""Stands in for Lightning's loggers on a module: `self.logger` hands on to a tracker of the bench while a fit runs."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from workbench.task.errors import TaskError
+from workbench.task.lightning.logging.log import Shared
+from workbench.task.lightning.strategy import UnsupportedTrainerAttribute
+from workbench.task.protocol import Progress, Tracker
+from workbench.task.ranks import rank_of_job
+
+
+class DummyExperiment:
+    """Takes every call and does nothing, as Lightning's: on ranks other than 0, and where nothing is to be logged."""
+
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._nothing
+
+    def __getitem__(self, index: int) -> DummyExperiment:
+        return self
+
+    def __setitem__(self, *_: Any) -> None:
+        return None
+
+
+class Logger(Shared):
+    """One tracker as `self.logger`. It hands on while a fit trains; in searches, trials and evaluations it drops everything."""
+
+    version = None
+
+    def __init__(self, tracker: Tracker, trainer: Any) -> None:
+        self.name = tracker.name
+        self._tracker: Tracker | None = tracker
+        self._trainer = trainer
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_tracker": None}  # it belongs to the process of the bench
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise UnsupportedTrainerAttribute(
+            f"self.logger.{name} is not supported. Instead: self.logger.experiment is the object of {self.name} itself; log_metrics and "
+            "log_hyperparams exist."
+        )
+
+    def use(self, tracker: Tracker | None) -> None:
+        """Hand on to this tracker, of the process that now runs the fit."""
+        self._tracker = tracker
+
+    @property
+    def experiment(self) -> Any:
+        """The tracker's own object: TensorBoard's SummaryWriter, the run of W&B, …"""
+        tracker = self._live()
+        return DummyExperiment() if tracker is None else tracker.experiment()
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Log these numbers. step: None: the updates that were taken."""
+        tracker = self._live()
+        if tracker is not None:
+            numbers = {name: value.item() if isinstance(value, Tensor) else value for name, value in metrics.items()}
+            tracker.add(numbers, self._trainer.global_step if step is None else step)
+
+    def log_hyperparams(self, params: Mapping[str, Any] | Namespace, metrics: Mapping[str, Any] | None = None) -> None:
+        """Add these to the settings that the tracker has of the run."""
+        tracker = self._live()
+        if tracker is not None:
+            tracker.configure(dict(vars(params) if isinstance(params, Namespace) else params))
+            self.log_metrics(metrics or {})
+
+    def save(self) -> None:
+        """Nothing: the tracker writes by itself."""
+
+    def _live(self) -> Tracker | None:
+        """The tracker, where what is logged counts."""
+        progress: Progress = self._trainer.progress
+        state = progress.state
+        if rank_of_job().rank != 0 or not state.fitting or state.searching or progress.settings.fast_dev_run:
+            return None
+        if self._tracker is None:
+            raise TaskError(
+                f"self.logger: the tracker {self.name!r} belongs to the notebook's process, and this fit runs in others: log numbers with self.log, "
+                "or give strategy='launch' and the tracker by its name, trackers='tensorboard'."
+            )
+        return self._tracker
