@@ -21,7 +21,7 @@ if WORKERS is not None:
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks a hub, nor do its processes: a download fails
 
-# Not in each of hundreds of processes is compiled anew what the tests import.
+# Hundreds of processes import the same files: the first one keeps their bytecode for the others.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.disable()  # until all is imported and collected: nothing of it is garbage, and the collector looks through it again and again

@@ -119,11 +119,10 @@ def there_again(where: Place, lab: Lab) -> Locator:
         with suppress(AssertionError):
             expect(lab.output(BENCH).locator(".wb-live .wb-progress")).to_be_visible(timeout=20_000)
             break
+        left = len(lab.complaints)
         lab.reload()
-    panel = lab.panel(BENCH)
-    if where.older:
-        lab.complaints[:] = [one for one in lab.complaints if "widget model not found" not in one]
-    return panel
+        lab.complaints[:left] = [one for one in lab.complaints[:left] if "widget model not found" not in one]
+    return lab.panel(BENCH)
 
 
 def by_keyboard(lab: Lab, panel: Locator) -> None:

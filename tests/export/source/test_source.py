@@ -641,6 +641,8 @@ FILES = WB + "import json, os\nimport numpy as np\nimport torch\nfrom pathlib im
         ("with Path('x.json').open('w') as file:\n    json.dump([1], file)", "x = json.loads(Path('x.json').read_text())", "x.json"),
         ("torch.save([1], f'{ROOT}/x.pt')", "x = torch.load(ROOT + '/x.pt')", "data/x.pt"),
         ("def write():\n    torch.save([1], PATH)\nwrite()", "def read():\n    return torch.load(PATH)\nx = read()", "data/x.pt"),
+        ("def write(*, path='data/x.pt'):\n    torch.save([1], path)\nwrite()", "x = torch.load(PATH)", "data/x.pt"),
+        ("def write(x, y, path='data/x.pt'):\n    torch.save(x, path)\nboth = 1, 2\nwrite(*both)", "x = torch.load(PATH)", "data/x.pt"),
         ("def write(where, name='x'):\n    torch.save([1], f'{where}/{name}.pt')\nwrite(ROOT)", "x = torch.load(PATH)", "data/x.pt"),
         (
             "def put(path):\n    path.write_text('[1]')\ndef write(folder, *, name):\n    put(folder / name)\nwrite(Path(ROOT), name='x.json')",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ def _unknown(node: ast.expr) -> str:
 
 @dataclass
 class _Scope:
-    """Where names mean what they mean: a place among the statements, or a function with the paths that it was given."""
+    """Where a name is looked up: a place among the statements, or a function with the paths that it was given."""
 
     program: Namespace
     place: int
@@ -101,7 +102,10 @@ class _Scope:
         """The paths among a function's arguments; None: of this one it is not known."""
         names = [one.arg for one in [*function.args.posonlyargs, *function.args.args]]
         last = names[len(names) - len(function.args.defaults) :]
-        values = dict(zip(last, function.args.defaults, strict=True)) | dict(zip(names, call.args, strict=False))
+        placed = itertools.takewhile(lambda one: not isinstance(one, ast.Starred), call.args)  # what follows has no known place
+        by_name = zip([one.arg for one in function.args.kwonlyargs], function.args.kw_defaults, strict=True)
+        values = dict(zip(last, function.args.defaults, strict=True)) | {name: value for name, value in by_name if value is not None}
+        values |= dict(zip(names, placed, strict=False))
         values |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         unknown = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
         return {**dict.fromkeys(unknown), **{name: self._text(value) for name, value in values.items()}}

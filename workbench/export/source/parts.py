@@ -21,7 +21,7 @@ def parts_of(program: Namespace, names: list[tuple[str, int]]) -> set[tuple[int,
 
 
 def is_needed(program: Namespace, name: str, place: int, model: set[tuple[int, str]]) -> bool:
-    """Whether what `name` holds at `place`, where it changes, is or may share a part with something needed.
+    """Whether the object that `name` holds at `place` is needed, or may share a part with one that is. It changes there.
 
     model: the bindings of what the model is made of. Where an optimizer changes them, it trained them by hand; a script reads their
     weights from the run.

@@ -59,20 +59,20 @@ def race(
     length = updates // CANDIDATES
     start, why = stretch.starting_loss(session, length)
     if why:
-        return Suggestion(NAME, lr, None, f"no race: {why}. The sweep's rate"), None
+        return Suggestion(NAME, lr, None, f"There was no race: {why}. The sweep's rate stays"), None
     by_val = start is not None
     if start is None:
         with scratch(session):
             start = stretch.train(session, opt, [], set_lr, by_val=False)
     if not math.isfinite(start):
-        return Suggestion(NAME, lr, None, "no race: the held-out loss is not finite at the start. The sweep's rate"), None
+        return Suggestion(NAME, lr, None, "There was no race: the held-out loss is not finite at the start. The sweep's rate stays"), None
     factors = stretch.shape(session.settings, schedule, length)
     trials: list[RaceTrial] = []
     rates = [lr, lr / SPACING, lr * SPACING]
     while rates:
         rate = rates.pop(0)
         if inbox and inbox.has(Stop):
-            return Suggestion(NAME, lr, None, "the race was stopped: the sweep's rate"), None
+            return Suggestion(NAME, lr, None, "The race was stopped: the sweep's rate stays"), None
         with scratch(session):
             loss = stretch.train(session, opt, [rate * factor for factor in factors], set_lr, by_val=by_val)
         trials.append(RaceTrial(rate, length, loss))
