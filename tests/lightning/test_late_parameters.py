@@ -265,3 +265,32 @@ def test_a_search_freezes_nothing(tmp_path):
     bench = wb.Workbench(module, train=loader(), root=tmp_path, accelerator="cpu", max_epochs=1)
     bench.find_lr(num_training=10).result()
     assert not module.rest.weight.requires_grad
+
+
+def test_a_search_takes_back_a_group_that_a_hook_adds(tmp_path):
+    class AtOnce(AddsAGroup):
+        at = 0
+
+    losses = []
+    for searches in (False, True):
+        torch.manual_seed(0)
+        with wb.Workbench(AtOnce(), train=loader(), root=tmp_path, accelerator="cpu", max_epochs=2) as bench:
+            if searches:
+                bench.find_lr(num_training=10).result()
+                bench.set(lr=0.1)
+            losses.append(bench.fit().result().history["loss"].tolist())
+    assert losses[1] == losses[0]
+
+
+def test_a_run_goes_on_with_a_group_that_a_hook_added(tmp_path):
+    def benched():
+        torch.manual_seed(0)
+        return wb.Workbench(AddsAGroup(), train=loader(), root=tmp_path, accelerator="cpu", max_epochs=4)
+
+    with benched() as one:
+        whole = one.fit().result()
+    with benched() as one:
+        cut = one.fit(max_steps=15).result()
+    with benched() as one:
+        rest = one.fit(start=cut.id, max_steps=None).result()
+    assert rest.history["loss"].tolist() == whole.history["loss"].tolist()

@@ -312,8 +312,13 @@ def _restored_groups(session: Session) -> Iterator[None]:
     before = [(opt.optimizer, opt.optimizer.param_groups, [dict(group) for group in opt.optimizer.param_groups]) for opt in session.optimizers]
     yield
     for optimizer, groups, options in before:
-        groups[:] = options + optimizer.param_groups[len(options) :]
-        optimizer.param_groups = groups
+        added = optimizer.param_groups[len(options) :]
+        for group, kept in zip(groups, options, strict=False):
+            group.clear()
+            group.update(kept)
+        if [id(group) for group in optimizer.param_groups] != [id(group) for group in (*groups[: len(options)], *added)]:
+            groups[len(options) :] = added
+            optimizer.param_groups = groups  # the hook had replaced the list
 
 
 def _tell_failure(session: Session, error: BaseException) -> None:
