@@ -490,7 +490,7 @@ def test_half_a_module(tmp_path):
 
     with pytest.raises(TaskError, match="NoStep defines no training_step"):
         wb.Workbench(NoStep(), train=rows(), root=tmp_path, accelerator="cpu")
-    with pytest.raises(TaskError, match="returned None: an optimizer is needed"):
+    with pytest.raises(TaskError, match="returned None, with which Lightning trains nothing, and an optimizer is needed"):
         bench(NoOptimizer(), tmp_path)
 
 
@@ -532,8 +532,8 @@ def test_the_module_is_told_how_far_it_is(tmp_path: Path) -> None:
 def test_what_the_trainer_lacks_is_named(tmp_path: Path) -> None:
     class Asking(boring.BoringModel):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
-            self.trainer.fit_loop
+            self.trainer.fit_loop.epoch_loop
             return super().training_step(batch, batch_idx)
 
-    with pytest.raises(ValueError, match=r"trainer\.fit_loop is not supported\. Instead: current_epoch"):
+    with pytest.raises(ValueError, match=r"trainer\.fit_loop\.epoch_loop is not supported\. Supported is epoch_progress"):
         wb.Workbench(Asking(), root=tmp_path)

@@ -110,7 +110,7 @@ def test_the_order_of_one_epoch_of_two_updates(tmp_path):
     ]  # fmt: skip
     heard = [entry for entry in hooks.heard if entry[0] not in ("transfer", "step_schedule")]
     assert heard == [
-        ("fit_started",), *check, ("train_started",), ("epoch_started",),
+        ("fit_started",), ("sanity_started",), *check, ("sanity_ended",), ("train_started",), ("epoch_started",),
         ("batch_started", 0), ("zero_grad", 0, 0), ("backward",), ("after_backward",), ("batch_ended", 0),
         ("batch_started", 1), ("step", 0, 1), ("backward",), ("after_backward",), ("before_step", 0), ("batch_ended", 1),
         ("batch_started", 2), ("step", 0, 2), ("zero_grad", 0, 2), ("backward",), ("after_backward",), ("before_step", 0),

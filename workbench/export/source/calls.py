@@ -14,7 +14,7 @@ from typing import Protocol
 from workbench.export.source.origins import is_inlined
 from workbench.export.source.uses import DOT
 
-SHOWING = {"matplotlib", "seaborn", "plotly", "IPython", "pprint", "warnings", "logging", "rich", "torchinfo"}
+SHOWING = {"matplotlib", "seaborn", "plotly", "IPython", "pprint", "warnings", "logging", "rich", "torchinfo", "pytest"}
 SHOWING |= {"torchsummary", "torchviz", "ipywidgets", "bokeh", "altair", "time", "gc", "workbench"}
 HARMLESS = set(
     "print display len repr str type id dir help hash isinstance issubclass callable hasattr getattr sum min max any"

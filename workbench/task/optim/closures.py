@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import textwrap
 from collections.abc import Iterator
@@ -15,16 +16,25 @@ ClosureUse = Literal["never", "whole update", "after gradients"]
 the gradients are there when the step begins, and it computes others with the closure (SAM).
 """
 
+_TRIES = 5
+"""CPython 3.11 may raise SystemError in `ast.parse` while another thread is in it ("AST constructor recursion depth mismatch")."""
+
 
 def closure_use(optimizer: Optimizer) -> ClosureUse:
     """Find the use from the step's signature, and from its source where `closure` is None by default and the step refuses None."""
-    step = type(optimizer).step
+    return _of_class(type(optimizer))  # type: ignore[arg-type]  # mypy takes the class for an instance
+
+
+@functools.cache
+def _of_class(kind: type[Optimizer]) -> ClosureUse:
+    step = kind.step
     parameter = inspect.signature(step).parameters.get("closure")
     if parameter is None:
         return "never"
     if parameter.default is inspect.Parameter.empty:
         return "whole update"
-    lines = _lines(step) if parameter.default is None else []
+    of_torch = step.__module__.startswith("torch.")  # none of torch's refuses None
+    lines = _lines(step) if parameter.default is None and not of_torch else []
     refusal = next((number for number, line in enumerate(lines) if _refuses_none(line)), None)
     if refusal is None:
         return "never"
@@ -33,11 +43,15 @@ def closure_use(optimizer: Optimizer) -> ClosureUse:
 
 def _lines(step: object) -> list[ast.stmt]:
     """The statements of a step; none where it has no source (it is compiled, or was typed into a shell)."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(step))))  # type: ignore[arg-type]
-    except (OSError, TypeError, SyntaxError):
-        return []
-    return tree.body[0].body if isinstance(tree.body[0], ast.FunctionDef) else []
+    for _ in range(_TRIES):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(step))))  # type: ignore[arg-type]
+        except (OSError, TypeError, SyntaxError):
+            return []
+        except SystemError:
+            continue
+        return tree.body[0].body if isinstance(tree.body[0], ast.FunctionDef) else []
+    return []
 
 
 def _refuses_none(line: ast.stmt) -> bool:
