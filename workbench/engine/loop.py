@@ -306,19 +306,33 @@ class _Fit:
 
 @contextlib.contextmanager
 def _restored_groups(session: Session) -> Iterator[None]:
-    """At the end of the block the parameter groups are as before, but for new ones: Lightning restores a checkpoint's optimizers after
-    `on_fit_start`.
+    """Lightning restores a checkpoint's optimizers after `on_fit_start`, so that the hook finds the parameter groups that the task made, and may
+    add those of the checkpoint. At the end of the block the groups are the checkpoint's. TaskError: the hook added others.
     """
-    before = [(opt.optimizer, opt.optimizer.param_groups, [dict(group) for group in opt.optimizer.param_groups]) for opt in session.optimizers]
+    before = [(opt, opt.optimizer.param_groups, list(opt.optimizer.param_groups), [dict(group) for group in opt.optimizer.param_groups])
+              for opt in session.optimizers]
+    for opt, there, _, _ in before:
+        del there[opt.made_groups :]
     yield
-    for optimizer, groups, options in before:
-        added = optimizer.param_groups[len(options) :]
-        for group, kept in zip(groups, options, strict=False):
+    for opt, there, groups, options in before:
+        now = opt.optimizer.param_groups
+        added = [] if opt.continued else now[len(groups) :]
+        ours, theirs = ([[id(p) for p in group["params"]] for group in one] for one in (now, options))
+        if opt.continued and ours != theirs[: len(ours)]:
+            raise TaskError(
+                f"on_fit_start leaves the optimizer with {_parameters(now)}, and the run that continues had {_parameters(options)}: as in "
+                "Lightning, the hook may add only the groups that the checkpoint has. Add them before the optimizer is made, in "
+                "configure_optimizers, or begin a new fit."
+            )
+        for group, kept in zip(groups, options, strict=True):
             group.clear()
             group.update(kept)
-        if [id(group) for group in optimizer.param_groups] != [id(group) for group in (*groups[: len(options)], *added)]:
-            groups[len(options) :] = added
-            optimizer.param_groups = groups  # the hook had replaced the list
+        there[:] = [*groups, *added]
+        opt.optimizer.param_groups = there  # a hook may have replaced the list
+
+
+def _parameters(groups: Sequence[Mapping[str, Any]]) -> str:
+    return f"parameter groups of {' and '.join(str(len(group['params'])) for group in groups)} parameters"
 
 
 def _tell_failure(session: Session, error: BaseException) -> None:

@@ -98,6 +98,10 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 Stage = Literal["train", "val", "test", "predict"]
 Values = Mapping[str, "Tensor | float"]
 
@@ -120,7 +124,11 @@ class Hooks:
     zeroes: bool = False
     """Whether the task zeroes gradients itself: gradients between two updates are part of the state then."""
     objects: tuple[Any, ...] = ()
-    """The user's objects beside the modules (callbacks), whose attributes a search restores."""
+    """The user's objects beside the modules (callbacks)."""
+
+    def keep(self) -> Callable[[], None]:
+        """Keep the state of `objects`; the returned function puts it back, after a search."""
+        return _nothing
 
     # -- of a fit
 

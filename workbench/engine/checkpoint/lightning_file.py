@@ -338,6 +338,7 @@ def _optimizers(
                 lost.append(f"the state of {which} ({why}), which begins anew{schedulers} at lr={rate(opt.base_lr, None)}; fit(lr=…) sets another rate")
             found.append(one)
             continue
+        opt.continued = True
         taken[number], lr = opt.base_lr, _leading(saved[number]["param_groups"])
         if opt.base_lr and lr and (keeps_lr or one["own"]):
             opt.set_lr(lr)  # a schedule that begins anew begins at it

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
-from workbench.engine.checkpoint.weights_copy import COMMON, checksum, is_container, parts_of, set_attribute
+from workbench.engine.checkpoint.weights_copy import COMMON, checksum, parts_of, set_attribute
 from workbench.task.batch import leaves, to_device
+from workbench.task.containers import is_container
 from workbench.task.data.rng_state import GENERATORS, generator_state, set_generator_state
 from workbench.task.protocol import Task
 

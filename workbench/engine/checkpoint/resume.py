@@ -104,6 +104,8 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     session.hooks.load_state(state["moments"])
     _put_weights(session, state, weights)
     optimizer_state.restore(session, state["optimizers"], state["settings"], state["plan"])
+    for opt in session.optimizers:
+        opt.continued = True
     if session.settings.lr != session.base_lr:
         session.set_lr(session.settings.lr)
     session.weights.load_gradients(state["gradients"])

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import ctypes
 import zlib
-from collections import Counter, OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,18 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from workbench.engine.distributed.dtensor import local
+from workbench.task.containers import is_container, refill
 from workbench.task.data.rng_state import GENERATORS, generator_state, set_generator_state
 from workbench.task.protocol import Task
 
 # The attributes that every module has; all others are its own.
 COMMON = frozenset(vars(nn.Module()))
-_FILLS: tuple[tuple[type, str, tuple[Any, ...]], ...] = (
-    (list, "extend", (list.extend,)),
-    (deque, "extend", (deque.extend,)),
-    (set, "update", (set.update,)),
-    (dict, "update", (dict.update, OrderedDict.update, Counter.update)),
-)
-"""Kinds of containers and how to fill an empty one; a class with its own `__reduce__` is not among them."""
 Slot = tuple[nn.Module, str, str]
 """A module, "_parameters" or "_buffers", and a name in it."""
 
@@ -58,8 +52,8 @@ class WeightsCopy:
             values.append((slot, copies[tensor]))
         held = [back for part in parts for back in _held(part)]
         if tensors:
-            own = () if task.hooks is None else task.hooks.objects
-            held += [back for part in (*parts, *own) for back in _attributes(part)]
+            held += [back for part in parts for back in _attributes(part)]
+            held += [] if task.hooks is None else [task.hooks.keep()]
         attributes = tuple((part, plain_attributes(part)) for part in parts)
         return cls(tuple(values), attributes, tuple(held), tuple((part, frozenset(_own(part))) for part in parts))
 
@@ -153,18 +147,6 @@ def set_attribute(part: nn.Module, name: str, value: Any) -> None:
         refill(there, value)
     else:
         vars(part)[name] = value
-
-
-def is_container(value: Any) -> bool:
-    """Whether it is a list, dict, set or deque that `refill` can fill."""
-    return any(isinstance(value, kind) and getattr(type(value), fill) in usual for kind, fill, usual in _FILLS)
-
-
-def refill(container: Any, content: Any) -> None:
-    """Replace the contents of a container."""
-    fill = next(fill for kind, fill, _ in _FILLS if isinstance(container, kind))
-    container.clear()
-    getattr(container, fill)(content)
 
 
 def parts_of(task: Task) -> list[nn.Module]:

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
-from workbench.engine.checkpoint.weights_copy import is_container, is_plain, parts_of, refill, slots_of
+from workbench.engine.checkpoint.weights_copy import is_plain, parts_of, slots_of
+from workbench.task.containers import is_container, refill
 from workbench.task.data.rng_state import GENERATORS, OF_PROCESS, generator_state, set_generator_state
 from workbench.task.protocol import Task
 

@@ -51,6 +51,10 @@ class OptimizerHandle:
         self._task = task
         groups = self.optimizer.param_groups
         self._seen = {id(p): p for group in groups for p in group["params"] if p.requires_grad}
+        self.made_groups = len(groups)
+        """The parameter groups with which the task made it; hooks may add others."""
+        self.continued = False
+        """Whether it has a checkpoint's state."""
         self.taken = 0
         """Steps taken."""
         self.step_options: dict[str, Any] = {}

@@ -137,6 +137,9 @@ class LightningHooks(DataHooks):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "outputs": {}, "clipper": None}
 
+    def keep(self) -> Callable[[], None]:
+        return self._callbacks.keep()
+
     def _has(self, name: str) -> bool:
         """Whether the module or a callback has this hook."""
         return name in self.overridden or self._callbacks.has(name)
@@ -192,6 +195,7 @@ class LightningHooks(DataHooks):
         super().fit_ended()
 
     def failed(self, error: BaseException) -> None:
+        self.preparation.failed()
         self._say("on_exception", error)
         super().failed(error)
 

@@ -52,7 +52,7 @@ class Preparation:
         """The settings that the module's own callbacks ask for."""
         self.callback_note = ""
         """What became what of them."""
-        self._over = self._fitted = False
+        self._over = self._fitted = self._failed = False
         if self.data:
             self.trainer.set_datamodule(self.data[0])
 
@@ -65,8 +65,12 @@ class Preparation:
             self._prepare()
             for done in self._done:
                 done.clear()  # this bench may have other settings than the last one
-            self._set_up(("fit",), callbacks=True)
-            _call(self._module, "configure_model")
+            try:
+                self._set_up(("fit",), callbacks=True)
+                _call(self._module, "configure_model")
+            finally:
+                self.callbacks.tear_down("fit")
+                self.callbacks.note_left()
 
     def follow(self, progress: Progress) -> None:
         """A session of a task without hooks of its own has begun."""
@@ -75,7 +79,10 @@ class Preparation:
     @contextlib.contextmanager
     def around(self, phase: Phase, settings: Settings) -> Iterator[None]:
         """Set up for a job, and tear down after it, unless an error ends it, or it is a search or trial."""
-        with self.attached(), self.trainer.running_phase(phase), self.trainer.planned(settings), self._which_train():
+        with (
+            self.attached(), self.trainer.running_phase(phase), self.trainer.planned(settings), self._which_train(),
+            self._callbacks_around(phase),
+        ):  # fmt: skip
             here = rank_of_job()
             if here.nodes > 1:  # on the machine of the bench, the data are prepared
                 self._prepare()
@@ -89,6 +96,34 @@ class Preparation:
                     self._tear_down(phase)
             finally:
                 self._over = before
+
+    @contextlib.contextmanager
+    def _callbacks_around(self, phase: Phase) -> Iterator[None]:
+        """Each fit gets the callbacks as they were when the bench was made. After a search or trial they are as before it. Inside,
+        some are set up, and afterwards none is.
+        """
+        own = self.callbacks
+        if not own.objects or own.ready:
+            yield
+            return
+        put_back = own.keep()
+        self._failed = False
+        if phase == "fit":
+            own.begin_fit()
+        try:
+            yield
+        except BaseException as error:
+            try:
+                own.tear_down(phase)
+            except Exception as second:  # noqa: BLE001  # it must not hide the first
+                error.add_note(f"and teardown failed as well: {type(second).__name__}: {second}")
+            raise
+        else:
+            own.tear_down(phase)
+        finally:
+            if phase == "fit" and not self._fitted and not self._failed:
+                put_back()
+            own.note_left()
 
     @contextlib.contextmanager
     def _which_train(self) -> Iterator[None]:
@@ -109,6 +144,10 @@ class Preparation:
                     parameter.requires_grad_(trains)
                 for part, tracks in statistics:
                     part.track_running_stats = tracks
+
+    def failed(self) -> None:
+        """Note that a fit (not a search or a trial) has failed."""
+        self._failed = True
 
     def fit_ended(self) -> None:
         """Note that a fit (not a search or a trial) has ended."""
@@ -146,7 +185,7 @@ class Preparation:
         """
         for source, done in zip(self.sources, self._done, strict=True):
             if callbacks and source is self._module:
-                self.callbacks.call("setup", stage=phases[0])
+                self.callbacks.set_up(phases[0])
             if again or not done.intersection(phases):
                 done.add(phases[0])
                 _call(source, "setup", phases[0])
@@ -155,7 +194,7 @@ class Preparation:
         """Call `teardown`, which may undo all setups of the object."""
         for source, done in zip(self.sources, self._done, strict=True):
             if source is self._module:
-                self.callbacks.call("teardown", stage=phase)
+                self.callbacks.tear_down(phase)
             if _call(source, "teardown", phase):
                 done.clear()
 

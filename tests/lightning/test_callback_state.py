@@ -1,0 +1,249 @@
+"""What callbacks with hooks hold: begun anew by each fit, untouched by a search, set up and torn down in pairs."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import workbench as wb
+from tests.lightning.both import boring, loader, pl, trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+callbacks = pl.callbacks
+
+
+def bench_of(root: Any, *own: Any, module: Any = None, **settings: Any) -> wb.Workbench:
+    torch.manual_seed(0)
+    given = {"train": loader(), "accelerator": "cpu", "max_epochs": 2, **settings}
+    return wb.Workbench(boring.BoringModel() if module is None else module, root=root, callbacks=list(own), **given)
+
+
+class Validated(boring.BoringModel):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", self.step(batch))
+
+
+class Patience(callbacks.Callback):
+    """Ends a fit that has got no better in two validations."""
+
+    def __init__(self) -> None:
+        self.best, self.wait, self.limit = float("inf"), 0, 2
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        now = float(trainer.callback_metrics["val_loss"])
+        self.best, self.wait = (now, 0) if now < self.best - 1e-9 else (self.best, self.wait + 1)
+        trainer.should_stop = self.wait >= self.limit
+
+
+def test_each_fit_begins_with_the_callbacks_of_the_bench(tmp_path: Any) -> None:
+    own = Patience()
+    with bench_of(tmp_path, own, module=Validated(), val=loader(8, seed=2), max_epochs=6, num_sanity_val_steps=0) as bench:
+        assert [bench.fit().result().epochs for _ in range(2)] == [6, 6]
+        own.limit = 0
+        assert bench.fit().result().epochs == 1, "what the user sets counts"
+        assert bench.fit().result().epochs == 1
+
+
+class Average(callbacks.Callback):
+    """Averages the weights by hand, in a dict of tensors and in a module."""
+
+    def __init__(self) -> None:
+        self.shadow: dict[str, Any] = {}
+        self.net: Any = None
+        self.seen: dict[str, list[Any]] = {"losses": []}
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if not self.shadow:
+            self.shadow = {name: value.detach().clone() for name, value in pl_module.named_parameters()}
+            self.net = copy.deepcopy(pl_module.layer)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        with torch.no_grad():
+            for name, value in pl_module.named_parameters():
+                self.shadow[name].lerp_(value, 0.1)
+            for mine, value in zip(self.net.parameters(), pl_module.layer.parameters(), strict=True):
+                mine.lerp_(value, 0.1)
+        self.seen["losses"].append(float(outputs["loss"]))
+
+
+def _held(own: Average) -> list[Any]:
+    return [*(value.tolist() for value in own.shadow.values()), *(p.tolist() for p in own.net.parameters()), list(own.seen["losses"])]
+
+
+def test_a_search_leaves_tensors_and_modules_within_as_they_were(tmp_path: Any) -> None:
+    own = Average()
+    with bench_of(tmp_path, own) as bench:
+        bench.fit().result()
+        before, shadow, net = _held(own), own.shadow, own.net
+        assert len(own.seen["losses"]) == 12
+        bench.find_lr(num_training=10).result()
+        assert _held(own) == before
+        assert own.shadow is shadow
+        assert own.net is net
+        bench.fit().result()
+        assert _held(own) == before, "the second fit averages from the start again"
+
+
+def test_a_search_within_a_fit_leaves_no_trace(tmp_path: Any) -> None:
+    found = []
+    for epochs in ((), (1,)):
+        own = Average()
+        with bench_of(tmp_path / str(len(found)), own) as bench:
+            if epochs:
+                bench.fit(find_lr_at=set(epochs), max_steps=7).result()
+            else:
+                bench.fit(max_steps=7).result()
+            found.append([_held(own)[:-1], own.seen["losses"]])
+    assert found[0] == found[1]
+
+
+class Hooked(callbacks.Callback):
+    """Registers a hook on a layer in `setup`, which `teardown` removes."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self.handle = pl_module.layer.register_forward_hook(self._count)
+
+    def _count(self, *_: Any) -> None:
+        self.calls += 1
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self.handle.remove()
+
+
+class Fails(boring.BoringModel):
+    fails = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if self.fails:
+            raise ValueError("no more")
+        return super().training_step(batch, batch_idx)
+
+
+def test_each_setup_has_its_teardown(tmp_path: Any) -> None:
+    own, module = Hooked(), Fails()
+    with bench_of(tmp_path, own, module=module, max_epochs=1) as bench:
+        left = [len(module.layer._forward_hooks)]
+        bench.fit().result()
+        calls = own.calls
+        left.append(len(module.layer._forward_hooks))
+        bench.find_lr(num_training=5).result()
+        left.append(len(module.layer._forward_hooks))
+        module.fails = True
+        with pytest.raises(ValueError, match="no more"):
+            bench.fit().result()
+        left.append(len(module.layer._forward_hooks))
+        module.fails = False
+        bench.fit().result()
+        assert own.calls == calls
+        assert left == [0, 0, 0, 0]
+
+
+class Helper(callbacks.Callback):
+    """Has methods with names of hooks that a module has, and a callback has not."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+
+    def _help(self, *_: Any, **__: Any) -> None:
+        self.ran += 1
+
+    optimizer_zero_grad = optimizer_step = backward = configure_gradient_clipping = lr_scheduler_step = _help
+    on_validation_model_eval = on_validation_model_train = on_validation_model_zero_grad = _help
+
+
+def test_a_modules_hooks_are_not_those_of_a_callback(tmp_path: Any) -> None:
+    theirs, own = Helper(), Helper()
+    trainer(max_epochs=1, callbacks=[theirs]).fit(boring.BoringModel(), loader(), loader(8, seed=2))
+    with bench_of(tmp_path, own, val=loader(8, seed=2), max_epochs=1) as bench:
+        bench.fit().result()
+    assert theirs.ran == own.ran == 0
+
+
+# ---- parameter groups of a fit that continues -------------------------------------------------------------------------
+
+
+class Starts(boring.BoringModel):
+    """Adds its second layer to the optimizer when a fit starts."""
+
+    adds: tuple[str, ...] = ("rest",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rest, self.other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        self.rest.requires_grad_(False)
+        self.other.requires_grad_(False)
+
+    def forward(self, x: Any) -> Any:
+        return self.other(self.rest(torch.tanh(self.layer(x))))
+
+    def on_fit_start(self) -> None:
+        for name in self.adds:
+            getattr(self, name).requires_grad_(True)
+            self.trainer.optimizers[0].add_param_group({"params": list(getattr(self, name).parameters()), "lr": 0.001})
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.layer.parameters(), lr=0.1, momentum=0.5)
+
+
+class Groups(callbacks.Callback):
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self.last = [(len(group["params"]), group["lr"]) for group in trainer.optimizers[0].param_groups]
+
+
+def test_a_group_that_a_fit_adds_at_its_start_continues(tmp_path: Any) -> None:
+    torch.manual_seed(0)
+    host = trainer(max_epochs=1)
+    host.fit(Starts(), loader())
+    host.save_checkpoint(tmp_path / "one.ckpt")
+    host = trainer(max_epochs=2)
+    host.fit(Starts(), loader(), ckpt_path=tmp_path / "one.ckpt")
+    assert [len(group["params"]) for group in host.optimizers[0].param_groups] == [2, 2]
+    own = Groups()
+    torch.manual_seed(0)
+    module = Starts()
+    with bench_of(tmp_path, own, module=module) as bench:
+        whole = bench.fit().result()
+        cut = bench.fit(max_epochs=1).result()
+        rest = bench.fit(start="continue", max_epochs=2).result()
+        assert rest.history["loss"].tolist() == whole.history["loss"].tolist()
+        assert own.last == [(2, 0.1), (2, 0.001)]
+        for adds in (("other",), ("rest", "other")):
+            module.adds = adds
+            with pytest.raises(wb.TaskError, match=r"on_fit_start leaves the optimizer with parameter groups of 2 and 2.* begin a new fit"):
+                bench.fit(start=cut.id, max_epochs=2).result()
+
+
+def test_fine_tuning_continues_after_a_second_fit(tmp_path: Any) -> None:
+    class Tuned(boring.BoringModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone = torch.nn.Linear(32, 32)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(torch.tanh(self.backbone(x)))
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=0.1, momentum=0.5)
+
+    class Fine(callbacks.BaseFinetuning):
+        def freeze_before_training(self, pl_module: Any) -> None:
+            self.freeze(pl_module.backbone)
+
+        def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any) -> None:
+            if epoch == 1:
+                self.unfreeze_and_add_param_group(pl_module.backbone, optimizer)
+
+    groups = Groups()
+    torch.manual_seed(0)
+    with bench_of(tmp_path, Fine(), groups, module=Tuned(), max_epochs=4) as bench:
+        whole = bench.fit().result()
+        bench.fit(max_steps=15).result()
+        rest = bench.fit(start="continue", max_steps=24).result()
+        assert rest.history["loss"].tolist() == whole.history["loss"].tolist()
+        assert [number for number, _ in groups.last] == [2, 2]
