@@ -54,11 +54,16 @@ class Average(callbacks.Callback):
         self.shadow: dict[str, Any] = {}
         self.net: Any = None
         self.seen: dict[str, list[Any]] = {"losses": []}
+        self.second: list[Any] = []
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not self.shadow:
             self.shadow = {name: value.detach().clone() for name, value in pl_module.named_parameters()}
             self.net = copy.deepcopy(pl_module.layer)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.current_epoch == 1:
+            self.second = _held(self)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         with torch.no_grad():
@@ -89,14 +94,12 @@ def test_a_search_leaves_tensors_and_modules_within_as_they_were(tmp_path: Any) 
 
 def test_a_search_within_a_fit_leaves_no_trace(tmp_path: Any) -> None:
     found = []
-    for epochs in ((), (1,)):
+    for more in ({}, {"find_lr_at": {1}}):
         own = Average()
-        with bench_of(tmp_path / str(len(found)), own) as bench:
-            if epochs:
-                bench.fit(find_lr_at=set(epochs), max_steps=7).result()
-            else:
-                bench.fit(max_steps=7).result()
-            found.append([_held(own)[:-1], own.seen["losses"]])
+        with bench_of(tmp_path / str(len(found)), own, **more) as bench:
+            bench.fit().result()
+        assert len(own.second[-1]) == 6
+        found.append(own.second)
     assert found[0] == found[1]
 
 
@@ -247,3 +250,139 @@ def test_fine_tuning_continues_after_a_second_fit(tmp_path: Any) -> None:
         rest = bench.fit(start="continue", max_steps=24).result()
         assert rest.history["loss"].tolist() == whole.history["loss"].tolist()
         assert [number for number, _ in groups.last] == [2, 2]
+
+
+class Adds(boring.BoringModel):
+    """Adds its second layer to the optimizer in the second epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rest = torch.nn.Linear(2, 2)
+        self.rest.requires_grad_(False)
+
+    def forward(self, x: Any) -> Any:
+        return self.rest(torch.tanh(self.layer(x)))
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.rest.requires_grad_(True)
+            self.optimizers().add_param_group({"params": list(self.rest.parameters()), "lr": 0.001})
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.layer.parameters(), lr=0.1)
+
+
+class Rates(callbacks.Callback):
+    def __init__(self) -> None:
+        self.rates: list[list[float]] = []
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.rates.append([float(group["lr"]) for group in trainer.optimizers[0].param_groups])
+
+
+@pytest.mark.parametrize("how", [{"lr_schedule": "cosine"}, {"lr_schedule": "linear", "warmup": 3}, {"warmup": 8}])
+def test_the_schedule_of_the_bench_has_the_group_that_a_hook_adds(how: dict[str, Any], tmp_path: Any) -> None:
+    own = Rates()
+    with bench_of(tmp_path, own, module=Adds(), max_epochs=4, **how) as bench:
+        whole, rates = bench.fit().result(), own.rates
+        assert all(second / 0.001 == pytest.approx(first / 0.1) for first, second in rates[6:])
+        assert rates[0:6] == [one[:1] for one in rates[0:6]]
+        rates = list(rates)
+        cut = bench.fit(max_steps=15).result()
+        rest = bench.fit(start=cut.id, max_steps=None).result()
+        assert rest.history["loss"].tolist() == whole.history["loss"].tolist() or how.get("lr_schedule")
+        if "lr_schedule" not in how:
+            assert own.rates == rates[15:]
+
+
+def test_a_new_schedule_has_the_rates_of_added_groups(tmp_path: Any) -> None:
+    own = Rates()
+    with bench_of(tmp_path, own, module=Adds()) as bench:
+        bench.fit().result()
+        assert own.rates[-1] == [0.1, 0.001]
+        bench.fit(start="continue", max_epochs=4, lr_schedule="cosine").result()
+        assert [second / first for first, second in own.rates[:-1]] == pytest.approx([0.01] * (len(own.rates) - 1))
+        assert own.rates[0][0] == pytest.approx(0.05, rel=0.2)
+
+
+def test_one_cycle_refuses_an_added_group(tmp_path: Any) -> None:
+    match = r"lr_schedule='one_cycle': a hook has added a parameter group.*lr_schedule='cosine'"
+    with bench_of(tmp_path, module=Adds(), lr_schedule="one_cycle") as bench, pytest.raises(wb.TaskError, match=match):
+        bench.fit().result()
+
+
+# ---- checkpoints and errors -------------------------------------------------------------------------------------------
+
+
+class Migrates(callbacks.Callback):
+    """Changes its own state in a checkpoint that is loaded, and a weight."""
+
+    def __init__(self) -> None:
+        self.batches, self.loads = 0, 0
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.batches += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"batches": self.batches}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.batches = state_dict["batches"]
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        checkpoint["mine"] = 1
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        self.loads += checkpoint["mine"]
+        checkpoint["callbacks"] = {self.state_key: {"batches": 1000}}
+        with torch.no_grad():
+            pl_module.layer.weight.fill_(7.0)
+
+
+class Sees(callbacks.Callback):
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.weight = float(pl_module.layer.weight.detach().flatten()[0])
+
+
+def test_on_load_checkpoint_comes_after_the_weights(tmp_path: Any) -> None:
+    for own in ([Migrates()], []):
+        host = trainer(max_epochs=1, callbacks=own)
+        host.fit(boring.BoringModel(), loader())
+        host.save_checkpoint(tmp_path / f"{len(own)}.ckpt")
+    theirs = Migrates(), Sees()
+    trainer(max_epochs=2, callbacks=list(theirs)).fit(boring.BoringModel(), loader(), ckpt_path=tmp_path / "1.ckpt")
+    wanted = [1006, 1, 7.0]
+    assert [theirs[0].batches, theirs[0].loads, theirs[1].weight] == wanted
+    own = Migrates(), Sees()
+    with bench_of(tmp_path / "bench", *own) as bench:
+        cut = bench.fit(max_epochs=1).result()
+        for start in (tmp_path / "1.ckpt", cut.id):
+            bench.fit(start=start, max_epochs=2).result()
+            assert [own[0].batches, own[0].loads, own[1].weight] == wanted
+        own[0].loads = 0
+        for name in ("0.ckpt", "1.ckpt"):
+            bench.load(tmp_path / name)
+        assert own[0].loads == 0, "which takes the weights alone"
+        assert not (bench.model.layer.weight == 7.0).any()
+
+
+@pytest.mark.parametrize("verb", ["validate", "test", "predict"])
+def test_on_exception_of_an_evaluation(verb: str, tmp_path: Any) -> None:
+    class Bad(boring.BoringModel):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            raise ValueError("no more")
+
+        test_step = predict_step = validation_step
+
+    class Told(callbacks.Callback):
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+            self.told = str(exception)
+
+    theirs, own = Told(), Told()
+    with pytest.raises(ValueError, match="no more"):
+        getattr(trainer(callbacks=[theirs]), verb)(Bad(), loader(8))
+    with bench_of(tmp_path, own, module=Bad(), val=loader(8), test=loader(8), dry_run=False) as bench:
+        job = bench.predict(loader(8)) if verb == "predict" else getattr(bench, verb)()
+        with pytest.raises(ValueError, match="no more"):
+            job.result()
+    assert own.told == theirs.told == "no more"

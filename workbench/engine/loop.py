@@ -87,7 +87,7 @@ def fit(
         run.finish()
     except BaseException as error:
         flush_after_error(session, emit)
-        _tell_failure(session, error)
+        session.tell_failure(error)
         raise
     finally:
         session.state.fitting = False
@@ -333,14 +333,6 @@ def _restored_groups(session: Session) -> Iterator[None]:
 
 def _parameters(groups: Sequence[Mapping[str, Any]]) -> str:
     return f"parameter groups of {' and '.join(str(len(group['params'])) for group in groups)} parameters"
-
-
-def _tell_failure(session: Session, error: BaseException) -> None:
-    """Call the hook for an exception; an error in it must not hide the first."""
-    try:
-        session.hooks.failed(error)
-    except Exception as second:  # noqa: BLE001
-        error.add_note(f"and on_exception failed as well: {type(second).__name__}: {second}")
 
 
 def _refuse_second_pass(session: Session) -> None:

@@ -315,6 +315,22 @@ class Session:
         for parameter in self.trained:
             parameter.grad = None
 
+    def tell_failure(self, error: BaseException) -> None:
+        """Call the hook for an exception; an error in it must not hide the first."""
+        try:
+            self.hooks.failed(error)
+        except Exception as second:  # noqa: BLE001
+            error.add_note(f"and on_exception failed as well: {type(second).__name__}: {second}")
+
+    @contextlib.contextmanager
+    def telling_failure(self) -> Iterator[None]:
+        """Inside, an error calls the hook for exceptions."""
+        try:
+            yield
+        except BaseException as error:
+            self.tell_failure(error)
+            raise
+
     def close(self) -> None:
         """Free gradients and end loader processes."""
         self.hooks.clipper = self._clipper  # of the session within which this one was opened

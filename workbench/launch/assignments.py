@@ -191,7 +191,7 @@ class EvaluateAssignment(Assignment):
 
     def __call__(self, emit: Emit, inbox: Inbox) -> Done:
         spec = data_of_stage(self.task, self.kind)
-        with open_session(self.task, self.settings, self.kind) as session:
+        with open_session(self.task, self.settings, self.kind) as session, session.telling_failure():
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
             sets = ((one, _batches(session, one, self._stage, inbox)) for one in spec.sets)
@@ -213,7 +213,7 @@ class PredictAssignment(Assignment):
 
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         spec = self._spec or data_of_stage(self.task, "predict")
-        with open_session(self.task, self.settings, "predict") as session:
+        with open_session(self.task, self.settings, "predict") as session, session.telling_failure():
             if spec.several:
                 raise TaskError(f"{spec.name} has {len(spec.sets)} sets, and one is predicted at a time: give bench.predict(data).")
             spec.share = session.ranks.share

@@ -35,6 +35,8 @@ class CheckpointEdits:
     """Other entries that were added or changed."""
     gone: tuple[str, ...] = ()
     """Entries that were removed."""
+    given: dict[str, Any] | None = None
+    """The dictionary itself, where other hooks are to get it once the weights are loaded."""
 
     @classmethod
     def between(cls, before: Mapping[str, Any], after: Mapping[str, Any]) -> Self:
@@ -296,6 +298,13 @@ class Hooks:
         """A fit is about to continue from `checkpoint`, in Lightning's form; returns the task's changes to it.
 
         kept: what `state` returned when it was written.
+        """
+        return CheckpointEdits()
+
+    def weights_restored(self, edits: CheckpointEdits) -> CheckpointEdits:
+        """A fit continues, and the model has its weights: call the hooks that come then. Returns their changes.
+
+        edits: what `restoring` returned. `load_state` follows.
         """
         return CheckpointEdits()
 

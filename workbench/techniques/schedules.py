@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
@@ -34,6 +35,31 @@ class Multiplier:
             return 1.0
         done = min(1.0, (update - self.warmup) / (self.updates - self.warmup))
         return 1.0 - done if self.shape == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+class _Lambda(LambdaLR):
+    """A parameter group that a hook adds follows it too, with its rate at that time as its base."""
+
+    def get_lr(self) -> list[Any]:
+        for group in self.optimizer.param_groups[len(self.base_lrs) :]:
+            group["initial_lr"] = group["lr"]
+            self.base_lrs = [*self.base_lrs, group["lr"]]  # a state that was loaded may be loaded again
+            self.lr_lambdas = [*self.lr_lambdas, self.lr_lambdas[0]]
+        return super().get_lr()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.lr_lambdas = [self.lr_lambdas[0]] * len(state_dict["lr_lambdas"])
+        super().load_state_dict(state_dict)
+
+
+class _OneCycle(OneCycleLR):
+    def get_lr(self) -> list[Any]:
+        if len(self.optimizer.param_groups) > len(self.base_lrs):
+            raise TaskError(
+                "lr_schedule='one_cycle': a hook has added a parameter group to the optimizer, and one cycle has a rate for each group from its "
+                "beginning. Take another schedule, such as lr_schedule='cosine', or give all groups in configure_optimizers."
+            )
+        return super().get_lr()
 
 
 def has_schedule(settings: Settings) -> bool:
@@ -107,7 +133,7 @@ def _unknown(what: str, instead: str) -> TaskError:
 def _lambda(optimizer: Optimizer, multiplier: Multiplier) -> LambdaLR:
     for group in optimizer.param_groups:  # else an earlier scheduler's base would replace the group's rate
         group["initial_lr"] = group["lr"]
-    return LambdaLR(optimizer, multiplier)
+    return _Lambda(optimizer, multiplier)
 
 
 def _one_cycle(optimizer: Optimizer, updates: int, warmup: int | None) -> OneCycleLR:
@@ -116,7 +142,7 @@ def _one_cycle(optimizer: Optimizer, updates: int, warmup: int | None) -> OneCyc
         # The peak is the first update, and torch would divide by a rise of length 0. With a slightly shorter rise the
         # fall begins at the first update, with the peak.
         rise *= 1 - 1e-9
-    return OneCycleLR(
+    return _OneCycle(
         optimizer,
         max_lr=[float(group["lr"]) for group in optimizer.param_groups],
         total_steps=updates,

@@ -277,13 +277,15 @@ def restore(session: Session, path: Path, *, keeps_lr: bool = True) -> None:
     state.mid_epoch = state.checking = here.checking
     session.data.epoch = state.epoch
     own, used = session.hooks.of_lightning(checkpoint)
-    session.hooks.load_state(own)
     session.weights.load(session.task.trained_modules, weights, extra)
+    later = session.hooks.weights_restored(edits)
+    session.hooks.load_state(own)
     states, taken = _optimizers(session, checkpoint, here, lost, keeps_lr=keeps_lr)
     watching = {type(schedule.scheduler).__name__ for opt in session.optimizers for schedule in opt.schedules if schedule.monitor}
     if watching and not here.judged:
         lost.append(f"the metric of epoch {here.epoch - 1}, which {_listed(sorted(watching))} had not seen when the file was written")
     edits.put_states(states)
+    later.put_states(states)
     _restore_optimizers(session, states, taken, keeps_lr=keeps_lr)
     scaler = next((checkpoint[name] for name in _SCALER if name in checkpoint), None)
     if isinstance(scaler, Mapping):

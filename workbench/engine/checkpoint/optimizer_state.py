@@ -104,6 +104,9 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
             weight_averaging.begin_rates(session, opt)
         swa_lrs = [group.get("swa_lr") for group in opt.optimizer.param_groups]
         _put_state(session, opt, state["state"])
+        for number, group in list(enumerate(opt.optimizer.param_groups))[opt.made_groups :]:  # the setting says nothing of a group that a hook added
+            base = group.get("initial_lr", group["lr"])
+            fresh[number] = {**{name: value for name, value in group.items() if name != "params"}, "lr": base, "initial_lr": base}
         opt.optimizer._opt_called = opt.taken > 0  # type: ignore[attr-defined]  # or a scheduler takes it for a mistake
         if session.settings.weight_decay != then["weight_decay"]:
             _reset_groups(opt.optimizer, fresh, ("weight_decay",))

@@ -31,6 +31,7 @@ from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Message
 from workbench.task.batch import to_device
 from workbench.task.errors import TaskError
+from workbench.task.hooks import CheckpointEdits
 from workbench.techniques.averaging import Average
 
 _COUNTERS = (
@@ -94,15 +95,16 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     The state is used up. TaskError: it is of another model or other optimizers, and nothing has changed.
     """
     state, alike = per_rank.state_of_rank(session, state)
-    weights = _restored(session, state)
+    weights, edits = _restored(session, state)
     optimizer_state.add_groups(session, state["optimizers"])
     _refuse_another(session, state, weights)
     for name in _COUNTERS:
         setattr(session.state, name, state[name])
     session.data.epoch = session.state.epoch
     doubts = session.data.place(state["data"])
-    session.hooks.load_state(state["moments"])
     _put_weights(session, state, weights)
+    session.hooks.weights_restored(edits).put_states(state["optimizers"])
+    session.hooks.load_state(state["moments"])
     optimizer_state.restore(session, state["optimizers"], state["settings"], state["plan"])
     for opt in session.optimizers:
         opt.continued = True
@@ -154,8 +156,8 @@ def _stepping(session: Session, error: Exception) -> OptimizerHandle | None:
     return found
 
 
-def _restored(session: Session, state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The weights that the model is to have after the task's hooks have seen the checkpoint; those that it left out
+def _restored(session: Session, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], CheckpointEdits]:
+    """The weights that the model is to have after the task's hook has seen the checkpoint, and the hook's changes; weights that it left out
     stay.
     """
     weights, kept = state.get("raw", state["weights"]), state["moments"]
@@ -169,7 +171,7 @@ def _restored(session: Session, state: Mapping[str, Any]) -> dict[str, Tensor]:
     found = edits.stored(weights)
     missing = {*kept.get("removed", ()), *edits.removed} - found.keys()
     here = session.weights.trained() if missing else {}
-    return {**found, **{name: here[name] for name in missing if name in here}}
+    return {**found, **{name: here[name] for name in missing if name in here}}, edits
 
 
 def _settings(session: Session) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -131,6 +132,8 @@ class LightningHooks(DataHooks):
         }
         """The stages whose step outputs a hook needs."""
         self.outputs: dict[int, Any] = {}
+        self._edited: Mapping[str, Any] | None = None
+        """The states of the callbacks, as `on_load_checkpoint` left them."""
         self.index = 0
         """Of several optimizers, the one whose step runs."""
 
@@ -388,12 +391,22 @@ class LightningHooks(DataHooks):
         before = {"optimizer_states": [], "lr_schedulers": [], **copy_of(given)}
         if self._loads is not None:
             self._loads(given)
-        self._callbacks.call("on_load_checkpoint", given)
-        return CheckpointEdits.between(before, given)
+        edits = CheckpointEdits.between(before, given)
+        return replace(edits, given=given) if self._callbacks.has("on_load_checkpoint") else edits
+
+    def weights_restored(self, edits: CheckpointEdits) -> CheckpointEdits:
+        self._edited = None
+        if edits.given is None:
+            return CheckpointEdits()
+        before = {"optimizer_states": [], "lr_schedulers": [], **copy_of(edits.given)}
+        self._callbacks.call("on_load_checkpoint", edits.given)
+        self._edited = edits.given.get("callbacks") or {}
+        return CheckpointEdits.between(before, edits.given)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
-        self._callbacks.load_state(state.get("callbacks", {}))
+        self._callbacks.load_state(state.get("callbacks", {}) if self._edited is None else self._edited)
+        self._edited = None
         self._log.load_state(state.get("logged", {}))
         self._trainer.should_stop = bool(state.get("should_stop", False))
 
