@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import operator
+import re
 from typing import Any
 
 import pytest
@@ -386,3 +388,30 @@ def test_on_exception_of_an_evaluation(verb: str, tmp_path: Any) -> None:
         with pytest.raises(ValueError, match="no more"):
             job.result()
     assert own.told == theirs.told == "no more"
+
+
+class Validates(Validated):
+    """Its hooks read what Lightning's Trainer has and the bench has not."""
+
+    def __init__(self, read: str) -> None:
+        super().__init__()
+        self.read = read
+
+    def on_fit_end(self) -> None:
+        operator.attrgetter(self.read)(self)
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        ("logger.version", r"self\.logger\.version is not supported. Instead: self\.logger\.experiment is the object of tensorboard"),
+        ("trainer.log_dir", r"self\.trainer\.log_dir is not supported. Instead: trackers have folders of their own.*default_root_dir"),
+        ("trainer.checkpoint_callback.best_model_path", "checkpoint_callback is None: the bench writes the checkpoints itself.*run.checkpoints"),
+    ],
+)
+def test_what_the_stand_ins_lack_is_named(read: str, said: str, tmp_path: Any) -> None:
+    with bench_of(tmp_path, module=Validates(read), val=loader(8), max_epochs=1, trackers="tensorboard", dry_run=False) as bench:
+        with pytest.raises(AttributeError) as caught:
+            bench.fit().result()
+        told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+        assert re.search(said, told)

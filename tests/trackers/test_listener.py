@@ -11,6 +11,7 @@ from accelerate.tracking import GeneralTracker
 import workbench as wb
 from tests import warm
 from tests.engine.problems import bench, labelled, plain_net
+from tests.lightning.both import boring, loader
 from workbench.events import Changed, Message
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -136,6 +137,24 @@ def test_mlflow_has_each_fit(tmp_path, monkeypatch, store):
     np.testing.assert_array_equal([metric.value for metric in history], run.history["loss"])
     checks = client.get_metric_history(first.info.run_id, "val_loss")
     np.testing.assert_allclose([metric.value for metric in checks], run.validation["val_loss"])
+
+
+def test_mlflow_keeps_a_users_hyperparameter_of_the_name_of_a_setting(tmp_path, monkeypatch):
+    class Tells(boring.BoringModel):
+        def on_fit_start(self):
+            self.logger.log_hyperparams({"seed": 12345, "max_epochs": 1, "width": 32})
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "mlflow").as_uri()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with wb.Workbench(Tells(), train=loader(), root=tmp_path / "root", accelerator="cpu", max_epochs=1, trackers="mlflow", dry_run=False) as bench:
+        job = bench.fit()
+        job.result()
+    _, runs = mlflow_runs(uri)
+    found = runs[job.id].data.params
+    names = ("seed", "hparams/seed", "max_epochs", "width")
+    assert [found[name] for name in names] == ["0", "12345", "1", "32"]
+    assert "hparams/max_epochs" not in found
 
 
 def test_mlflow_leaves_the_users_run_alone(tmp_path, monkeypatch):

@@ -23,11 +23,21 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
     def start(self) -> None:
         """Open a run, or that of `run_id`: MLflow would give that one the name of this fit."""
         self.run_name: str | None = None if self.run_id else self.run_name
+        self._known: dict[str, str] = {}
         super().start()
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """The settings as parameters: MLflow refuses other characters in a name, accelerate passes them on."""
-        super().store_init_configuration(_named(values))
+        """The settings as parameters: MLflow refuses other characters in a name, accelerate passes them on.
+
+        MLflow refuses a second value too: a user's parameter of the name of a setting gets `hparams/` before it.
+        """
+        new = {}
+        for name, value in _named(values).items():
+            while name in self._known and self._known[name] != str(value):
+                name = f"hparams/{name}"
+            new[name] = value
+            self._known[name] = str(value)
+        super().store_init_configuration(new)
 
     def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
         """Numbers of one step: MLflow refuses other characters in a name, accelerate passes them on."""

@@ -36,8 +36,6 @@ class DummyExperiment:
 class Logger(Shared):
     """One tracker as `self.logger`. It hands on while a fit trains; in searches, trials and evaluations it drops everything."""
 
-    version = None
-
     def __init__(self, tracker: Tracker, trainer: Any) -> None:
         self.name = tracker.name
         self._tracker: Tracker | None = tracker
@@ -50,8 +48,8 @@ class Logger(Shared):
         if name.startswith("_"):
             raise AttributeError(name)
         raise UnsupportedTrainerAttribute(
-            f"self.logger.{name} is not supported. Instead: self.logger.experiment is the object of {self.name} itself; log_metrics and "
-            "log_hyperparams exist."
+            f"self.logger.{name} is not supported. Instead: self.logger.experiment is the object of {self.name} itself, which has its own version and "
+            "folder; log_metrics and log_hyperparams exist."
         )
 
     def use(self, tracker: Tracker | None) -> None:

@@ -36,6 +36,7 @@ REMEDIES: Mapping[str, str] = {
     "ckpt_path": "bench.fit(start=…) continues from a checkpoint, bench.load(…) loads one",
     "precision_plugin": "the module itself has self.clip_gradients and self.manual_backward",
     "distributed_sampler_kwargs": "the workbench shards the batches over the ranks: world_size and global_rank exist",
+    "log_dir": "trackers have folders of their own, which self.logger.experiment has; self.trainer.default_root_dir is the present folder",
     "accelerator": "the module itself has self.device",
     "num_test_batches": "len(self.trainer.test_dataloaders) counts them, before limit_test_batches",
     "barebones": "self.log is there on the trained module, not on those inside it",
@@ -347,6 +348,8 @@ class Trainer(Shared):
 
     @property
     def log_dir(self) -> str:
+        if self.loggers:
+            raise UnsupportedTrainerAttribute  # of which __getattr__ makes the error with its remedy
         return os.getcwd()
 
     # -- ranks and devices

@@ -101,7 +101,19 @@ def refuse_callbacks(objects: Any, where: str) -> None:
             raise TaskError(f"{where}: {what} of Lightning's is not used here. Instead: {CALLBACKS[known]}.")
 
 
+_OF_CHECKPOINTS = frozenset({
+    "best_model_path", "best_model_score", "best_k_models", "kth_best_model_path", "kth_value", "last_model_path", "current_score", "dirpath", "filename",
+    "format_checkpoint_name", "to_yaml", "monitor", "save_top_k", "every_n_epochs",
+})  # fmt: skip
+_NO_CHECKPOINTS = (
+    "self.trainer.checkpoint_callback is None: the bench writes the checkpoints itself, by the settings monitor, save_top_k and checkpoint_every. "
+    "Afterwards run.checkpoints lists the files, and bench.load(run, 'best') takes the best."
+)
+
+
 def explain_no_logger(error: AttributeError) -> None:
-    """Explain an error of the user's code that relied on a logger."""
+    """Explain an error of the user's code that relied on a logger, or on Lightning's ModelCheckpoint."""
     if error.obj is None and error.name in _OF_LOGGERS:
         error.add_note(_NO_LOGGER)
+    elif error.obj is None and error.name in _OF_CHECKPOINTS:
+        error.add_note(_NO_CHECKPOINTS)
