@@ -60,7 +60,7 @@ class KeptState:
             if _storage(value) not in self._storages and value.layout is torch.strided and not value.is_meta and value.grad_fn is None:
                 found.content = value.detach().to("cpu", copy=True)
         elif isinstance(value, np.ndarray):
-            found.content = None if value.dtype.hasobject else value.copy()
+            found.content = None if value.dtype.hasobject or not value.flags.writeable else value.copy()
         elif isinstance(value, GENERATORS):
             found.content = generator_state(value)
         elif is_container(value) or isinstance(value, tuple):
