@@ -1,7 +1,8 @@
 """What an update costs here against the same update in a raw PyTorch loop: `python -m tests.benchmarks.step_overhead`.
 
 One thread, interleaved rounds, the median of the rounds' ratios. The raw loop records nothing; the workbench
-records loss and per-layer gradient norms, writes its run folder and listens for commands. Steady state: the
+records loss and per-layer gradient norms, writes its run folder and listens for commands. For the case "tiny" a raw loop
+that reads the loss and computes the same norms runs too: what recording alone costs. Steady state: the
 first flush of a run is left out, and of the raw loop as many updates.
 """
 
@@ -50,15 +51,21 @@ def ready(batch_size: int) -> DataLoader[Any]:
     return DataLoader(list(shuffled(batch_size)), batch_size=None)
 
 
-def raw(model: nn.Module, loader: DataLoader[Any], steps: int, device: str, optimizer: Any = torch.optim.AdamW) -> float:
-    """Seconds for one update of a plain loop."""
+def raw(
+    model: nn.Module, loader: DataLoader[Any], steps: int, device: str, optimizer: Any = torch.optim.AdamW, *, measures: bool = False
+) -> float:
+    """Seconds for one update of a plain loop. measures: it reads the loss, and the norms of all gradients and of each."""
     model.to(device)
+    parameters = list(model.parameters())
     optimizer = optimizer(model.parameters(), lr=1e-3)
     warm, done, began = steps // 10, 0, 0.0
     while True:
         for x, y in loader:
             loss = F.cross_entropy(model(x.to(device)), y.to(device))
             loss.backward()
+            if measures:
+                norms = torch.stack(torch._foreach_norm([p.grad for p in parameters if p.grad is not None]))
+                _ = loss.item(), torch.linalg.vector_norm(norms).item()
             optimizer.step()
             optimizer.zero_grad()
             done += 1
@@ -118,6 +125,9 @@ def main() -> None:
             pairs = [pair(name, options.steps, root, options.device) for _ in range(options.rounds)]
             ratio = statistics.median(b / a for a, b in pairs)
             usual = statistics.median(a for a, _ in pairs) * 1e6
+            if name == "tiny":
+                both = [tuple(raw(mlp(), ready(32), options.steps, options.device, torch.optim.SGD, measures=m) for m in (False, True)) for _ in pairs]
+                print(f"{name}: a raw loop that measures the same {statistics.median(b / a for a, b in both):.3f}x")
             print(f"{name}: raw {usual:.0f} us an update, workbench {ratio:.3f}x   (peers, on CPU: {PEERS[name]})")
 
 
