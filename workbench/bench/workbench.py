@@ -443,6 +443,12 @@ class Workbench(Searches):
 
         return Panel.of(self)._repr_mimebundle_()
 
+    def _display_(self) -> Any:
+        """What marimo shows."""
+        from workbench.ui.panel import Panel
+
+        return Panel.of(self)._display_()
+
     # -- inside
 
     @contextlib.contextmanager

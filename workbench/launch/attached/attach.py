@@ -87,6 +87,12 @@ class Attached(Job[Any]):
 
         return AttachedPanel.of(self)._repr_mimebundle_()
 
+    def _display_(self) -> Any:
+        """What marimo shows."""
+        from workbench.ui.attached import AttachedPanel
+
+        return AttachedPanel.of(self)._display_()
+
 
 class _Following:
     """The work of a job that another process does: following it."""
