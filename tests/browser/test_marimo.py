@@ -65,7 +65,8 @@ def marimo(folder: Path) -> Iterator[str]:
         address = f"http://127.0.0.1:{port}/"
         end = time.monotonic() + TIMEOUT
         while not _answers(address):
-            assert process.poll() is None and time.monotonic() < end, (folder / "log").read_text()
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < end, (folder / "log").read_text()
             time.sleep(0.1)
         yield address
     finally:
