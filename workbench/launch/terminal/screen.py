@@ -191,7 +191,7 @@ class Screen:
             facts.append(f"epoch {self._epoch + 1}" + (f"/{epochs}" if epochs else ""))
         speed = self._speed()
         if speed:
-            facts.append(f"{speed:.3g} updates/s")
+            facts.append(f"{speed:,.0f} updates/s" if speed >= 100 else f"{speed:.3g} updates/s")
         if speed and self._total and self.status == "running":
             facts.append(f"{duration(max(0, self._total - self._done) / speed)} left")
         elif self._seconds:
