@@ -29,8 +29,8 @@ from workbench.engine import rng
 from workbench.engine.data.loaders import Loaders
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
+from workbench.task.device.seeding import seed
 from workbench.task.errors import TaskError
-from workbench.task.seeding import seed
 from workbench.techniques.tbptt import Piece
 
 
