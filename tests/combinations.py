@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
+
+PARAMS = type(pytest.param())
 
 
 def pairs(names: str, *values: Sequence[Any]) -> pytest.MarkDecorator:
@@ -20,7 +21,7 @@ def pairs(names: str, *values: Sequence[Any]) -> pytest.MarkDecorator:
     chosen = {tuple((n + k * (n // len(each))) % len(each) for k, each in enumerate(values)) for n in range(most)}
     params = []
     for place in itertools.product(*(range(len(each)) for each in values)):
-        given = [pytest.param(each[n]) if not isinstance(each[n], ParameterSet) else each[n] for each, n in zip(values, place, strict=True)]
+        given = [each[n] if isinstance(each[n], PARAMS) else pytest.param(each[n]) for each, n in zip(values, place, strict=True)]
         often = place in chosen and not any(one.marks for one in given)
         params.append(pytest.param(*(one.values[0] for one in given), marks=() if often else pytest.mark.slow))
     return pytest.mark.parametrize(names, params)
