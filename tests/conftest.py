@@ -174,7 +174,6 @@ def pytest_collection_finish() -> None:
     """What is imported and collected stays: no garbage collection looks through it again, here or in a forked process."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000)  # a test makes thousands of objects, of which few are garbage
     gc.enable()
 
 
