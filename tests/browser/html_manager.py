@@ -1,6 +1,6 @@
-"""A page of @jupyter-widgets/html-manager, the manager of widgets in VS Code and on static pages, connected to this process.
+"""A page of @jupyter-widgets/html-manager, as Voilà has it, connected to this process.
 
-    with page_of(browser, monkeypatch) as page:
+    with page_of(browser, monkeypatch, 1200) as page:
         page.show(bench_panel)
         page.page.get_by_role("button", name="Stop").click()
         page.until(lambda: bench.job.done())

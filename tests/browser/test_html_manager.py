@@ -1,4 +1,4 @@
-"""The panel on a page of the widget manager that VS Code has: nothing comes from elsewhere, and all controls work."""
+"""The panel on a page of widgets without a notebook: its controls work, and nothing comes from elsewhere."""
 
 from __future__ import annotations
 
