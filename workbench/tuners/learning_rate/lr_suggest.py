@@ -30,7 +30,7 @@ from workbench.tuners.learning_rate.rules import (
     steepest,
     valley,
 )
-from workbench.tuners.learning_rate.sweep import diverged_above, smooth
+from workbench.tuners.learning_rate.sweep import diverged_above, running_median, smooth
 from workbench.units import rate
 
 RECOMMENDED = "landmarks"
@@ -354,8 +354,7 @@ def _lost(x: Array, y: Array, lowest: float, base: float, low: int, five: int) -
     """
     if low < _FEW or base - lowest <= _CLEAR * float(np.std(np.diff(y[: low + 1]))):
         return None
-    half = five // 2
-    typical = np.array([np.median(y[max(0, i - half) : i + half + 1]) for i in range(len(y))])
+    typical = running_median(y, five // 2)
     at = int(np.flatnonzero(typical <= (base + lowest) / 2).max(initial=low)) + 1
     return float(x[at]) if at < len(x) and x[-1] >= _LONG * x[at] else None
 
