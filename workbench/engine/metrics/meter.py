@@ -10,6 +10,7 @@ float64.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,8 +73,7 @@ class Meter:
         """Every this many updates, one is recorded."""
         self._several = optimizers if optimizers > 1 else 0
         self._layers_at = 3 * (1 + self._several)
-        kind = torch.float64 if double else torch.float32
-        self._use_ring(torch.full((CAPACITY, self._layers_at + layers), float("nan"), dtype=kind, device=device))
+        self._width, self._device = self._layers_at + layers, device
         self._lrs: list[tuple[float, ...]] = []
         self._skipped: list[bool] = []
         self._norms_at_flush: dict[int, dict[int, Tensor]] = {}
@@ -129,8 +129,8 @@ class Meter:
 
     def begin_ratios(self) -> None:
         """Begin to measure update ratios."""
-        shape = CAPACITY, self._ring.shape[1] - self._layers_at
-        self._ratios = torch.full(shape, float("nan"), device=self._ring.device)
+        shape = CAPACITY, self._width - self._layers_at
+        self._ratios = torch.full(shape, float("nan"), device=self._device)
 
     def end_ratios(self) -> None:
         """Stop measuring them; what was measured has been flushed."""
@@ -150,7 +150,7 @@ class Meter:
     def places(self, layers: tuple[int, ...]) -> Tensor:
         """The numbers of these layers as an index on the device; made once, since making it waits for the device."""
         if layers not in self._places:
-            self._places[layers] = torch.tensor(layers, dtype=torch.long, device=self._ring.device)
+            self._places[layers] = torch.tensor(layers, dtype=torch.long, device=self._device)
         return self._places[layers]
 
     @property
@@ -158,22 +158,51 @@ class Meter:
         """The row that the next `record` completes."""
         return len(self._lrs)
 
-    def _use_ring(self, ring: Tensor) -> None:
-        """Write rows into this ring from now on."""
-        self._ring = ring
-        self._host: Numbers | None = ring.numpy() if ring.device.type == "cpu" else None
+    # The ring and its views are made when they are first used: a search and a dry run record nothing. Once, since indexing at every
+    # update would cost more than writing.
+
+    @functools.cached_property
+    def _ring(self) -> Tensor:
+        kind = torch.float64 if self.double else torch.float32
+        return torch.full((CAPACITY, self._width), float("nan"), dtype=kind, device=self._device)
+
+    @functools.cached_property
+    def _host(self) -> Numbers | None:
         """The same rows for numpy, which writes a number faster than torch."""
-        # Views made once: indexing at every update would cost more than writing.
-        self._cells = [ring[:, place].unbind() for place in range(self._layers_at)]
-        self.total, self.clipped = self._cells[TOTAL::3], self._cells[CLIPPED::3]
-        self.layers = ring[:, self._layers_at :].unbind()
+        return self._ring.numpy() if self._device.type == "cpu" else None
+
+    @functools.cached_property
+    def _cells(self) -> list[tuple[Tensor, ...]]:
+        return [self._ring[:, place].unbind() for place in range(self._layers_at)]
+
+    @functools.cached_property
+    def total(self) -> list[tuple[Tensor, ...]]:
+        """By column and row, the total norm before clipping."""
+        return self._cells[TOTAL::3]
+
+    @functools.cached_property
+    def clipped(self) -> list[tuple[Tensor, ...]]:
+        """The same after clipping."""
+        return self._cells[CLIPPED::3]
+
+    @functools.cached_property
+    def _layers(self) -> tuple[Tensor, ...]:
+        """The norms of the layers, by row."""
+        return self._ring[:, self._layers_at :].unbind()
+
+    def _widen(self) -> None:
+        """Keep numbers of double precision from now on."""
+        wide = self._ring.double()
+        for view in ("_host", "_cells", "total", "clipped", "_layers"):
+            vars(self).pop(view, None)
+        self._ring = wide
 
     def put_loss(self, column: int, loss: Tensor) -> None:
         """Write the loss of the update that the next `record` completes: of all of it (0), or of one optimizer of
         several.
         """
         if loss.dtype is torch.float64 and self._ring.dtype is not torch.float64:
-            self._use_ring(self._ring.double())
+            self._widen()
         self._put(3 * column + LOSS, loss)
 
     def put_clipped(self, column: int, total: Tensor) -> None:
@@ -205,8 +234,8 @@ class Meter:
             whole[row] = norms
             return
         if row in whole:  # a task steps twice within one update
-            self.layers[row].copy_(whole.pop(row))
-        self.layers[row][self.places(layers)] = norms.to(self._ring.dtype)
+            self._layers[row].copy_(whole.pop(row))
+        self._layers[row][self.places(layers)] = norms.to(self._ring.dtype)
 
     def record(self, step: int, lrs: Sequence[float], loss: Tensor, skipped: bool = False) -> None:
         """Complete the row of update `step`; its norms, if any, are in it already."""
@@ -238,7 +267,7 @@ class Meter:
         arrived = self._finish_copy(wait or bool(self._lrs))
         if self._lrs:
             self._begin_copy(epoch)
-            if wait or self._ring.device.type == "cpu":
+            if wait or self._device.type == "cpu":
                 arrived += self._finish_copy(True)
         if not wait:  # else the ends of short epochs would set the rhythm in which views draw
             self._last_flush = perf_counter()
@@ -281,7 +310,7 @@ class Meter:
         """Bytes in use on the device, at most a second old."""
         now = perf_counter()
         if now - self._looked >= LOOK:
-            self._looked, self._memory = now, memory_in_use(self._ring.device)
+            self._looked, self._memory = now, memory_in_use(self._device)
         return self._memory
 
     def _finish_copy(self, wait: bool) -> list[StepsDone]:
