@@ -7,9 +7,11 @@ losses; `rules` has those of other libraries, which read the smoothed ones.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -283,16 +285,25 @@ def _factor(schedule: str) -> float:
     return 0.75 if schedule == "constant" else 1.33
 
 
-def _find(
-    lrs: ArrayLike,
-    losses: ArrayLike,
+def _find(lrs: ArrayLike, losses: ArrayLike, *context: Any) -> _Found | str:
+    """The landmarks, or why there are none. context: beta, adaptive, schedule, num_training, died."""
+    return _found_in(_values(lrs), _values(losses), *context)
+
+
+def _values(given: ArrayLike) -> tuple[float, ...]:
+    return tuple(np.asarray(given, dtype=np.float64).ravel().tolist())
+
+
+@functools.lru_cache(maxsize=2)  # the suggestion and its notes are asked for one after another
+def _found_in(
+    lrs: tuple[float, ...],
+    losses: tuple[float, ...],
     beta: float,
     adaptive: bool,
     schedule: str,
     num_training: int | None,
     died: Died | None,
 ) -> _Found | str:
-    """The landmarks, or why there are none."""
     if not 0 <= beta < 1:
         return f"beta={beta!r} is not a momentum: 0 <= beta < 1 is needed"
     x, y = pair(lrs, losses)
