@@ -25,8 +25,10 @@ from workbench.engine.metrics.epoch_loss import EpochLoss
 from workbench.engine.metrics.step_timer import StepTimer
 from workbench.events import Numbers, StepsDone, pack
 from workbench.instruments.memory import memory_in_use
+from workbench.task.device import xla
 
 T = TypeVar("T")
+Value = TypeVar("Value", Tensor, Tensor | float)
 _OF_UPDATE = re.compile(r"loss|grad_norm")
 LOSS, TOTAL, CLIPPED = 0, 1, 2
 _LAYERS = -1
@@ -73,11 +75,13 @@ class Meter:
         """Every this many updates, one is recorded."""
         self._several = optimizers if optimizers > 1 else 0
         self._layers_at = 3 * (1 + self._several)
-        self._width, self._device = self._layers_at + layers, device
+        self._at_flush: dict[int, dict[int, Tensor]] = {}
+        """By column (`_LAYERS`: those of all layers) and row: values that the next flush copies into the ring at once."""
+        self._lazy = xla.is_xla(device)
+        """Whether all values are put aside until a flush: each row of a ring on such a device would be compiled."""
+        self._device, self._width = device, self._layers_at + layers
         self._lrs: list[tuple[float, ...]] = []
         self._skipped: list[bool] = []
-        self._norms_at_flush: dict[int, dict[int, Tensor]] = {}
-        """By column (`_LAYERS`: those of all layers) and row: norms that the next flush copies into the ring at once."""
         self._notes: dict[str, dict[int, Tensor | float]] = {}
         self.on_bar: frozenset[str] = frozenset()
         """Names of the logged values that the progress bar shows."""
@@ -130,7 +134,7 @@ class Meter:
     def begin_ratios(self) -> None:
         """Begin to measure update ratios."""
         shape = CAPACITY, self._width - self._layers_at
-        self._ratios = torch.full(shape, float("nan"), device=self._device)
+        self._ratios = torch.full(shape, float("nan"), device=self._ring.device)
 
     def end_ratios(self) -> None:
         """Stop measuring them; what was measured has been flushed."""
@@ -163,13 +167,13 @@ class Meter:
 
     @functools.cached_property
     def _ring(self) -> Tensor:
-        kind = torch.float64 if self.double else torch.float32
-        return torch.full((CAPACITY, self._width), float("nan"), dtype=kind, device=self._device)
+        kind, at = torch.float64 if self.double else torch.float32, torch.device("cpu") if self._lazy else self._device
+        return torch.full((CAPACITY, self._width), float("nan"), dtype=kind, device=at)
 
     @functools.cached_property
     def _host(self) -> Numbers | None:
         """The same rows for numpy, which writes a number faster than torch."""
-        return self._ring.numpy() if self._device.type == "cpu" else None
+        return self._ring.numpy() if self._ring.device.type == "cpu" and not self._lazy else None
 
     @functools.cached_property
     def _cells(self) -> list[tuple[Tensor, ...]]:
@@ -186,14 +190,14 @@ class Meter:
         return self._cells[CLIPPED::3]
 
     @functools.cached_property
-    def _layers(self) -> tuple[Tensor, ...]:
-        """The norms of the layers, by row."""
+    def layers(self) -> tuple[Tensor, ...]:
+        """By row, the norms of the layers."""
         return self._ring[:, self._layers_at :].unbind()
 
     def _widen(self) -> None:
         """Keep numbers of double precision from now on."""
         wide = self._ring.double()
-        for view in ("_host", "_cells", "total", "clipped", "_layers"):
+        for view in ("_host", "_cells", "total", "clipped", "layers"):
             vars(self).pop(view, None)
         self._ring = wide
 
@@ -212,7 +216,9 @@ class Meter:
     def _put(self, place: int, value: Tensor) -> None:
         """Write one number of the row; on a device without waiting for it."""
         row = len(self._lrs)
-        if self._host is not None:
+        if self._lazy:
+            self._at_flush.setdefault(place, {})[row] = value.detach()
+        elif self._host is not None:
             self._host[row, place] = value.item()
         else:
             self._cells[place][row].copy_(value)
@@ -222,20 +228,24 @@ class Meter:
         if self._host is not None or self._several:  # the norms of several are summed up within the update
             self._put(place, norm)
         else:
-            self._norms_at_flush.setdefault(place, {})[len(self._lrs)] = norm
+            self._at_flush.setdefault(place, {})[len(self._lrs)] = norm
 
     def put_norms(self, column: int, total: Tensor, norms: Tensor, layers: tuple[int, ...] | None = None) -> None:
         """Write a total norm and the norms of these layers (None: of all, in order) into the row that the next `record`
         completes.
         """
         self._put_norm(3 * column + TOTAL, total)
-        row, whole = len(self._lrs), self._norms_at_flush.setdefault(_LAYERS, {})
+        row, whole = len(self._lrs), self._at_flush.setdefault(_LAYERS, {})
+        if layers is not None and self._lazy:
+            some, norms = norms, norms.new_full((self._width - self._layers_at,), float("nan"))
+            norms[self.places(layers)] = some
+            layers = None
         if layers is None:
             whole[row] = norms
             return
         if row in whole:  # a task steps twice within one update
-            self._layers[row].copy_(whole.pop(row))
-        self._layers[row][self.places(layers)] = norms.to(self._ring.dtype)
+            self.layers[row].copy_(whole.pop(row))
+        self.layers[row][self.places(layers)] = norms.to(self._ring.dtype)
 
     def record(self, step: int, lrs: Sequence[float], loss: Tensor, skipped: bool = False) -> None:
         """Complete the row of update `step`; its norms, if any, are in it already."""
@@ -267,7 +277,7 @@ class Meter:
         arrived = self._finish_copy(wait or bool(self._lrs))
         if self._lrs:
             self._begin_copy(epoch)
-            if wait or self._device.type == "cpu":
+            if wait or self._ring.device.type == "cpu":
                 arrived += self._finish_copy(True)
         if not wait:  # else the ends of short epochs would set the rhythm in which views draw
             self._last_flush = perf_counter()
@@ -278,7 +288,7 @@ class Meter:
         source = self._ring[: len(self._lrs)]
         rows = _to_host(source)
         ratios = None if self._ratios is None or not self._rated else _to_host(self._ratios[: len(self._lrs)])
-        logged = {name: (list(at), _to_host(_stacked(at.values()))) for name, at in self._notes.items()}
+        logged = {name: (list(at), _to_host(_stacked(self._fetched(at).values()))) for name, at in self._notes.items()}
         event = None
         if source.is_cuda:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -296,8 +306,8 @@ class Meter:
 
     def _take_norms(self) -> None:
         """Copy the norms that were put aside into the ring."""
-        waiting, self._norms_at_flush = self._norms_at_flush, {}
-        for place, found in waiting.items():
+        waiting, self._at_flush = self._at_flush, {}
+        for place, found in {place: self._fetched(found) for place, found in waiting.items()}.items():
             columns = self._ring[:, self._layers_at :] if place == _LAYERS else self._ring[:, place]
             rows = [row for row in range(len(self._lrs)) if row in found]  # not those of an update that an error ended
             if len(rows) == len(self._lrs):
@@ -305,6 +315,13 @@ class Meter:
             else:
                 for row in rows:
                     columns[row] = found[row]
+
+    def _fetched(self, found: Mapping[int, Value]) -> Mapping[int, Value]:
+        """The same values, in host memory where stacking them on the device would be compiled anew for each number of rows."""
+        if not self._lazy:
+            return found
+        away = {row: value for row, value in found.items() if isinstance(value, Tensor)}
+        return {**found, **dict(zip(away, xla.to_host(list(away.values())), strict=True))}
 
     def _look(self) -> int | None:
         """Bytes in use on the device, at most a second old."""
