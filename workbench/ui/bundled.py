@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -34,7 +33,6 @@ class Bundled(anywidget.AnyWidget):  # type: ignore[misc]
         return _text(f"{self.bundle}.css")
 
 
-@cache
 def _text(name: str) -> str:
     """The text of a file; "": it is not there."""
     path = _STATIC / name

@@ -92,7 +92,7 @@ function channels(colour: string): [...Colour, number] {
   return [r, g, b, alpha / 255];
 }
 
-const pixel = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true })!;
+const pixel = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true })!;
 
 /** The element around this one, also where this one stands at the top of a shadow root. */
 function parent(of: Element): Element | null {
