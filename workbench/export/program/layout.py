@@ -1,0 +1,202 @@
+"""Lays out rendered code: indentation, blank lines, conditions and brackets that fit into a line.
+
+Each pass is about Python alone. A template writes a block under each of its possible headers and a bracket with one element
+a line; what the run does not need has left gaps, which these passes close.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+WIDTH = 100
+BLOCK = "if True:"
+"""The header of a block that stands in its surroundings."""
+_TOKEN = re.compile(r'"""(?:.|\n)*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*|[()\[\]{}]|\n|.')
+
+
+@dataclass
+class Line:
+    """A logical line: one statement or one header, of one or more lines of text."""
+
+    text: str
+    """Without its own indentation; further lines keep theirs, relative to it."""
+    indent: int
+    ends: str = ""
+    """Its last character that is no comment, and no space before one."""
+
+    @property
+    def header(self) -> bool:
+        return self.ends == ":"
+
+
+def laid_out(text: str) -> str:
+    """The text as it would be written by hand."""
+    lines = _apart(_merged(_filled([*_indented(_lines(text))])))
+    return "\n".join(_spaced([part for line in lines for part in _fitted(line).split("\n")]))
+
+
+def _lines(text: str) -> Iterator[Line]:
+    """The logical lines; an empty one stands for each empty line."""
+    depth, start, ends = 0, 0, ""
+    for token in _TOKEN.finditer(text + "\n"):
+        found = token.group()
+        if found in "([{":
+            depth += 1
+        elif found in ")]}":
+            depth -= 1
+        if found == "\n" and depth == 0:
+            whole = text[start : token.start()].rstrip()
+            indent = len(whole) - len(whole.lstrip())
+            head, *rest = whole.split("\n")
+            yield Line("\n".join([head.strip(), *(part.removeprefix(" " * indent) for part in rest)]), indent, ends)
+            start, ends = token.end(), ""
+        elif not found.isspace() and found[0] != "#":
+            ends = found[-1]
+
+
+def _indented(lines: Iterator[Line]) -> Iterator[Line]:
+    """The lines, of which those of a `BLOCK` stand where its header would."""
+    levels = [(0, 0)]  # the indentation as written, and as it shall be
+    for line in lines:
+        if not line.text:
+            yield line
+            continue
+        while levels[-1][0] > line.indent:
+            levels.pop()
+        written, meant = levels[-1]
+        if written != line.indent:
+            raise AssertionError(f"a template has no header above this line: {line.text}")
+        line.indent = meant
+        if line.header:
+            levels.append((written + 4, meant + 4 * (line.text != BLOCK)))
+        if line.text != BLOCK:
+            yield line
+
+
+def _filled(lines: list[Line]) -> list[Line]:
+    """The lines without headers that have nothing below them."""
+    found: list[Line] = []
+    for line in reversed(lines):
+        below = next((one for one in reversed(found) if one.text), None)
+        if not (line.header and line.text.endswith(":") and (below is None or below.indent <= line.indent)):
+            found.append(line)
+    return found[::-1]
+
+
+def _merged(lines: list[Line]) -> list[Line]:
+    """The lines, with a condition joined to the one around it where that has nothing else below."""
+    number = 0
+    while number + 1 < len(lines):
+        outer, inner = lines[number], lines[number + 1]
+        below = [line for line in lines[number + 1 :] if line.text]
+        end = next((n for n, line in enumerate(below) if line.indent <= outer.indent), len(below))
+        alone = all(line.indent > inner.indent for line in below[1:end])
+        follows = below[end].text if end < len(below) and below[end].indent == outer.indent else ""
+        if _condition(outer) and _condition(inner) and inner.indent > outer.indent and alone and not re.match(r"else:|elif ", follows):
+            conditions = [f"({c})" if re.search(r" or ", c) else c for c in (outer.text[3:-1], inner.text[3:-1])]
+            outer.text = f"if {' and '.join(conditions)}:"
+            del lines[number + 1]
+            for line in below[1:end]:
+                line.indent -= 4
+        else:
+            number += 1
+    return lines
+
+
+def _apart(lines: list[Line]) -> list[Line]:
+    """The lines, with an empty one around each function that stands inside of another."""
+    found: list[Line] = []
+    inside: list[int] = []
+    for line in lines:
+        above = next((one for one in reversed(found) if one.text), None)
+        while inside and line.text and line.indent <= inside[-1]:
+            inside.pop()
+            found.append(Line("", 0))
+        if re.match(r"def |@", line.text) and line.indent and above is not None and not above.header and not above.text.startswith("@"):
+            found.append(Line("", 0))
+        if line.text.startswith("def ") and line.indent:
+            inside.append(line.indent)
+        found.append(line)
+    return found
+
+
+def _condition(line: Line) -> bool:
+    return line.text.startswith("if ") and line.text.endswith(":") and "\n" not in line.text
+
+
+def _fitted(line: Line) -> str:
+    """The text of a line, with brackets closed up that fit, and a condition that is too long in several lines."""
+    text, before = line.text, ""
+    while text != before:
+        before, text = text, _BRACKET.sub(lambda match: _closed(match, line.indent), text)
+    if "\n" not in text and line.indent + len(text) > WIDTH:
+        text = _opened(text, line.indent)
+    if _condition(line) and line.indent + len(text) > WIDTH and (parts := _split(text[3:-1])):
+        text = "if (\n    " + "\n    ".join(parts) + "\n):"
+    return "\n".join(" " * line.indent + part if part else "" for part in text.split("\n"))
+
+
+def _opened(text: str, outer: int) -> str:
+    """A call that is too long for a line, with its arguments in a line of their own, or in one each."""
+    match = re.match(r"((?:[\w.]+ = |return )?[\w.]+\()(.*)\)$", text)
+    arguments = _parts(match[2], ",") if match else []
+    if match is None or len(arguments) < 2:
+        return text
+    inner = ", ".join(arguments)
+    lines = [f"    {inner}"] if outer + 4 + len(inner) <= WIDTH else [f"    {argument}," for argument in arguments]
+    return "\n".join([match[1], *lines, ")"])
+
+
+_BRACKET = re.compile(r"^(?P<indent> *)(?P<head>.*[(\[{])\n(?P<items>(?:(?P=indent)    \S.*,\n)+)(?P=indent)(?P<tail>[)\]}].*)$", re.MULTILINE)
+
+
+def _closed(match: re.Match[str], outer: int) -> str:
+    """A bracket with an element in each of its lines, in as few lines as it fits into."""
+    indent, head, tail = match["indent"], match["head"], match["tail"]
+    items = [item.strip() for item in match["items"].splitlines()]
+    if any("#" in item or re.match(r"[)\]}]|.*[(\[{],?$", item) for item in items):
+        return match[0]
+    inner = " ".join(items)[:-1]
+    tuples = "," if head.endswith("(") and len(items) == 1 and not re.search(r"\w\($", head) else ""
+    if outer + len(line := f"{indent}{head}{inner}{tuples}{tail}") <= WIDTH:
+        return line
+    if outer + len(line := f"{indent}    {inner}") <= WIDTH and head.endswith("("):
+        return f"{indent}{head}\n{line}\n{indent}{tail}"
+    return match[0]
+
+
+def _split(condition: str) -> list[str]:
+    """The conditions of which all, or else any, must hold, each in a line; empty where there is one alone."""
+    for word in ("or", "and"):
+        if len(parts := _parts(condition, f" {word} ")) > 1:
+            return [parts[0], *(f"{word} {part}" for part in parts[1:])]
+    return []
+
+
+def _parts(text: str, separator: str) -> list[str]:
+    """The text, divided where the separator stands outside of brackets and strings."""
+    depth, start, parts = 0, 0, []
+    for token in _TOKEN.finditer(text):
+        depth += (token.group() in "([{") - (token.group() in ")]}")
+        if depth < 0:
+            return []
+        if depth == 0 and text.startswith(separator, token.start()):
+            parts.append(text[start : token.start()].strip())
+            start = token.start() + len(separator)
+    return [*parts, text[start:].strip()]
+
+
+def _spaced(lines: list[str]) -> list[str]:
+    """The lines without more empty ones in a row than stand between functions, or inside of one."""
+    found: list[str] = []
+    for line in lines:
+        most = 1 if line.startswith(" ") else 2
+        while line and len(found) > most and not any(found[-most - 1 :]):
+            found.pop()
+        if line or (found and not re.search(r"[^#]*:$", found[-1])):
+            found.append(line)
+    while found and not found[-1]:
+        found.pop()
+    return found
