@@ -97,13 +97,13 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
     known = {item.binds: item.identity for item in [*imports, *_imported(r.sliced.imports)]}
     own_main = renamed.get("main", "main")
     made = build.built([*r.sliced.blocks, *given], ours, known, own_main)
-    threads = [] if r.sets_threads else [names.replaced(threads(r), renamed)]
+    first = [] if r.sets_threads else [names.replaced(threads(r), renamed)]
     parts = [head + "\n\n" + _import_lines(r, imports, renamed)]
     if made.at_once:
         early, ours = build.parsed_first(ours, renamed.get("Config", "Config"), renamed.get("parse", "parse"), options)
         parts.append(f"{rule('its settings')}\n\n\n{early}")
-        parts += threads
-    ours = build.with_lines(ours, own_main, [*([] if made.at_once else threads), *made.call(make)])
+        parts += first
+    ours = build.with_lines(ours, own_main, [*([] if made.at_once else first), *made.call(make)])
     what = f"The model{' and the data' * (r.data_file is None)} of the run."
     code = "\n\n\n".join(part for part in (join(made.stays).strip("\n"), made.function(make, what)) if part)
     if code:
