@@ -9,6 +9,7 @@ from workbench.export.inputs.collect import Schedule, quoted
 from workbench.export.program.optimizers import takes_updates
 from workbench.export.program.render import rendered
 from workbench.export.program.text import config_class, evidence, plain, rule, saved_data, with_users_code
+from workbench.export.program.unused import without_unused
 from workbench.export.program.values import values
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.rewrite.layout import Import
@@ -21,7 +22,9 @@ def lightning_script(r: ScriptSpec, task: Task) -> str:
     """The text of the script. `ExportError` names what Lightning has no way to do."""
     package = _package(task)
     lightning_refusals.refuse(r, package)
-    program = rendered("lightning_script.py.jinja", {**values(r), **_values(r, task)})
+    found = {**values(r), **_values(r, task)}
+    main = rendered("lightning_main.py.jinja", found)
+    program = "\n\n\n".join(part for part in (without_unused(rendered("lightning_functions.py.jinja", found), main), main) if part)
     callbacks = "lightning.pytorch.callbacks" if package == "lightning" else f"{package}.callbacks"
     imports = [Import(package, None, "L"), *(Import(callbacks, name) for name in lightning_trainer.CALLBACKS)]
     imports += [Import(callbacks.replace("callbacks", "loggers"), "CSVLogger"), Import("torch.utils.data", "Sampler")]

@@ -1,7 +1,14 @@
 """Renders the training program for a run: its templates with what the run did not need left out.
 
-The program is Python text. `#: if`, `#: for`, `#: macro` are lines of Jinja2, and `${…}` is an expression of it; a line that
-is one expression alone stands for as many lines as that has, or for none. `layout.py` closes the gaps.
+The program is Python text. In it
+
+- `#? condition` at the end of a line: this statement, with its block, is there where that holds
+- `#| condition` at the end of a header: without it, its block stands where the header would
+- `${expression}`: the text of its value; alone in a line, as many lines as that has, or none
+- `#: if`, `#: for`, `#: macro`, `#: set`: lines of Jinja2
+- `##`: a comment on the template
+
+`layout.py` closes the gaps.
 """
 
 from __future__ import annotations
@@ -9,7 +16,7 @@ from __future__ import annotations
 import functools
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jinja2
@@ -17,46 +24,51 @@ from jinja2.ext import Extension
 
 from workbench.export.program.layout import BLOCK, laid_out
 
-
-_DIRECTIVE = re.compile(r" *#: *(\w+)")
-_HEADER = re.compile(r"( *)(?!#)\S.*:(  #.*)?$")
+_DIRECTIVE = re.compile(r"#: *(\w+)")
+_MARKED = re.compile(r"(( *).*\S) +#([?|]) (.+)")
+_OPENS, _CLOSES = {"if", "for", "macro", "set"}, {"endif", "endfor", "endmacro", "endset"}
 
 
 class _Python(Extension):
-    """Reads two things in a template as Python is read, by lines and blocks.
-
-    A line that is one expression stands for the lines of its value, at the same indentation. A header that is left out
-    (`with …:` alone under an `#: if`) leaves its block.
-    """
+    """Reads what a template has besides Jinja: marks at the end of lines, and lines that are one expression."""
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
         lines = [line or _EMPTY for line in source.split("\n") if not line.startswith("##")]
-        source = "\n".join(_with_blocks(lines))
-        return re.sub(r"^( *)\$\{([^{}]+)\}$", r'${lines("\1", \2)}', source, flags=re.MULTILINE)
+        return re.sub(r"^( *)\$\{([^{}]+)\}$", r'${lines("\1", \2)}', "\n".join(_unmarked(lines)), flags=re.MULTILINE)
 
 
-def _with_blocks(lines: list[str]) -> list[str]:
-    """The lines, with a header that layout drops where one that is conditional is left out."""
-    found: list[str] = []
-    opened: list[list[list[str]]] = []  # of each `#: if` that is open: its branches, each with its lines
-    for line in lines:
+def _unmarked(lines: list[str]) -> Iterator[str]:
+    """The lines with directives for their marks."""
+    number = 0
+    while number < len(lines):
+        line, end = lines[number], number + 1
+        if (marked := _MARKED.fullmatch(line)) is None:
+            yield line
+        elif marked[3] == "|":
+            yield from (f"#: if {marked[4]}", marked[1], "#: else", f"{marked[2]}{BLOCK}", "#: endif")
+        else:
+            end = _end_of_statement(lines, number, len(marked[2]))
+            yield from (f"#: if {marked[4]}", marked[1], *_unmarked(lines[number + 1 : end]), "#: endif")
+        number = end
+
+
+def _end_of_statement(lines: list[str], start: int, indent: int) -> int:
+    """The number of the line after a statement and its block, with the directives inside of that."""
+    end, opened = start + 1, 0
+    for number, line in enumerate(lines[start + 1 :], start + 1):
         directive = match.group(1) if (match := _DIRECTIVE.match(line)) else ""
-        if directive == "endif":
-            branches = opened.pop()
-            headers = [_HEADER.fullmatch(branch[0]) if len(branch) == 1 else None for branch in branches]
-            if headers[0] and all(headers):
-                found += ["#: else", f"{headers[0].group(1)}{BLOCK}"]
-        if directive in ("elif", "else") and opened:
-            opened[-1].append([])
-        elif directive != "endif" and not line.lstrip().startswith("##"):
-            for branches in opened:
-                branches[-1].append(line)
-        if directive == "else" and opened:
-            opened[-1][-1].append("")  # nothing is left out
-        if directive == "if":
-            opened.append([[]])
-        found.append(line)
-    return found
+        deeper = len(line) - len(line.lstrip()) > indent or re.match(r" *(else|elif|except)\b", line) is not None
+        if directive in _OPENS and not (directive == "set" and "=" in line):
+            opened += 1
+        elif directive in _CLOSES:
+            opened -= 1
+        elif not directive and line != _EMPTY and not deeper:
+            break
+        if opened < 0 or (opened == 0 and directive in ("elif", "else")):
+            break
+        if opened == 0 and line != _EMPTY and (directive in _CLOSES or not directive):
+            end = number + 1
+    return end
 
 
 def _lines(indent: str, value: str | Iterable[str]) -> str:

@@ -17,6 +17,7 @@ from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import GIVEN, quoted
 from workbench.export.program import build, data, names, optimizers, progress
 from workbench.export.program.render import rendered
+from workbench.export.program.unused import without_unused
 from workbench.export.program.values import threads, values
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.rewrite.layout import Block, Import, join, set_imports
@@ -78,7 +79,9 @@ def _place(r: ScriptSpec, name: str) -> int:
 def _ours(r: ScriptSpec) -> str:
     """All code that is not the user's, in the names of `GIVEN`: the loop first, then what it calls."""
     found = values(r)
-    written = f"{rendered('main.py.jinja', found)}\n\n\n{rule('its functions')}\n\n\n{rendered('functions.py.jinja', found)}"
+    main = rendered("main.py.jinja", found)
+    functions = without_unused(rendered("functions.py.jinja", found), main)
+    written = f"{main}\n\n\n{rule('its functions')}\n\n\n{functions}"
     written += f"\n\n\n{_parse(r, found, _read_settings(r, written))}"
     head = "\n\n\n".join(part for part in (config_class(r, written), optimizers.changes(r), _checksums(r)) if part)
     return f"{head}\n\n\n{rule('the loop')}\n\n\n{written}\n"
