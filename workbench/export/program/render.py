@@ -85,7 +85,8 @@ def _read(text: str) -> str:
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """Where the templates are, and how they are read."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("workbench.export.program"), undefined=jinja2.StrictUndefined, autoescape=False, extensions=[_Python],
         line_statement_prefix="#:", variable_start_string="${", variable_end_string="}",
@@ -101,6 +102,6 @@ def has_code(text: str) -> bool:
     return any(line.strip() and not line.endswith(":") for line in _read(text).split("\n"))
 
 
-def rendered(template: str, values: Mapping[str, Any]) -> str:
-    """A template for these values, laid out."""
-    return laid_out(_read(_environment().get_template(template).render(values)))
+def rendered(template: str, values: Mapping[str, Any], templates: jinja2.Environment | None = None) -> str:
+    """A template for these values, laid out. templates: where it is; None: in this package."""
+    return laid_out(_read((templates or environment()).get_template(template).render(values)))
