@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.export.program.unused import without_unused
+from workbench.export.program.unused import without_unread, without_unused
 
 FUNCTIONS = """\
 import a
@@ -37,3 +37,8 @@ def test_what_is_named_anywhere_stays() -> None:
 
 def test_all_of_them_may_be_unused() -> None:
     assert without_unused(FUNCTIONS, "def main():\n    pass") == "import a\n\nTABLE = {}"
+
+
+def test_settings_that_are_not_read_are_left_out() -> None:
+    config = "@dataclasses.dataclass\nclass Config:\n    lr: float = 0.1\n    max_steps: int = 3  # updates\n    seed: int = 0"
+    assert without_unread(config, "lr = config.lr\nconfig.seeds = seed") == "@dataclasses.dataclass\nclass Config:\n    lr: float = 0.1"

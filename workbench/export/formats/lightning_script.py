@@ -28,7 +28,7 @@ def lightning_script(r: ScriptSpec, task: Task) -> str:
     callbacks = "lightning.pytorch.callbacks" if package == "lightning" else f"{package}.callbacks"
     imports = [Import(package, None, "L"), *(Import(callbacks, name) for name in lightning_trainer.CALLBACKS)]
     imports += [Import(callbacks.replace("callbacks", "loggers"), "CSVLogger"), Import("torch.utils.data", "Sampler")]
-    ours = f"{config_class(r, program)}\n\n\n{rule('the training')}\n\n\n{program}\n"
+    ours = f"{config_class(found, program)}\n\n\n{rule('the training')}\n\n\n{program}\n"
     return with_users_code(r, ours, _head(r, package), imports)
 
 

@@ -17,11 +17,10 @@ from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import GIVEN, quoted
 from workbench.export.program import build, data, names, optimizers, progress
 from workbench.export.program.render import rendered
-from workbench.export.program.unused import without_unused
+from workbench.export.program.unused import without_unread, without_unused
 from workbench.export.program.values import threads, values
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.rewrite.layout import Block, Import, join, set_imports
-from workbench.techniques.averaging import swa_first_epoch
 
 _DATA = "torch.utils.data"
 _IMPORTS = [
@@ -82,9 +81,9 @@ def _ours(r: ScriptSpec) -> str:
     main = rendered("main.py.jinja", found)
     functions = without_unused(rendered("functions.py.jinja", found), main)
     written = f"{main}\n\n\n{rule('its functions')}\n\n\n{functions}"
-    written += f"\n\n\n{_parse(r, found, _read_settings(r, written))}"
-    head = "\n\n\n".join(part for part in (config_class(r, written), optimizers.changes(r), _checksums(r)) if part)
-    return f"{head}\n\n\n{rule('the loop')}\n\n\n{written}\n"
+    config = config_class(found, written)
+    head = "\n\n\n".join(part for part in (config, optimizers.changes(r), _checksums(r)) if part)
+    return f"{head}\n\n\n{rule('the loop')}\n\n\n{written}\n\n\n{_parse(r, found, config)}\n"
 
 
 def _checksums(r: ScriptSpec) -> str:
@@ -294,73 +293,16 @@ def _folded(line: str) -> str:
 
 # ---- settings ---------------------------------------------------------------------------------------------------
 
-_Row = tuple[str, str, str, str]
+def config_class(found: Mapping[str, Any], program: str) -> str:
+    """The settings that the program reads, each with its value in the run."""
+    return without_unread(rendered("config.py.jinja", found), program)
 
 
-def config_class(r: ScriptSpec, loop: str) -> str:
-    """The settings that the loop reads, each with its value in the run."""
-    lines = [
-        f"    {name}: {kind} = {value}" + (f"  # {note}" if note else "")
-        for name, kind, value, note in _read_settings(r, loop)
-    ]
-    return "@dataclasses.dataclass\nclass Config:\n" + "\n".join(lines)
-
-
-def _read_settings(r: ScriptSpec, loop: str) -> list[_Row]:
-    return [row for row in [*_rows(r), *_technique_rows(r)] if re.search(rf"\bconfig\.{row[0]}\b", loop)]
-
-
-def _rows(r: ScriptSpec) -> list[_Row]:
-    """Each setting's name, type, value and note."""
-    s = r.settings
-    clip = 'float("inf")' if s.gradient_clip_val is None else repr(s.gradient_clip_val)
-    stopped = "updates" if r.ended_at is None else "updates; the run was stopped there"
-    return [
-        ("lr", "float", repr(s.lr), ""),
-        ("weight_decay", "float", repr(s.weight_decay), ""),
-        ("batch_size", "int", str(s.batch_size), "on each device"),
-        ("accumulate_grad_batches", "int", str(s.accumulate_grad_batches), "batches in one update"),
-        ("gradient_clip_val", "float", clip, ""),
-        ("max_epochs", "int", str(r.max_epochs), ""),
-        ("max_steps", "int", str(r.max_steps), stopped),
-        ("min_epochs", "int", str(s.min_epochs), "before these no metric ends the run"),
-        ("min_steps", "int", str(s.min_steps), "before these no metric ends the run"),
-        ("scheduled_steps", "int", str(r.planned), "updates that the schedule was made for"),
-        ("check_val_every_n_epoch", "int", str(s.check_val_every_n_epoch), ""),
-        ("num_workers", "int", str(s.num_workers), ""),
-        ("seed", "int", str(s.seed), ""),
-    ]
-
-
-def _technique_rows(r: ScriptSpec) -> list[_Row]:
-    s = r.settings
-    every = "of an epoch" if isinstance(s.val_check_interval, float) else "updates"
-    start = str(swa_first_epoch(s)) if s.weight_averaging == "swa" else "0"
-    return [
-        _part("warmup", s.warmup, "of the run", "updates"),
-        _part("limit_train_batches", s.limit_train_batches, "of an epoch's batches", "batches"),
-        _part("limit_val_batches", s.limit_val_batches, "of the batches", "batches"),
-        ("val_check_interval", type(s.val_check_interval).__name__, repr(s.val_check_interval), every),
-        ("ema_decay", "float", repr(s.ema_decay), ""),
-        ("averaging_every_n_steps", "int", str(s.averaging_every_n_steps), ""),
-        ("averaging_start", "int", str(s.averaging_start), "updates that are not averaged"),
-        ("averaging_start_epoch", "int", str(s.averaging_start_epoch), ""),
-        ("swa_epoch_start", "int", start, "the first epoch whose end is averaged"),
-        ("swa_lrs", "float", repr(s.swa_lrs), ""),
-        ("annealing_epochs", "int", str(s.annealing_epochs), ""),
-        ("truncated_bptt_steps", "int", str(s.truncated_bptt_steps), "time steps in a piece"),
-    ]
-
-
-def _part(name: str, value: float, of: str, number: str) -> _Row:
-    """A setting that is a number of things, or a fraction of them."""
-    return (name, type(value).__name__, repr(value), of if isinstance(value, float) else number)
-
-
-def _parse(r: ScriptSpec, found: Mapping[str, Any], settings: list[_Row]) -> str:
-    """The function that reads the options. settings: those that the loop reads."""
-    may_be_zero = [name for name, _, value, _ in settings if name in _MAY_BE_ZERO or value in ("0", "0.0")]  # a run that had no update
-    fractions = [name for name, kind, _, _ in settings if name in _FRACTIONS and kind == "float"]
+def _parse(r: ScriptSpec, found: Mapping[str, Any], config: str) -> str:
+    """The function that reads the options."""
+    fields = re.findall(r"^    (\w+): (\w+) = (\S+)", config, re.MULTILINE)
+    may_be_zero = [name for name, _, value in fields if name in _MAY_BE_ZERO or value in ("0", "0.0")]  # a run that had no update
+    fractions = [name for name, kind, _ in fields if name in _FRACTIONS and kind == "float"]
     refused = quoted(f"--resume is not possible: {progress.refusal(r)}.")
     return rendered("parse.py.jinja", {**found, "may_be_zero": json.dumps(may_be_zero), "fractions": json.dumps(fractions) if fractions else "", "refused": refused})
 

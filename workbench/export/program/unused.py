@@ -1,4 +1,4 @@
-"""Leaves out the functions and classes that nothing needs."""
+"""Leaves out the functions, classes and settings that nothing needs."""
 
 from __future__ import annotations
 
@@ -22,3 +22,10 @@ def without_unused(functions: str, caller: str) -> str:
         if name not in needed:
             del lines[min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1 : node.end_lineno]
     return re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).strip("\n")
+
+
+def without_unread(config: str, program: str) -> str:
+    """The class of the settings without those that the program does not read (`config.lr`)."""
+    there = set(re.findall(r"\bconfig\.(\w+)", program))
+    fields = [(line, re.match(r"    (\w+): ", line)) for line in config.split("\n")]
+    return "\n".join(line for line, field in fields if field is None or field[1] in there)

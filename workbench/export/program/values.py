@@ -9,6 +9,7 @@ from typing import Any
 from workbench.export.inputs.collect import quoted
 from workbench.export.program import data, hooks, optimizers, progress
 from workbench.export.script_spec import ScriptSpec, at
+from workbench.techniques.averaging import swa_first_epoch
 
 _LEAVES_GRADIENTS = re.compile(r"\.(backward|fit)\(")
 """What in the user's code may have trained the model before."""
@@ -33,6 +34,7 @@ def values(r: ScriptSpec) -> dict[str, Any]:
         "train": r.train,
         "val": r.val,
         "threads": threads(r),
+        "swa_first_epoch": swa_first_epoch(r.settings) if r.settings.weight_averaging == "swa" else 0,
         "compiles": bool(r.settings.compile) and not r.compiled,
         "leaves_gradients": _LEAVES_GRADIENTS.search(r.sliced.code) is not None,
         "trainer_members": hooks.trainer_members(r),
