@@ -22,15 +22,11 @@ def values(r: ScriptSpec) -> dict[str, object]:
         "checksums": checksums(r),
         "first_numbers": f"{FIRST:_}",
         "converted": CONVERTED,
-        "has_columns": any(data.columns for data in r.loaders),
         "converts_columns": any(data.columns and data.converted for data in r.loaders),
-        "has_batches": any(map(wraps, r.loaders)),
-        "draws": any(data.draws for data in r.loaders),
         "samples": samples,
         "counts": _counts(r),
         "options": [name for name in _OPTIONS if _differs(r, samples, name)],
         "common": common(r),
-        "takes_first": _takes_first(r),
         "windows": "" if r.windows is None else ", ".join(f"{begin}: {size}" for begin, size in sorted(r.windows.items())),
         "with_set_epoch": _with_set_epoch(r),
         "batches": _batches(r),
@@ -128,12 +124,6 @@ def common(r: ScriptSpec) -> list[str]:
 def first(data: Data | None, name: str, count: str) -> str:
     """The first batches of a loader, as an expression."""
     return f"first_of({name}, {count})" if data is not None and data.sized else f"itertools.islice({name}, {count})"
-
-
-def _takes_first(r: ScriptSpec) -> bool:
-    limits = ((r.train, r.settings.limit_train_batches), (r.val if r.validates else None, r.settings.limit_val_batches))
-    tried = r.tries_validation and r.val is not None and r.val.sized and r.settings.num_sanity_val_steps > 0
-    return tried or any(data is not None and data.sized and not is_whole(limit) for data, limit in limits)
 
 
 def _with_set_epoch(r: ScriptSpec) -> list[str]:
