@@ -13,7 +13,7 @@ from dataclasses import dataclass
 WIDTH = 100
 BLOCK = "if True:"
 """The header of a block that stands in its surroundings."""
-_TOKEN = re.compile(r'"""(?:.|\n)*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*|[()\[\]{}]|\n|\w+| +|.')
+_TOKEN = re.compile(r'"""(?:.|\n)*?"""|\'\'\'(?:.|\n)*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*|[()\[\]{}]|\n|\w+| +|.')
 
 
 @dataclass
