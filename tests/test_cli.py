@@ -205,6 +205,12 @@ def test_a_search_is_shown_too(tmp_path: Path) -> None:
     assert "only fits can be compared" in refused(tmp_path, "compare", "1", str(fit(tmp_path, 2).name))
 
 
+def test_watch_of_a_run_that_has_ended_ends_too(tmp_path: Path) -> None:
+    fit(tmp_path, 1)
+    assert run(tmp_path, "watch", "1").exit_code == 0
+    assert "0001-fit" in refused(tmp_path, "watch", "7")
+
+
 def test_compare_has_the_settings_that_differ(tmp_path: Path) -> None:
     recorded(tmp_path, events(200, id="0001-fit", lr=0.1), "0001-fit")
     recorded(tmp_path, events(200, id="0002-fit", lr=0.01), "0002-fit")

@@ -98,7 +98,7 @@ def test_what_launches_a_job_is_not_public(bench: wb.Workbench) -> None:
     job.result()
     assert {name for name in dir(job) if not name.startswith("_")} == {
         "id", "kind", "folder", "events", "output", "settings", "status", "updates", "done", "wait", "result", "exception",
-        "stop", "pause", "resume", "validate", "checkpoint", "change",
+        "stop", "pause", "resume", "validate", "checkpoint", "change", "watch",
     }  # fmt: skip
 
 

@@ -147,6 +147,21 @@ def show(run: str, root: Path, as_json: bool) -> None:
             click.echo(printable(line))
 
 
+@runs.command(short_help="Follow a run in the terminal until it ends.")
+@_run
+@_root
+def watch(run: str, root: Path) -> None:
+    """Draw a run as it trains: progress, loss, metrics, gradient norms, where the time goes.
+
+    Keys pause, validate, save and stop a run with strategy='launch'; any other run can only be followed. "q" or Ctrl-C ends the
+    drawing, and the run continues.
+    """
+    from workbench.launch.attached.attach import attach
+    from workbench.runs.folder.lookup import find_run
+
+    attach(find_run(root, run).name, root).watch()
+
+
 @runs.command()
 @click.argument("compared", metavar="RUN RUN...", nargs=-1, required=True, shell_complete=_complete)
 @_root

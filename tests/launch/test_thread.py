@@ -41,7 +41,7 @@ from workbench.events import (
     StepsDone,
 )
 from workbench.launch import job as protocol
-from workbench.launch.progress import Progress
+from workbench.launch.terminal.progress import Progress
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 import sys
@@ -10,14 +11,13 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
 from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Resume, Stop, Validate
 from workbench.events import Event, RunEnded, RunStarted, Status, StatusChanged
 from workbench.instruments.memory import is_out_of_memory
-from workbench.launch.progress import Progress
+from workbench.launch.terminal.progress import Progress
 from workbench.runs.record.event_log import EventLog
 from workbench.runs.store import RunFolder
 from workbench.settings import Settings, SettingsError, lists_keywords, metadata_of
@@ -64,7 +64,7 @@ class Detached(NamedTuple):
 class JobSink(EventSink, Protocol):
     """The event sink of a job in the process that asked for it."""
 
-    def away(self) -> AbstractContextManager[Detached]:
+    def away(self) -> contextlib.AbstractContextManager[Detached]:
         """Inside, another process does the job and writes its record; its events are only passed on here.
 
         Meanwhile jobs of other benches run. RuntimeError where the job has no folder.
@@ -151,13 +151,45 @@ class Job(Generic[T]):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it ends, `timeout` seconds at most, and show its progress; returns whether it has ended."""
-        if threading.current_thread().name in WORKERS and not self.done():
-            raise RuntimeError(f"a listener or a model cannot wait for {self.kind} {self.id}: the job waits for it.")
+        self._check_waits()
         try:
             return self._watch(timeout)
         except KeyboardInterrupt:
             self._interrupted()
             raise
+
+    def _check_waits(self) -> None:
+        if threading.current_thread().name in WORKERS and not self.done():
+            raise RuntimeError(f"a listener or a model cannot wait for {self.kind} {self.id}: the job waits for it.")
+
+    def watch(self) -> bool:
+        """Draw it in a terminal until it ends: progress, values with their history, gradient norms by layer, where the time goes.
+
+        Keys pause, validate, save and stop it. "q" or an interrupt ends the drawing, and the job continues. Where standard
+        output is no terminal, it shows the line of `wait()`. Returns whether the job has ended.
+        """
+        self._check_waits()
+        from workbench.launch.terminal.watch import watch  # rich takes 50 ms to import
+
+        with contextlib.suppress(KeyboardInterrupt):
+            seen = watch(self.id, self.kind, self.events, self._ended.wait, self._keys())
+            if seen is None:
+                return self._watch(None)
+            self._shown = seen
+        return self.done()
+
+    def _keys(self) -> Mapping[str, tuple[str, Callable[[], object]]]:
+        """What keys do while it is watched."""
+        if self.done():
+            return {}
+        stop = {"s": ("stop", self.stop)}
+        if self.kind != "fit":
+            return stop
+
+        def pause_or_resume() -> None:
+            (self.resume if self._status == "paused" else self.pause)()
+
+        return {"p": ("pause or resume", pause_or_resume), "v": ("validate", self.validate), "c": ("write a checkpoint", self.checkpoint), **stop}
 
     def result(self, timeout: float | None = None) -> T:
         """The result. A failed job raises its error; a stopped one returns what it has.

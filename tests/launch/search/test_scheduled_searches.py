@@ -25,8 +25,8 @@ from workbench.events import (
     Trial,
     Validated,
 )
-from workbench.launch.progress import Progress
 from workbench.launch.search import scheduled_searches
+from workbench.launch.terminal.progress import Progress
 from workbench.launch.thread import JobRunner
 from workbench.runs.run import Run
 from workbench.settings import SettingsError

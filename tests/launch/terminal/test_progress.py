@@ -20,8 +20,8 @@ from workbench.events import (
     Validated,
     pack,
 )
-from workbench.launch import progress
-from workbench.launch.progress import Progress
+from workbench.launch.terminal import progress
+from workbench.launch.terminal.progress import Progress
 
 NOW = 1_000_000.0
 

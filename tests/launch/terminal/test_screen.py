@@ -1,0 +1,124 @@
+"""What is drawn of a job in a terminal, from its events alone."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import numpy as np
+from rich.console import Console
+
+from workbench.events import (
+    Changed,
+    CurveEnded,
+    CurvePoint,
+    Event,
+    Message,
+    Resumed,
+    RunEnded,
+    RunStarted,
+    Saved,
+    SearchEnded,
+    StatusChanged,
+    StepsDone,
+    TimeSpent,
+    Trial,
+    Validated,
+    pack,
+)
+from workbench.launch.terminal.screen import Screen
+
+START = RunStarted("0001-fit", "fit", {}, "cpu", ("first.weight", "last.weight"), 100, 5)
+
+
+def drawn(*events: Event, kind: str = "fit", width: int = 100) -> str:
+    screen = Screen(f"0001-{kind}", kind)
+    for event in events:
+        screen.note(event)
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    Console(file=stream, width=width, force_terminal=True, color_system=None).print(screen)
+    stream.flush()
+    return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
+
+
+def steps(first: int, rows: int, seconds: float, *, clipped: float = math.nan) -> StepsDone:
+    losses = np.linspace(2.0, 1.0, rows)
+    columns = {
+        "loss": pack(losses), "lr": pack(np.full(rows, 1e-3)), "grad_norm": pack(np.full(rows, 2.0)),
+        "grad_norm_clipped": pack(np.full(rows, clipped)), "layer_norms": pack(np.tile([0.5, 1.5], (rows, 1))),
+    }  # fmt: skip
+    return StepsDone(first, 1, rows, first // 20, seconds, columns, memory=5_000_000)
+
+
+def test_a_fit_shows_its_progress_values_and_layers() -> None:
+    text = drawn(START, steps(0, 20, 1.0), steps(20, 20, 3.0), Validated(40, 1, {"val_loss": 0.75}), Saved(40, 1, "last"))
+    assert "40/100 updates · epoch 2/5 · 10 updates/s · 6 s left" in text
+    lines = {line.split()[1]: line for line in text.splitlines() if len(line.split()) > 2}
+    assert " 1 █" in lines["loss"], "the last loss, and its history from the largest to the least"
+    assert "0.75" in lines["val_loss"]
+    assert "1e-3" in lines["lr"]
+    assert "largest last.weight 1.5, smallest first.weight 0.5" in text
+    assert "memory 5 MB · last checkpoint after 40 updates" in text
+
+
+def test_the_share_of_clipped_updates_counts_those_with_a_clip_value() -> None:
+    assert "clipped" not in drawn(START, steps(0, 10, 1.0))
+    assert "clipped  50% of updates" in drawn(START, steps(0, 10, 1.0), steps(10, 10, 2.0, clipped=1.0), steps(20, 10, 3.0, clipped=2.0))
+
+
+def test_the_largest_parts_of_the_time_are_named() -> None:
+    parts = {"forward": 4.0, "backward": 3.0, "data": 2.0, "optimizer": 0.9, "logging": 0.1}
+    assert "time  forward 40%, backward 30%, data 20%, optimizer 9%" in drawn(START, TimeSpent(10, 10.0, parts))
+
+
+def test_a_pause_and_the_end_are_named() -> None:
+    assert "paused" in drawn(START, steps(0, 10, 1.0), StatusChanged("paused", 10))
+    ended = drawn(START, steps(0, 10, 1.0), RunEnded("failed", 10, 1.5, "ValueError: no", where="cell 2, line 3: loss(x)"))
+    assert "failed" in ended
+    assert "ValueError: no" in ended
+    assert "cell 2, line 3: loss(x)" in ended
+    assert "left" not in ended
+
+
+def test_another_batch_size_makes_the_total_unknown() -> None:
+    assert "10 updates" in drawn(START, steps(0, 10, 1.0), Changed(10, {"batch_size": 64.0}))
+    assert "10/100" not in drawn(START, steps(0, 10, 1.0), Changed(10, {"batch_size": 64.0}))
+
+
+def test_a_resumed_fit_has_the_speed_of_now() -> None:
+    text = drawn(START, steps(0, 40, 400.0), Resumed(40, "0000-fit", "last"), steps(40, 10, 401.0), steps(50, 10, 402.0))
+    assert "60/100 updates" in text
+    assert "10 updates/s" in text
+
+
+def test_a_sweep_shows_its_curve_and_what_it_found() -> None:
+    points = [CurvePoint(n, 1e-5 * 2.0**n, 2.0, 2.0 - n / 10) for n in range(10)]
+    text = drawn(RunStarted("r", "find_lr", {}, "cpu", updates=100), *points, CurveEnded("diverged", (), 3e-3), kind="find_lr")
+    assert "10/100 updates" in text
+    assert "suggestion: lr=3e-3" in text
+    assert "no rate can be trusted" in drawn(CurveEnded("flat", (), None), kind="find_lr")
+
+
+def test_a_search_lists_its_newest_trials() -> None:
+    trials = [Trial(2**n, True, samples_per_second=1000.0 * n) for n in range(12)]
+    text = drawn(RunStarted("r", "find_batch_size", {}, "cpu"), *trials, Trial(4096, False), SearchEnded(256, 2048, "done", reason="fast enough"))
+    assert "batch_size=4096: does not fit" in text
+    assert "batch_size=2048: 11,000 samples/s" in text
+    assert "batch_size=8:" not in text
+    assert "recommended: batch_size=256" in text
+    assert "fast enough" in text
+
+
+def test_a_record_of_a_stranger_cannot_command_the_terminal() -> None:
+    evil = "\x1b[2J[red]x[/red]"
+    text = drawn(
+        RunStarted("r", "fit", {}, evil, (evil, "b"), 10), Message(evil, "warning"), Validated(1, 0, {evil: 1.0}), TimeSpent(1, 1.0, {evil: 1.0}),
+        RunEnded("failed", 1, 1.0, evil, where=evil),
+    )  # fmt: skip
+    assert "\x1b" not in text
+    assert "[red]x[/red]" in text, "brackets are text, not colours"
+
+
+def test_it_fits_a_narrow_terminal() -> None:
+    events = (START, steps(0, 40, 1.0), Validated(40, 1, {"val_of_a_very_long_name_indeed": 1.0}), TimeSpent(1, 1.0, {"forward": 1.0}))
+    assert all(len(line) <= 44 for line in drawn(*events, width=44).splitlines())

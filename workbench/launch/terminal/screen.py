@@ -1,0 +1,264 @@
+"""Draws a job from its events as text: progress, values with their history, gradient norms by layer, times, messages."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from workbench.events import (
+    ENDED_EARLY,
+    Changed,
+    ClipSearchEnded,
+    CurveEnded,
+    CurvePoint,
+    DecaySearchEnded,
+    DecayTrial,
+    Event,
+    Logged,
+    Message,
+    RaceTrial,
+    Resumed,
+    RunEnded,
+    RunStarted,
+    Saved,
+    SearchEnded,
+    SpeedSearchEnded,
+    SpeedTrial,
+    StatusChanged,
+    StepsDone,
+    TimeSpent,
+    Trial,
+    TuneStep,
+    Validated,
+)
+from workbench.launch.terminal.trace import Trace, blocks
+from workbench.runs.printable import printable
+from workbench.runs.setting_text import recorded
+from workbench.units import duration, number, rate, size
+
+_MESSAGES, _TRIALS, _VALUES = 4, 8, 12
+"""The most messages, trials and values that are drawn: the newest messages and trials, and the first values by name."""
+_RECENT = 30
+"""The speed is that of so many flushes."""
+_PARTS = 4
+"""The most parts of the time that are named."""
+_COLOURS = {"running": "green", "paused": "yellow", "finished": "green", "stopped": "yellow", "failed": "red", "queued": "dim"}
+
+
+class Screen:
+    """What is known of a job from its events, as something that rich can print."""
+
+    def __init__(self, id: str, kind: str) -> None:
+        self._id, self._kind = id, kind
+        self.keys = ""
+        """Which keys do what; "": none is heard."""
+        self.notice = ""
+        """What a key did, or why it was refused."""
+        self._clear()
+        self._started: RunStarted | None = None
+        self.status = "queued"
+        self._messages: deque[tuple[str, str]] = deque(maxlen=_MESSAGES)
+
+    def _clear(self) -> None:
+        self._done = 0
+        self._total: int | None = None
+        self._epoch: int | None = None
+        self._seconds = 0.0
+        self._recent: deque[tuple[float, int]] = deque(maxlen=_RECENT)
+        self._values: dict[str, Trace] = {}
+        self._layers: Mapping[str, float] = {}
+        self._clipped = (0, 0)
+        """How many updates were clipped, of how many with a clip value."""
+        self._memory: int | None = None
+        self._parts: dict[str, float] = {}
+        self._trials: deque[str] = deque(maxlen=_TRIALS)
+        self._found = ""
+        self._saved: int | None = None
+
+    # -- events
+
+    def note(self, event: Event) -> None:
+        """Take the next event of the job."""
+        match event:
+            case RunStarted():
+                self._clear()
+                self._started, self._total, self.status = event, event.updates, "running"
+            case StepsDone():
+                self._note_steps(event)
+            case Resumed():
+                self._done = event.step
+                self._recent.clear()
+            case Changed():
+                if not event.values.keys().isdisjoint(("batch_size", "accumulate_grad_batches")):
+                    self._total = None  # an epoch has another number of updates from here on
+            case StatusChanged():
+                self.status = event.status
+                self._recent.clear()
+            case Validated() | Logged():
+                for name, value in event.metrics.items():
+                    self._trace(name).add([value])
+            case Saved():
+                self._saved = event.step
+            case TimeSpent():
+                self._parts = event.parts
+            case Message():
+                if event.level != "info" or event.text.startswith(ENDED_EARLY):
+                    self._messages.append((event.level, event.text))
+            case RunEnded():
+                self.status, self._seconds = event.status, event.seconds or self._seconds
+                if event.error is not None:
+                    self._messages.append(("error", event.error + (f"\n{event.where}" if event.where else "")))
+            case _:
+                self._note_search(event)
+
+    def _note_steps(self, event: StepsDone) -> None:
+        if not event.rows:
+            return
+        self._done, self._epoch, self._seconds = int(event.steps[-1]) + 1, event.epoch, event.seconds
+        self._recent.append((event.seconds, self._done))
+        self._memory = event.memory
+        for name in ("loss", *event.logged, "lr", "grad_norm"):
+            if name in event.columns:
+                self._trace(name).add(map(float, event.array(name)))
+        if "grad_norm_clipped" in event.columns and "grad_norm" in event.columns:
+            before, after = event.array("grad_norm"), event.array("grad_norm_clipped")
+            there = np.isfinite(after)
+            clipped = int((after[there] < before[there] * (1 - 1e-6)).sum())
+            self._clipped = self._clipped[0] + clipped, self._clipped[1] + int(there.sum())
+        if self._started is not None and self._started.layers and event.columns.get("layer_norms"):
+            norms = event.array("layer_norms")[event.layer_rows]
+            if len(norms):
+                self._layers = dict(zip(self._started.layers, map(float, norms[-1]), strict=False))
+
+    def _note_search(self, event: Event) -> None:
+        match event:
+            case CurvePoint():
+                self._done = event.index + 1
+                self._trace("lr").add([event.lr])
+                self._trace("loss").add([event.smoothed])
+            case RaceTrial():
+                self._trials.append(f"lr={rate(event.lr)}: held-out loss {number(event.loss)} after {event.updates} updates")
+            case DecayTrial():
+                self._trials.append(f"weight_decay={rate(event.weight_decay)}: held-out loss {number(event.loss)}")
+            case Trial():
+                speed = f"{event.samples_per_second:,.0f} samples/s" if event.samples_per_second else "fits"
+                peak = f", {size(event.peak_bytes)}" if event.peak_bytes else ""
+                self._trials.append(f"batch_size={event.size}: {speed + peak if event.ok else 'does not fit'}")
+            case SpeedTrial():
+                speed = f"{event.updates_per_second:,.1f} updates/s" if event.updates_per_second else f"failed: {event.error}"
+                self._trials.append(f"{_assignments(event.values)}: {speed}")
+            case TuneStep():
+                self._trials.append(f"{event.search}: {_assignments(event.values) or 'nothing to change'}")
+            case CurveEnded():
+                self._found = "no rate can be trusted" if event.suggestion is None else f"suggestion: lr={rate(event.suggestion)}"
+            case SearchEnded():
+                self._found = event.ended if event.best is None else f"recommended: batch_size={event.best}\n{event.reason}"
+            case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
+                self._found = f"{_assignments(event.best) or 'nothing to change'}. {event.reason}"
+            case _:
+                pass
+
+    def _trace(self, name: str) -> Trace:
+        return self._values.setdefault(name, Trace())
+
+    # -- the drawing
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = min(options.max_width, 120)
+        parts: list[Any] = [self._progress(width - 4)]
+        if self._values:
+            parts.append(self._table(width - 4))
+        parts += self._lines(width - 4)
+        title = Text(" · ".join(filter(None, [printable(self._id), "" if self._started is None else printable(self._started.device)])), style="bold")
+        yield Panel(Group(*parts), title=title, title_align="left", subtitle=Text(self.keys, style="dim"), subtitle_align="left", width=width)
+
+    def _progress(self, width: int) -> Any:
+        word = Text(self.status, style=_COLOURS.get(self.status, ""))
+        unit = "trials" if self._total is not None and self._trials else "updates"
+        done = f"{self._done:,}" if self._total is None else f"{self._done:,}/{self._total:,}"
+        facts = [f"{done} {unit}"] if self._done or self._total else []
+        if self._epoch is not None:
+            epochs = None if self._started is None else self._started.epochs
+            facts.append(f"epoch {self._epoch + 1}" + (f"/{epochs}" if epochs else ""))
+        speed = self._speed()
+        if speed:
+            facts.append(f"{speed:,.0f} updates/s" if speed >= 100 else f"{speed:.3g} updates/s")
+        if speed and self._total and self.status == "running":
+            facts.append(f"{duration(max(0, self._total - self._done) / speed)} left")
+        elif self._seconds:
+            facts.append(duration(self._seconds))
+        text = Text.assemble(word, "  ", " · ".join(facts))
+        if not self._total:
+            return text
+        bar = Table.grid()  # a bar alone does not end its line
+        bar.add_row(ProgressBar(total=self._total, completed=min(self._done, self._total), width=width))
+        return Group(text, bar)
+
+    def _speed(self) -> float:
+        if len(self._recent) < 2 or self.status != "running":
+            return 0.0
+        (began, first), (ended, last) = self._recent[0], self._recent[-1]
+        return (last - first) / (ended - began) if ended > began else 0.0
+
+    def _table(self, width: int) -> Table:
+        shown = list(self._values.items())[:_VALUES]
+        names = [printable(name) for name, _ in shown]
+        widest = min(24, max(map(len, names)))
+        table = Table.grid(padding=(0, 1))
+        table.add_column(width=widest, no_wrap=True, overflow="ellipsis")
+        table.add_column(justify="right", width=10, no_wrap=True)
+        room = max(8, width - widest - 12)
+        table.add_column(width=room, no_wrap=True)
+        for name, (key, trace) in zip(names, shown, strict=True):
+            value = rate(trace.last) if key == "lr" else number(trace.last)
+            table.add_row(Text(name, style="dim"), Text(value, style="bold"), Text(blocks(trace.points, room), style=_colour(key)))
+        return table
+
+    def _lines(self, width: int) -> Iterator[Text]:
+        finite = {name: norm for name, norm in self._layers.items() if math.isfinite(norm)}
+        if len(finite) > 1:
+            strip = blocks([norm if norm > 0 else math.nan for norm in self._layers.values()], min(width // 3, len(self._layers)))
+            most, least = max(finite, key=lambda name: finite[name]), min(finite, key=lambda name: finite[name])
+            words = f"  largest {printable(most)} {number(finite[most])}, smallest {printable(least)} {number(finite[least])}"
+            yield _line("gradients by layer  ", Text.assemble((strip, "magenta"), words), width)
+        if self._clipped[1]:
+            yield _line("clipped  ", f"{self._clipped[0] / self._clipped[1]:.0%} of updates", width)
+        if self._parts:
+            whole = sum(self._parts.values()) or 1.0
+            most_of = sorted(self._parts.items(), key=lambda item: -item[1])[:_PARTS]
+            yield _line("time  ", ", ".join(f"{printable(part)} {spent / whole:.0%}" for part, spent in most_of), width)
+        facts = [f"memory {size(self._memory)}"] if self._memory else []
+        facts += [f"last checkpoint after {self._saved:,} updates"] if self._saved is not None else []
+        if facts:
+            yield Text(" · ".join(facts), style="dim", no_wrap=True, overflow="ellipsis")
+        for trial in self._trials:
+            yield Text(printable(trial), no_wrap=True, overflow="ellipsis")
+        if self._found:
+            yield Text(printable(self._found, lines=True), style="bold")
+        for level, text in self._messages:
+            yield Text(printable(text, lines=True), style={"error": "red", "warning": "yellow"}.get(level, ""))
+        if self.notice:
+            yield Text(printable(self.notice, lines=True), style="cyan")
+
+
+def _line(name: str, text: Text | str, width: int) -> Text:
+    line = Text.assemble((name, "dim"), text, no_wrap=True, overflow="ellipsis")
+    line.truncate(width, overflow="ellipsis")
+    return line
+
+
+def _colour(name: str) -> str:
+    return {"lr": "yellow", "grad_norm": "magenta", "loss": "cyan"}.get(name, "green")
+
+
+def _assignments(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={recorded(name, value)}" for name, value in values.items())
