@@ -33,7 +33,8 @@ def test_a_line_below_nothing_is_an_error() -> None:
 
 
 def test_a_header_with_nothing_below_it_is_left_out() -> None:
-    assert laid("if a:\n    for b in c:\nelse:\n    d()") == "else:\n    d()"
+    assert laid("e()\nif a:\n    for b in c:\nd()") == "e()\nd()"
+    assert laid("if a:\n    for b in c:\nelse:\n    d()") == "if a:\n    pass\nelse:\n    d()"
     assert laid("with a:\n    if b:\n\n    # why\n    c()\nwhile d:") == "with a:\n    # why\n    c()"
 
 

@@ -76,13 +76,21 @@ def _indented(lines: Iterator[Line]) -> Iterator[Line]:
 
 
 def _filled(lines: list[Line]) -> list[Line]:
-    """The lines without headers that have nothing below them."""
+    """The lines without headers that have nothing below them; before an `else`, which needs its header, nothing is done there."""
     found: list[Line] = []
+    below: Line | None = None
     for line in reversed(lines):
-        below = next((one for one in reversed(found) if one.text), None)
-        if not (line.header and line.text.endswith(":") and (below is None or below.indent <= line.indent)):
+        empty = line.header and (below is None or below.indent <= line.indent)
+        if empty and below is not None and below.indent == line.indent and _ELSE.match(below.text):
+            found.append(Line("pass", line.indent + 4))
+            empty = False
+        if not empty:
             found.append(line)
+            below = line if line.text else below
     return found[::-1]
+
+
+_ELSE = re.compile(r"else:|elif |except")
 
 
 def _merged(lines: list[Line]) -> list[Line]:
@@ -94,7 +102,7 @@ def _merged(lines: list[Line]) -> list[Line]:
         end = next((n for n, line in enumerate(below) if line.indent <= outer.indent), len(below))
         alone = all(line.indent > inner.indent for line in below[1:end])
         follows = below[end].text if end < len(below) and below[end].indent == outer.indent else ""
-        if _condition(outer) and _condition(inner) and inner.indent > outer.indent and alone and not re.match(r"else:|elif ", follows):
+        if _condition(outer) and _condition(inner) and inner.indent > outer.indent and alone and not _ELSE.match(follows):
             conditions = [f"({c})" if re.search(r" or ", c) else c for c in (outer.text[3:-1], inner.text[3:-1])]
             outer.text = f"if {' and '.join(conditions)}:"
             del lines[number + 1]
