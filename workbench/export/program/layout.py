@@ -34,7 +34,7 @@ class Line:
 def laid_out(text: str) -> str:
     """The text as it would be written by hand."""
     lines = _apart(_merged(_filled([*_indented(_lines(text))])))
-    return "\n".join(_spaced([part for line in lines for part in _fitted(line).split("\n")]))
+    return "\n".join(map(_fitted, _spaced(lines)))
 
 
 def _lines(text: str) -> Iterator[Line]:
@@ -196,15 +196,16 @@ def _parts(text: str, separator: str) -> list[str]:
     return [*parts, text[start:].strip()]
 
 
-def _spaced(lines: list[str]) -> list[str]:
-    """The lines without more empty ones in a row than stand between functions, or inside of one."""
-    found: list[str] = []
+def _spaced(lines: list[Line]) -> list[Line]:
+    """The lines without more empty ones in a row than stand between functions, or inside of one; none below a header."""
+    found: list[Line] = []
+    empty = 0
     for line in lines:
-        most = 1 if line.startswith(" ") else 2
-        while line and len(found) > most and not any(found[-most - 1 :]):
-            found.pop()
-        if line or (found and not re.search(r"[^#]*:$", found[-1])):
-            found.append(line)
-    while found and not found[-1]:
-        found.pop()
+        if not line.text:
+            empty += 1
+            continue
+        if found and not found[-1].header:
+            found += [Line("", 0)] * min(empty, 1 if line.indent else 2)
+        found.append(line)
+        empty = 0
     return found
