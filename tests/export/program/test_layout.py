@@ -57,7 +57,14 @@ def test_brackets_close_where_they_fit() -> None:
 
 def test_what_is_too_long_is_written_in_several_lines() -> None:
     names = [f"a_rather_long_name_{n}" for n in range(6)]
-    for text in (f"result = function({', '.join(names)})", f"if {' and '.join(names)}:\n    pass", f"if a and {' or '.join(names)}:\n    pass"):
+    for text in (
+        f"result = function({', '.join(names)})",
+        f"if {' and '.join(names)}:\n    pass",
+        f"if a and {' or '.join(names)}:\n    pass",
+        f"result = {' + '.join(names[:3])} if another_condition else y",
+        f"raise Error('{'-'.join(names[:4])}') from error",
+        f"first, second = (function({', '.join(names[:3])}) for one in x)",
+    ):
         found = laid_out(text)
         assert max(map(len, found.split("\n"))) <= WIDTH < len(text.split("\n")[0])
         assert ast.dump(ast.parse(found)) == ast.dump(ast.parse(text))

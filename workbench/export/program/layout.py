@@ -147,14 +147,16 @@ def _fitted(line: Line) -> str:
 
 
 def _opened(text: str, outer: int) -> str:
-    """A call that is too long for a line, with its arguments in a line of their own, or in one each."""
-    match = re.match(r"((?:[\w.]+ = |return )?[\w.]+\()(.*)\)$", text)
+    """What is too long for a line: a call with its arguments in a line of their own, or in one each; another value in brackets."""
+    match = re.fullmatch(r"((?:[\w., ]+ = |return |raise )?[\w.]*\()(.+)(\)(?: from \w+)?)", text)
     arguments = _parts(match[2], ",") if match else []
-    if match is None or len(arguments) < 2:
-        return text
+    if match is None or not arguments:
+        assigned = re.fullmatch(r"([\w.]+ = )([^#]+)", text)
+        fits = assigned is not None and outer + 4 + len(assigned[2]) <= WIDTH
+        return f"{assigned[1]}(\n    {assigned[2]}\n)" if assigned and fits else text
     inner = ", ".join(arguments)
-    lines = [f"    {inner}"] if outer + 4 + len(inner) <= WIDTH else [f"    {argument}," for argument in arguments]
-    return "\n".join([match[1], *lines, ")"])
+    fits = outer + 4 + len(inner) <= WIDTH or len(arguments) == 1
+    return "\n".join([match[1], *([f"    {inner}"] if fits else [f"    {argument}," for argument in arguments]), match[3]])
 
 
 _BRACKET = re.compile(r"^(?P<indent> *)(?P<head>.*[(\[{])\n(?P<items>(?:(?P=indent)    \S.*,\n)+)(?P=indent)(?P<tail>[)\]}].*)$", re.MULTILINE)
