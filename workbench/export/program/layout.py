@@ -98,19 +98,24 @@ def _merged(lines: list[Line]) -> list[Line]:
     number = 0
     while number + 1 < len(lines):
         outer, inner = lines[number], lines[number + 1]
-        below = [line for line in lines[number + 1 :] if line.text]
-        end = next((n for n, line in enumerate(below) if line.indent <= outer.indent), len(below))
-        alone = all(line.indent > inner.indent for line in below[1:end])
-        follows = below[end].text if end < len(below) and below[end].indent == outer.indent else ""
-        if _condition(outer) and _condition(inner) and inner.indent > outer.indent and alone and not _ELSE.match(follows):
-            conditions = [f"({c})" if re.search(r" or ", c) else c for c in (outer.text[3:-1], inner.text[3:-1])]
+        if _condition(outer) and _condition(inner) and inner.indent > outer.indent and _alone(lines, number + 1):
+            conditions = [f"({c})" if " or " in c else c for c in (outer.text[3:-1], inner.text[3:-1])]
             outer.text = f"if {' and '.join(conditions)}:"
             del lines[number + 1]
-            for line in below[1:end]:
+            for line in lines[number + 1 :]:
+                if line.text and line.indent <= outer.indent:
+                    break
                 line.indent -= 4
         else:
             number += 1
     return lines
+
+
+def _alone(lines: list[Line], number: int) -> bool:
+    """Whether nothing but the block of this line follows it in the block around it, and no `else` of either."""
+    rest = [line for line in lines[number + 1 :] if line.text]
+    after = next((line for line in rest if line.indent <= lines[number].indent), None)
+    return after is None or (after.indent < lines[number].indent and not (after.indent == lines[number].indent - 4 and _ELSE.match(after.text)))
 
 
 def _apart(lines: list[Line]) -> list[Line]:

@@ -2,7 +2,7 @@
 
 The program is Python text. In it
 
-- `#? condition` at the end of a line: this statement, with its block, is there where that holds
+- `#? condition` at the end of a line: this statement, with its block and its `else`, is there where that holds
 - `#| condition` at the end of a header: without it, its block stands where the header would
 - `${expression}`: the text of its value; alone in a line, as many lines as that has, or none
 - `#: if`, `#: for`, `#: macro`, `#: set`: lines of Jinja2
