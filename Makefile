@@ -15,7 +15,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test check docs bench soak mutations ecosystem notebooks install live browser constraints clean
+.PHONY: help demo lab test check docs bench soak mutations ecosystem test-xla notebooks install live browser constraints clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -57,6 +57,9 @@ notebooks: install live ## the notebooks executed, and written with their output
 ecosystem: .venv-ecosystem/.installed ## tests with transformers, peft, timm, PyG, bitsandbytes, …, by hand (7 GB in .venv-ecosystem)
 	WORKBENCH_ECOSYSTEM=1 .venv-ecosystem/bin/python -m pytest tests/ecosystem --timeout 300 $(ARGS)
 
+test-xla: .venv-xla/.installed ## tests on a device of torch_xla, on this machine's CPU, by hand (7 GB in .venv-xla)
+	PJRT_DEVICE=CPU WORKBENCH_XLA=1 .venv-xla/bin/python -m pytest tests/xla -p no:cacheprovider --timeout 600 $(ARGS)
+
 install: .venv/.installed ## .venv with the project and all that its tests need
 
 live: ## the live canvas (extensions/live), bundled again if a source changed
@@ -72,7 +75,7 @@ constraints: ## writes what is in .venv now into constraints.txt
 	@mv .venv/constraints.txt constraints.txt
 
 clean: ## everything that make has made
-	rm -rf .venv .venv-ecosystem extensions/live/node_modules workbench/ui/static/live.js workbench/ui/static/live.css \
+	rm -rf .venv .venv-ecosystem .venv-xla extensions/live/node_modules workbench/ui/static/live.js workbench/ui/static/live.css \
 	  workbench/ui/static/THIRD-PARTY-NOTICES.txt demo-output site \
 	  tests/artefacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
@@ -98,6 +101,13 @@ endef
 	@.venv/bin/python -m venv .venv-ecosystem
 	.venv-ecosystem/bin/python -m pip --disable-pip-version-check --no-input install --quiet --progress-bar off \
 	  -r tests/ecosystem/requirements.txt -e .
+	@touch $@
+
+.venv-xla/.installed: tests/xla/requirements.txt pyproject.toml | .venv/bin/python
+	@echo "Installing into .venv-xla; the first time this takes many minutes (7 GB)."
+	@.venv/bin/python -m venv .venv-xla
+	PIP_CONSTRAINT= .venv-xla/bin/python -m pip --disable-pip-version-check --no-input install --quiet --progress-bar off \
+	  -r tests/xla/requirements.txt -e .
 	@touch $@
 
 .venv/bin/python:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import importlib.metadata
 import os
 import sys
 from collections.abc import Iterator
@@ -25,6 +27,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks a hub, nor do its p
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.disable()  # until all is imported and collected: nothing of it is garbage, and the collector looks through it again and again
+
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # jsonschema does without; it compiles 39 grammars for a second
+# Each Trainer of Lightning asks for entry points, which reads those of all packages.
+importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
 
 SOAK = os.environ.get("WORKBENCH_SOAK", "") not in ("", "0")
 
@@ -97,7 +103,7 @@ def _hide_gpu(patch: pytest.MonkeyPatch) -> None:
         return
     for device in (torch.cuda, torch.xpu, torch.mtia):
         if not device.is_available():  # torch would write down the call stack of each seed that such a device never gets
-            patch.setattr(device, "manual_seed_all", lambda seed: None)
+            patch.setattr(device, "manual_seed_all", lambda seed: None, raising=False)
 
 
 @pytest.fixture

@@ -280,8 +280,8 @@ class Settings(BaseModel):
         "checkpoints", "fits", ge=1,
     )  # fmt: skip
 
-    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"] = _setting(
-        "auto", "Kind of device. 'auto' takes a GPU where there is one.", "devices"
+    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "xpu", "tpu"] = _setting(
+        "auto", "Kind of device. 'auto' takes a GPU where there is one. 'tpu' needs torch_xla, and trains on one core.", "devices"
     )
     devices: Devices = _setting(
         "auto", "How many devices to train on (2), or which GPUs ([0, 2]). 'auto': all GPUs, or one CPU process.", "devices",

@@ -110,6 +110,9 @@ class Server:
         quiet = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
         (settings / "apputils-extension" / "notification.jupyterlab-settings").write_text(json.dumps(quiet))
         (settings / "docmanager-extension" / "plugin.jupyterlab-settings").write_text('{"autosave": false}')
+        (folder / "config" / "labconfig").mkdir()
+        # JupyterLab would start node to see whether it could be built anew.
+        (folder / "config" / "labconfig" / "page_config.json").write_text('{"buildCheck": false, "buildAvailable": false}')
         if kernel is not None:
             write_kernel(folder / "data", kernel)
 

@@ -9,14 +9,17 @@ from .lab import Lab
 
 pytestmark = pytest.mark.browser
 
-BENCH = """import torch
+BENCH = """import time, torch
 import torch.nn.functional as F
 from torch import nn
 import workbench as wb
 
 torch.manual_seed(0)
 x = torch.randn(1437, 8)
-bench = wb.Workbench(nn.Linear(8, 3), train=(x, x[:, :3].argmax(1)), loss=F.cross_entropy, accelerator="cpu", max_epochs=3)
+def loss(output, y):
+    time.sleep(0.004)
+    return F.cross_entropy(output, y)
+bench = wb.Workbench(nn.Linear(8, 3), train=(x, x[:, :3].argmax(1)), loss=loss, accelerator="cpu", max_epochs=3)
 bench"""
 REFUSED = (
     (0, "1.5", "Should be a whole number"), (0, "0", "Should be at least 1"), (0, "-5", "Should be at least 1"),

@@ -12,13 +12,16 @@ from .lab import Lab
 pytestmark = pytest.mark.browser
 
 # Deep enough that rows are modules (45 layers of parameters), and slow enough to be looked at while it trains.
-DEEP = """import torch
+DEEP = """import time, torch
 import workbench as wb
 torch.manual_seed(0)
 block = lambda: torch.nn.Sequential(torch.nn.Linear(24, 24), torch.nn.ReLU(), torch.nn.Linear(24, 24), torch.nn.LayerNorm(24))
 model = torch.nn.Sequential(*(block() for _ in range(7)), torch.nn.Linear(24, 1))
 x = torch.randn(2048, 24)
-bench = wb.Workbench(model, train=(x, x.sin().sum(1, keepdim=True)), loss=torch.nn.functional.mse_loss, max_epochs=100000)
+def loss(output, y):
+    time.sleep(0.004)
+    return torch.nn.functional.mse_loss(output, y)
+bench = wb.Workbench(model, train=(x, x.sin().sum(1, keepdim=True)), loss=loss, max_epochs=100000)
 bench"""
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.task.seeding import seed
+from workbench.task.device import xla
+from workbench.task.device.seeding import seed
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,14 @@ class RandomState:
     cuda: tuple[Tensor, ...]
     seed: int
     mps: Tensor | None
+    xla: int | None = None
 
     @classmethod
     def capture(cls) -> RandomState:
         # Reading CUDA's states would initialise CUDA; until somebody has, there is nothing to save.
         cuda = tuple(torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
         mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
-        return cls(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda, torch.initial_seed(), mps)
+        return cls(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda, torch.initial_seed(), mps, xla.random_state())
 
     def restore(self) -> None:
         random.setstate(self.python)
@@ -45,11 +47,13 @@ class RandomState:
             torch.cuda.manual_seed_all(self.seed)  # as they would have begun for the user
         if self.mps is not None:
             torch.mps.set_rng_state(self.mps)
+        if self.xla is not None:
+            xla.seed(self.xla)
 
 
     def state_dict(self) -> dict[str, Any]:
         """The states by name, to be written to a file."""
-        return {name: getattr(self, name) for name in ("python", "numpy", "cpu", "cuda", "seed", "mps")}
+        return {name: getattr(self, name) for name in ("python", "numpy", "cpu", "cuda", "seed", "mps", "xla")}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> RandomState:

@@ -31,6 +31,7 @@ from workbench.instruments.grad_norm import total_norm
 from workbench.instruments.layer_groups import modules
 from workbench.settings import Settings
 from workbench.task.batch import to_device
+from workbench.task.device import xla
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks, Stage
 from workbench.task.protocol import Phase, Task
@@ -72,8 +73,12 @@ class Session:
         self.hooks = Hooks() if task.hooks is None else task.hooks
         self.moves = not self.on_cpu or self.hooks.transfers
         """Whether batches are moved to the device, by torch or by the task's own hook."""
+        self.lazy = xla.is_xla(self.device)
+        """Whether operations wait for `sync_device`."""
         self.skips_nonfinite = settings.on_nonfinite == "skip"
         """Whether updates with values that are not finite are skipped; else they end the run."""
+        if self.lazy and self.several:
+            raise TaskError("accelerator='tpu': the bench trains a task with one optimizer there, and this one has several; take another accelerator.")
         self._clipper, self.hooks.clipper = self.hooks.clipper, self.clip
         self._connect_task(trains)
         self.optimizer_modes = self._train_modes()
@@ -170,8 +175,9 @@ class Session:
         if not wanted:
             self.ratios = None
             self.meter.end_ratios()
-        elif self.weights.sharded:
-            text = f"update ratios are not measured ({self.weights.shard_strategy}): between two updates no layer is whole."
+        elif self.weights.sharded or self.lazy:
+            why = "on a TPU each row would be compiled" if self.lazy else f"{self.weights.shard_strategy}: between two updates no layer is whole"
+            text = f"update ratios are not measured ({why})."
             self.notes.append(Message(text, "warning", self.state.step))
         elif self.ratios is None and self.ranks.first:
             self.ratios = UpdateRatios(self.meter)
@@ -214,6 +220,11 @@ class Session:
     def batches(self) -> tuple[int | None, tuple[int | None, ...]]:
         """Training batches of an epoch, and validation batches of each set; None where they cannot be known."""
         return self.data.batches, self.data.val_batches
+
+    def sync_device(self) -> None:
+        """After an update, or a batch of a validation: let a device that records operations run them."""
+        if self.lazy:
+            xla.sync()
 
     def to_device(self, batch: Any, stage: Stage = "train") -> Any:
         """The batch on the session's device, moved by the task's own hook where it has one."""

@@ -14,8 +14,8 @@ from workbench.engine.runtime.torch_compile import compiled
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.settings import Settings
+from workbench.task.device.seeding import seed
 from workbench.task.protocol import Phase, Task
-from workbench.task.seeding import seed
 
 
 @contextlib.contextmanager

@@ -84,6 +84,7 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
         if logged:
             session.meter.note(logged)
         session.meter.record(state.step - 1, lrs, loss, state.skipped)
+    session.sync_device()
     session.timer.mark("workbench")
     return loss
 

@@ -34,6 +34,7 @@ _OUT_OF_MEMORY = (
     "out_of_device_memory",  # XPU: UR_RESULT_ERROR_… and PI_ERROR_…
     "out_of_host_memory",
     "out_of_resources",
+    "resource_exhausted",  # XLA
 )
 
 

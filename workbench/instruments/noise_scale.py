@@ -20,6 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from workbench.task.device import xla
+
 FEWEST = 8
 """The number of gradients from which their spread can be estimated."""
 KNOWN = 0.5
@@ -51,9 +53,10 @@ class Sketch:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = tuple(parameters)
         device = self._parameters[0].device
-        drawn = torch.Generator(device).manual_seed(0)  # its own, so that no stream of the run moves
+        at = torch.device("cpu") if xla.is_xla(device) else device  # torch_xla has no generators but its own
+        drawn = torch.Generator(at).manual_seed(0)  # its own, so that no stream of the run moves
         self._signs = [
-            torch.randint(0, 2, (_numbers(p),), dtype=torch.int8, device=device, generator=drawn) * 2 - 1 for p in parameters
+            torch.randint(0, 2, (_numbers(p),), dtype=torch.int8, device=at, generator=drawn).to(device) * 2 - 1 for p in parameters
         ]
 
     def take(self) -> Array:

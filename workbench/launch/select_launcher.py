@@ -17,13 +17,15 @@ from workbench.launch.pool import pool
 from workbench.launch.process import run_in_child
 from workbench.settings import Settings, SettingsError
 
+Kind = Literal["cpu", "cuda", "mps", "xpu", "tpu"]
+
 
 @dataclass(frozen=True)
 class LauncherChoice:
     """The launcher, and its devices: an entry in `devices` for each rank of this machine."""
 
     strategy: Literal["thread", "pool", "launch"]
-    accelerator: Literal["cpu", "cuda", "mps"]
+    accelerator: Kind
     devices: tuple[int, ...]
     """The numbers of GPUs; on CPU and MPS only their count matters."""
 
@@ -92,13 +94,16 @@ def run(assignment: Assignment, emit: EventSink, inbox: Mailbox) -> Done:
     return pool.run(assignment, found.accelerator, found.devices, emit, inbox)
 
 
-def _accelerator(settings: Settings) -> Literal["cpu", "cuda", "mps"]:
+def _accelerator(settings: Settings) -> Kind:
     check_device(settings.accelerator)
-    if settings.accelerator in ("cuda", "mps", "cpu"):
-        return settings.accelerator
+    wanted = settings.accelerator
+    if wanted != "auto" and wanted != "gpu":  # mypy knows the rest then
+        return wanted
     if torch.cuda.is_available():
         return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+    if torch.backends.mps.is_available():
+        return "mps"
+    return "xpu" if torch.xpu.is_available() else "cpu"
 
 
 def _devices(settings: Settings, accelerator: str) -> tuple[int, ...]:
@@ -106,6 +111,11 @@ def _devices(settings: Settings, accelerator: str) -> tuple[int, ...]:
     # All GPUs, unless the job must stay in this process.
     usual = 1 if settings.strategy == "thread" else max(there, 1)
     wanted = usual if settings.devices == "auto" else settings.devices
+    if accelerator == "tpu" and wanted != 1:
+        raise SettingsError(
+            f"devices={settings.devices!r} with accelerator='tpu': the bench trains on one core of a TPU; take "
+            "devices=1."
+        )
     if isinstance(wanted, tuple):
         if accelerator != "cuda":
             raise SettingsError(f"devices={list(wanted)}: numbers name GPUs, and this is the {accelerator}: give how many, devices=2.")
@@ -118,6 +128,6 @@ def _devices(settings: Settings, accelerator: str) -> tuple[int, ...]:
             f"devices={wanted}: torch sees {there} GPU{'s' if there != 1 else ''} here; take devices={there} or 'auto', or "
             "accelerator='cpu'."
         )
-    if accelerator == "mps" and wanted > 1:
-        raise SettingsError(f"devices={wanted}: there is one MPS device; take devices=1, or accelerator='cpu'.")
+    if accelerator in ("mps", "xpu") and wanted > 1:
+        raise SettingsError(f"devices={wanted}: the bench trains on one {accelerator.upper()} device; take devices=1, or accelerator='cpu'.")
     return tuple(range(wanted))

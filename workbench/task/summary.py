@@ -53,7 +53,7 @@ class ModelSummary:
 def _device(accelerator: str) -> str:
     """The kind of device that jobs with this setting get ("cuda", "mps", "cpu", …)."""
     if accelerator not in ("auto", "gpu"):
-        return accelerator
+        return "xla" if accelerator == "tpu" else accelerator
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return "cpu" if found is None else found.type
 

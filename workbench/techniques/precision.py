@@ -38,6 +38,8 @@ class Precision:
             raise TaskError(
                 "precision='16-mixed' (float16) needs a GPU; on the CPU use precision='bf16-mixed' or '32-true'."
             )
+        if dtype is torch.float16 and device.type == "xla":
+            raise TaskError("precision='16-mixed' (float16) needs a GPU; on a TPU use precision='bf16-mixed' or '32-true'.")
         if dtype is torch.bfloat16 and device.type == "cuda" and not _has_bfloat16(device):
             raise TaskError(
                 "precision='bf16-mixed': this GPU has no bfloat16 arithmetic (and emulates it slowly); "

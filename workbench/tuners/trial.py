@@ -245,7 +245,8 @@ def _validate_once(session: Session, size: int) -> None:
 
 def _begin_peak(device: torch.device) -> int:
     if device.type != "cuda":
-        memory.reset_peak()
+        if device.type == "cpu":
+            memory.reset_peak()
         return 0
     torch.cuda.reset_peak_memory_stats(device)
     return int(torch.cuda.memory_allocated(device))
@@ -261,10 +262,12 @@ def _left(device: torch.device) -> int | None:
     return int(min(free + reserved, share * total) - allocated)
 
 
-def _peak(device: torch.device, idle: int) -> int:
-    """The most bytes since `_begin_peak`, above those at that time (the weights)."""
-    if device.type != "cuda":
+def _peak(device: torch.device, idle: int) -> int | None:
+    """The most bytes since `_begin_peak`, above those at that time (the weights); None: this kind of device does not tell."""
+    if device.type == "cpu":
         return memory.peak_bytes()
+    if device.type != "cuda":
+        return None
     return int(torch.cuda.max_memory_allocated(device)) - idle
 
 

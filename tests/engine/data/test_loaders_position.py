@@ -22,15 +22,15 @@ from torch.utils.data import (
 )
 
 import workbench as wb
-from tests.combinations import pairs
+from tests.combinations import every, pairs
 from tests.engine.problems import Augmented, labelled
 from tests.task.data.test_spec import same
 from workbench.engine import rng
 from workbench.engine.data.loaders import Loaders
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
+from workbench.task.device.seeding import seed
 from workbench.task.errors import TaskError
-from workbench.task.seeding import seed
 from workbench.techniques.tbptt import Piece
 
 
@@ -234,7 +234,7 @@ def test_samples_by_number(name, options):
     goes_on(MAP_STYLE[name], **options)
 
 
-@pairs("name, persistent", ["shuffled", "augmented", "weighted", "batch_sampler", "validated"], [False, True])
+@pairs("name, persistent", every(2, ["augmented", "shuffled", "batch_sampler", "weighted", "validated"]), [False, True])
 def test_samples_made_by_workers(name, persistent):
     goes_on(MAP_STYLE[name], ((0, 2), (1, 1)), num_workers=2, persistent_workers=persistent)
 
@@ -602,8 +602,8 @@ class KnowingSequences(StreamOfSequences):
 @pytest.mark.parametrize(
     "make",
     [
-        sequences, lambda: sequences(cls=NoisySequences), lambda: DataLoader(
-            sequences(cls=NoisySequences), 8, sampler=WeightedRandomSampler(torch.ones(20), 20)),
+        *(pytest.param(make, marks=pytest.mark.slow) for make in (sequences, lambda: sequences(cls=NoisySequences))),
+        lambda: DataLoader(sequences(cls=NoisySequences), 8, sampler=WeightedRandomSampler(torch.ones(20), 20)),
         StreamOfSequences, KnowingSequences,
     ],
     ids=["plain", "noisy", "weighted", "stream", "knowing"],

@@ -200,8 +200,8 @@ def test_threads_draw_at_once_and_alike() -> None:
     before = dict(matplotlib.rcParams)
     alone = [_pixels(kind) for kind in kinds]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(_pixels, kinds * 3))
-    assert together == alone * 3
+        together = list(pool.map(_pixels, kinds * 2))
+    assert together == alone * 2
     assert dict(matplotlib.rcParams) == before
 
 

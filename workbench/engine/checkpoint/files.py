@@ -32,6 +32,7 @@ from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
 from workbench.runs.folder.files import Folder, check_no_link, give_usual_mode, read_json, replace_by, to_disk
 from workbench.runs.printable import printable
 from workbench.task.compiled_model import own_name
+from workbench.task.device import xla
 from workbench.task.errors import TaskError
 from workbench.tracebacks import UserError
 from workbench.values import shown
@@ -425,6 +426,8 @@ def _ties(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
 
 def _address(tensor: Tensor) -> int:
     """The address where it begins; for a sharded one, that of this rank's piece, which may have no elements."""
+    if xla.is_xla(tensor.device):
+        return xla.tensor_id(tensor)
     return local(tensor).untyped_storage().data_ptr() if in_shards(tensor) else tensor.data_ptr()
 
 

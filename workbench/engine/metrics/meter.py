@@ -24,8 +24,10 @@ from workbench.engine.metrics.epoch_loss import EpochLoss
 from workbench.engine.metrics.step_timer import StepTimer
 from workbench.events import Numbers, StepsDone, pack
 from workbench.instruments.memory import memory_in_use
+from workbench.task.device import xla
 
 T = TypeVar("T")
+Value = TypeVar("Value", Tensor, Tensor | float)
 _OF_UPDATE = re.compile(r"loss|grad_norm")
 LOSS, TOTAL, CLIPPED = 0, 1, 2
 _LAYERS = -1
@@ -72,12 +74,16 @@ class Meter:
         """Every this many updates, one is recorded."""
         self._several = optimizers if optimizers > 1 else 0
         self._layers_at = 3 * (1 + self._several)
+        self._at_flush: dict[int, dict[int, Tensor]] = {}
+        """By column (`_LAYERS`: those of all layers) and row: values that the next flush copies into the ring at once."""
         kind = torch.float64 if double else torch.float32
-        self._use_ring(torch.full((CAPACITY, self._layers_at + layers), float("nan"), dtype=kind, device=device))
+        self._lazy = xla.is_xla(device)
+        """Whether all values are put aside until a flush: each row of a ring on such a device would be compiled."""
+        self._device = device
+        at = torch.device("cpu") if self._lazy else device
+        self._use_ring(torch.full((CAPACITY, self._layers_at + layers), float("nan"), dtype=kind, device=at))
         self._lrs: list[tuple[float, ...]] = []
         self._skipped: list[bool] = []
-        self._norms_at_flush: dict[int, dict[int, Tensor]] = {}
-        """By column (`_LAYERS`: those of all layers) and row: norms that the next flush copies into the ring at once."""
         self._notes: dict[str, dict[int, Tensor | float]] = {}
         self.on_bar: frozenset[str] = frozenset()
         """Names of the logged values that the progress bar shows."""
@@ -150,7 +156,7 @@ class Meter:
     def places(self, layers: tuple[int, ...]) -> Tensor:
         """The numbers of these layers as an index on the device; made once, since making it waits for the device."""
         if layers not in self._places:
-            self._places[layers] = torch.tensor(layers, dtype=torch.long, device=self._ring.device)
+            self._places[layers] = torch.tensor(layers, dtype=torch.long, device=self._device)
         return self._places[layers]
 
     @property
@@ -161,7 +167,7 @@ class Meter:
     def _use_ring(self, ring: Tensor) -> None:
         """Write rows into this ring from now on."""
         self._ring = ring
-        self._host: Numbers | None = ring.numpy() if ring.device.type == "cpu" else None
+        self._host: Numbers | None = ring.numpy() if ring.device.type == "cpu" and not self._lazy else None
         """The same rows for numpy, which writes a number faster than torch."""
         # Views made once: indexing at every update would cost more than writing.
         self._cells = [ring[:, place].unbind() for place in range(self._layers_at)]
@@ -183,7 +189,9 @@ class Meter:
     def _put(self, place: int, value: Tensor) -> None:
         """Write one number of the row; on a device without waiting for it."""
         row = len(self._lrs)
-        if self._host is not None:
+        if self._lazy:
+            self._at_flush.setdefault(place, {})[row] = value.detach()
+        elif self._host is not None:
             self._host[row, place] = value.item()
         else:
             self._cells[place][row].copy_(value)
@@ -193,14 +201,18 @@ class Meter:
         if self._host is not None or self._several:  # the norms of several are summed up within the update
             self._put(place, norm)
         else:
-            self._norms_at_flush.setdefault(place, {})[len(self._lrs)] = norm
+            self._at_flush.setdefault(place, {})[len(self._lrs)] = norm
 
     def put_norms(self, column: int, total: Tensor, norms: Tensor, layers: tuple[int, ...] | None = None) -> None:
         """Write a total norm and the norms of these layers (None: of all, in order) into the row that the next `record`
         completes.
         """
         self._put_norm(3 * column + TOTAL, total)
-        row, whole = len(self._lrs), self._norms_at_flush.setdefault(_LAYERS, {})
+        row, whole = len(self._lrs), self._at_flush.setdefault(_LAYERS, {})
+        if layers is not None and self._lazy:
+            some, norms = norms, norms.new_full((self._ring.shape[1] - self._layers_at,), float("nan"))
+            norms[self.places(layers)] = some
+            layers = None
         if layers is None:
             whole[row] = norms
             return
@@ -249,7 +261,7 @@ class Meter:
         source = self._ring[: len(self._lrs)]
         rows = _to_host(source)
         ratios = None if self._ratios is None or not self._rated else _to_host(self._ratios[: len(self._lrs)])
-        logged = {name: (list(at), _to_host(_stacked(at.values()))) for name, at in self._notes.items()}
+        logged = {name: (list(at), _to_host(_stacked(self._fetched(at).values()))) for name, at in self._notes.items()}
         event = None
         if source.is_cuda:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -267,8 +279,8 @@ class Meter:
 
     def _take_norms(self) -> None:
         """Copy the norms that were put aside into the ring."""
-        waiting, self._norms_at_flush = self._norms_at_flush, {}
-        for place, found in waiting.items():
+        waiting, self._at_flush = self._at_flush, {}
+        for place, found in {place: self._fetched(found) for place, found in waiting.items()}.items():
             columns = self._ring[:, self._layers_at :] if place == _LAYERS else self._ring[:, place]
             rows = [row for row in range(len(self._lrs)) if row in found]  # not those of an update that an error ended
             if len(rows) == len(self._lrs):
@@ -277,11 +289,18 @@ class Meter:
                 for row in rows:
                     columns[row] = found[row]
 
+    def _fetched(self, found: Mapping[int, Value]) -> Mapping[int, Value]:
+        """The same values, in host memory where stacking them on the device would be compiled anew for each number of rows."""
+        if not self._lazy:
+            return found
+        away = {row: value for row, value in found.items() if isinstance(value, Tensor)}
+        return {**found, **dict(zip(away, xla.to_host(list(away.values())), strict=True))}
+
     def _look(self) -> int | None:
         """Bytes in use on the device, at most a second old."""
         now = perf_counter()
         if now - self._looked >= LOOK:
-            self._looked, self._memory = now, memory_in_use(self._ring.device)
+            self._looked, self._memory = now, memory_in_use(self._device)
         return self._memory
 
     def _finish_copy(self, wait: bool) -> list[StepsDone]:

@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator, DistributedDataParallelKwargs, DistributedType
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
 from workbench.engine.distributed import fsdp
 from workbench.engine.distributed.fsdp_forward import FSDPForward
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
 from workbench.settings import Settings, SettingsError
+from workbench.task.device import xla
 from workbench.task.ranks import RANK as RANK
 
 _MARK = "_is_accelerate_prepared"
@@ -102,6 +103,8 @@ class Runtime:
         options = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
         with self._own.here(), _without_fsdp_flag():
             self._accelerator = Accelerator(cpu=alone, mixed_precision="no", kwargs_handlers=[options] if several else None)
+            if xla.is_xla(self._accelerator.device) and settings.accelerator != "tpu":
+                self._leave_xla()
         self.device: torch.device = self._accelerator.device
         self.ranks: ProcessGroup = ProcessGroup()
         """The processes that do this job together."""
@@ -112,6 +115,13 @@ class Runtime:
             local = int(os.environ.get("LOCAL_WORLD_SIZE", self._accelerator.num_processes))
             kind = FSDPForward if self.shards else MultiProcessGroup
             self.ranks = kind(self._accelerator.local_process_index, local)
+
+    def _leave_xla(self) -> None:
+        """Where torch_xla is installed, accelerate takes its device, asked or not: take the one that torch has."""
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() and not self._accelerator.state._cpu else None
+        for state in self._own.dicts:
+            if "device" in state:
+                state["device"], state["distributed_type"] = device or torch.device("cpu"), DistributedType.NO
 
     def prepare(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model as accelerate prepares it; in one process the same object, on its device, else wrapped."""
@@ -160,8 +170,13 @@ def check_device(wanted: str) -> None:
         wanted == "gpu" and torch.backends.mps.is_available()
     ):
         raise SettingsError(f"accelerator={wanted!r}: torch sees no such device here; take 'auto' or 'cpu'.")
-    if wanted == "mps" and not torch.backends.mps.is_available():
-        raise SettingsError("accelerator='mps': torch sees no such device here; take 'auto' or 'cpu'.")
+    if (wanted == "mps" and not torch.backends.mps.is_available()) or (wanted == "xpu" and not torch.xpu.is_available()):
+        raise SettingsError(f"accelerator={wanted!r}: torch sees no such device here; take 'auto' or 'cpu'.")
+    if wanted == "tpu" and not xla.installed():
+        raise SettingsError(
+            "accelerator='tpu': torch_xla is not installed. Install the release that matches torch (pip install torch_xla==2.9.0 torch==2.9.0), or "
+            "take 'auto' or 'cpu'."
+        )
 
 
 def check_environment() -> None:

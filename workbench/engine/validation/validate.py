@@ -85,6 +85,7 @@ def _scores(
             raise
         note_count(session, stage, moved, scores.weight)
         session.hooks.evaluation_batch_ended(stage, scores, moved, number)
+        session.sync_device()
         for name, value in scores.values.items():
             yield name, value, scores.weight
 

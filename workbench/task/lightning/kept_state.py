@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from workbench.task.containers import is_container, refill
 from workbench.task.data.rng_state import GENERATORS, generator_state, set_generator_state
+from workbench.task.device import xla
 
 _LONG = 100_000
 """Containers with more parts are data: they are not copied."""
@@ -143,4 +144,6 @@ def _parts_of(module: Any) -> dict[int, Any]:
 
 
 def _storage(tensor: Tensor) -> int:
+    if xla.is_xla(tensor.device):
+        return xla.tensor_id(tensor)
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided and not tensor.is_meta else 0

@@ -7,9 +7,12 @@ import random
 import numpy as np
 import torch
 
+from workbench.task.device import xla
+
 
 def seed(value: int) -> None:
     """Seed every generator."""
     random.seed(value)
     np.random.seed(value % 2**32)
     torch.manual_seed(value)
+    xla.seed(value)
