@@ -17,6 +17,8 @@ from workbench.events.searches import CurveEnded
 from workbench.events.training import StepsDone
 
 _TYPES: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
+_FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in _TYPES.values()}
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _UNMEASURED = 1 << 16
 """Rows of a flush without any column at most."""
 
@@ -24,13 +26,13 @@ _UNMEASURED = 1 << 16
 def to_line(event: Event) -> str:
     """One event as one line of JSON, without the newline."""
     record: dict[str, Any] = {"type": type(event).__name__}
-    for f in fields(event):
-        record[f.name] = getattr(event, f.name)
+    for name in _FIELDS[type(event)]:
+        record[name] = getattr(event, name)
     if isinstance(event, StepsDone):
         record["columns"] = {k: base64.b64encode(v).decode("ascii") for k, v in event.columns.items()}
     if isinstance(event, CurveEnded):
         record["suggestions"] = [[s.name, s.lr, s.index, s.why] for s in event.suggestions]
-    return json.dumps(record, separators=(",", ":"))
+    return _ENCODER.encode(record)
 
 
 def from_line(line: str | bytes, only: Container[str] | None = None) -> Event:

@@ -1,6 +1,7 @@
 """The arithmetic of one sweep: rates, smoothing, ends."""
 
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from tests.reference import lr_rules as slow
 from workbench.settings import SettingsError
 from workbench.tuners.learning_rate import sweep
-from workbench.tuners.learning_rate.sweep import Smoother, StopRule, rates, smooth
+from workbench.tuners.learning_rate.sweep import Smoother, StopRule, rates, running_median, smooth
 
 
 def first_end(losses, threshold=4.0):
@@ -61,6 +62,14 @@ class TestRates:
     def test_errors_name_the_argument_and_the_value(self, arguments, named):
         with pytest.raises(SettingsError, match=named.replace("(", r"\(")):
             rates(**arguments)
+
+
+class TestRunningMedian:
+    @given(st.lists(st.lists(st.integers(-9, 9), min_size=2, max_size=2), min_size=1, max_size=12), st.integers(0, 4))
+    def test_is_the_median_of_those_around_each(self, rows, half):
+        expected = [[statistics.median(column) for column in zip(*rows[max(0, i - half) : i + half + 1], strict=True)] for i in range(len(rows))]
+        np.testing.assert_array_equal(running_median(np.array(rows), half), expected)
+        np.testing.assert_array_equal(running_median(np.array(rows)[:, 0], half), [row[0] for row in expected])
 
 
 class TestSmoothing:

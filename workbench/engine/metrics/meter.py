@@ -10,6 +10,7 @@ float64.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,12 +77,9 @@ class Meter:
         self._layers_at = 3 * (1 + self._several)
         self._at_flush: dict[int, dict[int, Tensor]] = {}
         """By column (`_LAYERS`: those of all layers) and row: values that the next flush copies into the ring at once."""
-        kind = torch.float64 if double else torch.float32
         self._lazy = xla.is_xla(device)
         """Whether all values are put aside until a flush: each row of a ring on such a device would be compiled."""
-        self._device = device
-        at = torch.device("cpu") if self._lazy else device
-        self._use_ring(torch.full((CAPACITY, self._layers_at + layers), float("nan"), dtype=kind, device=at))
+        self._device, self._width = device, self._layers_at + layers
         self._lrs: list[tuple[float, ...]] = []
         self._skipped: list[bool] = []
         self._notes: dict[str, dict[int, Tensor | float]] = {}
@@ -135,7 +133,7 @@ class Meter:
 
     def begin_ratios(self) -> None:
         """Begin to measure update ratios."""
-        shape = CAPACITY, self._ring.shape[1] - self._layers_at
+        shape = CAPACITY, self._width - self._layers_at
         self._ratios = torch.full(shape, float("nan"), device=self._ring.device)
 
     def end_ratios(self) -> None:
@@ -164,22 +162,51 @@ class Meter:
         """The row that the next `record` completes."""
         return len(self._lrs)
 
-    def _use_ring(self, ring: Tensor) -> None:
-        """Write rows into this ring from now on."""
-        self._ring = ring
-        self._host: Numbers | None = ring.numpy() if ring.device.type == "cpu" and not self._lazy else None
+    # The ring and its views are made when they are first used: a search and a dry run record nothing. Once, since indexing at every
+    # update would cost more than writing.
+
+    @functools.cached_property
+    def _ring(self) -> Tensor:
+        kind, at = torch.float64 if self.double else torch.float32, torch.device("cpu") if self._lazy else self._device
+        return torch.full((CAPACITY, self._width), float("nan"), dtype=kind, device=at)
+
+    @functools.cached_property
+    def _host(self) -> Numbers | None:
         """The same rows for numpy, which writes a number faster than torch."""
-        # Views made once: indexing at every update would cost more than writing.
-        self._cells = [ring[:, place].unbind() for place in range(self._layers_at)]
-        self.total, self.clipped = self._cells[TOTAL::3], self._cells[CLIPPED::3]
-        self.layers = ring[:, self._layers_at :].unbind()
+        return self._ring.numpy() if self._ring.device.type == "cpu" and not self._lazy else None
+
+    @functools.cached_property
+    def _cells(self) -> list[tuple[Tensor, ...]]:
+        return [self._ring[:, place].unbind() for place in range(self._layers_at)]
+
+    @functools.cached_property
+    def total(self) -> list[tuple[Tensor, ...]]:
+        """By column and row, the total norm before clipping."""
+        return self._cells[TOTAL::3]
+
+    @functools.cached_property
+    def clipped(self) -> list[tuple[Tensor, ...]]:
+        """The same after clipping."""
+        return self._cells[CLIPPED::3]
+
+    @functools.cached_property
+    def layers(self) -> tuple[Tensor, ...]:
+        """By row, the norms of the layers."""
+        return self._ring[:, self._layers_at :].unbind()
+
+    def _widen(self) -> None:
+        """Keep numbers of double precision from now on."""
+        wide = self._ring.double()
+        for view in ("_host", "_cells", "total", "clipped", "layers"):
+            vars(self).pop(view, None)
+        self._ring = wide
 
     def put_loss(self, column: int, loss: Tensor) -> None:
         """Write the loss of the update that the next `record` completes: of all of it (0), or of one optimizer of
         several.
         """
         if loss.dtype is torch.float64 and self._ring.dtype is not torch.float64:
-            self._use_ring(self._ring.double())
+            self._widen()
         self._put(3 * column + LOSS, loss)
 
     def put_clipped(self, column: int, total: Tensor) -> None:
@@ -210,7 +237,7 @@ class Meter:
         self._put_norm(3 * column + TOTAL, total)
         row, whole = len(self._lrs), self._at_flush.setdefault(_LAYERS, {})
         if layers is not None and self._lazy:
-            some, norms = norms, norms.new_full((self._ring.shape[1] - self._layers_at,), float("nan"))
+            some, norms = norms, norms.new_full((self._width - self._layers_at,), float("nan"))
             norms[self.places(layers)] = some
             layers = None
         if layers is None:

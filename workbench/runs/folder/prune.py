@@ -85,7 +85,9 @@ def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
 
     Pinned runs are not counted, nor those that only count as running, since their process cannot be seen from here.
     """
-    folders = [path for path in run_folders(root) if _kind_of(path) == kind]
+    folders = list(run_folders(root))
+    if len(folders) > keep:  # else no header needs to be read
+        folders = [path for path in folders if _kind_of(path) == kind]
     if len(folders) <= keep:
         return [], 0
     runs = []

@@ -17,6 +17,7 @@ from torch import Tensor
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.tuners.learning_rate.lr_suggest import Died
+from workbench.tuners.learning_rate.sweep import running_median
 
 MOST = 2 / 3
 """The share of a layer's units that are dead, of those alive at the start, from which on the layer counts as dead."""
@@ -36,7 +37,7 @@ class DeadUnits:
         self._session, self._opt = session, opt
         self._layers: list[Tensor] = []
         self._sizes: list[int] = []
-        self._ends: Tensor | None = None
+        self._lasts: Tensor | None = None
         self._alive: dict[int, Tensor] = {}
         """For each point how many units get a gradient, added up over the layers."""
         self.point = 0
@@ -55,12 +56,11 @@ class DeadUnits:
         if not found:
             return
         layers = [p for p, _ in found]
-        if self._ends is None:
+        if self._lasts is None:
             self._layers, self._sizes = layers, [len(gradient) for _, gradient in found]
-            self._ends = torch.tensor(self._sizes, device=found[0][1].device).cumsum(0)
+            self._lasts = torch.tensor(self._sizes, device=found[0][1].device).cumsum(0) - 1
         if [id(p) for p in layers] == [id(p) for p in self._layers]:
-            seen = (torch.cat([gradient for _, gradient in found]) != 0).cumsum(0)
-            self._alive[self.point] = torch.cat([seen.new_zeros(1), seen])[self._ends]
+            self._alive[self.point] = (torch.cat([gradient for _, gradient in found]) != 0).cumsum(0)[self._lasts]
 
     def died(self) -> Died | None:
         """The first point from which on most units of a layer that were alive at the start are dead; None: none died."""
@@ -69,7 +69,7 @@ class DeadUnits:
             return None
         points, alive, sizes = counts
         start = np.median(alive[:10], axis=0)
-        share = 1 - _median(alive) / np.maximum(start, 1)
+        share = 1 - running_median(alive, AROUND // 2) / np.maximum(start, 1)
         first = {layer: _for_good(share[:, layer] > MOST) for layer in map(int, np.flatnonzero((start > 0) & (sizes > 1)))}
         first = {layer: at for layer, at in first.items() if at <= len(points) - AROUND}
         if not first:
@@ -102,12 +102,6 @@ def _read(alive: dict[int, Tensor]) -> dict[int, Counts]:
         return {}
     rows = torch.stack(list(alive.values())).cpu().numpy()
     return dict(zip(alive, np.diff(rows, axis=1, prepend=0), strict=True))
-
-
-def _median(alive: Counts) -> NDArray[np.float64]:
-    """The median of each row and those around it."""
-    half = AROUND // 2
-    return np.stack([np.median(alive[max(0, i - half) : i + half + 1], axis=0) for i in range(len(alive))])
 
 
 def _for_good(dead: NDArray[np.bool_]) -> int:

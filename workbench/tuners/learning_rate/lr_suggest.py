@@ -7,9 +7,11 @@ losses; `rules` has those of other libraries, which read the smoothed ones.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,7 +32,7 @@ from workbench.tuners.learning_rate.rules import (
     steepest,
     valley,
 )
-from workbench.tuners.learning_rate.sweep import diverged_above, smooth
+from workbench.tuners.learning_rate.sweep import diverged_above, running_median, smooth
 from workbench.units import rate
 
 RECOMMENDED = "landmarks"
@@ -283,16 +285,25 @@ def _factor(schedule: str) -> float:
     return 0.75 if schedule == "constant" else 1.33
 
 
-def _find(
-    lrs: ArrayLike,
-    losses: ArrayLike,
+def _find(lrs: ArrayLike, losses: ArrayLike, *context: Any) -> _Found | str:
+    """The landmarks, or why there are none. context: beta, adaptive, schedule, num_training, died."""
+    return _found_in(_values(lrs), _values(losses), *context)
+
+
+def _values(given: ArrayLike) -> tuple[float, ...]:
+    return tuple(np.asarray(given, dtype=np.float64).ravel().tolist())
+
+
+@functools.lru_cache(maxsize=2)  # the suggestion and its notes are asked for one after another
+def _found_in(
+    lrs: tuple[float, ...],
+    losses: tuple[float, ...],
     beta: float,
     adaptive: bool,
     schedule: str,
     num_training: int | None,
     died: Died | None,
 ) -> _Found | str:
-    """The landmarks, or why there are none."""
     if not 0 <= beta < 1:
         return f"beta={beta!r} is not a momentum: 0 <= beta < 1 is needed"
     x, y = pair(lrs, losses)
@@ -354,8 +365,7 @@ def _lost(x: Array, y: Array, lowest: float, base: float, low: int, five: int) -
     """
     if low < _FEW or base - lowest <= _CLEAR * float(np.std(np.diff(y[: low + 1]))):
         return None
-    half = five // 2
-    typical = np.array([np.median(y[max(0, i - half) : i + half + 1]) for i in range(len(y))])
+    typical = running_median(y, five // 2)
     at = int(np.flatnonzero(typical <= (base + lowest) / 2).max(initial=low)) + 1
     return float(x[at]) if at < len(x) and x[-1] >= _LONG * x[at] else None
 

@@ -98,6 +98,16 @@ def smooth(losses: Iterable[float], beta: float = 0.98) -> Array:
     return np.array([smoother.update(float(loss)) for loss in losses], dtype=np.float64)
 
 
+def running_median(values: NDArray[Any], half: int) -> Array:
+    """The median of each value and of up to `half` on each side of it, along the first axis; at the two ends there are fewer."""
+    count = len(values)
+    ends = [np.median(values[max(0, i - half) : i + half + 1], axis=0) for i in range(count) if not half <= i < count - half]
+    if count <= 2 * half:
+        return np.stack(ends)
+    middle = np.median(np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1, axis=0), axis=-1)
+    return np.concatenate([*(end[None] for end in ends[:half]), middle, *(end[None] for end in ends[half:])])
+
+
 def diverged_above(threshold: float, low: float, spread: float | None = None) -> float:
     """The loss above which it counts as diverged, seen from `low`: threshold x low for a loss above 0.
 
