@@ -75,7 +75,7 @@ constraints: ## writes what is in .venv now into constraints.txt
 	@mv .venv/constraints.txt constraints.txt
 
 clean: ## everything that make has made
-	rm -rf .venv .venv-ecosystem .venv-xla extensions/live/node_modules workbench/ui/static/live.js workbench/ui/static/live.css \
+	rm -rf .venv .venv-ecosystem .venv-xla extensions/live/node_modules workbench/ui/static/*.js workbench/ui/static/*.css \
 	  workbench/ui/static/THIRD-PARTY-NOTICES.txt demo-output site \
 	  tests/artefacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 

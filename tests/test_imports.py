@@ -110,9 +110,7 @@ def test_every_public_name_is_there() -> None:
         workbench.nothing
 
 
-@pytest.mark.parametrize(
-    ("file", "place"), [("bench/workbench.py", "Workbench._repr_mimebundle_"), ("launch/attached/attach.py", "Attached._repr_mimebundle_")]
-)
+@pytest.mark.parametrize(("file", "place"), [("bench/workbench.py", "Workbench._panel"), ("launch/attached/attach.py", "Attached._panel")])
 def test_a_view_is_reached_for_in_one_place(file: str, place: str) -> None:
     """The imports that go up are inside of what a notebook shows live."""
     assert places_of_imports(file, "workbench.ui.") == {place}

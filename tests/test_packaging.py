@@ -28,7 +28,7 @@ from trove_classifiers import classifiers as CLASSIFIERS
 from workbench._version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
-BUNDLE = ("workbench/ui/static/live.js", "workbench/ui/static/live.css", "workbench/ui/static/THIRD-PARTY-NOTICES.txt")
+BUNDLE = tuple(f"workbench/ui/static/{name}" for name in ("live.js", "live.css", "panel.js", "panel.css", "THIRD-PARTY-NOTICES.txt"))
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 sys.path.insert(0, str(ROOT))
@@ -288,11 +288,12 @@ def test_node_is_asked_for_only_where_there_is_no_bundle(tmp_path: Path) -> None
 
 
 def test_the_licences_of_what_is_in_the_bundle_are_shipped() -> None:
-    if not (ROOT / BUNDLE[2]).is_file():
+    if not (ROOT / BUNDLE[-1]).is_file():
         pytest.skip("the live canvas is not built here (make live)")
     for name in BUNDLE:
         text = (ROOT / name).read_text(encoding="utf-8")
         assert "uplot 1." in text
+        assert ("@jupyter-widgets/controls 5." in text) == (name not in BUNDLE[:2])
         assert "Leon Sorokin" in text
         assert "The above copyright notice and this permission notice shall be included" in text
     assert PROJECT["tool"]["hatch"]["build"]["artifacts"] == [f"workbench/ui/static/*.{end}" for end in ("js", "css", "txt")]

@@ -439,9 +439,16 @@ class Workbench(Searches):
         return f"<Workbench {self.summary}; {changed or 'default settings'}>"
 
     def _repr_mimebundle_(self, **_: Any) -> Any:
+        return self._panel()._repr_mimebundle_()
+
+    def _display_(self) -> Any:
+        """What marimo shows."""
+        return self._panel()._display_()
+
+    def _panel(self) -> Any:
         from workbench.ui.panel import Panel
 
-        return Panel.of(self)._repr_mimebundle_()
+        return Panel.of(self)
 
     # -- inside
 

@@ -24,6 +24,7 @@ from workbench.ui.controls.notice import Notice
 from workbench.ui.controls.run_buttons import button
 from workbench.ui.controls.widget_utils import aside, heard_whole, reachable, shown
 from workbench.ui.dispatcher import INTERVAL, Dispatcher
+from workbench.ui.embedded import PanelBox, cut_off
 
 _AT_ONCE = 200
 _CHANGED = ("lr", "gradient_clip_val")
@@ -52,14 +53,14 @@ class AttachedJob(Protocol):
     def on_request(self, callback: Callable[[str], None]) -> None: ...
 
 
-class AttachedPanel(widgets.VBox):  # type: ignore[misc]
+class AttachedPanel(PanelBox):
     """The canvas of one job, and its buttons. Several displays of one job show the same view."""
 
     @classmethod
     def of(cls, job: AttachedJob) -> AttachedPanel:
         """The one view of this job, made on first use."""
         known = _OPEN.get(id(job))
-        if known is None:
+        if known is None or cut_off(known):
             known = _OPEN[id(job)] = cls(job)
         return known
 

@@ -51,15 +51,19 @@ from workbench.ui.controls.run_history import RunHistory
 from workbench.ui.controls.setting_control import SettingControls
 from workbench.ui.controls.widget_utils import heard_whole, off, reachable, shown, tree
 from workbench.ui.dispatcher import Dispatcher
+from workbench.ui.embedded import PanelBox, cut_off
 
 
-class Panel(widgets.VBox):  # type: ignore[misc]
+class Panel(PanelBox):
     """The bench's panel in a notebook. Several displays of one panel show the same state."""
 
     @classmethod
     def of(cls, bench: Bench) -> Panel:
         """The one open panel of this bench, made on first use."""
         known = _OPEN.get(id(bench))
+        if known is not None and cut_off(known):
+            known.close()
+            known = None
         return known if known is not None else cls(bench)
 
     _closed = True  # until it is made: ipywidgets closes widgets that are freed half-made

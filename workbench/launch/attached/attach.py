@@ -83,9 +83,16 @@ class Attached(Job[Any]):
         """The job continues: it was not started here."""
 
     def _repr_mimebundle_(self, **_: Any) -> Any:
+        return self._panel()._repr_mimebundle_()
+
+    def _display_(self) -> Any:
+        """What marimo shows."""
+        return self._panel()._display_()
+
+    def _panel(self) -> Any:
         from workbench.ui.attached import AttachedPanel
 
-        return AttachedPanel.of(self)._repr_mimebundle_()
+        return AttachedPanel.of(self)
 
 
 class _Following:

@@ -7,44 +7,28 @@ works the same way whenever a view opens.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import anywidget
 import traitlets
 
 from workbench.events import BenchEvent, StepsDone
 from workbench.runs.brief import RunBrief
 from workbench.runs.record.stream import joined
-from workbench.ui import texts
+from workbench.ui.bundled import Bundled
 from workbench.ui.canvas.model import CanvasModel
 
-_STATIC = Path(__file__).parents[1] / "static"
-_NOT_BUILT = f"export default {{ render({{ el }}) {{ el.textContent = {json.dumps(texts.NOT_BUILT)}; }} }};"
 
-
-class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
+class LiveView(Bundled):
     """Plots of the bench's jobs. `draw` may be called from any thread, and so may `flush`."""
 
-    _esm = traitlets.Unicode().tag(sync=True)
-    _css = traitlets.Unicode().tag(sync=True)
+    bundle = "live"
 
     marker = traitlets.Float(1e-3, help="The chosen learning rate; dragging ▲ in the browser sets it.").tag(sync=True)
     looks = traitlets.Dict(help="How the cards' switches stand, by name, where a person has used them.").tag(sync=True)
     clip = traitlets.Float(0.0, help="The chosen clip value, 0: off; its line can be dragged.").tag(sync=True)
-
-    @traitlets.default("_esm")
-    def _default_esm(self) -> str:
-        script = _STATIC / "live.js"
-        return script.read_text(encoding="utf-8") if script.exists() else _NOT_BUILT
-
-    @traitlets.default("_css")
-    def _default_css(self) -> str:
-        sheet = _STATIC / "live.css"
-        return sheet.read_text(encoding="utf-8") if sheet.exists() else ""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -2,7 +2,7 @@
 
 import { Limits } from "./limits";
 import { Card } from "../shared/card";
-import { el, setText } from "../shared/dom";
+import { el, setText, focusIn } from "../shared/dom";
 import { bytes, pace } from "../shared/format";
 import { Frame, spanOf } from "../plot/frame";
 import type { Layer, Value } from "../plot/layers";
@@ -199,7 +199,7 @@ export class BatchSize {
 
   /** Lines that stay are left where they are, so that the focus and what is unfolded stay too. */
   private arrange(host: HTMLElement, lines: HTMLElement[]): void {
-    const within = host.contains(document.activeElement) ? (document.activeElement as HTMLElement) : null;
+    const within = focusIn(host);
     lines.forEach((line, i) => {
       if (host.children[i] !== line) host.insertBefore(line, host.children[i] ?? null);
     });

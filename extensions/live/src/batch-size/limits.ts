@@ -1,6 +1,6 @@
 // Says what limits the batch size: memory, speed and the gradient's noise, each with its reason and a size to use.
 
-import { el } from "../shared/dom";
+import { el, focusIn } from "../shared/dom";
 import type { Store } from "../data/store";
 import { name } from "./trial";
 import type { Trial } from "../data/messages";
@@ -30,7 +30,7 @@ export class Limits {
     const now = JSON.stringify([bounds, this.store.state.followed]);
     if (now === this.told) return;
     this.told = now;
-    const held = this.root.contains(document.activeElement) ? (document.activeElement as HTMLElement).dataset["what"] : undefined;
+    const held = focusIn(this.root)?.dataset["what"];
     this.root.hidden = bounds.length === 0;
     this.root.replaceChildren(...bounds.map((bound) => this.item(bound)));
     if (held) this.root.querySelector<HTMLElement>(`[data-what="${held}"]`)?.focus();

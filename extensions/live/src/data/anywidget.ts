@@ -7,8 +7,8 @@ export interface AnyModel {
   send(content: unknown): void;
   on(event: string, callback: (...args: any[]) => void): void;
   off(event: string, callback?: (...args: any[]) => void): void;
-  /** JupyterLab's and Notebook's has the kernel that the model lives in; others need not. */
-  widget_manager?: { kernel?: Kernel | null };
+  /** JupyterLab's and Notebook's has the kernel that the model lives in; others need not. All find other models by their ids. */
+  widget_manager?: { kernel?: Kernel | null; get_model(id: string): Promise<AnyModel> };
 }
 
 interface Signal {

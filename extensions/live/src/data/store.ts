@@ -1,5 +1,6 @@
 // Keeps what Python has sent to one widget model. All views of the model draw from it.
 
+import { focusIn } from "../shared/dom";
 import type { AnyModel } from "./anywidget";
 import { watchKernel } from "./kernel";
 import { Table } from "./table";
@@ -53,7 +54,7 @@ export class Store {
 
   /** Whether the focus is within `part` while the first rows of a run are missing: hidden now, `part` would lose the focus. */
   mustStay(part: Element | undefined): boolean {
-    return this.jobRuns && this.fit.rows.count === 0 && (part?.contains(document.activeElement) ?? false);
+    return this.jobRuns && this.fit.rows.count === 0 && focusIn(part) !== null;
   }
 
   /** Ask Python for everything: at the start, and when rows went missing on the way; after a while if it was asked just now. */

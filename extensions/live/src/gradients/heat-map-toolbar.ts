@@ -2,7 +2,7 @@
 
 import type { Card } from "../shared/card";
 import { gradient, type Ramp } from "./colormap";
-import { el, setText } from "../shared/dom";
+import { el, setText, focusIn } from "../shared/dom";
 import { rate, tick } from "../shared/format";
 import type { Store } from "../data/store";
 import { texts } from "../texts";
@@ -73,7 +73,7 @@ export class HeatMapToolbar {
     const told = JSON.stringify(path);
     if (told === this.told) return;
     this.told = told;
-    const held = this.path.contains(document.activeElement);
+    const held = focusIn(this.path) !== null;
     this.path.hidden = path.length === 0;
     const names = [words.allLayers, ...path.map(([name], i) => relative(name, path[i - 1]?.[0]))];
     this.path.replaceChildren(

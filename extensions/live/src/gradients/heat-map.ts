@@ -10,7 +10,7 @@ import { plotTools } from "../plot/toolbar";
 import { markNonFinite } from "./non-finite-mark";
 import { HeatMapCells, ends, type Frame, type Scale, sized } from "./heat-map-cells";
 import { around, isDark, pixelOf, viridis } from "./colormap";
-import { el, setText } from "../shared/dom";
+import { el, setText, focusIn } from "../shared/dom";
 import { number, steps as stepsWords } from "../shared/format";
 import { HeatMapToolbar, relative } from "./heat-map-toolbar";
 import { across, type Label, HeatMapLabels } from "./heat-map-labels";
@@ -94,7 +94,7 @@ export class HeatMap {
     const rows = this.store.heat.rows;
     const some = rows.count > 0 && this.store.state.map !== undefined;
     if (!some && this.store.mustStay(this.canvas)) return;
-    const held = !some && this.canvas === document.activeElement;
+    const held = !some && focusIn(this.canvas) !== null;
     this.card.empty = this.rows.length === 0;
     this.canvas.hidden = !some;
     this.notice.hidden = some;

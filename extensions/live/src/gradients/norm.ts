@@ -3,7 +3,7 @@
 import { Card } from "../shared/card";
 import { changes } from "../training/setting-changes";
 import { NumberTrait } from "../shared/number-trait";
-import { el, setText } from "../shared/dom";
+import { el, setText, focusIn } from "../shared/dom";
 import { number, rate } from "../shared/format";
 import { DragHandle } from "../plot/drag-handle";
 import { BAD, CLIPPED, NORM_HIGH, NORM_LOW, NORM_MEAN, NORM_SMOOTH, roomOf } from "../training/loss";
@@ -115,7 +115,7 @@ export class Norm {
     const { suggested } = this.store.state.norm ?? {};
     const chosen = Number(this.store.model.get("clip"));
     const some = suggested != null && rate(suggested) !== rate(chosen);
-    const held = !some && this.advice.contains(document.activeElement);
+    const held = !some && focusIn(this.advice) !== null;
     this.advice.hidden = !some;
     if (held) this.handle.value > 0 ? this.handle.focus() : this.frame.plot?.over.focus();
     if (!some) return;

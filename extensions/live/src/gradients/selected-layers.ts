@@ -1,6 +1,6 @@
 // The layers that have a line in the norm plot: their lines, and a list of buttons that remove them.
 
-import { el, setText } from "../shared/dom";
+import { el, setText, focusIn } from "../shared/dom";
 import { number } from "../shared/format";
 import type { FitAxis } from "../plot/axis";
 import type { Layer } from "../plot/layers";
@@ -63,7 +63,7 @@ export class SelectedLayers {
 
   /** The focus stays near where it was. */
   private fill(picks: Pick[]): void {
-    const held = [...this.root.children].findIndex((item) => item.contains(document.activeElement));
+    const held = [...this.root.children].findIndex((item) => focusIn(item));
     this.root.replaceChildren(...picks.map((pick) => this.item(pick)));
     if (held < 0) return;
     const near = this.root.children[Math.min(held, picks.length - 1)];

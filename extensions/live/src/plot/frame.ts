@@ -1,5 +1,6 @@
 // The base of every line plot: axes, zoom and pan, cursor, keyboard, full screen.
 
+import { focusIn } from "../shared/dom";
 import uPlot from "uplot";
 import { tick } from "../shared/format";
 import { byKeyboard } from "./keyboard";
@@ -115,7 +116,7 @@ export class Frame {
       this.plot.setData(data);
       return;
     }
-    const held = this.plot?.over === document.activeElement;
+    const held = focusIn(this.plot?.over) !== null;
     this.plot?.destroy();
     this.shape = shape;
     this.make(data, log);

@@ -1,7 +1,7 @@
 // The toolbar of a plot: horizontal axis, logarithmic axis, options such as smoothing, zooming out, saving, full screen.
 
 import type { Card } from "../shared/card";
-import { el } from "../shared/dom";
+import { el, focusIn } from "../shared/dom";
 import type { Store } from "../data/store";
 import { AXES, type FitAxis } from "./axis";
 import type { Frame } from "./frame";
@@ -66,7 +66,7 @@ export function plotTools(card: Card, file: string, saved: Saved, frame?: Frame)
     whole.disabled = true;
     whole.addEventListener("click", () => frame.whole());
     frame.zoomed = () => {
-      if (!frame.isZoomed && whole === document.activeElement) frame.plot?.over.focus();
+      if (!frame.isZoomed && focusIn(whole)) frame.plot?.over.focus();
       whole.disabled = !frame.isZoomed;
     };
     card.tools.append(whole);

@@ -2,7 +2,7 @@
 
 import uPlot from "uplot";
 import { Card } from "../shared/card";
-import { el } from "../shared/dom";
+import { el, focusIn } from "../shared/dom";
 import { clock, number, steps } from "../shared/format";
 import type { Across } from "../plot/axis";
 import { Frame } from "../plot/frame";
@@ -77,7 +77,7 @@ export class Compare {
   draw(): void {
     const { compared } = this.store.state;
     if (compared && this.store.compared.rows.view !== compared.view) return; // its curves are on their way
-    const held = this.card.root.contains(document.activeElement);
+    const held = focusIn(this.card.root) !== null;
     this.card.root.hidden = !compared;
     this.card.empty = false;
     if (!compared) return held ? this.leave() : undefined;

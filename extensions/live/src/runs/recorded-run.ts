@@ -1,7 +1,7 @@
 // The line above the cards while they show a recorded run, with a button back to the live one.
 
 import type { Store } from "../data/store";
-import { el, setText } from "../shared/dom";
+import { el, setText, focusIn } from "../shared/dom";
 import { texts } from "../texts";
 
 export class RecordedRun {
@@ -20,7 +20,7 @@ export class RecordedRun {
 
   draw(): void {
     const { opened } = this.store.state;
-    const held = this.root.contains(document.activeElement);
+    const held = focusIn(this.root) !== null;
     this.root.hidden = !opened;
     setText(this.title, opened ? texts.runs.recorded(opened.run) : "");
     if (!opened && held) this.left(this.run);

@@ -1,6 +1,6 @@
 // One run in the table of runs: its name and numbers, its sparkline, its buttons.
 
-import { el } from "../shared/dom";
+import { el, focusIn } from "../shared/dom";
 import { spark } from "./sparkline";
 import type { Store } from "../data/store";
 import type { RunRow } from "../data/messages";
@@ -70,7 +70,7 @@ export class Row {
     const time = el("td", "wb-run-number wb-run-time", row.time, { title: texts.updates(row.step) });
     const loss = el("td", "wb-run-number", row.loss);
     const parts = [ticked, this.name(row, notes), status, drawn, loss, check, ...cells, time, el("td", "wb-run-when", when(row.created))];
-    const held = this.root.contains(document.activeElement) ? (document.activeElement as HTMLElement) : null;
+    const held = focusIn(this.root);
     this.root.replaceChildren(...parts, this.actions);
     held?.focus(); // its place was taken and given back
   }

@@ -1,7 +1,7 @@
 // The card of runs: a table of all runs of this folder, what differs in them, and what can be done with one or several.
 
 import { Card } from "../shared/card";
-import { el, setText } from "../shared/dom";
+import { el, setText, focusIn } from "../shared/dom";
 import { Editor } from "./editor";
 import { found, NEWEST, ordered, type Sort } from "./sort";
 import { Row } from "./row";
@@ -200,7 +200,7 @@ export class Runs {
     if (told === this.told) return;
     this.told = told;
     this.deletions.hidden = deleting.length === 0;
-    const held = this.deletions.contains(document.activeElement);
+    const held = focusIn(this.deletions) !== null;
     this.deletions.replaceChildren(...deleting.map(({ number, runs, due }) => {
       const line = el("div", "", words.deleted(runs));
       if (due) return line;
@@ -227,7 +227,7 @@ export class Runs {
 
   private close(): void {
     const { run, row } = this.editor!;
-    const held = row.root.contains(document.activeElement);
+    const held = focusIn(row.root) !== null;
     this.editor = null;
     row.root.remove();
     if (held) this.rows.get(run)?.root.querySelector<HTMLElement>('[data-what="edit"]')?.focus();
@@ -290,13 +290,13 @@ export class Runs {
 
   /** Where the keyboard is, to be found again when rows have come, gone or moved. */
   private focused(): { element: HTMLElement; at: number; what: string } | null {
-    const active = document.activeElement;
-    if (!(active instanceof HTMLElement) || !this.list.contains(active)) return null;
+    const active = focusIn(this.list);
+    if (active === null) return null;
     return { element: active, at: [...this.list.children].indexOf(active.closest("tr")!), what: active.dataset["what"] ?? "" };
   }
 
   private refocus(was: { element: HTMLElement; at: number; what: string } | null): void {
-    if (!was || this.list.contains(document.activeElement) || this.deletions.contains(document.activeElement)) return;
+    if (!was || focusIn(this.list) || focusIn(this.deletions)) return;
     if (this.list.contains(was.element)) return was.element.focus();
     const row = this.list.children[Math.min(was.at, this.list.children.length - 1)];
     const same = row?.querySelector<HTMLElement>(`[data-what="${was.what}"]:not(:disabled)`);

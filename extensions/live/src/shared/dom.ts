@@ -20,6 +20,13 @@ export function setText(target: HTMLElement, text: string): void {
   if (target.textContent !== text) target.textContent = text;
 }
 
+/** What has the keyboard's focus within an element, itself included; null: nothing. The element may be in a shadow root, as in marimo. */
+export function focusIn(part: Element | undefined): HTMLElement | null {
+  const root = part?.getRootNode();
+  const at = root instanceof Document || root instanceof ShadowRoot ? root.activeElement : null;
+  return part?.contains(at) ? (at as HTMLElement | null) : null;
+}
+
 /** A button that is pressed or not; `set` hears which. */
 export function toggle(text: string, title: string, on: boolean, set: (on: boolean) => void): HTMLButtonElement {
   const button = el("button", "wb-tool", text, { type: "button", "aria-pressed": String(on), title });
@@ -37,7 +44,7 @@ export function toggle(text: string, title: string, on: boolean, set: (on: boole
  */
 export function keepKeys(root: HTMLElement): () => void {
   const listener = (event: KeyboardEvent) => {
-    const target = event.target as Element;
+    const target = event.composedPath()[0] as Element;
     const command = event.ctrlKey || event.metaKey || event.altKey || (event.shiftKey && event.key === "Enter");
     if ((root.closest(".wb-panel") ?? root).contains(target)) target.toggleAttribute("data-lm-suppress-shortcuts", !command);
   };

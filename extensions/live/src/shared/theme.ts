@@ -35,7 +35,12 @@ export function readPalette(root: HTMLElement): Palette {
 
 /** Mark the root as dark where the page behind it is: that holds in every front end, whatever its variables. */
 export function followPage(root: HTMLElement): void {
-  root.toggleAttribute("data-dark", luminance(background(root)) < 0.5);
+  root.toggleAttribute("data-dark", isDark(root));
+}
+
+/** Whether the page behind an element is dark. */
+export function isDark(inside: HTMLElement): boolean {
+  return luminance(background(inside)) < 0.5;
 }
 
 /** Call `changed` when the page's theme changes. A theme's style sheet may load after the attribute is set. */
@@ -71,12 +76,28 @@ export function pickColour(palette: Palette, pick: number): string {
 type Colour = [number, number, number];
 
 function background(from: HTMLElement): Colour {
-  for (let el: HTMLElement | null = from.parentElement; el; el = el.parentElement) {
-    const parts = getComputedStyle(el).backgroundColor.match(/[\d.]+/g)?.map(Number) ?? [];
-    const [r = 255, g = 255, b = 255, alpha = 1] = parts;
-    if (parts.length >= 3 && alpha > 0.5) return [r, g, b];
+  for (let el = parent(from); el; el = parent(el)) {
+    const [r, g, b, alpha] = channels(getComputedStyle(el).backgroundColor);
+    if (alpha > 0.5) return [r, g, b];
   }
   return [255, 255, 255];
+}
+
+/** Red, green and blue up to 255, and alpha up to 1, of a computed colour, which may be given in any of CSS's colour spaces. */
+function channels(colour: string): [...Colour, number] {
+  pixel.clearRect(0, 0, 1, 1);
+  pixel.fillStyle = colour;
+  pixel.fillRect(0, 0, 1, 1);
+  const [r = 255, g = 255, b = 255, alpha = 0] = pixel.getImageData(0, 0, 1, 1).data;
+  return [r, g, b, alpha / 255];
+}
+
+const pixel = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true })!;
+
+/** The element around this one, also where this one stands at the top of a shadow root. */
+function parent(of: Element): Element | null {
+  const around = of.parentNode;
+  return around instanceof ShadowRoot ? around.host : of.parentElement;
 }
 
 function luminance([r, g, b]: Colour): number {

@@ -1,6 +1,6 @@
 // Lists the queued jobs: each can be removed, and all stopped.
 
-import { el } from "../shared/dom";
+import { el, focusIn } from "../shared/dom";
 import type { Store } from "../data/store";
 import { texts } from "../texts";
 
@@ -19,7 +19,7 @@ export class Queue {
 
   draw(): void {
     const waiting = this.store.state.queue ?? [];
-    const held = [...this.list.children].findIndex((item) => item.contains(document.activeElement));
+    const held = [...this.list.children].findIndex((item) => focusIn(item));
     this.root.hidden = waiting.length === 0;
     this.list.replaceChildren(...waiting.map(({ job, words: kind }) => this.item(job, kind)));
     if (held < 0) return;

@@ -2,7 +2,7 @@
 
 import { Card } from "../shared/card";
 import { changes } from "./setting-changes";
-import { el, toggle } from "../shared/dom";
+import { el, toggle, focusIn } from "../shared/dom";
 import { number, rate } from "../shared/format";
 import { Metrics } from "./metrics";
 import { PastRuns } from "./past-runs";
@@ -123,7 +123,7 @@ export class Loss {
     this.tabs.hidden = names.length === 0;
     if (now !== this.tabbed) {
       this.tabbed = now;
-      const held = [...this.tabs.children].indexOf(document.activeElement as Element);
+      const held = [...this.tabs.children].indexOf(focusIn(this.tabs) as Element);
       this.tabs.replaceChildren(...[LOSS, ...names].map((name) => {
         const button = el("button", "wb-tool", name || words.loss, { type: "button", "data-tab": name });
         button.addEventListener("click", () => this.choose(name));

@@ -2,7 +2,7 @@
 
 import type { Card, KeyItem } from "../shared/card";
 import { changes } from "./setting-changes";
-import { el } from "../shared/dom";
+import { el, focusIn } from "../shared/dom";
 import { number } from "../shared/format";
 import type { FitAxis } from "../plot/axis";
 import type { Subject } from "../plot/frame";
@@ -55,7 +55,7 @@ export class Metrics {
     const now = JSON.stringify([metrics, this.store.state.metrics?.monitor, this.store.state.followed]);
     if (now === this.told) return;
     this.told = now;
-    const held = this.root.contains(document.activeElement) ? (document.activeElement as HTMLElement).dataset["key"] : undefined;
+    const held = focusIn(this.root)?.dataset["key"];
     this.root.replaceChildren(...metrics.map((metric) => this.item(metric)));
     if (held) this.root.querySelector<HTMLElement>(`[data-key="${CSS.escape(held)}"]`)?.focus();
   }

@@ -1,0 +1,136 @@
+"""The panel in a real marimo, where no ipywidgets are shown but those within one anywidget."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+import workbench as wb
+from workbench.events import Changed
+
+from .lab import ARTEFACTS, TIMEOUT
+
+pytestmark = pytest.mark.browser
+
+NOTEBOOK = """import marimo
+app = marimo.App()
+
+@app.cell
+def _():
+    import torch, workbench as wb
+    x = torch.randn(2048, 8, generator=torch.Generator().manual_seed(0))
+    bench = wb.Workbench(torch.nn.Linear(8, 1), train=(x, x.sum(1, keepdim=True)), loss=torch.nn.functional.mse_loss, lr=1e-3, max_epochs=100_000)
+    return (bench,)
+
+@app.cell(expand_output=True)
+def _(bench):
+    bench
+"""
+TRAIN, STOP = re.compile("Train$"), re.compile("Stop$")
+CONFIG = """[display]
+theme = "dark"
+[runtime]
+auto_instantiate = true
+"""
+
+
+@contextmanager
+def marimo(folder: Path) -> Iterator[str]:
+    """A marimo on loopback that runs this notebook when it is opened in its editor; its address."""
+    (folder / "notebook.py").write_text(NOTEBOOK)
+    (folder / "home" / "marimo").mkdir(parents=True)
+    (folder / "home" / "marimo" / "marimo.toml").write_text(CONFIG)
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "marimo", "--quiet", "edit", "notebook.py", "--headless", "--no-token",
+               "--skip-update-check", "--host=127.0.0.1", f"--port={port}"]  # fmt: skip
+    homes = {name: str(folder / "home") for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, env=os.environ | homes, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        address = f"http://127.0.0.1:{port}/"
+        end = time.monotonic() + TIMEOUT
+        while not _answers(address):
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < end, (folder / "log").read_text()
+            time.sleep(0.1)
+        yield address
+    finally:
+        family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+        for one in family:
+            one.terminate()
+        for one in psutil.wait_procs(family, timeout=20)[1]:
+            one.kill()
+        process.wait()
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{address}health"):
+            return True
+    except urllib.error.URLError:
+        return False
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page that complains of what is outside of this machine, and of errors in its scripts."""
+    context = browser.new_context(viewport={"width": 1200, "height": 1400})
+    page = context.new_page()
+    page.set_default_timeout(TIMEOUT * 1000)
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: complaints.append(request.url) if re.match(r"(http|ws)s?://(?!127\.0\.0\.1)", request.url) else None)
+    yield page
+    context.close()
+    assert complaints == []
+
+
+def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
+    """Train, another rate while it trains, Stop; a page that is loaded again shows the same."""
+    progress, box = page.locator(".wb-progress"), page.locator(".wb-step-lr .widget-text input")
+    with marimo(tmp_path) as address:
+        page.goto(address)
+        page.get_by_role("button", name=TRAIN).click()
+        expect(progress).to_contain_text("Training")
+        expect(page.locator(".wb-loss > .wb-key")).to_contain_text("smoothed")
+        drawn = page.locator(".wb-loss > .wb-key").inner_text()
+        expect(page.locator(".wb-loss > .wb-key")).not_to_have_text(drawn, use_inner_text=True)
+        box.fill("0.02")
+        box.press("Enter")
+        page.get_by_role("button", name="Apply to the run: lr 0.02").click()
+        expect(page.get_by_role("button", name="Apply to the run: lr 0.02")).to_be_hidden()
+        assert box.evaluate("box => getComputedStyle(box.closest('.wb-embedded')).colorScheme") == "dark"
+        page.reload()
+        expect(box).to_have_value("0.02")
+        expect(progress).to_contain_text("Training")
+        page.get_by_role("button", name=STOP).click()
+        expect(progress).to_contain_text("stopped")
+        ARTEFACTS.mkdir(exist_ok=True)
+        page.screenshot(path=ARTEFACTS / "marimo.png")
+        page.locator(".wb-embedded").evaluate("panel => panel.dataset.before = ''")
+        page.locator(".cm-content").nth(1).press("Control+Enter")  # marimo forgets the widgets of a cell that runs again
+        again = page.locator(".wb-embedded:not([data-before])")
+        expect(again.locator(".wb-progress")).to_contain_text("stopped")
+        again.get_by_role("button", name=TRAIN).click()
+        expect(progress).not_to_contain_text("stopped")
+        again.get_by_role("button", name=STOP).click()
+        expect(progress).to_contain_text("stopped")
+    first, second = map(wb.Run.open, sorted(tmp_path.glob(".workbench/*/*-fit")))
+    assert (first.status, second.status) == ("stopped", "stopped")
+    assert [event.values["lr"] for event in first.events if isinstance(event, Changed)] == [0.02]
+    assert second.settings.lr == 0.02

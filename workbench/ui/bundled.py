@@ -1,0 +1,39 @@
+"""Defines the base of the anywidgets whose front end is built from extensions/live."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import ClassVar
+
+import anywidget
+import traitlets
+
+from workbench.ui import texts
+
+_STATIC = Path(__file__).parent / "static"
+_NOT_BUILT = f"export default {{ render({{ el }}) {{ el.textContent = {json.dumps(texts.NOT_BUILT)}; }} }};"
+
+
+class Bundled(anywidget.AnyWidget):  # type: ignore[misc]
+    """An anywidget with one of the modules in static/."""
+
+    bundle: ClassVar[str]
+    """The name of the module and of its style sheet."""
+
+    _esm = traitlets.Unicode().tag(sync=True)
+    _css = traitlets.Unicode().tag(sync=True)
+
+    @traitlets.default("_esm")
+    def _default_esm(self) -> str:
+        return _text(f"{self.bundle}.js") or _NOT_BUILT
+
+    @traitlets.default("_css")
+    def _default_css(self) -> str:
+        return _text(f"{self.bundle}.css")
+
+
+def _text(name: str) -> str:
+    """The text of a file; "": it is not there."""
+    path = _STATIC / name
+    return path.read_text(encoding="utf-8") if path.exists() else ""
