@@ -67,9 +67,9 @@ MUTATIONS = (
     Mutation("tuners/learning_rate/lr_finder.py", "smoother.update(loss) if math.isfinite(loss) else loss", "loss", "tests/tuners/learning_rate/test_lr_finder.py"),
     Mutation("tuners/trial.py", "work.samples / typical, peak", "typical / work.samples, peak", "tests/tuners/batch_size/test_batch_size.py"),
     # -- export
-    Mutation("export/program/update.py", "[*changed(r), *lines, *_log(r), *_recorded(r), \"step += 1\"", "[*lines, *_log(r), *_recorded(r), \"step += 1\"",
+    Mutation("export/program/templates/main.py.jinja", "            ${replayed(\"CHANGES.get(step, ())\")}  #? run.changes\n", "",
              "tests/export/program/test_script_live.py"),
-    Mutation("export/program/update.py", "\"scaler.unscale_(optimizer)\", *clip", "*clip", "tests/export"),
+    Mutation("export/program/templates/update.py.jinja", "scaler.unscale_(optimizer)\n", "", "tests/export"),
     # -- launch
     Mutation("launch/module_diff.py", "            parameter.requires_grad_(trains)\n", "            pass\n", "tests/launch/test_module_diff.py"),
     Mutation("launch/module_diff.py", "        vars(part).pop(name, None)\n", "        pass\n", "tests/launch/test_module_diff.py"),

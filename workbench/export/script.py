@@ -7,8 +7,8 @@ inputs/       … from the user's data, training step, optimizers, hooks
 supported.py  the settings that it carries
 unsupported.py  what a run may combine and a script cannot yet
 resumed.py    what changed during the run, and where it continues another one
-program/      the training program: `main.py` sets up, `loop.py` has the epochs, `update.py` one update, `loaders.py`
-the data, the others one technique each; `text.py` writes the whole file
+program/      the training program: `templates/` has it with every technique, `render.py` cuts it down to the run, `text.py`
+joins it with the user's code
 formats/      the other formats: a notebook made from the script, a script on Lightning, the settings alone
 """
 

@@ -324,11 +324,6 @@ class ScriptSpec:
         return own or self.built_in or self.has_swa_lrs
 
     @property
-    def sets_lr(self) -> bool:
-        """Whether the base rate is set after the optimizer is made."""
-        return self.changed("lr") or any(optimizer.made_lr is not None for optimizer in self.optimizers)
-
-    @property
     def schedule_free(self) -> bool:
         """Whether the optimizer trains other weights than it evaluates (schedule-free)."""
         return any(optimizer.schedule_free for optimizer in self.optimizers)

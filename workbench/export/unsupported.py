@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import WITHIN
-from workbench.export.program.lightning.trainer import asks
+from workbench.export.program.hooks import asks
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.supported import LENGTHS
 

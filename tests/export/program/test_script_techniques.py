@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from ruff import find_ruff_bin
 
 from tests.combinations import every
 from tests.engine.problems import SAM
@@ -344,3 +346,17 @@ def test_names_of_the_user_stay_beside_techniques(runner: Runner, tmp_path: Path
     script = bench.export(tmp_path / "out" / "train.py")
     check(bench, run, runner.run(script))
     lint(script)
+
+
+def test_the_script_is_as_ruff_formats_it(tmp_path: Path) -> None:
+    arguments = (
+        "model, train=(x, y), val=(x, y), loss=F.cross_entropy, metrics={\"top\": lambda output, target: (output.argmax(1) == target).float()}, "
+        "precision='bf16-mixed', accumulate_grad_batches=3, gradient_clip_val=0.4, lr_schedule='one_cycle', warmup=0.2, weight_averaging='ema', "
+        "early_stopping=wb.EarlyStopping(monitor='val_loss', patience=5), max_epochs=2"
+    )
+    with make_bench(tmp_path, arguments) as bench:
+        bench.fit().result()
+        script = bench.export(tmp_path / "out" / "train.py")
+    command = [find_ruff_bin(), "format", "--isolated", "--diff", "--line-length", "100", str(script)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout

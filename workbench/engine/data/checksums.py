@@ -44,7 +44,7 @@ def checksum(value: Any) -> str:
 
 
 def _crc(value: Any, crc: int) -> int:
-    """Continue the checksum `crc`. Scripts have the same function (`export/program/checksums.py`)."""
+    """Continue the checksum `crc`. Scripts have the same function (`export/program/templates/checksums.py.jinja`)."""
     if isinstance(value, Tensor):
         if not value.numel():
             return crc

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from workbench.export.program import names
-from workbench.export.program.lines import indented
 from workbench.export.source.calls import CHANGING
 from workbench.export.source.rewrite.layout import Block, join, string_lines
 from workbench.export.source.uses import Uses, uses
@@ -310,7 +309,7 @@ def with_lines(ours: str, main: str, lines: list[str]) -> str:
     """The script's functions with these lines at the beginning of `main`."""
     head, mark, rest = ours.partition(f"def {main}(")
     start, end, body = rest.partition("\n")
-    return "".join([head, mark, start, end, *(f"{line}\n" for line in indented(lines)), body]) if lines else ours
+    return "".join([head, mark, start, end, *(f"    {line}\n" for line in lines), body]) if lines else ours
 
 
 def parsed_first(ours: str, config: str, parse: str, options: str) -> tuple[str, str]:

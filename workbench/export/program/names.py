@@ -15,7 +15,8 @@ def replaced(text: str, names: Mapping[str, str]) -> str:
     """`text` with some of its names replaced; attributes, keywords and strings do not change."""
     if not names:
         return text
-    tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    every = tokenize.generate_tokens(io.StringIO(text).readline)
+    tokens = [token for token in every if token.type not in (tokenize.NL, tokenize.COMMENT)]
     lines = text.splitlines(keepends=True)
     depth, found = 0, []
     for number, token in enumerate(tokens):

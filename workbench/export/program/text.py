@@ -11,34 +11,16 @@ import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
 from textwrap import dedent
+from typing import Any
 
 from workbench.export.errors import ExportError
-from workbench.export.inputs.collect import GIVEN
-from workbench.export.program import (
-    accumulation,
-    build,
-    checksums,
-    distributed,
-    loaders,
-    loss,
-    main,
-    names,
-    precision,
-    tbptt,
-)
-from workbench.export.program.checkpoint import resume
-from workbench.export.program.lightning import hooks, log
-from workbench.export.program.optim import (
-    learning_rate,
-    manual,
-    multiple_optimizers,
-    schedule,
-    weight_averaging,
-)
-from workbench.export.program.validation import early_stopping, validate, validation_schedule
+from workbench.export.inputs.collect import GIVEN, quoted
+from workbench.export.program import build, data, names, optimizers, progress
+from workbench.export.program.render import rendered
+from workbench.export.program.unused import without_unread, without_unused
+from workbench.export.program.values import threads, values
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.rewrite.layout import Block, Import, join, set_imports
-from workbench.techniques.averaging import swa_first_epoch
 
 _DATA = "torch.utils.data"
 _IMPORTS = [
@@ -64,7 +46,7 @@ def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Impor
     """
     tree = ast.parse(ours)
     used = names.read(tree) | {"torch"}
-    saved = set() if r.data_file is None else {data.dataset for data in r.loaders}  # `main` makes them
+    saved = set() if r.data_file is None else {read.dataset for read in r.loaders}  # `main` makes them
     given = {name: _expression(r, name) for name in GIVEN if name in used and name not in saved}
     used |= {word for around, _ in given.values() for word in re.findall(r"\w+", around)}
     imports = [item for item in [*_IMPORTS, *further] if item.binds in used]
@@ -95,20 +77,19 @@ def _place(r: ScriptSpec, name: str) -> int:
 
 def _ours(r: ScriptSpec) -> str:
     """All code that is not the user's, in the names of `GIVEN`: the loop first, then what it calls."""
-    functions = [
-        checksums.functions(r), loaders.datasets(r), distributed.share(r), loaders.workers(r), loaders.counted(r), loaders.make_loader(r), loaders.first_of(r), accumulation.sizes(r), distributed.rounds(r), tbptt.pieces(r),
-        precision.precision(r), main.compile_calls(r), "" if r.manual else loss.forward(r), schedule.schedule(r),
-        learning_rate.set_lr(r), multiple_optimizers.owned(r), multiple_optimizers.toggled(r), manual.manual(r), hooks.moved(r), hooks.outputs_of(r), hooks.clip_gradients(r), hooks.stepper(r), log.log(r),
-        weight_averaging.averaging(r), validate.kept(r), validate.evaluation_weights(r), validate.validate(r), early_stopping.stopping(r),
-        validation_schedule.mean_of(r), main.save(), resume.functions(r),
-    ]  # fmt: skip
-    functions = [main.main(r), rule("its functions"), *(part for part in functions if part)]
-    written = functions[0]
-    for before, part in itertools.pairwise(functions):
-        written += ("\n\n\n" if _ends_in_block(before) or before.startswith("# ----") else "\n\n") + part
-    written += f"\n\n\n{_parse(r, _read_settings(r, written))}"
-    head = "\n\n\n".join(part for part in (config_class(r, written), learning_rate.changes(r), checksums.run(r)) if part)
-    return f"{head}\n\n\n{rule('the loop')}\n\n\n{written}\n"
+    found = values(r)
+    main = rendered("main.py.jinja", found)
+    functions = without_unused(rendered("functions.py.jinja", found), main)
+    written = f"{main}\n\n\n{rule('its functions')}\n\n\n{functions}"
+    config = config_class(found, written)
+    head = "\n\n\n".join(part for part in (config, optimizers.changes(r), _checksums(r)) if part)
+    return f"{head}\n\n\n{rule('the loop')}\n\n\n{written}\n\n\n{_parse(r, found, config)}\n"
+
+
+def _checksums(r: ScriptSpec) -> str:
+    """The table of the run's checksums."""
+    found = data.checksums(r)
+    return f"# What the run began with, as checksums.\nRUN = {json.dumps(found)}" if found else ""
 
 
 def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[str, str], bindings: list[str], ours: str) -> str:
@@ -118,13 +99,13 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
     known = {item.binds: item.identity for item in [*imports, *_imported(r.sliced.imports)]}
     own_main = renamed.get("main", "main")
     made = build.built([*r.sliced.blocks, *given], ours, known, own_main)
-    threads = [] if r.sets_threads else [names.replaced(main.threads(r), renamed)]
+    first = [] if r.sets_threads else [names.replaced(threads(r), renamed)]
     parts = [head + "\n\n" + _import_lines(r, imports, renamed)]
     if made.at_once:
         early, ours = build.parsed_first(ours, renamed.get("Config", "Config"), renamed.get("parse", "parse"), options)
         parts.append(f"{rule('its settings')}\n\n\n{early}")
-        parts += threads
-    ours = build.with_lines(ours, own_main, [*([] if made.at_once else threads), *made.call(make)])
+        parts += first
+    ours = build.with_lines(ours, own_main, [*([] if made.at_once else first), *made.call(make)])
     what = f"The model{' and the data' * (r.data_file is None)} of the run."
     code = "\n\n\n".join(part for part in (join(made.stays).strip("\n"), made.function(make, what)) if part)
     if code:
@@ -178,7 +159,21 @@ def _head(r: ScriptSpec) -> str:
         {}
         {}{}
         Written by Tuning Workbench {}.
-        """''').format(plain(r.model), plain(r.run), end, distributed.start(r, plain(script)), start, needs, notes, r.version)
+        """''').format(plain(r.model), plain(r.run), end, _start(r, plain(script)), start, needs, notes, r.version)
+
+
+def _start(r: ScriptSpec, script: str) -> str:
+    """The lines at the script's head that say how to start it so that it repeats the run."""
+    if not r.distributed:
+        return f"    python {script}\n    accelerate launch {script}    (or torchrun; on every device there is)"
+    devices = r.settings.devices
+    visible = f"CUDA_VISIBLE_DEVICES={','.join(map(str, devices))} " if isinstance(devices, tuple) else ""
+    nodes, where = "", ""
+    if r.settings.num_nodes > 1:
+        nodes = f"--nnodes {r.settings.num_nodes} --rdzv-backend c10d --rdzv-endpoint HOST:29500 "
+        where = f", on each of {r.settings.num_nodes} machines"
+    again = f"    (as the run was made: {r.ranks} processes{where})"
+    return f"    {visible}torchrun {nodes}--nproc-per-node {r.local_ranks} {script}{again}\n    python {script}"
 
 
 def saved_data(r: ScriptSpec) -> list[str]:
@@ -212,10 +207,10 @@ def _expression(r: ScriptSpec, name: str) -> tuple[str, list[str]]:
     given = r.given(GIVEN[name])
     if given is None:
         return ("torch.optim.AdamW", []) if name == "make_optimizer" else ("None", [])
-    data = {"train_data": r.train, "val_data": r.val}.get(name)
-    if data is not None and data.arrays and data.converted:
-        return f"TensorDataset(*({loaders.CONVERTED} for column in @))", [given]
-    if data is not None and data.arrays:
+    read = {"train_data": r.train, "val_data": r.val}.get(name)
+    if read is not None and read.arrays and read.converted:
+        return f"TensorDataset(*({data.CONVERTED} for column in @))", [given]
+    if read is not None and read.arrays:
         return _tensors(given, r.kinds)
     return "@", [given]
 
@@ -298,99 +293,18 @@ def _folded(line: str) -> str:
 
 # ---- settings ---------------------------------------------------------------------------------------------------
 
-_Row = tuple[str, str, str, str]
+def config_class(found: Mapping[str, Any], program: str) -> str:
+    """The settings that the program reads, each with its value in the run."""
+    return without_unread(rendered("config.py.jinja", found), program)
 
 
-def config_class(r: ScriptSpec, loop: str) -> str:
-    """The settings that the loop reads, each with its value in the run."""
-    lines = [
-        f"    {name}: {kind} = {value}" + (f"  # {note}" if note else "")
-        for name, kind, value, note in _read_settings(r, loop)
-    ]
-    return "@dataclasses.dataclass\nclass Config:\n" + "\n".join(lines)
-
-
-def _read_settings(r: ScriptSpec, loop: str) -> list[_Row]:
-    return [row for row in [*_rows(r), *_technique_rows(r)] if re.search(rf"\bconfig\.{row[0]}\b", loop)]
-
-
-def _rows(r: ScriptSpec) -> list[_Row]:
-    """Each setting's name, type, value and note."""
-    s = r.settings
-    clip = 'float("inf")' if s.gradient_clip_val is None else repr(s.gradient_clip_val)
-    stopped = "updates" if r.ended_at is None else "updates; the run was stopped there"
-    return [
-        ("lr", "float", repr(s.lr), ""),
-        ("weight_decay", "float", repr(s.weight_decay), ""),
-        ("batch_size", "int", str(s.batch_size), "on each device"),
-        ("accumulate_grad_batches", "int", str(s.accumulate_grad_batches), "batches in one update"),
-        ("gradient_clip_val", "float", clip, ""),
-        ("max_epochs", "int", str(r.max_epochs), ""),
-        ("max_steps", "int", str(r.max_steps), stopped),
-        ("min_epochs", "int", str(s.min_epochs), "before these no metric ends the run"),
-        ("min_steps", "int", str(s.min_steps), "before these no metric ends the run"),
-        ("scheduled_steps", "int", str(r.planned), "updates that the schedule was made for"),
-        ("check_val_every_n_epoch", "int", str(s.check_val_every_n_epoch), ""),
-        ("num_workers", "int", str(s.num_workers), ""),
-        ("seed", "int", str(s.seed), ""),
-    ]
-
-
-def _technique_rows(r: ScriptSpec) -> list[_Row]:
-    s = r.settings
-    every = "of an epoch" if isinstance(s.val_check_interval, float) else "updates"
-    start = str(swa_first_epoch(s)) if s.weight_averaging == "swa" else "0"
-    return [
-        _part("warmup", s.warmup, "of the run", "updates"),
-        _part("limit_train_batches", s.limit_train_batches, "of an epoch's batches", "batches"),
-        _part("limit_val_batches", s.limit_val_batches, "of the batches", "batches"),
-        ("val_check_interval", type(s.val_check_interval).__name__, repr(s.val_check_interval), every),
-        ("ema_decay", "float", repr(s.ema_decay), ""),
-        ("averaging_every_n_steps", "int", str(s.averaging_every_n_steps), ""),
-        ("averaging_start", "int", str(s.averaging_start), "updates that are not averaged"),
-        ("averaging_start_epoch", "int", str(s.averaging_start_epoch), ""),
-        ("swa_epoch_start", "int", start, "the first epoch whose end is averaged"),
-        ("swa_lrs", "float", repr(s.swa_lrs), ""),
-        ("annealing_epochs", "int", str(s.annealing_epochs), ""),
-        ("truncated_bptt_steps", "int", str(s.truncated_bptt_steps), "time steps in a piece"),
-    ]
-
-
-def _part(name: str, value: float, of: str, number: str) -> _Row:
-    """A setting that is a number of things, or a fraction of them."""
-    return (name, type(value).__name__, repr(value), of if isinstance(value, float) else number)
-
-
-def _parse(r: ScriptSpec, settings: list[_Row]) -> str:
-    whole = dedent("""\
-        def parse():
-            parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-            for setting in dataclasses.fields(Config):
-                kind, default = type(setting.default), setting.default
-                parser.add_argument(f"--{setting.name}", type=kind, default=default, help="(%(default)s)")
-            parser.add_argument("--log_file", help="write a line of JSON for each update to this file")
-            parser.add_argument("--tracker", choices=[*map(str, get_available_trackers())], help="log to this tracker, too")
-            folder = Path(__file__).with_name(Path(__file__).stem + "-output")
-            parser.add_argument("--output", type=Path, default=folder, help="the folder for the trained weights (%(default)s)")
-            @option
-            options = vars(parser.parse_args())
-            output, log_file, resume, tracker = (options.pop(name) for name in ("output", "log_file", "resume", "tracker"))
-            @ranges
-            @resume
-            return Config(**options), output, log_file@given, tracker
-
-
-        if __name__ == "__main__":
-            main(*parse())""")
-    why, inner = resume.refusal(r), "\n    "
-    for mark, lines in {"@option": resume.option(r), "@ranges": _ranges(settings), "@resume": resume.chosen(r), "@given": [] if why else [", resume"]}.items():
-        whole = whole.replace(mark, inner.join(lines))
-    # A DistributedDataParallel that is the last to hold the group waits, when it goes, for a thread that waits for it.
-    ended = [
-        "    if torch.distributed.is_initialized():  # not in main, whose wrapped model is to go first",
-        "        torch.distributed.destroy_process_group()",
-    ]
-    return whole if r.single_process_reason else "\n".join([whole, *ended])
+def _parse(r: ScriptSpec, found: Mapping[str, Any], config: str) -> str:
+    """The function that reads the options."""
+    fields = re.findall(r"^    (\w+): (\w+) = (\S+)", config, re.MULTILINE)
+    may_be_zero = [name for name, _, value in fields if name in _MAY_BE_ZERO or value in ("0", "0.0")]  # a run that had no update
+    fractions = [name for name, kind, _ in fields if name in _FRACTIONS and kind == "float"]
+    refused = quoted(f"--resume is not possible: {progress.refusal(r)}.")
+    return rendered("parse.py.jinja", {**found, "may_be_zero": json.dumps(may_be_zero), "fractions": json.dumps(fractions) if fractions else "", "refused": refused})
 
 
 _MAY_BE_ZERO = {
@@ -399,21 +313,3 @@ _MAY_BE_ZERO = {
 }  # fmt: skip
 _FRACTIONS = {"warmup", "limit_train_batches", "limit_val_batches", "val_check_interval", "ema_decay"}
 """Settings that are fractions where they are floats."""
-
-
-def _ranges(settings: list[_Row]) -> list[str]:
-    """The lines that refuse numbers with which nothing can be trained."""
-    may = [name for name, _, value, _ in settings if name in _MAY_BE_ZERO or value in ("0", "0.0")]  # a run that had no update
-    fractions = [name for name, kind, _, _ in settings if name in _FRACTIONS and kind == "float"]
-    lines = [
-        f"zero = {json.dumps(may)}  # these may be 0",
-        "for name, value in options.items():",
-        "    if not (value >= 0 if name in zero else value > 0):",
-        """        parser.error(f"--{name} is {value}: it must be {'at least' if name in zero else 'more than'} 0.")""",
-    ]
-    if fractions:
-        lines += [
-            f"    if name in {json.dumps(fractions)} and value > 1:",
-            '        parser.error(f"--{name} is {value}: it is a fraction, at most 1.")',
-        ]
-    return lines

@@ -1,0 +1,220 @@
+"""What the templates read of the course of a run: when it validates, when it ends, what a checkpoint keeps of it."""
+
+from __future__ import annotations
+
+from workbench.export.inputs.collect import Data, quoted
+from workbench.export.program import hooks, optimizers
+from workbench.export.script_spec import ScriptSpec, at
+from workbench.values import EarlyStopping
+
+_STOPPING = {
+    "sign": "sign=1.0",
+    "min_delta": "min_delta=0.0",
+    "warmup": "warmup=0",
+    "good": 'good=-float("inf")',
+    "bad": 'bad=float("inf")',
+    "finite": "finite=True",
+}
+"""The options of `EarlyStopping` besides the metric and its patience; each is written where a monitor needs it."""
+
+
+def values(r: ScriptSpec) -> dict[str, object]:
+    needed = {name for monitor in r.monitors for name in _given(monitor)}
+    resumes = not refusal(r)
+    between = r.owns("on_train_epoch_end") or bool(hooks.progress(r, "current_epoch", ""))
+    looks = any(s.monitor is not None and s.frequency > 1 for o in r.optimizers for s in o.schedules)
+    kept = {"best": r.best is not None, "looked": r.may_skip_updates, "looks": looks}
+    return {
+        "stopping_options": {name: option for name, option in _STOPPING.items() if name in needed},
+        "monitors": [f"EarlyStopping({', '.join([quoted(m.monitor), str(m.patience), *(f'{k}={v}' for k, v in _given(m).items())])})" for m in r.monitors],
+        "monitors_wait": any(comes_late(r, monitor.monitor) for monitor in r.monitors),
+        "counts_looks": looks,
+        "between": between,
+        "nonlocals": [name for name, holds in kept.items() if holds],
+        "training_score": _training_score(r),
+        "check_in_epoch": _check_in_epoch(r),
+        "check_after_epoch": _check_after_epoch(r, between) if r.validates_in_epoch else "",
+        "check_due": "" if r.settings.check_val_every_n_epoch in (1, None) else " or ".join(["(epoch + 1) % config.check_val_every_n_epoch == 0", *_last(r)]),
+        "epoch_ends": _epoch_ends(r),
+        "ema_due": _ema_due(r),
+        "replays_between_epochs": any(step in r.resume_points.all for step, _ in r.changes)
+        or (bool(r.changes) and (r.settings.find_lr_at or r.settings.find_batch_size_at)),
+        "replays_after_epoch": r.epoch_ends
+        and (r.has_swa_lrs or any(s.interval == "epoch" or s.monitor is not None for o in r.optimizers for s in o.schedules)),
+        "done": "epoch" if r.max_steps is not None else "first_epoch" if resumes else "",
+        "resumes": resumes,
+        "has_length": has_length(r),
+        "keeps_gradients": _keeps_gradients(r),
+        "stateful": _stateful(r),
+        "generators": _generators(r),
+        "started": [name for name, data in _loaders(r) if data.kind == "samples" and r.settings.num_workers and r.settings.persistent_workers],
+        "progress_of": _progress(r),
+    }
+
+
+# ---- validations and ends ---------------------------------------------------------------------------------------
+
+
+def _given(monitor: EarlyStopping) -> dict[str, str]:
+    """The arguments of one monitor, besides its metric and its patience."""
+    sign = 1 if monitor.direction == "min" else -1
+    found = {
+        "sign": "-1.0" if sign < 0 else "",
+        "min_delta": repr(monitor.min_delta) if monitor.min_delta else "",
+        "warmup": repr(monitor.warmup) if monitor.warmup else "",
+        "good": "" if monitor.stopping_threshold is None else repr(sign * monitor.stopping_threshold),
+        "bad": "" if monitor.divergence_threshold is None else repr(sign * monitor.divergence_threshold),
+        "finite": "" if monitor.check_finite else "False",
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def comes_late(r: ScriptSpec, name: str) -> bool:
+    """Whether a metric may have no value yet: before the first average, or where no loss of an epoch was kept."""
+    gaps = r.may_skip_updates or r.settings.log_every_n_steps > 1 or r.settings.on_nonfinite == "skip"
+    return (r.averages and name.endswith("_averaged")) or (name == "train_loss" and gaps)
+
+
+def may_end_by_metric(r: ScriptSpec, finished: str) -> list[str]:
+    """The conditions under which a metric may end the run."""
+    return [*hooks.may_end(r, finished), *([at(r.resume_points.all, no=True)] if r.resume_points.all else [])]
+
+
+def _training_score(r: ScriptSpec) -> str:
+    if r.monitors_train_loss:
+        return "mean_of(losses)"
+    return f'{{"loss": float(total) / {"max(1, step - began)" if r.may_skip_updates else "(step - began)"}}}'
+
+
+def _check_in_epoch(r: ScriptSpec) -> str:
+    """The condition for a validation between two updates of an epoch; after the epoch's last update there is another one."""
+    if not r.validates_in_epoch:
+        return ""
+    due = ["step > began", *(["step != looked"] if r.may_skip_updates else [])]
+    if isinstance(r.settings.val_check_interval, float):
+        due.append("(step - began) % stride == 0")
+        if r.settings.check_val_every_n_epoch != 1:
+            due.insert(0, "(epoch + 1) % config.check_val_every_n_epoch == 0")
+    else:
+        due.append("step % config.val_check_interval == 0")
+    return " and ".join([*due, *([f"check({check_arguments(r, 'epoch')})"] if r.monitors else [])])
+
+
+def _check_after_epoch(r: ScriptSpec, between: bool) -> str:
+    """The condition for the validation after an epoch that has others in its middle."""
+    due = "step % config.val_check_interval == 0"
+    if isinstance(r.settings.val_check_interval, float):
+        due = "updates_in_epoch % stride == 0"
+        if r.settings.check_val_every_n_epoch != 1:
+            due = f"(epoch + 1) % config.check_val_every_n_epoch == 0 and {due}"
+    either = " or ".join([due, *_last(r)])
+    conditions = ["looked != step"] if r.may_skip_updates else []
+    called = [f"check({check_arguments(r, 'epoch + 1')})"] if r.monitors and not between else []
+    return " and ".join([*conditions, f"({either})" if conditions or called else either, *called])
+
+
+def check_arguments(r: ScriptSpec, finished: str) -> str:
+    losses = "losses" if r.monitors_train_loss else "total / (step - began)"
+    return f"epoch, {finished}, {losses}" if r.settings.min_epochs else f"epoch, {losses}"
+
+
+def _last(r: ScriptSpec) -> list[str]:
+    """The conditions under which the run ends after this epoch."""
+    asked = hooks.asked_to_end(r, "epoch + 1")
+    last = [] if r.max_epochs is None else ["epoch + 1 == config.max_epochs"]
+    last += [] if r.max_steps is None else ["step == config.max_steps"]
+    last += [f"({asked})" if " and " in asked else asked] if r.may_stop_itself else []
+    return last + ([at(r.resume_points.last)] if r.resume_points.last else [])
+
+
+def _epoch_ends(r: ScriptSpec) -> str:
+    """The condition under which an epoch ends after this update, before its last."""
+    ends = [] if r.max_steps is None else ["step == config.max_steps"]
+    ends += [at(r.resume_points.cut)] if r.resume_points.cut else []
+    ends += [hooks.asked_to_end(r, "epoch")] if r.may_stop_itself else []
+    return ends[0] if len(ends) == 1 else " or ".join(f"({end})" if " and " in end else end for end in ends)
+
+
+def _ema_due(r: ScriptSpec) -> str:
+    """The condition under which weights are averaged after an update; "" where they always are."""
+    s = r.settings
+    if r.given("should_update") is not None:
+        return "should_average(step, epoch)"
+    when = ["step > config.averaging_start"] if s.averaging_start else []
+    when += ["step % config.averaging_every_n_steps == 0"] if s.averaging_every_n_steps != 1 else []
+    when += ["epoch >= config.averaging_start_epoch"] if s.averaging_start_epoch else []
+    return " and ".join(when)
+
+
+# ---- checkpoints ------------------------------------------------------------------------------------------------
+
+
+def refusal(r: ScriptSpec) -> str:
+    """Why a killed script could not continue to the last bit; "" where it can."""
+    s, workers = r.settings, bool(r.settings.num_workers)
+    streams = any(data.kind != "samples" for data in r.loaders)
+    positions = [data.unkept for data in r.loaders if data.unkept]
+    reasons = {
+        f"no checkpoint keeps where {', '.join(positions)} stands after an epoch": bool(positions),
+        "an optimizer holds another one, whose state is in no state_dict": any(o.holds_another for o in r.optimizers),
+        "its batch size changes on the way": r.changed("batch_size"),
+        "the state of a scheduler is not plain data, which torch.load(weights_only=True) could read": any(not s.restores for o in r.optimizers for s in o.schedules),
+        "its model steps schedulers within accumulated updates": r.manual and r.accumulates and r.scheduled,
+        "workers that stay alive keep random numbers of their own (persistent_workers)": workers and streams and bool(s.persistent_workers),
+        "several processes read a stream with workers": workers and streams and r.distributed,
+        "several processes share the random numbers of a sampler": r.distributed and any(data.draws for data in r.loaders),
+    }
+    return next((why for why, holds in reasons.items() if holds), "") or r.state
+
+
+def has_length(r: ScriptSpec) -> bool:
+    """Whether a schedule is made for the length of the training, which then cannot change."""
+    return (r.built_in and optimizers.takes_updates(r)) or any(s.has_length for o in r.optimizers for s in o.schedules)
+
+
+def _loaders(r: ScriptSpec) -> list[tuple[str, Data]]:
+    """The loaders by their names in the script."""
+    return [("loader", r.train), *([("val_loader", r.val)] if r.val is not None and r.validates else [])]
+
+
+def _stateful(r: ScriptSpec) -> list[str]:
+    """What has a `state_dict`."""
+    names = [name for own in optimizers.schedulers(r) for name in own]
+    own = ["*schedulers"] if r.built_in and r.several else names
+    return [r.weights_of, *(["loss_function"] if r.loss_is_module else []), "*optimizers" if r.several else "optimizer", *own, *(["scaler"] if r.scales else [])]
+
+
+def _generators(r: ScriptSpec) -> list[str]:
+    """The generators that move on from epoch to epoch."""
+    found = [f"{name}.generator" for name, data in _loaders(r) if r.settings.num_workers or (data is r.train and data.kind == "samples")]
+    return [*found, *(generator for _, data in _loaders(r) for generator in data.generators)]
+
+
+def _progress(r: ScriptSpec) -> dict[str, str]:
+    """What else the loop remembers from epoch to epoch: each variable, and the expression for its value."""
+    there = {
+        "updates": optimizers.counts_taken(r),
+        "counts": optimizers.counts_turns(r),
+        "best": r.best is not None,
+        "looked": r.validates_in_epoch and r.may_skip_updates,
+        "looks": any(s.monitor is not None and s.frequency > 1 for o in r.optimizers for s in o.schedules),
+        "average.weights": r.averages,
+        "average.count": r.averages,
+        **{f"config.{name}": r.changed(name) for name in ("lr", "gradient_clip_val")},
+    }
+    found = {name: name for name, holds in there.items() if holds}
+    found |= {"waits": "[vars(monitor) for monitor in monitors]"} if r.monitors else {}
+    if r.settings.num_workers:  # each has batches that count the epochs, unless it is started without workers
+        counted = [f"{name}.batch_sampler" for name, data in _loaders(r) if data.kind == "samples"]
+        found |= {f"{name}.epoch": f'getattr({name}, "epoch", 0)' for name in counted}
+    found |= {"gradients": f"[p.grad for p in {r.parameters}]"} if _keeps_gradients(r) else {}
+    found |= {"buffers": f"list({r.weights_of}.buffers())"} if r.unsaved_buffers else {}
+    if r.has_swa_lrs:
+        every = "[schedule.state_dict() for schedule in annealing or ()]"
+        found["annealed"] = every if r.several else "annealing and annealing.state_dict()"
+    return found
+
+
+def _keeps_gradients(r: ScriptSpec) -> bool:
+    """Whether gradients may be left over after an update."""
+    return r.manual or r.owns("optimizer_zero_grad")

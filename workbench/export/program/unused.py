@@ -1,0 +1,31 @@
+"""Leaves out the functions, classes and settings that nothing needs."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from workbench.export.program.names import read
+
+
+def without_unused(functions: str, caller: str) -> str:
+    """`functions` without the functions and classes that neither `caller` nor a function that it needs names."""
+    defined = {node.name: node for node in ast.parse(functions).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    needed, left = set[str](), list(read(ast.parse(caller)))
+    while left:
+        name = left.pop()
+        if name in defined and name not in needed:
+            needed.add(name)
+            left += read(defined[name])
+    lines = functions.split("\n")
+    for name, node in reversed(defined.items()):
+        if name not in needed:
+            del lines[min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1 : node.end_lineno]
+    return re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).strip("\n")
+
+
+def without_unread(config: str, program: str) -> str:
+    """The class of the settings without those that the program does not read (`config.lr`)."""
+    there = set(re.findall(r"\bconfig\.(\w+)", program))
+    fields = [(line, re.match(r"    (\w+): ", line)) for line in config.split("\n")]
+    return "\n".join(line for line, field in fields if field is None or field[1] in there)

@@ -1,0 +1,118 @@
+"""What the templates read: the run as a ScriptSpec, and expressions that follow from it."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+from workbench.export.inputs.collect import quoted
+from workbench.export.program import data, hooks, optimizers, progress
+from workbench.export.script_spec import ScriptSpec, at
+from workbench.techniques.averaging import swa_first_epoch
+
+_LEAVES_GRADIENTS = re.compile(r"\.(backward|fit)\(")
+"""What in the user's code may have trained the model before."""
+
+
+def values(r: ScriptSpec) -> dict[str, Any]:
+    """By name; a function takes what it needs besides the run."""
+    about = (
+        data.collate_of, data.given_options, data.of_stream, data.val_batches_of, hooks.asked_to_end, hooks.asks, hooks.call,
+        hooks.progress, hooks.step_schedule, optimizers.due, optimizers.may_end, optimizers.set_lr, progress.check_arguments,
+        progress.comes_late, progress.may_end_by_metric,
+    )  # fmt: skip
+    return {
+        **{function.__name__: functools.partial(function, r) for function in about},
+        **{function.__name__: function for function in (at, buffers_of, data.wraps, quoted, repr)},
+        **data.values(r),
+        **optimizers.values(r),
+        **progress.values(r),
+        **_of_update(r),
+        "run": r,
+        "settings": r.settings,
+        "train": r.train,
+        "val": r.val,
+        "threads": threads(r),
+        "swa_first_epoch": swa_first_epoch(r.settings) if r.settings.weight_averaging == "swa" else 0,
+        "compiles": bool(r.settings.compile) and not r.compiled,
+        "leaves_gradients": _LEAVES_GRADIENTS.search(r.sliced.code) is not None,
+        "trainer_members": hooks.trainer_members(r),
+        "broadcast": ", ".join(f"*{'model' if name == 'network' else name}.buffers()" for name in r.buffers if name != "metrics"),
+        "gathered": "(" + "".join(f"{quoted(name)}, " for name in r.metrics.gathered).rstrip(" " if len(r.metrics.gathered) == 1 else ", ") + ")",
+        "own_weights": f' | {{f"{r.loss_prefix}{{name}}": value for name, value in loss_function.state_dict().items()}}',
+    }
+
+
+def threads(r: ScriptSpec) -> str:
+    return f"torch.set_num_threads({r.threads})  # as in the run: with another number, sums are rounded otherwise"
+
+
+def buffers_of(holders: tuple[str, ...]) -> str:
+    """The buffers of the network, of the loss, or of both, as an expression."""
+    return f"{holders[0]}.buffers()" if len(holders) == 1 else f"[{', '.join(f'*{name}.buffers()' for name in holders)}]"
+
+
+# ---- a batch and its forward pass -------------------------------------------------------------------------------
+
+
+def returned(r: ScriptSpec) -> list[str]:
+    """What a forward pass returns, by name."""
+    weighs = r.reports_weight or (r.hooks is None and r.step.reports_weight)  # a validation weighs by it too
+    names = ["loss", *(["weight"] if weighs else [])]
+    names += ["output", "target"] if r.hooks is None and r.has_metrics else []
+    return [*names, *(["hiddens"] if r.tbptt else [])]
+
+
+def _of_update(r: ScriptSpec) -> dict[str, object]:
+    names = returned(r)
+    needed = {"hiddens", *(["weight"] if r.reports_weight else [])}
+    item = ", ".join([*(["number"] if r.uses_batch_idx else []), *(["first"] if r.tbptt else []), "batch"])
+    clips, algorithm = ("config.gradient_clip_val", quoted(r.settings.gradient_clip_algorithm)) if r.clips else ("None", "None")
+    return {
+        "returned": names,
+        "forward_gives": _forward_gives(r, names),
+        "forward_call": _forward_call(r),
+        "taken_too": [name if name in needed else "_" for name in names[1:]],
+        "gives_loss_alone": set(names[1:]) <= {"output", "target"},
+        "splits": r.hooks is not None and r.hooks.splits,
+        "item": item,
+        "within": f"({item})" if "," in item else item,
+        "only_batch": ", ".join("batch" if name == "batch" else "_" for name in item.split(", ")),
+        "samples_in_batch": " * ".join([*([r.train.count] if r.mean else []), *([r.train.steps] if r.tbptt else [])]),
+        "alone": "network" if r.hooks is None and not r.trains_loss else "training",
+        "evaluated": "window" if r.accumulates else "number, batch" if r.uses_batch_idx else "batch",
+        "readies": r.clips or r.owns("on_before_optimizer_step", "configure_gradient_clipping"),
+        "clip_arguments": (f"gradient_clip_val={clips}", f"gradient_clip_algorithm={algorithm}"),
+        "optimizer_step_arguments": _optimizer_step_arguments(r),
+    }
+
+
+def _forward_gives(r: ScriptSpec, names: list[str]) -> str:
+    """What a forward pass gives, in words."""
+    words = {"output": "the output", "target": "the target", "hiddens": "the state after it"}
+    listed = ["loss and weight of a batch" if "weight" in names else "loss of a batch", *(words[name] for name in names if name in words)]
+    said = listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])}{',' if len(listed) > 2 else ''} and {listed[-1]}"
+    return f"{said}{'; None where there is none' if r.may_skip_batches else ''}"
+
+
+def _forward_call(r: ScriptSpec) -> str:
+    """The forward pass of a training batch."""
+    state = "hiddens" if r.may_skip_batches else "None if first else hiddens"
+    alone = "network" if r.hooks is None and not r.trains_loss else "training"
+    model = "wrapped" if not r.distributed else alone if r.partial else "through"
+    if r.trains_loss:
+        return f"{model}(batch{', ' + state if r.tbptt else ''})"
+    if r.hooks is None:
+        return f"forward({model}, batch{', ' + state if r.tbptt else ''})"
+    given = {"optimizer_idx": "turn", "hiddens": state}
+    more = [f"{name}={given[name]}" for name in r.extra_arguments]
+    return f"{model}({', '.join(['batch', *(['number'] if r.step_takes_batch_idx else []), *more])})"
+
+
+def _optimizer_step_arguments(r: ScriptSpec) -> list[str]:
+    if not r.owns("optimizer_step"):
+        return []
+    evaluated = "window" if r.accumulates else "number, batch" if r.uses_batch_idx else "batch"
+    given = ["epoch", "window[-1][0]" if r.accumulates else "number", "stepping", f"functools.partial(evaluate, {evaluated}, evaluations)"]
+    return hooks.arguments(r, "optimizer_step", *given)
