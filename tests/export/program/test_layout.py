@@ -44,6 +44,13 @@ def test_a_condition_joins_one_that_is_alone_below_it() -> None:
         assert laid_out(apart) == apart
 
 
+def test_what_means_something_else_afterwards_is_an_error() -> None:
+    with pytest.raises(AssertionError, match="some.jinja means something else when it is laid out:\nif a if b else c and d:"):
+        laid_out("if a if b else c:\n    if d:\n        e()", "some.jinja")
+    with pytest.raises(AssertionError, match="some.jinja is no Python"):
+        laid_out("a = = b", "some.jinja")
+
+
 def test_brackets_close_where_they_fit() -> None:
     assert laid("f(\n    a,\n    b=1,\n)") == "f(a, b=1)"
     assert laid("x = [\n    a,\n]\ny = (\n    a,\n)") == "x = [a]\ny = (a,)"
