@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 WIDTH = 100
@@ -35,10 +35,22 @@ class Line:
 def laid_out(text: str, template: str = "") -> str:
     """The text as it would be written by hand. template: where it is from, for an error."""
     filled = _filled([*_indented(_lines(text))])
-    before = "\n".join(_indented_text(line.text, line.indent) for line in filled)
-    found = "\n".join(map(_fitted, _spaced(_apart(_merged(filled)))))
-    if not _same(_parsed(before, template), _parsed(found, template)):
-        raise AssertionError(f"{template or 'a text'} means something else when it is laid out:\n{found}")
+    before = _statements(_indented_text(line.text, line.indent) for line in filled)
+    found = [*map(_fitted, _spaced(_apart(_merged(filled))))]
+    for one, other in zip(before, _statements(found), strict=True):
+        if one != other and not _same(_parsed(one, template), _parsed(other, template)):
+            raise AssertionError(f"{template or 'a text'} means something else when it is laid out:\n{other}")
+    return "\n".join(found)
+
+
+def _statements(lines: Iterable[str]) -> list[str]:
+    """The statements of the top level, without empty lines."""
+    found: list[str] = []
+    for line in filter(None, lines):
+        if line[0] == " " or _ELSE.match(line):
+            found[-1] += f"\n{line}"
+        else:
+            found.append(line)
     return found
 
 
@@ -125,7 +137,7 @@ def _filled(lines: list[Line]) -> list[Line]:
     return found[::-1]
 
 
-_ELSE = re.compile(r"else:|elif |except")
+_ELSE = re.compile(r"else:|elif |except|finally:")
 
 
 def _merged(lines: list[Line]) -> list[Line]:
