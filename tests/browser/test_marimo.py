@@ -137,6 +137,10 @@ def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
         expect(progress).to_contain_text("stopped")
         ARTEFACTS.mkdir(exist_ok=True)
         page.screenshot(path=ARTEFACTS / "marimo.png")
+        loss = page.locator(".wb-loss")
+        for is_full in (True, False):
+            loss.get_by_role("button", name="Full screen").click()
+            page.wait_for_function("([card, is_full]) => card.matches(':fullscreen') === is_full", arg=[loss.element_handle(), is_full])
         page.locator(".wb-embedded").evaluate("panel => panel.dataset.before = ''")
         page.locator(".cm-content").nth(1).press("Control+Enter")  # marimo forgets the widgets of a cell that runs again
         again = page.locator(".wb-embedded:not([data-before])")
