@@ -35,6 +35,10 @@ def test_marimo_shows_the_panel_until_its_cell_runs_again(tmp_path: Path) -> Non
         assert bench._display_() is shown
         assert {widget._model_name: widget.keys for widget in tree(panel)} == shown.names
         cell_runs_again(shown)
+        sent = []
+        panel.canvas.comm.send = lambda **message: sent.append(message)
+        panel.canvas.send({"type": "draw"})
+        assert sent == []
         again = bench._display_()
         assert again.panel is Panel.of(bench) is not panel
         bench.set(lr=0.02)

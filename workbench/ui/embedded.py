@@ -10,7 +10,7 @@ import ipywidgets as widgets
 import traitlets
 
 from workbench.ui import texts
-from workbench.ui.bundled import Bundled
+from workbench.ui.bundled import Bundled, cut_off
 from workbench.ui.controls.notice import CLICKED, Notice
 from workbench.ui.controls.widget_utils import tree
 
@@ -100,8 +100,3 @@ class PanelBox(widgets.VBox):  # type: ignore[misc]
 
 # A panel holds what it shows, so an id stays that object's as long as its panel exists.
 _OPEN: WeakValueDictionary[int, PanelBox] = WeakValueDictionary()
-
-
-def cut_off(widget: widgets.Widget) -> bool:
-    """Whether the front end no longer hears a widget. marimo ends that when the cell that has made the widget runs again."""
-    return widget.comm is None or getattr(widget.comm, "_closed", False)
