@@ -157,7 +157,8 @@ def test_a_sweep_shows_its_curve_and_what_it_found() -> None:
 
 def test_a_search_lists_its_newest_trials() -> None:
     trials = [Trial(2**n, True, samples_per_second=1000.0 * n) for n in range(12)]
-    text = drawn(RunStarted("r", "find_batch_size", {}, "cpu"), *trials, Trial(4096, False), SearchEnded(256, 2048, "done", reason="fast enough"))
+    ended = SearchEnded(256, 2048, "done", reason="fast enough")
+    text = drawn(RunStarted("r", "find_batch_size", {}, "cpu"), *trials, Trial(4096, False), ended, kind="find_batch_size")
     assert "batch_size=4096: does not fit" in text
     assert "batch_size=2048: 11,000 samples/s" in text
     assert "batch_size=8:" not in text

@@ -52,7 +52,7 @@ def watch(id: str, kind: str, events: Sequence[Event], ended: Callable[[float], 
     seen, drawn, noticed = 0, -math.inf, math.inf
     with contextlib.suppress(KeyboardInterrupt), _keyboard() as typed, Live(screen, console=console, auto_refresh=False, vertical_overflow="crop") as live:
         if typed is not None:
-            screen.keys = " · ".join([*(f"{key} {words}" for key, (words, _) in actions.items()), "q quit watching"])
+            screen.keys = " · ".join([*(f"{key} {words}" for key, (words, _) in actions.items()), "q quit"])
         over = behind = False
         while not over:
             over = ended(0.0 if behind else _PERIOD)
@@ -75,9 +75,9 @@ def watch(id: str, kind: str, events: Sequence[Event], ended: Callable[[float], 
             if over:
                 screen.notice = screen.keys = ""
             if not behind:  # a resumed run's record begins with messages of another run
-                for text in screen.messages:
-                    live.console.print(text)
-                screen.messages.clear()
+                if screen.messages:
+                    live.console.print(*screen.messages, sep="\n")
+                    screen.messages.clear()
                 told = max(told, seen)
             if over or pressed or moment - drawn >= _REDRAWN:
                 live.update(screen, refresh=True)
