@@ -12,7 +12,7 @@ import workbench as wb
 from tests.lightning.both import Losses, boring, loader, pl, same_state, trainer
 from tests.lightning.ranks.ranked import Net, alone, batches, fit, same
 from tests.ranks import on_ranks
-from workbench.task.lightning.callbacks import with_hooks
+from workbench.task.lightning.callbacks.translate import with_hooks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 callbacks = pl.callbacks

@@ -10,7 +10,7 @@ from typing import Any
 from workbench.engine.validation.monitors import refuse_unreported
 from workbench.settings import Settings, SettingsError, metadata_of
 from workbench.task.errors import TaskError
-from workbench.task.lightning.callbacks import any_from_lightning, translated, with_hooks
+from workbench.task.lightning.callbacks.translate import any_from_lightning, translated, with_hooks
 from workbench.task.lightning.unsupported import refuse_callbacks
 from workbench.task.protocol import Task
 from workbench.techniques.cadence import refuse_no_interval

@@ -57,7 +57,7 @@ from workbench.settings import Settings, lists_keywords
 from workbench.settings_kwargs import SettingsKwargs
 from workbench.task.errors import TaskError
 from workbench.task.factory import set_averaging, task_of
-from workbench.task.lightning.callbacks import with_hooks
+from workbench.task.lightning.callbacks.translate import with_hooks
 from workbench.task.supervised import MakeOptimizer
 from workbench.trackers.listener import tracker_listeners
 from workbench.values import shown

@@ -158,6 +158,8 @@ def refuse_unguarded(session: Session) -> None:
     """Raise an error if `on_nonfinite="skip"` is set on a device and an optimizer cannot skip a step there."""
     if session.settings.on_nonfinite != "skip" or session.on_cpu or session.precision.scaler is not None:
         return
+    if session.lazy:
+        raise TaskError("on_nonfinite='skip' on a TPU: no optimizer there can skip a step without waiting for the device; take 'stop'.")
     for opt in session.optimizers:
         if not can_guard(opt):
             kind = type(opt.optimizer).__name__

@@ -77,8 +77,8 @@ class Session:
         """Whether operations wait for `sync_device`."""
         self.skips_nonfinite = settings.on_nonfinite == "skip"
         """Whether updates with values that are not finite are skipped; else they end the run."""
-        if self.lazy and self.several:
-            raise TaskError("accelerator='tpu': the bench trains a task with one optimizer there, and this one has several; take another accelerator.")
+        if self.lazy:
+            self._refuse_on_tpu()
         self._clipper, self.hooks.clipper = self.hooks.clipper, self.clip
         self._connect_task(trains)
         self.optimizer_modes = self._train_modes()
@@ -99,6 +99,16 @@ class Session:
         self.direct = trains and self._direct()
         """Whether an update of one batch needs neither other ranks, nor hooks, nor turns (`backward.of_one_batch`)."""
         self._note_doubts()
+
+    def _refuse_on_tpu(self) -> None:
+        """Raise TaskError for what would be compiled anew at each update, or not at all."""
+        why = "this one has several" if self.several else ""
+        if any(opt.needs_closure for opt in self.optimizers):
+            why = f"{type(self.optimizers[0].optimizer).__name__} evaluates the loss itself"
+        if why:
+            raise TaskError(f"accelerator='tpu': the bench trains with one optimizer there, which steps once for each gradient, and {why}; take another accelerator.")
+        if self.settings.compile:
+            raise TaskError(f"compile={self.settings.compile!r} on a TPU: torch_xla compiles each update itself; leave compile out.")
 
     def _direct(self) -> bool:
         needs_more = self.ranks.several or self.hooks.within or self.several or self.task.manual

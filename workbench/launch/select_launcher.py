@@ -16,6 +16,7 @@ from workbench.launch.job import EventSink
 from workbench.launch.pool import pool
 from workbench.launch.process import run_in_child
 from workbench.settings import Settings, SettingsError
+from workbench.task.device import xla
 
 Kind = Literal["cpu", "cuda", "mps", "xpu", "tpu"]
 
@@ -73,8 +74,14 @@ def check(settings: Settings) -> None:
             f"launch={settings.launch!r} with strategy={settings.strategy!r}: these are options of `accelerate launch`, and the job "
             "would run without it: take strategy='launch', or launch=None."
         )
-    if found.strategy == "launch":
-        command.plan(settings, found.accelerator)
+    several = (command.plan(settings, found.accelerator).processes if found.strategy == "launch" else len(found.devices)) > 1
+    if several and found.accelerator == "tpu":
+        raise SettingsError("accelerator='tpu': the bench trains in one process there; take num_nodes=1, and launch= without num_processes.")
+    if several and xla.installed():
+        raise SettingsError(
+            "several processes where torch_xla is installed: accelerate uses its device then, and no other. Take devices=1, or an environment "
+            "without torch_xla."
+        )
 
 
 def warm(settings: Settings) -> None:

@@ -17,6 +17,7 @@ from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.state import TrainState
 from workbench.events import Message
 from workbench.settings import Settings
+from workbench.task.device import xla
 from workbench.task.errors import TaskError
 from workbench.task.optim.part_optimizers import PartOptimizers
 from workbench.task.protocol import Task
@@ -26,9 +27,10 @@ def place_weights(task: Task, runtime: Runtime) -> WholeWeights:
     """Move the task's modules to the device, or shard them, alike on all ranks."""
     ranks = runtime.ranks
     if not isinstance(ranks, MultiProcessGroup):
-        for module in task.modules[1:]:
-            module.to(runtime.device)
-        runtime.prepare(task.model)
+        with xla.same_parameters(runtime.device):
+            for module in task.modules[1:]:
+                module.to(runtime.device)
+            runtime.prepare(task.model)
         return WholeWeights(task)
     for module in task.modules:
         # Weights that will be sharded must not be whole on the device.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.engine.checkpoint.weights_copy import parts_of, slots_of
+from workbench.task.device import xla
 from workbench.task.protocol import Task
 
 
@@ -36,7 +37,11 @@ def restored_devices(task: Task) -> Iterator[None]:
             moved = True
             if isinstance(tensor, nn.Parameter):  # torch moves a parameter by giving the same object other memory
                 tensor.grad = None
-                tensor.data, tensor.grad = inside[tensor]
+                if xla.is_xla(tensor.device):  # a tensor there takes no memory of another device
+                    torch.utils.swap_tensors(tensor, nn.Parameter(inside[tensor][0], tensor.requires_grad))  # type: ignore[no-untyped-call]
+                    tensor.grad = inside[tensor][1]
+                else:
+                    tensor.data, tensor.grad = inside[tensor]
             getattr(part, kind)[name] = tensor
         for whole, home in homes:
             if home is not None:

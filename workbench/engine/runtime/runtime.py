@@ -174,8 +174,7 @@ def check_device(wanted: str) -> None:
         raise SettingsError(f"accelerator={wanted!r}: torch sees no such device here; take 'auto' or 'cpu'.")
     if wanted == "tpu" and not xla.installed():
         raise SettingsError(
-            "accelerator='tpu': torch_xla is not installed. Install the release that matches torch (pip install torch_xla==2.9.0 torch==2.9.0), or "
-            "take 'auto' or 'cpu'."
+            f"accelerator='tpu': torch_xla is not installed. Install the release that is made for this torch, {torch.__version__}, or take 'auto' or 'cpu'."
         )
 
 

@@ -1,4 +1,4 @@
-"""TPUs and other devices of torch_xla, which is imported only once a job asks for one.
+"""TPUs and other devices of torch_xla.
 
 Such a device records operations and runs them together when it is told to (`sync`). Until then a tensor has no value. Each graph
 of operations is compiled once; an index or a shape that changes makes a new graph.
@@ -6,10 +6,11 @@ of operations is compiled once; an index or a shape that changes makes a new gra
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 
 def installed() -> bool:
-    """Whether torch_xla can be imported. It is not imported here."""
+    """Whether torch_xla can be imported. It is not imported here; accelerate imports it wherever it is installed."""
     return importlib.util.find_spec("torch_xla") is not None
 
 
@@ -29,6 +30,17 @@ def in_use() -> bool:
 def is_xla(device: torch.device) -> bool:
     """Whether operations on this device wait for `sync`."""
     return device.type == "xla"
+
+
+@contextlib.contextmanager
+def same_parameters(device: torch.device) -> Iterator[None]:
+    """Inside, `module.to(device)` keeps the Parameter objects, as on other devices: ties between them, and what else holds them, stay."""
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(before or is_xla(device))
+    try:
+        yield
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
 
 
 def sync() -> None:

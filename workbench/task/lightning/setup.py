@@ -11,8 +11,8 @@ from torch import nn
 
 from workbench.settings import Settings
 from workbench.task.device.seeding import seed
-from workbench.task.lightning.callback_hooks import CallbackHooks, joined
-from workbench.task.lightning.callbacks import translated, with_hooks
+from workbench.task.lightning.callbacks.callback_hooks import CallbackHooks, joined
+from workbench.task.lightning.callbacks.translate import translated, with_hooks
 from workbench.task.lightning.logging.log import Log
 from workbench.task.lightning.overrides import call_with_stage, own_method, with_attributes
 from workbench.task.lightning.trainer import Trainer

@@ -12,7 +12,7 @@ import torch
 import workbench as wb
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
-from workbench.task.lightning.callbacks import translated
+from workbench.task.lightning.callbacks.translate import translated
 
 callbacks = importlib.import_module("lightning.pytorch").callbacks
 boring = importlib.import_module("lightning.pytorch.demos.boring_classes")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.task.errors import TaskError
-from workbench.task.lightning.kept_state import KeptState
+from workbench.task.lightning.callbacks.kept_state import KeptState
 from workbench.task.lightning.logging.log import Log, Shared
 from workbench.task.lightning.overrides import from_lightning, with_attributes
 from workbench.task.lightning.unsupported import refuse_removed_hooks
