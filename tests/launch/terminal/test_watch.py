@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.engine.problems import bench, labelled, plain_net
+from workbench.events import RunStarted
+from workbench.runs.store import RunFolder
 
 _WATCH = """
 import sys, threading
@@ -182,6 +184,18 @@ def test_a_fit_obeys_its_keys(terminal: Callable[..., _Terminal], tmp_path: Path
     child.type("ss")
     child.until("LEFT stopped True")
     assert child.end() == 0
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_a_run_of_another_process_has_the_keys_that_reach_it(terminal: Callable[..., _Terminal], tmp_path: Path, launched: bool) -> None:
+    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit"}) as folder:
+        folder.name_writer(os.getpid(), launched=launched)
+        folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
+        child = terminal("import sys, workbench as wb; print('LEFT', wb.attach('0001-fit', sys.argv[1]).watch())", str(tmp_path))
+        assert ("s stop" in child.until("q quit")) == launched
+        child.type("q")
+        child.until("LEFT False")
+        assert child.end() == 0
 
 
 def test_a_killed_process_leaves_the_terminal_as_it_was(terminal: Callable[..., _Terminal]) -> None:
