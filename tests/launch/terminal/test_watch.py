@@ -8,14 +8,20 @@ import select
 import signal
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
 
 from tests.engine.problems import bench, labelled, plain_net
 from workbench.events import RunStarted
+from workbench.launch.terminal import watch
 from workbench.runs.store import RunFolder
 
 _WATCH = """
@@ -215,8 +221,22 @@ def test_in_the_background_it_neither_reads_nor_stops(terminal: Callable[..., _T
     child.until("EXITED 7 True")
 
 
-def test_without_a_terminal_it_shows_the_line_of_wait(capsys: pytest.CaptureFixture[str], tmp_path: object) -> None:
-    job = bench(plain_net(), labelled(24), tmp_path).fit(max_steps=3)
-    assert job.watch()
-    assert "3/3" in capsys.readouterr().err
+def test_without_a_terminal_it_shows_the_line_of_wait(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    go = threading.Event()
+
+    def loss(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        assert threading.current_thread() is threading.main_thread() or go.wait(200)
+        return F.cross_entropy(output, y)
+
+    def begun(*arguments: Any, **named: Any) -> int | None:
+        go.set()
+        return watch.watch(*arguments, **named)
+
+    job = bench(plain_net(), labelled(24), tmp_path, loss=loss).fit(max_steps=300)
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "workbench.launch.terminal.watch", SimpleNamespace(watch=begun))
+        assert job.watch()
+    assert "300/300" in capsys.readouterr().err
     assert job.watch(), "it has ended"
