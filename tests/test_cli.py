@@ -207,8 +207,22 @@ def test_a_search_is_shown_too(tmp_path: Path) -> None:
 
 def test_watch_of_a_run_that_has_ended_ends_too(tmp_path: Path) -> None:
     fit(tmp_path, 1)
-    assert run(tmp_path, "watch", "1").exit_code == 0
+    assert told(tmp_path, "watch", "1") == ["0001-fit: finished"]
     assert "0001-fit" in refused(tmp_path, "watch", "7")
+
+
+def test_watch_of_a_run_that_failed_or_whose_process_died_fails(tmp_path: Path) -> None:
+    resumed(tmp_path)
+    shown = run(tmp_path, "watch", "2")
+    assert shown.exit_code == 1
+    assert shown.stderr.splitlines()[-1] == "Error: 0002-fit failed: Traceback: line ValueError: no"
+    with RunFolder.create(tmp_path, "0003-fit", {"kind": "fit", "pid": 1, "pid_started": -1.0}) as folder:
+        folder.append(RunStarted("0003-fit", "fit", {}, "cpu"))
+    (folder.path / "output.log").write_text("\x1b[2Jgone\n")
+    shown = run(tmp_path, "watch", "3")
+    assert shown.exit_code == 1
+    assert "ended without ending the run" in shown.stderr.splitlines()[-1]
+    assert "\x1b" not in shown.output
 
 
 def test_compare_has_the_settings_that_differ(tmp_path: Path) -> None:

@@ -153,13 +153,20 @@ def show(run: str, root: Path, as_json: bool) -> None:
 def watch(run: str, root: Path) -> None:
     """Draw a run as it trains: progress, loss, metrics, gradient norms, where the time goes.
 
-    Keys pause, validate, save and stop a run with strategy='launch'; any other run can only be followed. "q" or Ctrl-C ends the
-    drawing, and the run continues.
+    Keys pause a run with strategy='launch', validate, write a checkpoint and stop it; any other run can only be followed. "q" or Ctrl-C
+    ends the drawing, and the run continues. Exits with 1 if the run has failed.
     """
     from workbench.launch.attached.attach import attach
     from workbench.runs.folder.lookup import find_run
 
-    attach(find_run(root, run).name, root).watch()
+    job = attach(find_run(root, run).name, root)
+    if not job.watch():
+        return
+    error = job.exception()
+    if error is not None:
+        raise click.ClickException(printable(" ".join(str(error).split())))
+    if not sys.stdout.isatty():
+        click.echo(f"{job.id}: {job.status}")
 
 
 @runs.command()

@@ -1,6 +1,6 @@
-// The live canvas, and the whole panel for front ends that show anywidgets alone: an ESM module and a style sheet each, both whole,
-// since relative imports do not work inside an anywidget module. The licences of the packages whose code is in them stand at their head, and in a file beside
-// them.
+// Builds the live canvas, and the whole panel for front ends that show anywidgets alone. Each is one ESM module and one style sheet with
+// everything in them, since relative imports do not work inside an anywidget module. Each begins with the licences of the packages whose
+// code it contains; THIRD-PARTY-NOTICES.txt has them, too.
 import { build } from "esbuild";
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
@@ -49,8 +49,9 @@ function noticeOf(home) {
 function licenceOf(home, name, license) {
   const file = readdirSync(`${folder}/${home}`).find((entry) => /^licen[cs]e/i.test(entry));
   if (file !== undefined) return readFileSync(`${folder}/${home}/${file}`, "utf8");
-  if (!/^@(jupyter-widgets|lumino)\//.test(name) || license !== "BSD-3-Clause") throw new Error(`${name} is in the bundle and has no licence file`);
-  return readFileSync(`${folder}/licences/BSD-3-Clause.txt`, "utf8");
+  const project = name.match(/^@(jupyter-widgets|lumino)\//)?.[1];
+  if (project === undefined || license !== "BSD-3-Clause") throw new Error(`${name} is in the bundle and has no licence file`);
+  return readFileSync(`${folder}/licences/${project}.txt`, "utf8");
 }
 
 async function bundle(entryPoints) {

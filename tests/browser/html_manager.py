@@ -99,7 +99,9 @@ class WidgetPage:
 
     def settle(self) -> None:
         """Deliver what the page and the widgets have to tell each other now."""
+        end = time.monotonic() + TIMEOUT
         while True:
+            assert time.monotonic() < end, "the page and the widgets do not come to rest"
             self.page.evaluate("() => new Promise((yes) => requestAnimationFrame(() => requestAnimationFrame(yes)))")
             if not self._from_page and not self._to_page:
                 return
@@ -142,6 +144,8 @@ class _Comm(BaseComm):
 @contextmanager
 def page_of(browser: Browser, monkeypatch: pytest.MonkeyPatch, width: int) -> Iterator[WidgetPage]:
     """A page of this width; widgets that are made meanwhile are connected to it."""
+    missing = [str(folder) for folder in _FOLDERS if not folder.is_dir()]
+    assert missing == [], "run `make live`"
     context = browser.new_context(viewport={"width": width, "height": 1000})
     try:
         page = WidgetPage(context.new_page())

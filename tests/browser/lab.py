@@ -28,7 +28,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import nbformat
 import psutil
@@ -39,6 +39,7 @@ from tests.short_trials import SHORT_TRIALS
 
 from .faces import LAB, Face, write_kernel
 
+T = TypeVar("T")
 ARTEFACTS = Path(__file__).resolve().parents[1] / "artefacts"
 TIMEOUT = 180.0
 """Long enough for a slow machine that does other things besides; nobody waits longer than he must."""
@@ -91,6 +92,20 @@ class LabError(AssertionError):
     """The notebook did something else than the test asked for."""
 
 
+def on_free_port(start: Callable[[int], T], log: Path) -> T:
+    """Call `start` with a free port, and again with another one if `log` says that meanwhile something else has taken it."""
+    for attempt in range(3):
+        with closing(socket.socket()) as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        try:
+            return start(port)
+        except LabError:
+            if attempt == 2 or "already in use" not in log.read_text(errors="replace"):
+                raise
+    raise AssertionError("it has returned or raised")
+
+
 class Server:
     """A Jupyter server on loopback, with folders of its own, in a process group of its own.
 
@@ -118,18 +133,7 @@ class Server:
 
     def start(self) -> None:
         """Up and answering, or an error with the server's own words."""
-        for attempt in range(3):
-            with closing(socket.socket()) as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.port = probe.getsockname()[1]
-            try:
-                self._start()
-            except LabError:
-                self.stop()
-                if attempt == 2 or "is already in use" not in self.log.read_text(errors="replace"):
-                    raise
-            else:
-                return
+        on_free_port(self._start, self.log)
 
     @property
     def url(self) -> str:
@@ -172,7 +176,15 @@ class Server:
             with suppress(psutil.NoSuchProcess):
                 child.kill()
 
-    def _start(self) -> None:
+    def _start(self, port: int) -> None:
+        self.port = port
+        try:
+            self._launch()
+        except LabError:
+            self.stop()
+            raise
+
+    def _launch(self) -> None:
         folder = self._folder
         env = {name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")} | {
             "JUPYTER_CONFIG_DIR": str(folder / "config"),

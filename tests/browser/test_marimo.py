@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -21,7 +19,7 @@ from playwright.sync_api import Browser, Page, expect
 import workbench as wb
 from workbench.events import Changed
 
-from .lab import ARTEFACTS, TIMEOUT
+from .lab import ARTEFACTS, TIMEOUT, LabError, on_free_port
 
 pytestmark = pytest.mark.browser
 
@@ -39,6 +37,11 @@ def _():
 def _(bench):
     bench
 """
+BESIDE = """
+@app.cell(expand_output=True)
+def _(bench):
+    bench
+"""
 TRAIN, STOP = re.compile("Train$"), re.compile("Stop$")
 CONFIG = """[display]
 theme = "dark"
@@ -48,41 +51,53 @@ auto_instantiate = true
 
 
 @contextmanager
-def marimo(folder: Path) -> Iterator[str]:
+def marimo(folder: Path, notebook: str = NOTEBOOK) -> Iterator[str]:
     """A marimo on loopback that runs this notebook when it is opened in its editor; its address."""
-    (folder / "notebook.py").write_text(NOTEBOOK)
+    (folder / "notebook.py").write_text(notebook)
     (folder / "home" / "marimo").mkdir(parents=True)
     (folder / "home" / "marimo" / "marimo.toml").write_text(CONFIG)
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    process, address = on_free_port(lambda port: _start(folder, port), folder / "log")
+    try:
+        yield address
+    finally:
+        _end(process)
+
+
+def _start(folder: Path, port: int) -> tuple[subprocess.Popen[bytes], str]:
+    """Up and answering, or an error with its own words."""
     command = [sys.executable, "-m", "marimo", "--quiet", "edit", "notebook.py", "--headless", "--no-token",
                "--skip-update-check", "--host=127.0.0.1", f"--port={port}"]  # fmt: skip
     homes = {name: str(folder / "home") for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, env=os.environ | homes, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    try:
-        address = f"http://127.0.0.1:{port}/"
-        end = time.monotonic() + TIMEOUT
-        while not _answers(address):
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < end, (folder / "log").read_text()
-            time.sleep(0.1)
-        yield address
-    finally:
+    address = f"http://127.0.0.1:{port}/"
+    end = time.monotonic() + TIMEOUT
+    while not _answers(address):
+        if process.poll() is not None or time.monotonic() > end:
+            _end(process)
+            raise LabError((folder / "log").read_text(errors="replace"))
+        time.sleep(0.1)
+    return process, address
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    family = []
+    with suppress(psutil.NoSuchProcess):
         family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-        for one in family:
+    for one in family:
+        with suppress(psutil.NoSuchProcess):
             one.terminate()
-        for one in psutil.wait_procs(family, timeout=20)[1]:
+    for one in psutil.wait_procs(family, timeout=20)[1]:
+        with suppress(psutil.NoSuchProcess):
             one.kill()
-        process.wait()
+    process.wait()
 
 
 def _answers(address: str) -> bool:
     try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{address}health"):
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{address}health", timeout=5):
             return True
-    except urllib.error.URLError:
+    except OSError:
         return False
 
 
@@ -122,6 +137,10 @@ def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
         expect(progress).to_contain_text("stopped")
         ARTEFACTS.mkdir(exist_ok=True)
         page.screenshot(path=ARTEFACTS / "marimo.png")
+        loss = page.locator(".wb-loss")
+        for is_full in (True, False):
+            loss.get_by_role("button", name="Full screen").click()
+            page.wait_for_function("([card, is_full]) => card.matches(':fullscreen') === is_full", arg=[loss.element_handle(), is_full])
         page.locator(".wb-embedded").evaluate("panel => panel.dataset.before = ''")
         page.locator(".cm-content").nth(1).press("Control+Enter")  # marimo forgets the widgets of a cell that runs again
         again = page.locator(".wb-embedded:not([data-before])")
@@ -134,3 +153,27 @@ def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
     assert (first.status, second.status) == ("stopped", "stopped")
     assert [event.values["lr"] for event in first.events if isinstance(event, Changed)] == [0.02]
     assert second.settings.lr == 0.02
+
+
+def test_a_cell_runs_again_while_a_fit_trains(page: Page, tmp_path: Path) -> None:
+    """That of the panel: another cell says that its panel has ended. That of the bench: the old fit can be stopped."""
+    panel = page.locator(".wb-embedded")
+    with marimo(tmp_path, NOTEBOOK + BESIDE) as address:
+        page.goto(address)
+        panel.nth(1).get_by_role("button", name=TRAIN).click()
+        expect(panel.first.locator(".wb-progress")).to_contain_text("Training")
+        page.locator(".cm-content").nth(1).press("Control+Enter")
+        expect(page.get_by_text("Run this cell again, too.")).to_have_count(1)
+        expect(panel.first.locator(".wb-progress")).to_contain_text("Training")
+        page.locator(".cm-content").first.press("Control+Enter")
+        expect(panel.nth(1).locator(".wb-notice")).to_contain_text("no cell shows any more: 0001-fit")
+        panel.first.get_by_role("button", name=TRAIN).click()
+        expect(panel.first.locator(".wb-progress")).to_contain_text("queued")
+        panel.first.get_by_role("button", name="Stop 0001-fit").click()
+        expect(panel.first.locator(".wb-progress")).to_contain_text("Training")
+        expect(panel.first.get_by_text("no cell shows")).to_be_hidden()
+        ARTEFACTS.mkdir(exist_ok=True)
+        page.screenshot(path=ARTEFACTS / "marimo-again.png")
+        panel.first.get_by_role("button", name=STOP).click()
+        expect(panel.first.locator(".wb-progress")).to_contain_text("stopped")
+    assert [wb.Run.open(folder).status for folder in sorted(tmp_path.glob(".workbench/*/*-fit"))] == ["stopped", "stopped"]

@@ -246,6 +246,13 @@ def test_metrics_saving_and_sizes(browser: Browser) -> None:
         assert canvas.complaints == []
 
 
+def test_a_browser_that_falsifies_pixels_shows_the_theme_of_the_page(browser: Browser) -> None:
+    with canvas_in(browser) as canvas:
+        canvas.page.add_init_script("CanvasRenderingContext2D.prototype.getImageData = () => ({ data: [255, 255, 255, 255] })")
+        drawn(canvas, dark=True)
+        expect(canvas.page.locator(".wb-live")).to_have_attribute("data-dark", "")
+
+
 @pytest.mark.parametrize(("width", "dark"), [(700, False), (1200, True), (1600, False)])
 def test_cards_are_full_and_nothing_overlaps(browser: Browser, width: int, dark: bool) -> None:
     with canvas_in(browser, width) as canvas:

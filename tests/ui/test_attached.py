@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from ipywidgets.widgets.widget import _instances
 
 from tests.ui.fakes import FakeBench, FakeJob
 from tests.ui.mirror import Mirror
 from workbench.events import Changed, Message
 from workbench.ui.attached import AttachedPanel
+from workbench.ui.controls.widget_utils import tree
 
 
 def until(true: Callable[[], object], seconds: float = 120.0) -> None:
@@ -79,6 +81,30 @@ def test_it_shows_the_whole_history_and_what_comes(job: Job, monkeypatch: pytest
     until(lambda: mirror.state["progress"]["status"] == "finished")
     assert mirror.state["progress"]["done"] == 40
     until(lambda: all(one.disabled for one in (view.stop, view.pause, view.validate)))
+
+
+def test_a_view_whose_cell_runs_again_ends(job: Job) -> None:
+    """Its thread, its widgets and what marimo has of it, too; the job continues in the next view."""
+    before = set(threading.enumerate())
+    view = AttachedPanel.of(job)
+    shown = view._display_()
+    [following] = [one for one in threading.enumerate() if one.name == "workbench-following" and one not in before]
+    models = {widget.model_id for widget in (shown, *tree(view))}
+    for widget in (shown, *tree(view)):  # what marimo does
+        widget.comm.close()
+    again = AttachedPanel.of(job)
+    assert again is not view
+    assert again._display_().panel is again
+    assert models.isdisjoint(_instances)
+    following.join(60)
+    assert not following.is_alive()
+    job.said("wb.attach('0012-fit').pause()")
+    assert again.dispatcher.drain(60)
+    again.stop.click()
+    assert job.stopped
+    job.finish()
+    until(lambda: again.stop.disabled)
+    assert not view.stop.disabled, "it hears no more"
 
 
 def test_the_line_of_what_was_asked_is_shown(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import torch
+from ipywidgets.widgets.widget import _instances
 from torch import nn
 
 import workbench as wb
@@ -13,18 +16,66 @@ from workbench.ui.embedded import EmbeddedPanel
 from workbench.ui.panel import Panel
 
 
+def make_bench(root: Path, **settings: int) -> wb.Workbench:
+    return wb.Workbench(nn.Linear(4, 1), train=(torch.randn(8, 4), torch.randn(8, 1)), loss=nn.functional.mse_loss, root=root, **settings)
+
+
+def cell_runs_again(shown: EmbeddedPanel) -> None:
+    """What marimo does to the widgets of a cell before it runs again."""
+    for widget in (shown, *tree(shown.panel)):
+        widget.comm.close()
+
+
 def test_marimo_shows_the_panel_until_its_cell_runs_again(tmp_path: Path) -> None:
-    with wb.Workbench(nn.Linear(4, 1), train=(torch.randn(8, 4), torch.randn(8, 1)), loss=nn.functional.mse_loss, root=tmp_path) as bench:
+    with make_bench(tmp_path) as bench:
         shown = bench._display_()
         assert isinstance(shown, EmbeddedPanel)
         panel = shown.panel
         assert panel is Panel.of(bench)
         assert bench._display_() is shown
         assert {widget._model_name: widget.keys for widget in tree(panel)} == shown.names
-        for widget in (shown, *tree(panel)):  # what marimo does
-            widget.comm.close()
+        cell_runs_again(shown)
+        sent = []
+        panel.canvas.comm.send = lambda **message: sent.append(message)
+        panel.canvas.send({"type": "draw"})
+        assert sent == []
         again = bench._display_()
         assert again.panel is Panel.of(bench) is not panel
         bench.set(lr=0.02)
         assert again.panel.dispatcher.drain()
         assert (again.panel.canvas.marker, panel.canvas.marker) == (0.02, 1e-3)
+
+
+def test_a_new_panel_closes_those_of_other_benches_that_no_cell_shows(tmp_path: Path) -> None:
+    """What it showed is freed, the bench, its model and its data too."""
+    old = make_bench(tmp_path)
+    shown = old._display_()
+    models, bench, module = {widget.model_id for widget in (shown, *tree(shown.panel))}, weakref.ref(old), weakref.ref(old.model)
+    cell_runs_again(shown)
+    del old, shown
+    with make_bench(tmp_path) as new, make_bench(tmp_path) as beside:
+        Panel.of(beside)
+        panel = Panel.of(new)
+        assert models.isdisjoint(_instances)
+        gc.collect()
+        assert (bench(), module()) == (None, None)
+        assert panel.notice.lines == []
+        assert Panel.of(beside).comm is not None, "a panel that is still shown stays"
+
+
+def test_a_job_of_a_bench_that_no_cell_shows_can_be_stopped(tmp_path: Path) -> None:
+    with make_bench(tmp_path, max_epochs=1_000_000) as old, make_bench(tmp_path, max_epochs=1) as new:
+        shown, job, queued = old._display_(), old.fit(), old.fit()
+        cell_runs_again(shown)
+        panel = Panel.of(new)
+        level, text = panel.notice.lines[0]
+        assert level == "warning"
+        assert f"{job.id}, {queued.id}" in text
+        fit = new.fit()
+        [stop] = [one for one in panel.notice.children if getattr(one, "description", "").startswith("Stop")]
+        assert stop.description == f"Stop {job.id}, {queued.id}"
+        stop.click()
+        assert fit.wait(120)
+        assert (job.status, queued.status, fit.status) == ("stopped", "stopped", "finished")
+        assert panel.notice.lines == []
+        assert stop not in panel.notice.children

@@ -165,31 +165,41 @@ class Job(Generic[T]):
     def watch(self) -> bool:
         """Draw it in a terminal until it ends: progress, values with their history, gradient norms by layer, where the time goes.
 
-        Keys pause, validate, save and stop it. "q" or an interrupt ends the drawing, and the job continues. Where standard
+        Keys pause it, validate, write a checkpoint and stop it. "q" or an interrupt ends the drawing, and the job continues. Where standard
         output is no terminal, it shows the line of `wait()`. Returns whether the job has ended.
         """
         self._check_waits()
         from workbench.launch.terminal.watch import watch  # rich takes 50 ms to import
 
         with contextlib.suppress(KeyboardInterrupt):
-            seen = watch(self.id, self.kind, self.events, self._ended.wait, self._keys())
-            if seen is None:
+            shown = watch(self.id, self.kind, self.events, self._ended.wait, self._keys(), told=self._shown)
+            if shown is None:
                 return self._watch(None)
-            self._shown = seen
+            self._shown = shown
         return self.done()
 
-    def _keys(self) -> Mapping[str, tuple[str, Callable[[], object]]]:
+    def _keys(self) -> Mapping[str, tuple[str, Callable[[], str]]]:
         """What keys do while it is watched."""
         if self.done():
             return {}
-        stop = {"s": ("stop", self.stop)}
+
+        def asks(name: str, method: Callable[[], None]) -> Callable[[], str]:
+            def call() -> str:
+                method()
+                return f"{name} requested."
+
+            return call
+
+        def pause_or_resume() -> str:
+            return asks("Resume", self.resume)() if self._status == "paused" else asks("Pause", self.pause)()
+
+        stop = {"s": ("stop", asks("Stop", self.stop))}
         if self.kind != "fit":
             return stop
-
-        def pause_or_resume() -> None:
-            (self.resume if self._status == "paused" else self.pause)()
-
-        return {"p": ("pause or resume", pause_or_resume), "v": ("validate", self.validate), "c": ("write a checkpoint", self.checkpoint), **stop}
+        return {
+            "p": ("pause or resume", pause_or_resume), "v": ("validate", asks("Validation", self.validate)),
+            "c": ("write a checkpoint", asks("Checkpoint", self.checkpoint)), **stop,
+        }  # fmt: skip
 
     def result(self, timeout: float | None = None) -> T:
         """The result. A failed job raises its error; a stopped one returns what it has.

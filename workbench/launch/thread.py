@@ -187,7 +187,7 @@ class JobRunner:
         self._paused_at: float | None = None
 
     def run(self) -> None:
-        event_writer = threading.Thread(target=self._write_events, name=WORKERS[1], daemon=_in_kernel())
+        event_writer = threading.Thread(target=self._write_events, name=WORKERS[1])  # a daemon where this thread is one
         event_writer.start()
         began = time.perf_counter()
         status, error = self._job._run(self)

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Unpack
-from weakref import WeakValueDictionary
 
 import ipywidgets as widgets
 
@@ -24,7 +23,7 @@ from workbench.ui.controls.notice import Notice
 from workbench.ui.controls.run_buttons import button
 from workbench.ui.controls.widget_utils import aside, heard_whole, reachable, shown
 from workbench.ui.dispatcher import INTERVAL, Dispatcher
-from workbench.ui.embedded import PanelBox, cut_off
+from workbench.ui.embedded import PanelBox
 
 _AT_ONCE = 200
 _CHANGED = ("lr", "gradient_clip_val")
@@ -55,14 +54,6 @@ class AttachedJob(Protocol):
 
 class AttachedPanel(PanelBox):
     """The canvas of one job, and its buttons. Several displays of one job show the same view."""
-
-    @classmethod
-    def of(cls, job: AttachedJob) -> AttachedPanel:
-        """The one view of this job, made on first use."""
-        known = _OPEN.get(id(job))
-        if known is None or cut_off(known):
-            known = _OPEN[id(job)] = cls(job)
-        return known
 
     def __init__(self, job: AttachedJob) -> None:
         self._job = job
@@ -98,7 +89,13 @@ class AttachedPanel(PanelBox):
         self.dispatcher = Dispatcher(self._hear, self.canvas.flush, self.notice.error)  # type: ignore[arg-type]
         self.canvas.wake = self.dispatcher.wake
         self._follow()
+        self._opened(job)
         aside(self._listen, self.notice.error, "following")
+
+    def _end(self) -> None:
+        self._cells.close()
+        self._job.on_request(lambda code: None)
+        self.dispatcher.close()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         data, metadata = super()._repr_mimebundle_(**kwargs), {}
@@ -111,7 +108,7 @@ class AttachedPanel(PanelBox):
         return data, metadata
 
     def _listen(self) -> None:
-        """Pass on the job's events, from the first one on, until it ends."""
+        """Pass on the job's events, from the first one on, until it ends or the panel is closed."""
         try:
             self._hand_on()
         finally:
@@ -122,11 +119,13 @@ class AttachedPanel(PanelBox):
         while True:
             over = self._job.done()
             for event in since(self._job.events, seen):
+                if self._closed:
+                    return
                 self.dispatcher.put(event)
                 seen += 1
                 if seen % _AT_ONCE == 0:  # of a long record no more waits than is drawn at once
                     self.dispatcher.drain()
-            if over:
+            if over or self._closed:
                 return
             time.sleep(INTERVAL)
 
@@ -223,9 +222,6 @@ class AttachedPanel(PanelBox):
             case _:
                 raise ValueError(texts.not_of_attached(dict(message)))
 
-
-# A view holds its job, so its id stays the job's as long as the view exists.
-_OPEN: WeakValueDictionary[int, AttachedPanel] = WeakValueDictionary()
 
 
 def _refusal(name: str, value: Any) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import anywidget
+import ipywidgets as widgets
 import traitlets
 
 from workbench.ui import texts
@@ -31,6 +32,16 @@ class Bundled(anywidget.AnyWidget):  # type: ignore[misc]
     @traitlets.default("_css")
     def _default_css(self) -> str:
         return _text(f"{self.bundle}.css")
+
+    def _send(self, msg: Any, buffers: Any = None) -> None:
+        """Send a message while a front end hears it. marimo's page reports each message to a widget that it has deleted as an error."""
+        if not cut_off(self):
+            super()._send(msg, buffers)
+
+
+def cut_off(widget: widgets.Widget) -> bool:
+    """Whether the front end no longer hears a widget. marimo ends that when the cell that has made the widget runs again."""
+    return widget.comm is None or getattr(widget.comm, "_closed", False)
 
 
 def _text(name: str) -> str:

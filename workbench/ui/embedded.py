@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Self
+from weakref import WeakValueDictionary
+
 import ipywidgets as widgets
 import traitlets
 
-from workbench.ui.bundled import Bundled
+from workbench.ui import texts
+from workbench.ui.bundled import Bundled, cut_off
+from workbench.ui.controls.notice import CLICKED, Notice
 from workbench.ui.controls.widget_utils import tree
 
 
@@ -25,22 +31,72 @@ class EmbeddedPanel(Bundled):
 
 
 class PanelBox(widgets.VBox):  # type: ignore[misc]
-    """The base of panels."""
+    """The base of panels: `of` keeps one for each bench or job, `close` ends it, and marimo calls `_display_` to show it."""
 
+    notice: Notice
+    _closed = True  # until it is made: ipywidgets closes widgets that are freed half-made
     _embedded: EmbeddedPanel | None = None
+
+    @classmethod
+    def of(cls, shown: Any) -> Self:
+        """The one open panel of this bench or job, made on first use. Panels that their front end no longer hears are closed."""
+        gone = [panel for panel in tuple(_OPEN.values()) if cut_off(panel)]
+        for panel in gone:
+            panel.close()
+        known = _OPEN.get(id(shown))
+        made: Self = known if known is not None else cls(shown)
+        made._offer_to_stop([job for panel in gone if panel._shown is not shown for job in panel._unreachable()])
+        return made
+
+    def _opened(self, shown: Any) -> None:
+        """The panel of `shown` is made."""
+        _OPEN[id(shown)] = self
+        self._shown, self._closed = shown, False
+
+    def close(self) -> None:
+        """Stop listening, and close the widgets. What it shows continues."""
+        if self._closed:
+            return
+        self._closed = True
+        if _OPEN.get(id(self._shown)) is self:
+            del _OPEN[id(self._shown)]
+        self._end()
+        if self._embedded is not None:
+            self._embedded.close()
+        for widget in list(tree(self))[1:]:
+            widget.close()
+        super().close()
+
+    def _end(self) -> None:
+        """Stop listening."""
+        raise NotImplementedError
+
+    def _unreachable(self) -> list[Any]:
+        """The jobs that nobody can stop any more when this panel has closed."""
+        return []
+
+    def _offer_to_stop(self, jobs: Sequence[Any]) -> None:
+        if not jobs:
+            return
+
+        def stop() -> None:
+            self.notice.drop(CLICKED)
+            for job in jobs:
+                self.notice.attempt(texts.ACTIONS["stop"], job.stop)
+
+        names = ", ".join(job.id for job in jobs)
+        # The next job that begins removes it: then these have ended.
+        self.notice.say(texts.still_goes(names), "warning", about=CLICKED, action=(texts.stop_jobs(names), stop))
 
     def _display_(self) -> EmbeddedPanel:
         """What marimo shows; it calls this method, and Jupyter does not."""
-        if self._embedded is None or cut_off(self._embedded):
+        if self._embedded is not None and cut_off(self._embedded):
+            self._embedded.close()
+            self._embedded = None
+        if self._embedded is None:
             self._embedded = EmbeddedPanel(self)
         return self._embedded
 
-    def close(self) -> None:
-        if self._embedded is not None:
-            self._embedded.close()
-        super().close()
 
-
-def cut_off(widget: widgets.Widget) -> bool:
-    """Whether the front end no longer hears a widget. marimo ends that when the cell that has made the widget runs again."""
-    return widget.comm is None or widget.comm._closed
+# A panel holds what it shows, so an id stays that object's as long as its panel exists.
+_OPEN: WeakValueDictionary[int, PanelBox] = WeakValueDictionary()

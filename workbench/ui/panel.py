@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
-from weakref import WeakValueDictionary
 
 import ipywidgets as widgets
 
@@ -49,24 +48,13 @@ from workbench.ui.controls.notice import CLICKED, Notice
 from workbench.ui.controls.run_buttons import Actions, RunButtons
 from workbench.ui.controls.run_history import RunHistory
 from workbench.ui.controls.setting_control import SettingControls
-from workbench.ui.controls.widget_utils import heard_whole, off, reachable, shown, tree
+from workbench.ui.controls.widget_utils import heard_whole, off, reachable, shown
 from workbench.ui.dispatcher import Dispatcher
-from workbench.ui.embedded import PanelBox, cut_off
+from workbench.ui.embedded import PanelBox
 
 
 class Panel(PanelBox):
     """The bench's panel in a notebook. Several displays of one panel show the same state."""
-
-    @classmethod
-    def of(cls, bench: Bench) -> Panel:
-        """The one open panel of this bench, made on first use."""
-        known = _OPEN.get(id(bench))
-        if known is not None and cut_off(known):
-            known.close()
-            known = None
-        return known if known is not None else cls(bench)
-
-    _closed = True  # until it is made: ipywidgets closes widgets that are freed half-made
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -120,16 +108,9 @@ class Panel(PanelBox):
             self.history.look()
         self._catch_up()
         self._stay = bench.on_close(self.close)
-        _OPEN[id(bench)] = self
-        self._closed = False
+        self._opened(bench)
 
-    def close(self) -> None:
-        """Stop listening, and close the widgets. The bench and its jobs continue."""
-        if self._closed:
-            return
-        self._closed = True
-        if _OPEN.get(id(self._bench)) is self:
-            del _OPEN[id(self._bench)]
+    def _end(self) -> None:
         self._stay()
         self._cells.close()
         self._unsubscribe()
@@ -137,9 +118,9 @@ class Panel(PanelBox):
         if self.dispatcher.drain(static_output.PATIENCE):
             self.static_output.settled()
         self.dispatcher.close()
-        for widget in list(tree(self))[1:]:
-            widget.close()
-        super().close()
+
+    def _unreachable(self) -> list[Any]:
+        return [job for job in self._bench.jobs if not job.done()]
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """The live panel, and a place for the pictures that stay after the kernel has ended."""
@@ -411,9 +392,6 @@ def _said_in(run: str) -> str:
     """The key of a run's messages."""
     return f"run {run}" if run else ""
 
-
-# A panel holds its bench, so an id stays the bench's as long as its panel exists.
-_OPEN: WeakValueDictionary[int, Panel] = WeakValueDictionary()
 
 _CAUGHT_UP = SettingsSet({})
 """Marks the end of the events that came while a panel was made."""

@@ -384,6 +384,14 @@ def unknown_remedy(code: str, known: Sequence[str]) -> str:
     return f"The panel cannot run {code!r:.200}: it only runs calls of {', '.join(known)}."
 
 
+def still_goes(jobs: str) -> str:
+    return f"Running or queued on a bench that no cell shows any more: {jobs}. The jobs of this bench wait until they have ended."
+
+
+def stop_jobs(jobs: str) -> str:
+    return f"Stop {jobs}"
+
+
 def panel_title(facts: str) -> str:
     return f"Tuning Workbench · {facts}"
 

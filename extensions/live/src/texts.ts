@@ -109,6 +109,13 @@ export const texts = {
     showRun: " Then this line shows the run again: ",
   },
 
+  embedded: {
+    closed: "The cell that showed this panel first has run again. Run this cell again, too.",
+    unknownClass: (name: string) => `The panel cannot show the widget ${name}. Update tuning-workbench, restart marimo and load the page again.`,
+    unknownModel: (name: string) => `The panel does not know of which values the widget ${name} consists. Run the cell of the panel again.`,
+    noComm: "A page cannot make widgets. Make the widget in Python.",
+  },
+
   codeLine: { label: "Equivalent code" },
 
   script: {

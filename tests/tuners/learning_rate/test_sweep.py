@@ -71,6 +71,15 @@ class TestRunningMedian:
         np.testing.assert_array_equal(running_median(np.array(rows), half), expected)
         np.testing.assert_array_equal(running_median(np.array(rows)[:, 0], half), [row[0] for row in expected])
 
+    @pytest.mark.parametrize("columns", [1, 3])
+    def test_takes_windows_in_blocks_and_finds_the_same(self, columns):
+        values = np.random.default_rng(0).normal(size=(6000, columns))
+        half = 300
+        windows = np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1, axis=0)
+        assert windows.size > 2 << 20
+        middle = running_median(values, half)[half:-half]
+        assert middle.tobytes() == np.median(windows, axis=-1).tobytes()
+
 
 class TestSmoothing:
     @pytest.mark.parametrize("value", [1.0, 0.1, -3.7, 0.0, 1e-30])

@@ -82,6 +82,10 @@ class Attached(Job[Any]):
     def _interrupted(self) -> None:
         """The job continues: it was not started here."""
 
+    def _keys(self) -> Mapping[str, tuple[str, Callable[[], str]]]:
+        refuses = isinstance(self._inbox, _RefusingMailbox) and self._inbox.refusal is not None
+        return {} if refuses else super()._keys()
+
     def _repr_mimebundle_(self, **_: Any) -> Any:
         return self._panel()._repr_mimebundle_()
 
@@ -126,11 +130,11 @@ class _RefusingMailbox(Mailbox):
 
     def __init__(self, refusal: str | None) -> None:
         super().__init__()
-        self._refusal = refusal
+        self.refusal = refusal
 
     def put(self, command: Command) -> None:
-        if self._refusal is not None:
-            raise RuntimeError(f"{type(command).__name__.lower()}() {self._refusal}")
+        if self.refusal is not None:
+            raise RuntimeError(f"{type(command).__name__.lower()}() {self.refusal}")
         super().put(command)
 
 

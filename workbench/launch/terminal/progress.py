@@ -34,11 +34,12 @@ from workbench.runs.printable import printable
 from workbench.runs.record.event_log import RecordGone, since
 from workbench.units import number, rate
 
-_NAMES = {
+SEARCHES = {
     "find_lr": "find LR", "find_batch_size": "find batch size", "find_num_workers": "find workers", "find_precision": "find precision",
     "find_clip_val": "find clip value", "find_weight_decay": "find weight decay",
 }  # fmt: skip
-_TRIALS = ("find_batch_size", "find_num_workers", "find_precision", "find_weight_decay", "tune")
+"""The jobs that are one search, and their names. A search within another job leaves that job's counts alone."""
+TRIALS = ("find_batch_size", "find_num_workers", "find_precision", "find_weight_decay", "tune")
 """The jobs whose progress is counted in trials."""
 
 
@@ -104,8 +105,8 @@ class Progress:
             self._epochs = event.epochs
             self._bar = _Bar(
                 total=event.updates,
-                desc=_NAMES.get(self._kind, printable(self._kind)),
-                unit=" trials" if self._kind in _TRIALS else " updates",
+                desc=SEARCHES.get(self._kind, printable(self._kind)),
+                unit=" trials" if self._kind in TRIALS else " updates",
                 file=sys.stderr,
                 dynamic_ncols=True,
                 leave=True,
@@ -144,7 +145,7 @@ class Progress:
         self, event: CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial | DecayTrial, bar: tqdm[Any]
     ) -> None:
         """A search is the job itself, or runs inside a fit, whose bar it does not move."""
-        own = self._kind in _NAMES
+        own = self._kind in SEARCHES
         if isinstance(event, CurvePoint):
             bar.n = event.index + 1 if own else bar.n
             self._facts["lr" if own else "trying lr"] = rate(event.lr)
@@ -161,7 +162,7 @@ class Progress:
             speed = f"{event.updates_per_second:,.0f} updates/s" if event.updates_per_second else "failed"
             self._facts["tried"] = f"{', '.join(str(value) for value in event.values.values())}: {speed}"
         elif isinstance(event, Trial):
-            bar.n += self._kind in _TRIALS
+            bar.n += self._kind in TRIALS
             speed = f"{event.samples_per_second:,.0f}/s" if event.samples_per_second else "does not fit"
             self._facts["size" if own else "trying size"] = f"{event.size} {speed}"
         elif not own:

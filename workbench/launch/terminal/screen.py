@@ -1,13 +1,15 @@
-"""Draws a job from its events as text: progress, values with their history, gradient norms by layer, times, messages."""
+"""Draws a job from its events as text: progress, values with their history, gradient norms by layer, times."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -40,13 +42,14 @@ from workbench.events import (
     TuneStep,
     Validated,
 )
+from workbench.launch.terminal.progress import SEARCHES, TRIALS
 from workbench.launch.terminal.trace import Trace, blocks
 from workbench.runs.printable import printable
 from workbench.runs.setting_text import recorded
 from workbench.units import duration, number, rate, size
 
-_MESSAGES, _TRIALS, _VALUES = 4, 8, 12
-"""The most messages, trials and values that are drawn: the newest messages and trials, and the first values by name."""
+_TRIALS, _VALUES = 8, 12
+"""The most trials and values that are drawn: the newest trials; of the values loss and rate, then those of validation, then others."""
 _RECENT = 30
 """The speed is that of so many flushes."""
 _PARTS = 4
@@ -60,13 +63,14 @@ class Screen:
     def __init__(self, id: str, kind: str) -> None:
         self._id, self._kind = id, kind
         self.keys = ""
-        """Which keys do what; "": none is heard."""
+        """Which keys do what; "": no keys are read."""
         self.notice = ""
         """What a key did, or why it was refused."""
         self._clear()
         self._started: RunStarted | None = None
         self.status = "queued"
-        self._messages: deque[tuple[str, str]] = deque(maxlen=_MESSAGES)
+        self.messages: list[Text] = []
+        """Warnings and errors since whoever prints them has cleared it, and why the job ended early."""
 
     def _clear(self) -> None:
         self._done = 0
@@ -74,7 +78,10 @@ class Screen:
         self._epoch: int | None = None
         self._seconds = 0.0
         self._recent: deque[tuple[float, int]] = deque(maxlen=_RECENT)
-        self._values: dict[str, Trace] = {}
+        self._values: tuple[dict[str, Trace], ...] = ({}, {}, {})
+        """Loss and rate, values of validation, others: of each as many as can be drawn."""
+        self._names: set[str] = set()
+        """All values that there are."""
         self._layers: Mapping[str, float] = {}
         self._clipped = (0, 0)
         """How many updates were clipped, of how many with a clip value."""
@@ -97,6 +104,7 @@ class Screen:
             case Resumed():
                 self._done = event.step
                 self._recent.clear()
+                self.messages.clear()  # those of another run, which has shown them
             case Changed():
                 if not event.values.keys().isdisjoint(("batch_size", "accumulate_grad_batches")):
                     self._total = None  # an epoch has another number of updates from here on
@@ -105,18 +113,18 @@ class Screen:
                 self._recent.clear()
             case Validated() | Logged():
                 for name, value in event.metrics.items():
-                    self._trace(name).add([value])
+                    self._add(name, [value], 1 if isinstance(event, Validated) else 2)
             case Saved():
                 self._saved = event.step
             case TimeSpent():
                 self._parts = event.parts
             case Message():
                 if event.level != "info" or event.text.startswith(ENDED_EARLY):
-                    self._messages.append((event.level, event.text))
+                    self._say(event.level, event.text)
             case RunEnded():
                 self.status, self._seconds = event.status, event.seconds or self._seconds
                 if event.error is not None:
-                    self._messages.append(("error", event.error + (f"\n{event.where}" if event.where else "")))
+                    self._say("error", event.error + (f"\n{event.where}" if event.where else ""))
             case _:
                 self._note_search(event)
 
@@ -126,9 +134,12 @@ class Screen:
         self._done, self._epoch, self._seconds = int(event.steps[-1]) + 1, event.epoch, event.seconds
         self._recent.append((event.seconds, self._done))
         self._memory = event.memory
-        for name in ("loss", *event.logged, "lr", "grad_norm"):
+        for name in ("loss", "lr", "grad_norm"):
             if name in event.columns:
-                self._trace(name).add(map(float, event.array(name)))
+                self._add(name, event.array(name), 2 if name == "grad_norm" else 0)
+        for name in event.logged:
+            values = event.array(name)
+            self._add(name, values[~np.isnan(values)], 2)  # NaN: not logged at this update
         if "grad_norm_clipped" in event.columns and "grad_norm" in event.columns:
             before, after = event.array("grad_norm"), event.array("grad_norm_clipped")
             there = np.isfinite(after)
@@ -140,20 +151,26 @@ class Screen:
                 self._layers = dict(zip(self._started.layers, map(float, norms[-1]), strict=False))
 
     def _note_search(self, event: Event) -> None:
+        """A search is the job itself, or runs inside another, whose counts and values it leaves alone."""
+        own, trials = self._kind in SEARCHES, self._kind in TRIALS
         match event:
-            case CurvePoint():
+            case CurvePoint() if own:
                 self._done = event.index + 1
-                self._trace("lr").add([event.lr])
-                self._trace("loss").add([event.smoothed])
+                self._add("lr", [event.lr], 0)
+                self._add("loss", [event.smoothed], 0)
             case RaceTrial():
+                self._done += event.updates if own else 0
                 self._trials.append(f"lr={rate(event.lr)}: held-out loss {number(event.loss)} after {event.updates} updates")
             case DecayTrial():
+                self._done += trials
                 self._trials.append(f"weight_decay={rate(event.weight_decay)}: held-out loss {number(event.loss)}")
             case Trial():
+                self._done += trials
                 speed = f"{event.samples_per_second:,.0f} samples/s" if event.samples_per_second else "fits"
                 peak = f", {size(event.peak_bytes)}" if event.peak_bytes else ""
                 self._trials.append(f"batch_size={event.size}: {speed + peak if event.ok else 'does not fit'}")
             case SpeedTrial():
+                self._done += trials
                 speed = f"{event.updates_per_second:,.1f} updates/s" if event.updates_per_second else f"failed: {event.error}"
                 self._trials.append(f"{_assignments(event.values)}: {speed}")
             case TuneStep():
@@ -163,27 +180,40 @@ class Screen:
             case SearchEnded():
                 self._found = event.ended if event.best is None else f"recommended: batch_size={event.best}\n{event.reason}"
             case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
-                self._found = f"{_assignments(event.best) or 'nothing to change'}. {event.reason}"
+                self._found = _finding(event.best, event.reason)
             case _:
                 pass
+        if isinstance(event, CurveEnded | SearchEnded) and not (own or trials):
+            self._trials.clear()
 
-    def _trace(self, name: str) -> Trace:
-        return self._values.setdefault(name, Trace())
+    def _add(self, name: str, values: ArrayLike, rank: int) -> None:
+        self._names.add(name)
+        there = next((one for one in self._values if name in one), self._values[rank])
+        if name in there or not rank or len(there) < _VALUES:
+            there.setdefault(name, Trace()).add(values)
+
+    def _say(self, level: str, text: str) -> None:
+        self.messages.append(Text(printable(text, lines=True), style={"error": "red", "warning": "yellow"}.get(level, "")))
 
     # -- the drawing
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(options.max_width, 120)
-        parts: list[Any] = [self._progress(width - 4)]
-        if self._values:
-            parts.append(self._table(width - 4))
-        parts += self._lines(width - 4)
+        inner = max(1, width - 4)
+        progress = self._progress(console, inner)
+        room = options.max_height - 2 - len(progress)  # two lines are the frame, with the title and the keys
+        kept: list[Sequence[Any]] = []
+        for lines in (self._last_lines(console, inner), [*self._facts(inner)], [*self._trials]):  # in a low terminal the last go first
+            kept.append(lines[-room:] if room > 0 else [])
+            room -= len(kept[-1])
+        last, facts, trials = kept
+        parts = [*progress, *self._table(inner, room), *facts, *(Text(printable(one), no_wrap=True, overflow="ellipsis") for one in trials), *last]
         title = Text(" · ".join(filter(None, [printable(self._id), "" if self._started is None else printable(self._started.device)])), style="bold")
         yield Panel(Group(*parts), title=title, title_align="left", subtitle=Text(self.keys, style="dim"), subtitle_align="left", width=width)
 
-    def _progress(self, width: int) -> Any:
+    def _progress(self, console: Console, width: int) -> list[Any]:
         word = Text(self.status, style=_COLOURS.get(self.status, ""))
-        unit = "trials" if self._total is not None and self._trials else "updates"
+        unit = "trials" if self._kind in TRIALS else "updates"
         done = f"{self._done:,}" if self._total is None else f"{self._done:,}/{self._total:,}"
         facts = [f"{done} {unit}"] if self._done or self._total else []
         if self._epoch is not None:
@@ -196,12 +226,12 @@ class Screen:
             facts.append(f"{duration(max(0, self._total - self._done) / speed)} left")
         elif self._seconds:
             facts.append(duration(self._seconds))
-        text = Text.assemble(word, "  ", " · ".join(facts))
+        lines = [*Text.assemble(word, "  ", " · ".join(facts)).wrap(console, width)]
         if not self._total:
-            return text
+            return lines
         bar = Table.grid()  # a bar alone does not end its line
         bar.add_row(ProgressBar(total=self._total, completed=min(self._done, self._total), width=width))
-        return Group(text, bar)
+        return [*lines, bar]
 
     def _speed(self) -> float:
         if len(self._recent) < 2 or self.status != "running":
@@ -209,21 +239,27 @@ class Screen:
         (began, first), (ended, last) = self._recent[0], self._recent[-1]
         return (last - first) / (ended - began) if ended > began else 0.0
 
-    def _table(self, width: int) -> Table:
-        shown = list(self._values.items())[:_VALUES]
-        names = [printable(name) for name, _ in shown]
-        widest = min(24, max(map(len, names)))
-        table = Table.grid(padding=(0, 1))
-        table.add_column(width=widest, no_wrap=True, overflow="ellipsis")
-        table.add_column(justify="right", width=10, no_wrap=True)
-        room = max(8, width - widest - 12)
-        table.add_column(width=room, no_wrap=True)
-        for name, (key, trace) in zip(names, shown, strict=True):
-            value = rate(trace.last) if key == "lr" else number(trace.last)
-            table.add_row(Text(name, style="dim"), Text(value, style="bold"), Text(blocks(trace.points, room), style=_colour(key)))
-        return table
+    def _table(self, width: int, room: int) -> Iterator[Any]:
+        """The values, in at most `room` lines."""
+        most = min(_VALUES, room if len(self._names) <= min(_VALUES, room) else room - 1)
+        shown = [*chain.from_iterable(one.items() for one in self._values)][: max(0, most)]
+        if shown:
+            names = [printable(name) for name, _ in shown]
+            widest = min(24, max(map(len, names)))
+            table = Table.grid(padding=(0, 1))
+            table.add_column(width=widest, no_wrap=True, overflow="ellipsis")
+            table.add_column(justify="right", width=10, no_wrap=True)
+            blocks_wide = max(8, width - widest - 12)
+            table.add_column(width=blocks_wide, no_wrap=True)
+            for name, (key, trace) in zip(names, shown, strict=True):
+                value = rate(trace.last) if key == "lr" else number(trace.last)
+                style = "bold" if math.isfinite(trace.last) else "bold red"
+                table.add_row(Text(name, style="dim"), Text(value, style=style), Text(blocks(trace.points, blocks_wide), style=_colour(key)))
+            yield table
+        if shown and len(self._names) > len(shown):
+            yield Text(f"… and {len(self._names) - len(shown)} more", style="dim")
 
-    def _lines(self, width: int) -> Iterator[Text]:
+    def _facts(self, width: int) -> Iterator[Text]:
         finite = {name: norm for name, norm in self._layers.items() if math.isfinite(norm)}
         if len(finite) > 1:
             strip = blocks([norm if norm > 0 else math.nan for norm in self._layers.values()], min(width // 3, len(self._layers)))
@@ -240,14 +276,11 @@ class Screen:
         facts += [f"last checkpoint after {self._saved:,} updates"] if self._saved is not None else []
         if facts:
             yield Text(" · ".join(facts), style="dim", no_wrap=True, overflow="ellipsis")
-        for trial in self._trials:
-            yield Text(printable(trial), no_wrap=True, overflow="ellipsis")
-        if self._found:
-            yield Text(printable(self._found, lines=True), style="bold")
-        for level, text in self._messages:
-            yield Text(printable(text, lines=True), style={"error": "red", "warning": "yellow"}.get(level, ""))
-        if self.notice:
-            yield Text(printable(self.notice, lines=True), style="cyan")
+
+    def _last_lines(self, console: Console, width: int) -> list[Text]:
+        """What a search found, and the notice, line by line."""
+        texts = (Text(printable(self._found, lines=True), style="bold"), Text(printable(self.notice, lines=True), style="cyan"))
+        return [line for text in texts if text for line in text.wrap(console, width)]
 
 
 def _line(name: str, text: Text | str, width: int) -> Text:
@@ -262,3 +295,10 @@ def _colour(name: str) -> str:
 
 def _assignments(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={recorded(name, value)}" for name, value in values.items())
+
+
+def _finding(values: Mapping[str, Any], reason: str) -> str:
+    """What a search found, and in the next line why, without the value that its reason begins with."""
+    found = _assignments(values) or "nothing to change"
+    value, colon, why = reason.partition(": ")
+    return f"{found}\n{why if colon and value in found else reason}"

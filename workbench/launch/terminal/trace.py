@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 _MOST = 512
@@ -12,41 +15,49 @@ _MOST = 512
 
 
 class Trace:
-    """The finite values so far, in order, each point the mean of equally many."""
+    """The finite values so far, in order, each point the mean of equally many, and the last value of all."""
 
     def __init__(self) -> None:
-        self._points: list[float] = []
+        self._points = np.empty(0)
         self._size = 1
         """How many values make a point."""
         self._sum, self._count = 0.0, 0
+        """Of the values that make no point yet."""
         self.last = math.nan
 
-    def add(self, values: Iterable[float]) -> None:
-        """Add values; those that are not finite are left out."""
-        for value in values:
-            if not math.isfinite(value):
-                continue
-            self.last = value
-            self._sum, self._count = self._sum + value, self._count + 1
-            if self._count == self._size:
-                self._points.append(self._sum / self._size)
-                self._sum, self._count = 0.0, 0
-            if len(self._points) == _MOST:
-                self._points = [(a + b) / 2 for a, b in zip(self._points[::2], self._points[1::2], strict=True)]
-                self._size *= 2
+    def add(self, values: ArrayLike) -> None:
+        """Add values, shape (n,). The points leave out those that are not finite."""
+        new = np.asarray(values, np.float64)
+        if not len(new):
+            return
+        self.last = float(new[-1])
+        new = new[np.isfinite(new)]
+        first, new = np.split(new, [self._size - self._count])
+        self._sum, self._count = self._sum + float(first.sum()), self._count + len(first)
+        if self._count < self._size:
+            return
+        whole = len(new) - len(new) % self._size
+        self._points = np.concatenate([self._points, [self._sum / self._size], new[:whole].reshape(-1, self._size).mean(axis=1)])
+        self._sum, self._count = float(new[whole:].sum()), len(new) - whole
+        while len(self._points) >= _MOST:
+            if len(self._points) % 2:
+                self._sum, self._count = self._sum + float(self._points[-1]) * self._size, self._count + self._size
+            self._points = self._points[: len(self._points) // 2 * 2].reshape(-1, 2).mean(axis=1)
+            self._size *= 2
 
     @property
     def points(self) -> list[float]:
         """The means, the last one of fewer values than the others."""
-        return [*self._points, self._sum / self._count] if self._count else [*self._points]
+        points: list[float] = self._points.tolist()
+        return [*points, self._sum / self._count] if self._count else points
 
 
 def blocks(values: Sequence[float], width: int) -> str:
-    """The values as at most `width` blocks from the least to the largest value; each block is the mean of its stretch.
+    """The values as at most `width` blocks (at least one) from the least to the largest value; each block is the mean of its stretch.
 
     Positive values that spread over more than two decades are drawn by their logarithm. Values that are not finite are spaces.
     """
-    drawn = _stretched(values, width)
+    drawn = _stretched(values, max(1, width))
     there = [value for value in drawn if math.isfinite(value)]
     if not there:
         return " " * len(drawn)

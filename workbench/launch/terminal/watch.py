@@ -1,4 +1,4 @@
-"""Follows a job in a terminal: a drawing that moves, and keys that pause, resume, validate, save and stop it."""
+"""Follows a job in a terminal: a drawing that moves, and keys that pause, resume, validate, write a checkpoint and stop it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import math
 import os
 import select
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -25,77 +27,125 @@ _REDRAWN = 0.25
 _NOTICED = 3.0
 """Seconds that the answer to a key stays."""
 
+_AT_ONCE = 500
+"""Events between two looks at the keyboard while a long record is read."""
+_TWICE = "s"
+"""The key that acts only where it is pressed again while its notice stays: it ends a fit of days."""
+
 Keys = Callable[[], str]
 """Returns the characters that were typed since it was last called."""
+Actions = Mapping[str, tuple[str, Callable[[], str]]]
+"""By key, what it does in words, and the call, which returns what to show then. Its error is shown too."""
 
 
-def watch(
-    id: str, kind: str, events: Sequence[Event], ended: Callable[[float], bool], actions: Mapping[str, tuple[str, Callable[[], object]]]
-) -> int | None:
-    """Draw a job until it has ended or "q" is pressed; returns how many of its events were drawn. None: standard output is no
-    terminal on which such a drawing can move.
+def watch(id: str, kind: str, events: Sequence[Event], ended: Callable[[float], bool], actions: Actions, *, told: int = 0) -> int | None:
+    """Draw a job until it has ended, "q" is pressed or an interrupt comes; messages are printed above the drawing.
+
+    Returns how many of its events were shown. None: standard output is no terminal on which such a drawing can move.
 
     ended: waits at most so many seconds for the job's end, and returns whether it has come.
-    actions: by key, what it does in words, and the call. Its error is shown.
+    told: so many events were shown before, whose messages are not printed again.
     """
     console, screen = Console(), Screen(id, kind)
     if not console.is_terminal or console.is_jupyter or console.is_dumb_terminal or console.options.ascii_only:
         return None
     seen, drawn, noticed = 0, -math.inf, math.inf
-    with _keyboard() as typed, Live(screen, console=console, auto_refresh=False, vertical_overflow="crop") as live:
+    with contextlib.suppress(KeyboardInterrupt), _keyboard() as typed, Live(screen, console=console, auto_refresh=False, vertical_overflow="crop") as live:
         if typed is not None:
-            screen.keys = " · ".join([*(f"{key} {words}" for key, (words, _) in actions.items()), "q quit watching"])
-        over = False
+            screen.keys = " · ".join([*(f"{key} {words}" for key, (words, _) in actions.items()), "q quit"])
+        over = behind = False
         while not over:
-            over = ended(_PERIOD)
+            over = ended(0.0 if behind else _PERIOD)
             count, moment = len(events), time.monotonic()
+            upto = min(count, seen + _AT_ONCE)
             with contextlib.suppress(RecordGone):  # what follows are the end and its error
-                for event in islice(since(events, seen), count - seen):
+                for place, event in enumerate(islice(since(events, seen), upto - seen), seen + 1):
                     screen.note(event)
-            seen = count
+                    if place <= told:
+                        screen.messages.clear()
+            seen, behind = upto, upto < count
+            over = over and not behind
+            if moment - noticed > _NOTICED:
+                screen.notice, noticed = "", math.inf
             pressed = typed() if typed is not None and not over else ""
             for key in pressed:
                 if key in actions:
-                    screen.notice, noticed = _called(*actions[key]), moment
+                    screen.notice, noticed = _pressed(key, *actions[key], screen.notice), moment
             over = over or "q" in pressed
-            if over or moment - noticed > _NOTICED:
-                screen.notice, noticed = "", math.inf
             if over:
-                screen.keys = ""
+                screen.notice = screen.keys = ""
+            if not behind:  # a resumed run's record begins with messages of another run
+                if screen.messages:
+                    live.console.print(*screen.messages, sep="\n")
+                    screen.messages.clear()
+                told = max(told, seen)
             if over or pressed or moment - drawn >= _REDRAWN:
                 live.update(screen, refresh=True)
                 drawn = moment
-    return seen
+    return told
 
 
-def _called(words: str, action: Callable[[], object]) -> str:
+def _pressed(key: str, words: str, action: Callable[[], str], notice: str) -> str:
+    again = f"Press {key} again to {words}."
+    if key == _TWICE and notice != again:
+        return again
     try:
-        action()
+        return action()
     except Exception as error:  # noqa: BLE001  # shown in the drawing; the job continues
         return str(error)
-    return f"asked to {words}"
 
 
 @contextlib.contextmanager
 def _keyboard() -> Iterator[Keys | None]:
-    """Inside, keys are heard without Enter; None where standard input is no terminal."""
+    """Inside, keys are read without Enter; None where standard input is no terminal, or another process has it."""
     try:
         import termios
         import tty
     except ImportError:  # not on Windows
         yield None
         return
+
+    def foreground() -> bool:
+        try:
+            return os.tcgetpgrp(there) == os.getpgrp()
+        except OSError:  # the terminal is gone
+            return False
+
+    def restore() -> None:
+        # A job in the background that sets a terminal is stopped, unless it blocks the signal.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+        try:
+            with contextlib.suppress(termios.error):
+                termios.tcsetattr(there, termios.TCSADRAIN, before)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def killed(number: int, frame: object) -> None:
+        if os.getpid() == owner:  # and no forked worker of a loader
+            restore()
+            with contextlib.suppress(OSError):
+                os.write(sys.stdout.fileno(), b"\x1b[?25h")  # shows the cursor
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    owner = os.getpid()
     try:
         there = sys.stdin.fileno()
         before = termios.tcgetattr(there)
-        foreground = os.tcgetpgrp(there) == os.getpgrp()
     except (AttributeError, OSError, ValueError, termios.error):
-        foreground = False
-    if not foreground:
         yield None
         return
-    tty.setcbreak(there)
+    if not foreground():
+        yield None
+        return
+    main = threading.current_thread() is threading.main_thread()
+    handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if main and signal.getsignal(number) is signal.SIG_DFL]
+    for number in handled:
+        signal.signal(number, killed)
     try:
-        yield lambda: os.read(there, 64).decode(errors="ignore") if select.select([there], [], [], 0)[0] else ""
+        tty.setcbreak(there)
+        yield lambda: os.read(there, 64).decode(errors="ignore") if foreground() and select.select([there], [], [], 0)[0] else ""
     finally:
-        termios.tcsetattr(there, termios.TCSADRAIN, before)
+        restore()
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)

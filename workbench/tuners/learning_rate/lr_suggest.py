@@ -11,7 +11,6 @@ import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -285,9 +284,11 @@ def _factor(schedule: str) -> float:
     return 0.75 if schedule == "constant" else 1.33
 
 
-def _find(lrs: ArrayLike, losses: ArrayLike, *context: Any) -> _Found | str:
-    """The landmarks, or why there are none. context: beta, adaptive, schedule, num_training, died."""
-    return _found_in(_values(lrs), _values(losses), *context)
+def _find(
+    lrs: ArrayLike, losses: ArrayLike, beta: float, adaptive: bool, schedule: str, num_training: int | None, died: Died | None
+) -> _Found | str:
+    """The landmarks, or why there are none."""
+    return _found_in(_values(lrs), _values(losses), beta, adaptive, schedule, num_training, died)
 
 
 def _values(given: ArrayLike) -> tuple[float, ...]:

@@ -23,6 +23,8 @@ ALL_DONE = "all points done"
 NOT_FINITE = "loss not finite"
 STOPPED = "stopped"
 
+_AT_ONCE = 1 << 20
+"""The most numbers in the windows of which `running_median` takes the medians at once."""
 WARMUP = 10
 """Points after which the smoothed loss says more than the noise of its first values."""
 
@@ -104,8 +106,10 @@ def running_median(values: NDArray[Any], half: int) -> Array:
     ends = [np.median(values[max(0, i - half) : i + half + 1], axis=0) for i in range(count) if not half <= i < count - half]
     if count <= 2 * half:
         return np.stack(ends)
-    middle = np.median(np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1, axis=0), axis=-1)
-    return np.concatenate([*(end[None] for end in ends[:half]), middle, *(end[None] for end in ends[half:])])
+    windows = np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1, axis=0)
+    rows = max(1, _AT_ONCE // windows[0].size)
+    middle = [np.median(windows[at : at + rows], axis=-1) for at in range(0, len(windows), rows)]  # copies the windows
+    return np.concatenate([*(end[None] for end in ends[:half]), *middle, *(end[None] for end in ends[half:])])
 
 
 def diverged_above(threshold: float, low: float, spread: float | None = None) -> float:

@@ -25,29 +25,38 @@ class Notice(widgets.HBox):  # type: ignore[misc]
     """The last few notices, newest first. Safe to call from any thread."""
 
     def __init__(self) -> None:
-        self._lines: list[tuple[Level, str, str]] = []
+        self._lines: list[tuple[Level, str, str, widgets.Button | None]] = []
+        """Level, text, key and button of each."""
         self._lock = threading.Lock()
         self._text = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", width="auto")).add_class("wb-notice")
-        close = widgets.Button(
+        self._close = widgets.Button(
             icon="times", tooltip=texts.CLOSE_NOTICES, layout=widgets.Layout(width="30px", flex="0 0 auto")
         )
-        close.on_click(lambda _: self.clear())
-        super().__init__([self._text, close])
+        self._close.on_click(lambda _: self.clear())
+        super().__init__([self._text, self._close])
         shown(self, False)
 
     @property
     def lines(self) -> list[tuple[Level, str]]:
         """Level and text of each notice, newest first."""
         with self._lock:  # another thread may add one meanwhile
-            return [(level, text) for level, text, _ in self._lines]
+            return [(level, text) for level, text, _, _ in self._lines]
 
-    def say(self, text: str, level: Level = "info", about: str = "") -> None:
-        """Show one notice; the same one twice in a row is shown once. `about` is the key for `drop`."""
+    def say(self, text: str, level: Level = "info", about: str = "", action: tuple[str, Callable[[], None]] | None = None) -> None:
+        """Show one notice; the same one twice in a row is shown once.
+
+        about: the key for `drop`. action: the text of a button, and what a click on it calls.
+        """
         text = text.strip()[:_LONGEST]
         with self._lock:
             if not text or (self._lines and self._lines[0][:2] == (level, text)):
                 return
-            self._lines.insert(0, (level, text, about))
+            offer = None
+            if action is not None:
+                words, clicked = action
+                offer = widgets.Button(description=words, layout=widgets.Layout(width="auto", flex="0 0 auto"))
+                offer.on_click(lambda _: clicked())
+            self._lines.insert(0, (level, text, about, offer))
             if len(self._lines) > _KEPT:
                 calm = (at for at in range(_KEPT, 0, -1) if self._lines[at][0] != "error")
                 del self._lines[next(calm, _KEPT)]
@@ -85,8 +94,9 @@ class Notice(widgets.HBox):  # type: ignore[misc]
         a role.
         """
         lines = []
-        for at, (level, text, _) in enumerate(self._lines):
+        for at, (level, text, *_) in enumerate(self._lines):
             role = f' role="{"alert" if level == "error" else "status"}"' if new and at == 0 else ""
             lines.append(f'<div class="{_CLASSES[level]}"{role}>{html.escape(text)}</div>')
         self._text.value = "".join(lines)
+        self.children = (self._text, *(offer for *_, offer in self._lines if offer is not None), self._close)
         shown(self, bool(self._lines))

@@ -7,6 +7,7 @@ import { ManagerBase } from "@jupyter-widgets/base-manager";
 import { MessageLoop } from "@lumino/messaging";
 import { Widget } from "@lumino/widgets";
 import type { AnyModel } from "../data/anywidget";
+import { texts } from "../texts";
 import { CanvasModel, CanvasView } from "./canvas";
 
 const REFERENCE = "IPY_MODEL_";
@@ -18,6 +19,7 @@ const MODULES: Record<string, Record<string, unknown>> = {
 
 export class EmbeddedManager extends ManagerBase {
   private readonly adopted = new Map<string, Promise<base.WidgetModel>>();
+  private readonly comms: Comm[] = [];
 
   constructor(private readonly outer: AnyModel) {
     super();
@@ -35,6 +37,7 @@ export class EmbeddedManager extends ManagerBase {
     return () => {
       resized.disconnect();
       view.remove();
+      this.comms.forEach((comm) => comm.forget());
     };
   }
 
@@ -49,12 +52,12 @@ export class EmbeddedManager extends ManagerBase {
 
   protected override async loadClass(name: string, module: string): Promise<any> {
     const found = MODULES[module]?.[name];
-    if (found === undefined) throw new Error(`${module}: ${name}`);
+    if (found === undefined) throw new Error(texts.embedded.unknownClass(`${module}: ${name}`));
     return found;
   }
 
   protected override async _create_comm(): Promise<base.IClassicComm> {
-    throw new Error("comm"); // widgets are made in Python
+    throw new Error(texts.embedded.noComm);
   }
 
   protected override async _get_comm_info(): Promise<Record<string, never>> {
@@ -65,8 +68,9 @@ export class EmbeddedManager extends ManagerBase {
     const remote = await this.outer.widget_manager!.get_model(id);
     const text = (name: string) => remote.get(name) as string;
     const names = (this.outer.get("names") as Record<string, string[]>)[text("_model_name")];
-    if (names === undefined) throw new Error(text("_model_name"));
+    if (names === undefined) throw new Error(texts.embedded.unknownModel(text("_model_name")));
     const comm = new Comm(id, remote, names);
+    this.comms.push(comm);
     const options = { model_name: text("_model_name"), model_module: text("_model_module"), model_module_version: text("_model_module_version"), comm };
     return this.new_model(options, Object.fromEntries(names.map((name) => [name, remote.get(name)])) as any);
   }
@@ -80,14 +84,25 @@ export class Comm implements base.IClassicComm {
   private hear: (message: Message) => void = (message) => this.early.push(message);
   private early: Message[] = [];
   private sending = false;
+  private readonly listeners: [string, (...args: any[]) => void][] = [];
 
   constructor(readonly comm_id: string, readonly remote: AnyModel, names: readonly string[]) {
     for (const name of names) {
-      remote.on(`change:${name}`, () => {
+      this.listen(`change:${name}`, () => {
         if (!this.sending) this.tell({ method: "update", state: { [name]: remote.get(name) }, buffer_paths: [] });
       });
     }
-    remote.on("msg:custom", (content: unknown, buffers: readonly DataView[]) => this.tell({ method: "custom", content }, buffers));
+    this.listen("msg:custom", (content: unknown, buffers: readonly DataView[]) => this.tell({ method: "custom", content }, buffers));
+  }
+
+  /** Hear no more of the page's model, which may live longer than what is shown of it. */
+  forget(): void {
+    for (const [event, hear] of this.listeners.splice(0)) this.remote.off(event, hear);
+  }
+
+  private listen(event: string, hear: (...args: any[]) => void): void {
+    this.remote.on(event, hear);
+    this.listeners.push([event, hear]);
   }
 
   send(data: any, callbacks?: base.ICallbacks): string {

@@ -132,7 +132,8 @@ function fullScreen(card: Card): HTMLElement {
   const button = icon("M2 6V2h4M10 2h4v4M14 10v4h-4M6 14H2v-4", { type: "button", "aria-label": words.fullScreen, title: words.fullScreenTooltip });
   button.hidden = !document.fullscreenEnabled;
   button.addEventListener("click", () => {
-    const now = document.fullscreenElement === card.root ? document.exitFullscreen() : card.root.requestFullscreen();
+    const page = card.root.getRootNode() as Document | ShadowRoot; // each knows only of the elements within itself
+    const now = page.fullscreenElement === card.root ? document.exitFullscreen() : card.root.requestFullscreen();
     now.catch(reportError);
   });
   return button;

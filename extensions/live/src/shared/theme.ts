@@ -85,6 +85,13 @@ function background(from: HTMLElement): Colour {
 
 /** Red, green and blue up to 255, and alpha up to 1, of a computed colour, which may be given in any of CSS's colour spaces. */
 function channels(colour: string): [...Colour, number] {
+  const plain = colour.match(/^rgba?\(([\d., ]+)\)$/);
+  if (plain !== null) {
+    const [r = 255, g = 255, b = 255, alpha = 1] = plain[1]!.split(",").map(Number);
+    return [r, g, b, alpha];
+  }
+  // A browser that protects against fingerprinting may return false pixels.
+  pixel ??= Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true })!;
   pixel.clearRect(0, 0, 1, 1);
   pixel.fillStyle = colour;
   pixel.fillRect(0, 0, 1, 1);
@@ -92,7 +99,7 @@ function channels(colour: string): [...Colour, number] {
   return [r, g, b, alpha / 255];
 }
 
-const pixel = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true })!;
+let pixel: CanvasRenderingContext2D | undefined;
 
 /** The element around this one, also where this one stands at the top of a shadow root. */
 function parent(of: Element): Element | null {
