@@ -57,8 +57,24 @@ CASES = {
         "sizes = [8, 6, 3]\nmodel = nn.Sequential(*[nn.Linear(a, b) for a, b in zip(sizes, sizes[1:])])\n",
     ),
 }  # fmt: skip
+HOLDER = "from types import SimpleNamespace\n\nholder = SimpleNamespace(model=model)\n"
+CASES |= {
+    "a model that is an attribute, averaged": ("holder.model, train=(x, y), val=(x, y), loss=F.cross_entropy, weight_averaging='ema', max_epochs=1", HOLDER),
+    "a model that is an attribute, of which a part is trained": (
+        "holder.model, train=(x, y), loss=F.cross_entropy, optimizer=last, gradient_clip_val=0.1, max_epochs=1",
+        f"{HOLDER}\n\ndef last(parameters, lr):\n    return torch.optim.SGD(list(parameters)[-2:], lr=lr)\n",
+    ),
+    "an attribute that steps its optimizer itself": (
+        "holder.model, train=(x, y), max_epochs=1",
+        "class Own(Net):\n    automatic_optimization = False\n\n    def training_step(self, batch, batch_idx):\n        optimizer = self.optimizers()\n"
+        "        loss = F.cross_entropy(self(batch[0]), batch[1])\n        self.manual_backward(loss)\n        optimizer.step()\n        optimizer.zero_grad()\n"
+        "        return loss\n\n    def configure_optimizers(self):\n        return torch.optim.SGD(self.parameters(), lr=0.1)\n\n\n"
+        f"model = Own()\n{HOLDER}",
+    ),
+}
 
 
+@pytest.mark.filterwarnings("ignore:.*are in no optimizer")
 @pytest.mark.parametrize("case", CASES)
 def test_the_script_repeats_the_run(case: str, runner: Runner, tmp_path: Path) -> None:
     arguments, before = CASES[case]

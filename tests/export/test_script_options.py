@@ -43,6 +43,37 @@ def test_numbers_that_train_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert parsed(script, "--lr 0 --seed 0 --warmup 0", monkeypatch) == script.Config(lr=0.0, seed=0, warmup=0)
 
 
+WARMUPS = {
+    "warmup=2, lr_schedule='linear'": (8, "warmup=8 is not shorter than the run of 8 updates: give fewer updates (--warmup), or make the run longer (--max_epochs)."),
+    "warmup=0.2, lr_schedule='one_cycle', max_steps=7": (
+        1.0,
+        "warmup=1.0 comes to 7 updates, which is not shorter than the run of 7 updates: give a smaller fraction (--warmup), or make the run longer (--max_epochs).",
+    ),
+}
+
+
+@pytest.mark.parametrize("given", WARMUPS)
+def test_a_warmup_that_is_the_whole_run(given: str, tmp_path: Path) -> None:
+    script = exported(tmp_path, f"{PAIR}, {given}")
+    warmup, message = WARMUPS[given]
+    with pytest.raises(SystemExit) as error:
+        script.main(script.Config(warmup=warmup), tmp_path / "out", tmp_path / "log.jsonl")
+    assert str(error.value) == message
+    assert not (tmp_path / "log.jsonl").exists()
+    script.main(script.Config(warmup=type(warmup)(warmup * 0.875)), tmp_path / "out", tmp_path / "log.jsonl")
+
+
+def test_help_does_not_need_the_docstring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`python -OO` has none."""
+    script = exported(tmp_path, PAIR)
+    first = script.__doc__.splitlines()[0]
+    script.__doc__ = None
+    with pytest.raises(SystemExit, match="0"):
+        parsed(script, "--help", monkeypatch)
+    assert first.startswith("Train Net as the run ")
+    assert first in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_run_without_an_update_keeps_its_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = exported(tmp_path, PAIR.replace("max_epochs=2", "max_steps=0"))
     assert parsed(script, "", monkeypatch).max_steps == 0

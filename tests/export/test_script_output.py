@@ -41,6 +41,7 @@ MONITORED = {
     "the earlier of equal values": (f"{PAIR}, metrics={{'accuracy': lambda output, y: (y >= 0).float()}}, monitor='val_accuracy'", ""),
     "within epochs": (f"{PAIR}, val_check_interval=2, early_stopping='val_loss'", ""),
     "averaged weights": (f"{PAIR}, monitor='val_loss_averaged', weight_averaging='ema', ema_decay=0.5", ""),
+    "a metric whose own name ends so": (f"{PAIR}, metrics={{'accuracy_averaged': lambda output, y: (output.argmax(1) == y).float()}}, monitor='val_accuracy_averaged'", ""),
     "a LightningModule's metric": ("Own(), train=(x, y), val=(x[:40], y[:40]), max_epochs=4, monitor='val_accuracy'", OWN),
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -186,6 +188,15 @@ def test_the_trainer_has_the_rules_of_the_run_and_not_the_modules_callbacks(ligh
     _, losses = train(lightning, script)
     assert len(losses) == len(run.history["loss"])
     bench.close()
+
+
+def test_options_that_train_nothing_are_refused(tmp_path: Path) -> None:
+    """In the words of the other script."""
+    bench, _, script = exported(tmp_path, f"{PAIR}, max_epochs=1")
+    bench.close()
+    for options, message in {"--max_epochs -1": "--max_epochs is -1: it must be more than 0.", "--lr -1": "--lr is -1.0: it must be at least 0."}.items():
+        done = subprocess.run([sys.executable, str(script), *options.split()], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True)
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
 
 
 def test_what_differs_is_named(tmp_path: Path) -> None:

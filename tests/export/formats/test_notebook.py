@@ -78,7 +78,7 @@ def test_a_cell_for_each_part(tmp_path: Path) -> None:
     bench, _, path = exported(tmp_path)
     cells = nbformat.read(path, as_version=4).cells
     titles = [cell.source for cell in cells if cell.source.startswith("## ")]
-    assert titles == ["## The code of the run", "## Its settings", "## The loop", "## Its functions", "## Train"]
+    assert titles == ["## The code of the run", "## The settings", "## The loop", "## The functions", "## Train"]
     assert cells[0].source.startswith("# Train Net as the run 0001-fit did\n")
     assert "--" not in cells[0].source, "nothing of the command line"
     imports, *others = [ast.parse(cell.source).body for cell in cells if cell.cell_type == "code"]

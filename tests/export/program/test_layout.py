@@ -35,6 +35,7 @@ def test_a_line_below_nothing_is_an_error() -> None:
 def test_a_header_with_nothing_below_it_is_left_out() -> None:
     assert laid("e()\nif a:\n    for b in c:\nd()") == "e()\nd()"
     assert laid("if a:\n    for b in c:\nelse:\n    d()") == "if a:\n    pass\nelse:\n    d()"
+    assert laid("try:\n    if a:\nfinally:\n    d()") == "try:\n    pass\nfinally:\n    d()"
     assert laid("with a:\n    if b:\n\n    # why\n    c()\nwhile d:") == "with a:\n    # why\n    c()"
 
 
@@ -42,6 +43,13 @@ def test_a_condition_joins_one_that_is_alone_below_it() -> None:
     assert laid("if a or b:\n    if c:\n        d()\n        e()\nf()") == "if (a or b) and c:\n    d()\n    e()\nf()"
     for apart in ("if a:\n    if b:\n        c()\n    d()", "if a:\n    if b:\n        c()\nelse:\n    d()", "if a:\n    if b:\n        c()\n    else:\n        d()"):
         assert laid_out(apart) == apart
+
+
+def test_what_means_something_else_afterwards_is_an_error() -> None:
+    with pytest.raises(AssertionError, match=r"some\.jinja means something else when it is laid out:\nif a if b else c and d:"):
+        laid_out("if a if b else c:\n    if d:\n        e()", "some.jinja")
+    with pytest.raises(AssertionError, match=r"some\.jinja is no Python"):
+        laid_out("f(\n    a = = b,\n)", "some.jinja")
 
 
 def test_brackets_close_where_they_fit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -102,3 +103,11 @@ def test_every_template_says_what_it_is_for(path: Path) -> None:
     assert text.startswith("## ")
     assert len(text.splitlines()) <= 500
     render.environment().get_template(path.name)
+
+
+@pytest.mark.parametrize("path", sorted(TEMPLATES.iterdir()), ids=lambda path: path.name)
+def test_no_template_calls_a_function_within_an_f_string(path: Path) -> None:
+    """Python 3.11 has no tokens for it, so that a name of the user's could not replace the function's."""
+    text = re.sub(r"\$\{(?:[^{}]|\{[^{}]*\})*\}", "", path.read_text())
+    strings = re.findall(r"""\bf("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""", text)
+    assert not [field for string in strings for field in re.findall(r"\{[^{}]*\}", string) if re.search(r"(?<!\.)\b\w+\(", field)]

@@ -21,11 +21,16 @@ class Centres(nn.Module):
 
     def forward(self, embedding, target):
         return F.cross_entropy(F.normalize(embedding) @ F.normalize(self.centres).T * 8, target)
+
+
+def forward(parameters, lr):
+    return torch.optim.SGD(parameters, lr=lr)
 '''
 COMMON = "train=(x[:66], y[:66]), val=(x[:41], y[:41]), loss=Centres(), batch_size=8, max_epochs=2, lr=0.01, accelerator='cpu'"
 CASES = {
     "alone": "gradient_clip_val=0.5, val_check_interval=4, metrics={'n': lambda o, t: float(len(t))}",
     "windows, averaged weights": "accumulate_grad_batches=2, weight_averaging='ema', ema_decay=0.5",
+    "a function of the name of a method of the script's": "optimizer=forward",
     "ranks": "devices=2, gradient_clip_val=0.5, weight_averaging='swa', swa_epoch_start=0",
 }
 

@@ -160,6 +160,22 @@ def test_resume_without_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert f"there is no {tmp_path / 'nothing'}" in capsys.readouterr().err
 
 
+def test_a_training_that_did_not_end_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    script = exported(tmp_path, PAIR.replace("=4", "=1"))
+    out = tmp_path / "out"
+    script.main(script.Config(), out)
+    monkeypatch.setattr("sys.argv", ["train.py", "--output", str(out)])
+    assert script.parse() == (script.Config(), out, None, None, None)  # it has ended
+    (out / "last.pt").unlink()
+    with pytest.raises(SystemExit, match="2"):
+        script.parse()
+    said = capsys.readouterr().err
+    assert f"{out / 'checkpoint.pt'} is of a training that did not end: continue it with --resume" in said
+    assert "--output" in said
+    monkeypatch.setattr("sys.argv", ["train.py", "--output", str(out), "--resume"])
+    assert script.parse()[3] == out / "checkpoint.pt"
+
+
 def test_resume_from_a_file_that_is_no_checkpoint_of_it(tmp_path: Path) -> None:
     script = exported(tmp_path, PAIR.replace("=4", "=1"))
     script.gather_object = list

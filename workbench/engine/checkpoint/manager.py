@@ -50,6 +50,7 @@ class CheckpointManager(Checkpointing):
         self._top_k = settings.save_top_k
         self._monitor = settings.monitor or "val_loss"
         self._mode: Mode = mode_of(self._monitor, settings.monitor_mode) if self._top_k else "min"
+        self._of_average = session.settings.weight_averaging is not None and self._monitor.endswith(_AVERAGED)
         self._extras = ModuleState(session.task, session.state.moved)
         self._step, self._seconds = session.state.step, session.seconds
         """When the last one was written."""
@@ -111,7 +112,7 @@ class CheckpointManager(Checkpointing):
 
     def take_averaged(self) -> None:
         """Take the averaged weights, which the model has and which have just been validated."""
-        if self._top_k and self._monitor.endswith(_AVERAGED):
+        if self._top_k and self._of_average:
             there = self._session.weights.trained()
             self._averaged = {name: tensor.to("cpu", copy=True) for name, tensor in there.items()}
 
@@ -179,7 +180,7 @@ class CheckpointManager(Checkpointing):
         self._averaged = None
         yield
         # The value of the last validation belongs to these weights if they were validated.
-        of_these = self._monitor.endswith(_AVERAGED) == averaged
+        of_these = self._of_average == averaged
         weights = self._session.weights.trained()
         self._write(weights, state, why, self._value() if of_these else None, end=True)
 
@@ -200,7 +201,7 @@ class CheckpointManager(Checkpointing):
         session = self._session
         flush(session, self._emit, wait=True)  # what the record and the epoch's loss lack
         averaged, self._averaged = self._averaged, None
-        value = None if averaged is None and self._monitor.endswith(_AVERAGED) else self._value()
+        value = None if averaged is None and self._of_average else self._value()
         state, why = self._state(point)
         weights: Mapping[str, Tensor]
         if session.optimizer_modes:

@@ -8,7 +8,15 @@ from workbench.export.formats import lightning_refusals, lightning_trainer
 from workbench.export.inputs.collect import Schedule, quoted
 from workbench.export.program.optimizers import takes_updates
 from workbench.export.program.render import rendered
-from workbench.export.program.text import config_class, evidence, plain, rule, saved_data, with_users_code
+from workbench.export.program.text import (
+    config_class,
+    evidence,
+    parse_function,
+    plain,
+    rule,
+    saved_data,
+    with_users_code,
+)
 from workbench.export.program.unused import without_unused
 from workbench.export.program.values import values
 from workbench.export.script_spec import ScriptSpec
@@ -28,7 +36,9 @@ def lightning_script(r: ScriptSpec, task: Task) -> str:
     callbacks = "lightning.pytorch.callbacks" if package == "lightning" else f"{package}.callbacks"
     imports = [Import(package, None, "L"), *(Import(callbacks, name) for name in lightning_trainer.CALLBACKS)]
     imports += [Import(callbacks.replace("callbacks", "loggers"), "CSVLogger"), Import("torch.utils.data", "Sampler")]
-    ours = f"{config_class(found, program)}\n\n\n{rule('the training')}\n\n\n{program}\n"
+    config = config_class(found, program)
+    parse = parse_function(r, found, config, _title(r), by_trainer=True)
+    ours = f"{config}\n\n\n{rule('the training')}\n\n\n{program}\n\n\n{parse}\n"
     return with_users_code(r, ours, _head(r, package), imports)
 
 
@@ -42,7 +52,7 @@ def _values(r: ScriptSpec, task: Task) -> dict[str, object]:
         "orders_train": not own and shuffles and not r.limits,  # drawn to the end, as the run drew it
         "brings_callbacks": _brings_callbacks(task),
         "by_updates": _by_updates(r),
-        "updates_of_run": _updates(r),
+        "scheduled_updates": _updates(r),
         "lightning_schedules": [] if r.built_in else [_schedule(one) for one in r.optimizers[0].schedules],
         "trainer_arguments": lightning_trainer.arguments(r),
         "fit_arguments": loaders if r.lightning.datamodule == "None" else [f"datamodule={r.lightning.datamodule}"],
@@ -64,6 +74,10 @@ def _brings_callbacks(task: Task) -> bool:
 # ---- the head ---------------------------------------------------------------------------------------------------
 
 
+def _title(r: ScriptSpec) -> str:
+    return f"Train {plain(r.model)} with Lightning, with the settings of run {plain(r.run)}."
+
+
 def _head(r: ScriptSpec, package: str) -> str:
     needed = ", ".join(["torch", package, *sorted(r.sliced.modules - {"torch", package})])
     start = "It begins with the weights that its code makes: the run's were not recorded."
@@ -80,7 +94,7 @@ def _head(r: ScriptSpec, package: str) -> str:
         *(f"- {line}" for line in lightning_trainer.differences(r)),
     ]
     text = "\n".join(textwrap.fill(plain(note), 98, subsequent_indent="  " if note[0] == "-" else "") for note in notes)
-    return f'"""Train {plain(r.model)} with Lightning, with the settings of run {plain(r.run)}.\n\n{text}\nWritten by Tuning Workbench {r.version}.\n"""'
+    return f'"""{_title(r)}\n\n{text}\nWritten by Tuning Workbench {r.version}.\n"""'
 
 
 def _by_updates(r: ScriptSpec) -> bool:

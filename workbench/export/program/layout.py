@@ -6,8 +6,9 @@ a line; what the run does not need has left gaps, which these passes close.
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 WIDTH = 100
@@ -31,10 +32,56 @@ class Line:
         return self.ends == ":"
 
 
-def laid_out(text: str) -> str:
-    """The text as it would be written by hand."""
-    lines = _apart(_merged(_filled([*_indented(_lines(text))])))
-    return "\n".join(map(_fitted, _spaced(lines)))
+def laid_out(text: str, template: str = "") -> str:
+    """The text as it would be written by hand. template: where it is from, for an error."""
+    filled = _filled([*_indented(_lines(text))])
+    before = _statements(_indented_text(line.text, line.indent) for line in filled)
+    found = [*map(_fitted, _spaced(_apart(_merged(filled))))]
+    for one, other in zip(before, _statements(found), strict=True):
+        if one != other and not _same(_parsed(one, template), _parsed(other, template)):
+            raise AssertionError(f"{template or 'a text'} means something else when it is laid out:\n{other}")
+    return "\n".join(found)
+
+
+def _statements(lines: Iterable[str]) -> list[str]:
+    """The statements of the top level, without empty lines."""
+    found: list[str] = []
+    for line in filter(None, lines):
+        if line[0] == " " or _ELSE.match(line):
+            found[-1] += f"\n{line}"
+        else:
+            found.append(line)
+    return found
+
+
+def _parsed(text: str, template: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except SyntaxError as error:
+        raise AssertionError(f"{template or 'a text'} is no Python: {error}\n{text}") from error
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two trees are equal, where `if a:` around nothing but `if b:` equals `if a and b:`."""
+    if isinstance(one, ast.AST):
+        if type(one) is not type(other):
+            return False
+        if isinstance(one, ast.If) and isinstance(other, ast.If):
+            one, other = _joined(one), _joined(other)
+        return all(_same(getattr(one, name), getattr(other, name)) for name in one._fields)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return type(one) is type(other) and one == other
+
+
+def _joined(node: ast.If) -> ast.If:
+    """A condition with those that stand alone below it."""
+    conditions = [node.test]
+    while not node.orelse and len(node.body) == 1 and isinstance(node.body[0], ast.If) and not node.body[0].orelse:
+        node = node.body[0]
+        conditions.append(node.test)
+    parts = [part for one in conditions for part in (one.values if isinstance(one, ast.BoolOp) and isinstance(one.op, ast.And) else [one])]
+    return ast.If(ast.BoolOp(ast.And(), parts), node.body, node.orelse)
 
 
 def _lines(text: str) -> Iterator[Line]:
@@ -90,7 +137,7 @@ def _filled(lines: list[Line]) -> list[Line]:
     return found[::-1]
 
 
-_ELSE = re.compile(r"else:|elif |except")
+_ELSE = re.compile(r"else:|elif |except|finally:")
 
 
 def _merged(lines: list[Line]) -> list[Line]:
@@ -148,7 +195,11 @@ def _fitted(line: Line) -> str:
         text = _opened(text, line.indent)
     if _condition(line) and line.indent + len(text) > WIDTH and (parts := _split(text[3:-1])):
         text = "if (\n    " + "\n    ".join(parts) + "\n):"
-    return "\n".join(" " * line.indent + part if part else "" for part in text.split("\n"))
+    return _indented_text(text, line.indent)
+
+
+def _indented_text(text: str, indent: int) -> str:
+    return "\n".join(" " * indent + part if part else "" for part in text.split("\n"))
 
 
 def _opened(text: str, outer: int) -> str:

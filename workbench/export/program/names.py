@@ -12,9 +12,11 @@ _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def replaced(text: str, names: Mapping[str, str]) -> str:
-    """`text` with some of its names replaced; attributes, keywords and strings do not change."""
+    """`text` with some of its names replaced; attributes, methods, keywords and strings do not change."""
     if not names:
         return text
+    classes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+    methods = {node.lineno for one in classes for node in one.body if isinstance(node, ast.FunctionDef)}
     every = tokenize.generate_tokens(io.StringIO(text).readline)
     tokens = [token for token in every if token.type not in (tokenize.NL, tokenize.COMMENT)]
     lines = text.splitlines(keepends=True)
@@ -25,7 +27,8 @@ def replaced(text: str, names: Mapping[str, str]) -> str:
         if token.type != tokenize.NAME or token.string not in names:
             continue
         is_keyword = depth > 0 and tokens[number + 1].string == "=" and tokens[number - 1].string in ("(", ",")
-        if not is_keyword and tokens[number - 1].string != ".":
+        is_method = tokens[number - 1].string == "def" and token.start[0] in methods
+        if not is_keyword and not is_method and tokens[number - 1].string != ".":
             found.append(token)
     for token in reversed(found):
         row, start, end = token.start[0] - 1, token.start[1], token.end[1]
@@ -50,12 +53,13 @@ def defined(tree: ast.Module) -> set[str]:
 def fits(name: str, expression: str, functions: Sequence[tuple[ast.stmt, set[str]]]) -> bool:
     """Whether `expression` can be written for `name` wherever one of the functions, each with the names that it reads, reads it.
 
-    It must be a name, or attributes of one, that means the same inside of them.
+    It must be a name that means the same inside of them, or attributes of one; those cannot be a parameter.
     """
     if not _DOTTED.fullmatch(expression):
         return False
-    root = expression.partition(".")[0]
-    return all(root not in bound_in(node) for node, names in functions if name in names)
+    root, dot, _ = expression.partition(".")
+    bound = [(bound_in(node), names) for node, names in functions]
+    return not any((name in names and root in own) or (dot and name in own) for own, names in bound)
 
 
 def bound_in(function: ast.stmt) -> set[str]:

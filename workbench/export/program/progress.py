@@ -69,10 +69,15 @@ def _given(monitor: EarlyStopping) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
+def is_of_average(r: ScriptSpec, name: str) -> bool:
+    """Whether a metric is that of the averaged weights, rather than one whose own name ends so."""
+    return r.averages and name.endswith("_averaged")
+
+
 def comes_late(r: ScriptSpec, name: str) -> bool:
     """Whether a metric may have no value yet: before the first average, or where no loss of an epoch was kept."""
     gaps = r.may_skip_updates or r.settings.log_every_n_steps > 1 or r.settings.on_nonfinite == "skip"
-    return (r.averages and name.endswith("_averaged")) or (name == "train_loss" and gaps)
+    return is_of_average(r, name) or (name == "train_loss" and gaps)
 
 
 def may_end_by_metric(r: ScriptSpec, finished: str) -> list[str]:

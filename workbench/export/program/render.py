@@ -5,8 +5,12 @@ The program is Python text. In it
 - `#? condition` at the end of a line: this statement, with its block and its `else`, is there where that holds
 - `#| condition` at the end of a header: without it, its block stands where the header would
 - `${expression}`: the text of its value; alone in a line, as many lines as that has, or none
-- `#: if`, `#: for`, `#: macro`, `#: set`: lines of Jinja2
-- `##`: a comment on the template
+- `#: if`, `#: for`, `#: macro`, `#: set`: lines of Jinja2; `#: set name` without a value takes the lines up to `#: endset`
+- `#: from "other.py.jinja" import macro with context`: macros of another template, which read the same values
+- `#: include "other.py.jinja"`: the text of another template
+- `##` at the very beginning of a line: a comment on the template
+
+Besides Jinja's own filters and functions there are `text|code` (whether a block has more than headers), `lines`, `set` and `zip`.
 
 `layout.py` closes the gaps.
 """
@@ -104,4 +108,4 @@ def has_code(text: str) -> bool:
 
 def rendered(template: str, values: Mapping[str, Any], templates: jinja2.Environment | None = None) -> str:
     """A template for these values, laid out. templates: where it is; None: in this package."""
-    return laid_out(_read((templates or environment()).get_template(template).render(values)))
+    return laid_out(_read((templates or environment()).get_template(template).render(values)), template)

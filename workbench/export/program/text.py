@@ -61,7 +61,7 @@ def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Impor
     functions = [(node, names.read(node)) for node in ast.parse(ours).body]
     for plain, (around, parts) in sorted(given.items(), key=lambda item: _place(r, item[0])):
         name = renamed.get(plain, plain)
-        expression = names.replaced(around, renamed).replace("@", "{}").format(*parts)
+        expression = names.replaced(around, renamed).replace("...", "{}").format(*parts)
         if names.fits(name, expression, functions):
             inside[name] = expression
         elif expression != name:  # else the user's code has that name too
@@ -80,10 +80,10 @@ def _ours(r: ScriptSpec) -> str:
     found = values(r)
     main = rendered("main.py.jinja", found)
     functions = without_unused(rendered("functions.py.jinja", found), main)
-    written = f"{main}\n\n\n{rule('its functions')}\n\n\n{functions}"
+    written = f"{main}\n\n\n{rule('the functions')}\n\n\n{functions}"
     config = config_class(found, written)
     head = "\n\n\n".join(part for part in (config, optimizers.changes(r), _checksums(r)) if part)
-    return f"{head}\n\n\n{rule('the loop')}\n\n\n{written}\n\n\n{_parse(r, found, config)}\n"
+    return f"{head}\n\n\n{rule('the loop')}\n\n\n{written}\n\n\n{parse_function(r, found, config, _title(r))}\n"
 
 
 def _checksums(r: ScriptSpec) -> str:
@@ -103,14 +103,14 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
     parts = [head + "\n\n" + _import_lines(r, imports, renamed)]
     if made.at_once:
         early, ours = build.parsed_first(ours, renamed.get("Config", "Config"), renamed.get("parse", "parse"), options)
-        parts.append(f"{rule('its settings')}\n\n\n{early}")
+        parts.append(f"{rule('the settings')}\n\n\n{early}")
         parts += first
     ours = build.with_lines(ours, own_main, [*([] if made.at_once else first), *made.call(make)])
     what = f"The model{' and the data' * (r.data_file is None)} of the run."
     code = "\n\n\n".join(part for part in (join(made.stays).strip("\n"), made.function(make, what)) if part)
     if code:
         parts.append(f"{rule('the code of the run')}\n{_gap(code)}{code}")
-    parts.append(ours.strip() if made.at_once else f"{rule('its settings')}\n\n\n{ours.strip()}")
+    parts.append(ours.strip() if made.at_once else f"{rule('the settings')}\n\n\n{ours.strip()}")
     text = parts[0]
     for before, part in itertools.pairwise(parts):
         text += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
@@ -137,12 +137,17 @@ def _ends_in_block(text: str) -> bool:
     return text.splitlines()[-1].startswith(" ")
 
 
+def _title(r: ScriptSpec) -> str:
+    """The first line of the script."""
+    title = f"Train {plain(r.model)} as the run {plain(r.run)} did."
+    if r.ended_at is None:
+        return title
+    how = "stopped by hand" if r.by_hand else "stopped by the clock" if r.settings.max_time is not None else "ended by a metric"
+    return f"{title} The run was {how}; max_steps says where."
+
+
 def _head(r: ScriptSpec) -> str:
     script = shlex.quote(r.script)
-    end = ""
-    if r.ended_at is not None:
-        how = "stopped by hand" if r.by_hand else "stopped by the clock" if r.settings.max_time is not None else "ended by a metric"
-        end = f" The run was {how}; max_steps says where."
     start = "The weights that the run began with were not recorded: it begins with those that its code makes."
     if r.weights is not None:
         start = f"The weights that the run began with are read from {plain(r.weights)}, if that is there."
@@ -151,7 +156,7 @@ def _head(r: ScriptSpec) -> str:
     start = "\n".join([start, *saved_data(r)])
     notes = "".join(f"\n\n{textwrap.fill(plain(note), 98)}\n" for note in [*r.sliced.notes, *r.sliced.differs, *_preloaded(r), *evidence(r)])
     return dedent('''\
-        """Train {} as the run {} did.{}
+        """{}
 
         {}
 
@@ -159,7 +164,7 @@ def _head(r: ScriptSpec) -> str:
         {}
         {}{}
         Written by Tuning Workbench {}.
-        """''').format(plain(r.model), plain(r.run), end, _start(r, plain(script)), start, needs, notes, r.version)
+        """''').format(_title(r), _start(r, plain(script)), start, needs, notes, r.version)
 
 
 def _start(r: ScriptSpec, script: str) -> str:
@@ -203,24 +208,24 @@ def plain(text: str) -> str:
 
 
 def _expression(r: ScriptSpec, name: str) -> tuple[str, list[str]]:
-    """The expression for one of `GIVEN`: our text with an @ for each piece of the user's, and the pieces."""
+    """The expression for one of `GIVEN`: our text with ... for each piece of the user's, and the pieces."""
     given = r.given(GIVEN[name])
     if given is None:
         return ("torch.optim.AdamW", []) if name == "make_optimizer" else ("None", [])
     read = {"train_data": r.train, "val_data": r.val}.get(name)
     if read is not None and read.arrays and read.converted:
-        return f"TensorDataset(*({data.CONVERTED} for column in @))", [given]
+        return f"TensorDataset(*({data.CONVERTED} for column in ...))", [given]
     if read is not None and read.arrays:
         return _tensors(given, r.kinds)
-    return "@", [given]
+    return "...", [given]
 
 
 def _tensors(given: str, kinds: Mapping[str, str]) -> tuple[str, list[str]]:
     """A TensorDataset of the arrays that were given."""
     node = ast.parse(given.strip(), mode="eval").body
     if not isinstance(node, (ast.Tuple, ast.List)) or any(isinstance(part, ast.Starred) for part in node.elts):
-        return "TensorDataset(*map(torch.as_tensor, @))", [given]
-    parts = ", ".join("@" if _is_tensor(part, kinds) else "torch.as_tensor(@)" for part in node.elts)
+        return "TensorDataset(*map(torch.as_tensor, ...))", [given]
+    parts = ", ".join("..." if _is_tensor(part, kinds) else "torch.as_tensor(...)" for part in node.elts)
     return f"TensorDataset({parts})", [ast.get_source_segment(given.strip(), part) or "" for part in node.elts]
 
 
@@ -298,13 +303,14 @@ def config_class(found: Mapping[str, Any], program: str) -> str:
     return without_unread(rendered("config.py.jinja", found), program)
 
 
-def _parse(r: ScriptSpec, found: Mapping[str, Any], config: str) -> str:
-    """The function that reads the options."""
+def parse_function(r: ScriptSpec, found: Mapping[str, Any], config: str, title: str, by_trainer: bool = False) -> str:
+    """The function that reads the options. by_trainer: for a script on Lightning, whose Trainer logs and resumes."""
     fields = re.findall(r"^    (\w+): (\w+) = (\S+)", config, re.MULTILINE)
     may_be_zero = [name for name, _, value in fields if name in _MAY_BE_ZERO or value in ("0", "0.0")]  # a run that had no update
     fractions = [name for name, kind, _ in fields if name in _FRACTIONS and kind == "float"]
     refused = quoted(f"--resume is not possible: {progress.refusal(r)}.")
-    return rendered("parse.py.jinja", {**found, "may_be_zero": json.dumps(may_be_zero), "fractions": json.dumps(fractions) if fractions else "", "refused": refused})
+    lists = {"may_be_zero": json.dumps(may_be_zero), "fractions": json.dumps(fractions) if fractions else ""}
+    return rendered("parse.py.jinja", {**found, **lists, "refused": refused, "title": title, "by_trainer": by_trainer})
 
 
 _MAY_BE_ZERO = {

@@ -20,7 +20,7 @@ def values(r: ScriptSpec) -> dict[str, Any]:
     about = (
         data.collate_of, data.given_options, data.of_stream, data.val_batches_of, hooks.asked_to_end, hooks.asks, hooks.call,
         hooks.progress, hooks.step_schedule, optimizers.due, optimizers.may_end, optimizers.set_lr, progress.check_arguments,
-        progress.comes_late, progress.may_end_by_metric,
+        progress.comes_late, progress.is_of_average, progress.may_end_by_metric,
     )  # fmt: skip
     return {
         **{function.__name__: functools.partial(function, r) for function in about},
