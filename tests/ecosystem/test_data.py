@@ -276,6 +276,48 @@ def test_a_stateful_loader(tmp_path: Path) -> None:
     assert losses(run) == plain(net, in_batches(samples), cross_entropy)
 
 
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """A stateful stream, as torchdata has them: `load_state_dict` says where the next pass begins."""
+
+    def __init__(self) -> None:
+        self.next, self.begin = 0, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        samples, first, self.begin = list(zip(*data(), strict=True)), self.begin, 0
+        for number in range(first, len(samples)):
+            self.next = number + 1
+            yield samples[number]
+        self.next = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.begin = state["next"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["shuffled", "stream", "sampler"])
+def test_a_stateful_loader_resumes_where_it_was(kind: str, workers: int, tmp_path: Path) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    samplers = pytest.importorskip("torchdata.stateful_dataloader.sampler")
+    samples = list(zip(*data(), strict=True))
+
+    def loader() -> Any:
+        if kind == "stream":
+            return stateful.StatefulDataLoader(Stream(), 4, num_workers=workers)
+        order = {"sampler": samplers.RandomSampler(samples)} if kind == "sampler" else {"shuffle": True}
+        return stateful.StatefulDataLoader(samples, 4, num_workers=workers, **order)
+
+    def bench(root: Path) -> wb.Workbench:
+        return wb.Workbench(model(), train=loader(), loss=F.cross_entropy, root=root, accelerator="cpu")
+
+    whole = bench(tmp_path / "whole").fit(max_steps=15).result()
+    bench(tmp_path / "part").fit(max_steps=8).result()  # in the middle of the second epoch
+    again = bench(tmp_path / "part").fit(start="0001-fit", max_steps=15).result()
+    assert losses(again) == losses(whole)
+
+
 def _shard(folder: Path) -> str:
     wds = pytest.importorskip("webdataset")
     with wds.TarWriter(str(folder / "a.tar")) as out:
