@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,11 +136,25 @@ def refuse_sharded(name: str, *samplers: Any) -> None:
         refuse_sharded(name, *(part for part in getattr(sampler, "__dict__", {}).values() if isinstance(part, Sampler)))
 
 
-class SharedLoader(CountedLoader):
-    """A loader of data without indices: each rank reads all batches and keeps its own.
+def refuse_split(name: str, stream: Any) -> None:
+    """Raise TaskError for a stream that is split by ranks already, with datasets or webdataset: it would be dealt out twice."""
+    how = ""
+    if getattr(stream, "_distributed", None) is not None:
+        how = "split_dataset_by_node"
+    elif any(getattr(stage, "__name__", "") == "split_by_node" for stage in _stages(stream)):
+        how = "split_by_node"
+    if how:
+        raise TaskError(f"{name} is split by {how}: give the whole stream, the ranks are dealt their batches.")
 
-    Data that shard themselves by rank would be sharded twice: give them whole.
-    """
+
+def _stages(stream: Any) -> Sequence[Any]:
+    """The stages of a pipeline of webdataset."""
+    found = getattr(stream, "pipeline", ())
+    return found if isinstance(found, (list, tuple)) else ()
+
+
+class SharedLoader(CountedLoader):
+    """A loader of data without indices: each rank reads all batches and keeps its own."""
 
     def __init__(self, dataset: Any, share: RankShard, seed: int, **options: Any) -> None:
         super().__init__(dataset, **options)
