@@ -137,14 +137,17 @@ def refuse_sharded(name: str, *samplers: Any) -> None:
 
 
 def refuse_split(name: str, stream: Any) -> None:
-    """Raise TaskError for a stream that is split by ranks already, with datasets or webdataset: it would be dealt out twice."""
-    how = ""
+    """Raise TaskError for a stream of datasets or webdataset that is split by ranks already, so that it would be dealt out twice, or that
+    refuses several.
+    """
     if getattr(stream, "_distributed", None) is not None:
-        how = "split_dataset_by_node"
-    elif any(getattr(stage, "__name__", "") == "split_by_node" for stage in _stages(stream)):
-        how = "split_by_node"
-    if how:
-        raise TaskError(f"{name} is split by {how}: give the whole stream, the ranks are dealt their batches.")
+        raise TaskError(f"{name} is split by split_dataset_by_node: give the whole stream, the ranks are dealt their batches.")
+    splitter = next((how for stage in _stages(stream) if (how := getattr(stage, "__name__", "")) in ("split_by_node", "single_node_only")), None)
+    if splitter is not None:
+        raise TaskError(
+            f"{name} has nodesplitter={splitter} of webdataset: give the whole stream, with nodesplitter=lambda shards: shards, since the ranks "
+            "are dealt their batches."
+        )
 
 
 def _stages(stream: Any) -> Sequence[Any]:
