@@ -22,6 +22,7 @@ from workbench.engine.state import ReplayPoint
 from workbench.events import Message
 from workbench.instruments import finite
 from workbench.instruments.replay import replay
+from workbench.task.device import xla
 from workbench.task.errors import TaskError
 
 TOLD = 3
@@ -158,7 +159,7 @@ def refuse_unguarded(session: Session) -> None:
     """Raise an error if `on_nonfinite="skip"` is set on a device and an optimizer cannot skip a step there."""
     if session.settings.on_nonfinite != "skip" or session.on_cpu or session.precision.scaler is not None:
         return
-    if session.lazy:
+    if xla.is_xla(session.device):
         raise TaskError("on_nonfinite='skip' on a TPU: no optimizer there can skip a step without waiting for the device; take 'stop'.")
     for opt in session.optimizers:
         if not can_guard(opt):
