@@ -125,18 +125,19 @@ def _inside(batches: Any) -> Any:
     return batches.sampler if type(batches) is BatchSampler else batches
 
 
-def refuse_sharded(name: str, *samplers: Any) -> None:
-    """Raise TaskError for a sampler that shards the data itself: most of the data would be left out."""
+def refuse_sharded(name: str, dataset: Any, *samplers: Any) -> None:
+    """Raise TaskError for a stream or a sampler that shards the data itself: most of the data would be left out."""
+    _refuse_split(name, dataset)
     for sampler in samplers:
         if isinstance(sampler, DistributedSampler):
             raise TaskError(
                 f"the loader of {name} has a {type(sampler).__name__}: give the loader without it, the ranks are dealt their "
                 "batches."
             )
-        refuse_sharded(name, *(part for part in getattr(sampler, "__dict__", {}).values() if isinstance(part, Sampler)))
+        refuse_sharded(name, None, *(part for part in getattr(sampler, "__dict__", {}).values() if isinstance(part, Sampler)))
 
 
-def refuse_split(name: str, stream: Any) -> None:
+def _refuse_split(name: str, stream: Any) -> None:
     """Raise TaskError for a stream of datasets or webdataset that is split by ranks already, so that it would be dealt out twice, or that
     refuses several.
     """

@@ -51,14 +51,7 @@ from workbench.task.data.loader_parts import (
 from workbench.task.data.resumable_sampler import ResumableBatchSampler
 from workbench.task.data.rng_state import DataRngState
 from workbench.task.data.samplers import ShuffledSampler
-from workbench.task.data.sharding import (
-    CommonRng,
-    RankShard,
-    SharedLoader,
-    common_rng_for,
-    refuse_sharded,
-    refuse_split,
-)
+from workbench.task.data.sharding import CommonRng, RankShard, SharedLoader, common_rng_for, refuse_sharded
 from workbench.task.data.to_dataset import UNNAMED, dataset_of, listed, sets_in
 from workbench.task.errors import TaskError
 
@@ -304,8 +297,7 @@ class DataSpec:
         dropped too, since the ranks' batches together are one.
         """
         if self.share.several:
-            refuse_sharded(self.name, self.parts.sampler, self.parts.batch_sampler)
-            refuse_split(self.name, self.parts.dataset)
+            refuse_sharded(self.name, self.parts.dataset, self.parts.sampler, self.parts.batch_sampler)
         whole = self.share.several and train and settings.drop_last and self.parts.own_batches is None
         return self._loader(settings, replace(self.share, whole=whole), batch_size, train)
 

@@ -1,6 +1,6 @@
 """TPUs and other devices of torch_xla.
 
-Such a device records operations and runs them together when it is told to (`sync`). Until then a tensor has no value. Each graph
+Such a device records operations, and `sync` runs them together. Until then a tensor has no value. Each graph
 of operations is compiled once; an index or a shape that changes makes a new graph.
 """
 
