@@ -41,6 +41,8 @@ from .faces import LAB, Face, write_kernel
 
 T = TypeVar("T")
 ARTEFACTS = Path(__file__).resolve().parents[1] / "artefacts"
+EXTENSION = Path(__file__).resolve().parents[2] / "workbench" / "server" / "jupyter"
+"""Where Jupyter finds the JupyterLab extension and the server's of this working tree."""
 TIMEOUT = 180.0
 """Long enough for a slow machine that does other things besides; nobody waits longer than he must."""
 expect.set_options(timeout=TIMEOUT * 1000)
@@ -189,6 +191,8 @@ class Server:
         env = {name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")} | {
             "JUPYTER_CONFIG_DIR": str(folder / "config"),
             "JUPYTER_DATA_DIR": str(folder / "data"),
+            "JUPYTER_PATH": str(EXTENSION),
+            "JUPYTER_CONFIG_PATH": str(EXTENSION),
             "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
             "JUPYTER_TOKEN": self.token,
             "IPYTHONDIR": str(folder / "ipython"),
