@@ -20,8 +20,8 @@ export class Filters {
 
   constructor(private readonly list: RunList, private readonly texts: Texts) {
     this.root = el("div", "wb-side-filters", "", { role: "search" });
-    const names = { type: "search", "aria-label": texts.search, placeholder: texts.searchHint, title: texts.searchHint };
-    this.search = el("input", "jp-mod-styled", "", names);
+    const names = { type: "search", "aria-label": texts.search, placeholder: texts.search, title: texts.searchHint };
+    this.search = el("input", "", "", names);
     this.search.addEventListener("input", () => {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.ask({ search: this.search.value.trim() }), TYPING_MS);
@@ -68,7 +68,7 @@ export class Filters {
 
 /** A select whose options come with each page; it is changed only where they differ. */
 class Choice {
-  readonly root = el("select", "jp-mod-styled");
+  readonly root = el("select");
   private shown = "";
 
   get value(): string {
