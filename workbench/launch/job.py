@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
-from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Resume, Stop, Validate
+from workbench.commands import Checkpoint, Command, Mailbox, Pause, Resume, Stop, Validate
 from workbench.events import Event, RunEnded, RunStarted, Status, StatusChanged
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.terminal.progress import Progress
 from workbench.runs.live_change import live_change
 from workbench.runs.record.event_log import EventLog
 from workbench.runs.store import RunFolder
-from workbench.settings import Settings, SettingsError, lists_keywords
+from workbench.settings import Settings, lists_keywords, metadata_of
 from workbench.settings_kwargs import LiveKwargs
 
 T = TypeVar("T")

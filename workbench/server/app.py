@@ -16,7 +16,7 @@ from workbench.server.watcher import Watcher
 _THREADS = 4
 
 
-class WorkbenchServer(ExtensionApp):  # type: ignore[misc]
+class WorkbenchServer(ExtensionApp):
     """Shows the runs of this machine beside the notebook."""
 
     name = "workbench"
@@ -38,6 +38,7 @@ class WorkbenchServer(ExtensionApp):  # type: ignore[misc]
 
     def initialize_settings(self) -> None:
         """Start nothing: the watcher's thread begins with the first request."""
+        assert self.serverapp is not None
         self.watcher = Watcher(Path(self.serverapp.root_dir), self.search_depth, tuple(self.roots))
         self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="workbench-server")
         self.settings.update(workbench_watcher=self.watcher, workbench_threads=self.threads, workbench_details=Details())

@@ -36,7 +36,7 @@ _LARGEST = 1 << 16
 _STATIC = Path(workbench.ui.__file__).parent / "static"
 
 
-class Handler(APIHandler):  # type: ignore[misc]
+class Handler(APIHandler):
     """The part that all share. `answer` works in a thread, and makes a status and a text of an error of the user's."""
 
     auth_resource = RESOURCE
@@ -186,7 +186,7 @@ class Template(Handler):
         await self.answer(lambda: templates.notebook(name))
 
 
-class Bundle(AuthenticatedFileHandler):  # type: ignore[misc]
+class Bundle(AuthenticatedFileHandler):
     """The module that draws the plots, and its style sheet: the same files as those of the notebook's panel."""
 
     auth_resource = RESOURCE

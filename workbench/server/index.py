@@ -86,10 +86,12 @@ class Index:
         try:
             entry = Entry.read(self.roots[key[0]], read.summary(path), stamp)
         except FileNotFoundError:  # being made, or being deleted
-            return self._no_run(key, stamp)
+            self._no_run(key, stamp)
+            return None
         except (OSError, ValueError) as error:
             read.name_unreadable(path, error)
-            return self._no_run(key, stamp)
+            self._no_run(key, stamp)
+            return None
         with self._lock:
             self._forget(key)
             self.entries[key] = entry
@@ -186,7 +188,8 @@ class Index:
         first = self._turn % len(keys)
         self._turn = first + _EACH
         live = [entry.key for entry in list(self.entries.values()) if entry.live]
-        return any([self.annotations_changed(key) for key in (*live, *keys[first : first + _EACH])])
+        changed = [key for key in (*live, *keys[first : first + _EACH]) if self.annotations_changed(key)]
+        return bool(changed)
 
     def _no_run(self, key: Key, stamp: tuple[int, int]) -> None:
         with self._lock:
@@ -195,7 +198,7 @@ class Index:
 
     def _forget(self, key: Key) -> None:
         for kept in (self.entries, self.unread, self._briefs, self._live, self._records, self._no_runs):
-            kept.pop(key, None)  # type: ignore[attr-defined]
+            kept.pop(key, None)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

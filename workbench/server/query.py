@@ -55,7 +55,8 @@ class Query:
         offset, limit = (whole(given, name, default) for name, default in (("offset", 0), ("limit", 50)))
         if not 1 <= limit <= MOST:
             raise ValueError(f"limit={limit}: give a number from 1 to {MOST}.")
-        return cls(**{**given, "offset": offset, "limit": limit})
+        texts = {name: value for name, value in given.items() if name not in ("offset", "limit")}
+        return cls(**texts, offset=offset, limit=limit)
 
     def found(self, entries: Iterable[Entry]) -> list[Entry]:
         """The runs that match, except for their status, in order."""

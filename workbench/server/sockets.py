@@ -35,7 +35,7 @@ _WAITING = 100
 _FETCH_AGAIN = {"type": "list"}
 
 
-class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):  # type: ignore[misc]
+class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
     """The part that both share: only a user who may read opens it, from a page of the server's own origin."""
 
     auth_resource = RESOURCE
@@ -46,7 +46,7 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):  # type: ignore[
         if not await self.may("read"):
             raise web.HTTPError(403)
         await self.prepared()
-        await ensure_async(super().get(*args, **kwargs))
+        await super().get(*args, **kwargs)
 
     async def prepared(self) -> None:
         """Read the arguments, before the socket opens."""

@@ -163,17 +163,18 @@ class Watcher:
         due = 0.0
         while True:
             with self._changed:
-                left = max(0.0, due - time.monotonic()) if self._listeners else None
-                self._changed.wait_for(lambda: self._closed or self._asked > self._answered or self._index.unread or self._wanted, left)
+                if not (self._closed or self._asked > self._answered or self._index.unread or self._wanted):
+                    self._changed.wait(max(0.0, due - time.monotonic()) if self._listeners else None)
                 if self._closed:
                     return
                 asked = self._asked
+                look = asked > self._answered or (bool(self._listeners) and time.monotonic() >= due)
             try:
-                if asked > self._answered or time.monotonic() >= due:
+                if look:
                     due = time.monotonic() + EVERY
                     self._look()
                 self._read(until=time.monotonic() + _SLICE)
-            except Exception:
+            except Exception:  # noqa: BLE001 - told in the log; the next look may succeed
                 _log.exception("The list of runs could not be read; the server tries again.")
                 time.sleep(EVERY)
             with self._changed:
