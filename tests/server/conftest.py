@@ -120,7 +120,8 @@ class Socket:
         return found
 
     async def send(self, message: Any) -> None:
-        await self.connection.write_message(message if isinstance(message, str | bytes) else json.dumps(message))
+        text = message if isinstance(message, str | bytes) else json.dumps(message)
+        await self.connection.write_message(text, binary=isinstance(text, bytes))
 
 
 @pytest.fixture
