@@ -117,7 +117,7 @@ class Watcher:
         folder = next((path for path in run_folders(root.path) if path.name == id), None) if is_readable(root) else None
         if folder is None:
             raise NotFoundError(f"run={shown(id, 80)}: there is no such run in {root.name}. It may have been deleted: list the runs again.")
-        entry = entry or self._index.read((key, id), folder)
+        entry = entry or self._index.read(root, folder)
         if entry is None:
             raise NotFoundError(f"run={shown(id, 80)}: its folder in {root.name} holds no readable record.")
         return entry
