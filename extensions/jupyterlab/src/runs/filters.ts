@@ -5,6 +5,7 @@ import type { SortBy } from "../messages";
 import type { Texts } from "../texts";
 import { NEWEST } from "./list";
 import type { Filter, RunList } from "./list";
+import { statusOf } from "./words";
 
 /** After the last key, until the search is asked for. */
 const TYPING_MS = 250;
@@ -52,7 +53,7 @@ export class Filters {
   draw(): void {
     const { asks, page } = this.list;
     const { texts } = this;
-    const statuses = Object.entries(page?.statuses ?? {}).map(([status, count]): [string, string] => [status, texts.ofStatus(texts.status[status] ?? status, count)]);
+    const statuses = Object.entries(page?.statuses ?? {}).map(([status, count]): [string, string] => [status, texts.ofStatus(statusOf({ status }, texts), count)]);
     this.status.show([["", texts.anyStatus], ...statuses], asks.status);
     this.tag.show([["", texts.anyTag], ...(page?.tags ?? []).map((tag): [string, string] => [tag, tag])], asks.tag);
     this.tag.root.hidden = !page?.tags.length && !asks.tag;
