@@ -43,6 +43,8 @@ T = TypeVar("T")
 ARTEFACTS = Path(__file__).resolve().parents[1] / "artefacts"
 EXTENSION = Path(__file__).resolve().parents[2] / "workbench" / "server" / "jupyter"
 """Where Jupyter finds the JupyterLab extension and the server's of this working tree."""
+BASE = "/user/somebody"
+"""Below the server's address, as behind a JupyterHub."""
 TIMEOUT = 180.0
 """Long enough for a slow machine that does other things besides; nobody waits longer than he must."""
 expect.set_options(timeout=TIMEOUT * 1000)
@@ -139,7 +141,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.port}{BASE}"
 
     def get(self, path: str, method: str = "GET") -> Any:
         """An answer of the server's REST interface."""
@@ -202,7 +204,7 @@ class Server:
         command = [
             sys.executable, "-m", self.face.module, "--allow-root", "--no-browser", "--ServerApp.ip=127.0.0.1",
             f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={self.notebooks}",
-            *self.face.options,
+            f"--ServerApp.base_url={BASE}", *self.face.options,
         ]  # fmt: skip
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

@@ -30,6 +30,15 @@ test("a page is loaded, and more when it is asked for", async () => {
   assert.ok(!list.hasMore);
 });
 
+test("more can be asked for while the list is loaded again", async () => {
+  const { list } = listOf(runs(120));
+  await list.refresh();
+  const again = list.refresh();
+  await list.more();
+  await again;
+  assert.equal(list.rows.length, 2 * PAGE);
+});
+
 test("what is loaded is loaded again in as many requests as the server allows", async () => {
   const { list, asked } = listOf(runs(450));
   await list.refresh();

@@ -51,7 +51,7 @@ export class RunList {
 
   /** Load the next page. */
   async more(): Promise<void> {
-    if (!this.loading && this.hasMore) await this.load(this.rows.length + PAGE);
+    if (this.hasMore) await this.load(this.rows.length + PAGE);
   }
 
   get hasMore(): boolean {

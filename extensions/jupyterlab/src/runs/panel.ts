@@ -62,7 +62,7 @@ export class RunsPanel extends Widget {
     this.body.addEventListener("contextmenu", (event) => this.context(event));
     this.more.addEventListener("click", () => void list.more());
     scroll.addEventListener("scroll", () => {
-      if (scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < NEAR_PX) void list.more();
+      if (scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < NEAR_PX && !list.loading) void list.more();
     });
     list.changed.connect(this.update, this);
     client.linked.connect(this.linkChanged, this);
@@ -168,7 +168,6 @@ export class RunsPanel extends Widget {
     const { texts, list } = this;
     const { rows, page, chosen } = list;
     this.end.hidden = !list.hasMore;
-    this.more.disabled = list.loading;
     if (page === null || page.total === 0) return setLine(this.caption, "");
     setText(this.more, texts.more(page.matching - rows.length));
     const count = page.matching === page.total ? texts.count(page.total) : texts.countOf(page.matching, page.total);
