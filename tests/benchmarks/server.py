@@ -179,7 +179,7 @@ def main() -> None:
             ]  # fmt: skip
             server = Server(top)
             try:
-                while len([row for row in server.get("workbench/api/runs?status=running")[2]["rows"]]) < LIVE:
+                while len(server.get("workbench/api/runs?status=running")[2]["rows"]) < LIVE:
                     time.sleep(0.2)
                 asyncio.run(watch(server, given.seconds))
             finally:

@@ -61,8 +61,8 @@ async def test_pages_sorts_and_filters_count_all_runs(api, record):
     assert [row["run"] for row in best] == ["0004-fit", "0002-fit", "0005-fit", "0001-fit", "0003-fit"]
     shortest = await api.rows(sort="time", order="asc")
     assert [row["run"] for row in shortest] == [f"000{at}-fit" for at in range(1, 6)]
-    assert [row["run"] for row in await api.rows(sort="name", order="desc")][0] == "0005-fit"  # its name is Baseline
-    assert [row["run"] for row in await api.rows(sort="status", order="asc")][0] == "0003-fit"
+    assert (await api.rows(sort="name", order="desc"))[0]["run"] == "0005-fit"  # its name is Baseline
+    assert (await api.rows(sort="status", order="asc"))[0]["run"] == "0003-fit"
     for search in ("WARM", "#sgd", "lr=0.5", "baseline net"):
         assert [row["run"] for row in await api.rows(search=search)] == ["0005-fit"], search
     assert [row["run"] for row in await api.rows(tag="sgd")] == ["0005-fit"]
