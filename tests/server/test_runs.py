@@ -86,6 +86,11 @@ async def test_a_wrong_argument_is_named(api, arguments, said):
     assert said in await api.refused(400, f"api/runs?{arguments}")
 
 
+async def test_jupyterlab_may_add_the_time_to_an_address(api, record):
+    record("0001-fit").steps()
+    assert (await api.ask("api/runs?limit=5&1795724098898"))[0] == 200
+
+
 async def test_details_say_what_the_run_says(api, record):
     run = record("0001-fit", settings={"lr": 0.1, "batch_size": 8}, launched=True).steps(50).checked(0.5)
     run.ended("failed", "ValueError: no")
