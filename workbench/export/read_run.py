@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -295,6 +297,8 @@ def _of_task(
         "partial": task.partial,
         "double": session.meter.double,
         "batch_norm": has_batch_norm([task.model]),
+        "frozen_modes": not all(part.training for part in task.model.modules()),
+        "copied": settings.weight_averaging is not None and isinstance(task, Supervised) and _is_copied(task.model),
         "sparse": bool(task.sparse_layer),
         "compiled": task.compiler is not None,
         "compiled_parts": any(own_name(name) != name for name, _ in task.model.named_parameters()),
@@ -354,6 +358,18 @@ def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
         dicts=task.names_its_metrics or any(callable(getattr(metric, "keys", None)) for metric in objects.values()),
         lacking=batches is not None and batches < ranks,
     )
+
+
+def _is_copied(model: nn.Module) -> bool:
+    """Whether a deep copy of the model does the same; one with hooks may not, as a hook may hold the original."""
+    if any(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks for part in model.modules()):
+        return False
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    try:
+        copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    except Exception:  # noqa: BLE001 - of whatever the model holds
+        return False
+    return True
 
 
 def _with_buffers(task: Task) -> Iterator[str]:

@@ -348,6 +348,28 @@ def test_names_of_the_user_stay_beside_techniques(runner: Runner, tmp_path: Path
     lint(script)
 
 
+@pytest.mark.parametrize(("case", "of_torch"), [("ema, no buffers", True), ("swa", True), ("ema of a model with parts in eval mode, and with a spectral norm", True), ("ema", False)])
+def test_averages_of_torch_where_they_are_the_runs(case: str, of_torch: bool, tmp_path: Path) -> None:
+    """A copy of the network has the buffers of the last average, which is not always the last update."""
+    with make_bench(tmp_path, *CASES[case]) as bench:
+        bench.fit().result()
+        text = bench.export(tmp_path / "out" / "train.py").read_text()
+    assert ("swa_utils.AveragedModel(" in text, "class Average:" in text) == (of_torch, not of_torch)
+    frozen = "eval mode" in case
+    assert ("swa_utils.update_bn(" in text, "def refresh_batch_norm(" in text) == (case == "swa", frozen or case == "ema")
+
+
+HOOKED = "model.body.register_forward_hook(lambda module, given, output: output)\n"
+LOCKED = "import threading\nmodel.lock = threading.Lock()\n"
+
+
+@pytest.mark.parametrize("more", [HOOKED, LOCKED], ids=["a hook", "a lock"])
+def test_a_model_that_a_copy_may_not_replace_is_not_copied(more: str, runner: Runner, tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, f"{BOTH}, weight_averaging='ema', ema_decay=0.5, max_epochs=2", more)
+    repeats(bench, runner, tmp_path)
+    assert "class Average:" in (next(tmp_path.rglob("train.py"))).read_text()
+
+
 def test_the_script_is_as_ruff_formats_it(tmp_path: Path) -> None:
     arguments = (
         "model, train=(x, y), val=(x, y), loss=F.cross_entropy, metrics={\"top\": lambda output, target: (output.argmax(1) == target).float()}, "

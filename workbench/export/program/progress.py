@@ -186,7 +186,7 @@ def _stateful(r: ScriptSpec) -> list[str]:
     """What has a `state_dict`."""
     names = [name for own in optimizers.schedulers(r) for name in own]
     own = ["*schedulers"] if r.built_in and r.several else names
-    return [r.weights_of, *(["loss_function"] if r.loss_is_module else []), "*optimizers" if r.several else "optimizer", *own, *(["scaler"] if r.scales else [])]
+    return [r.weights_of, *(["loss_function"] if r.loss_is_module else []), "*optimizers" if r.several else "optimizer", *own, *(["average"] if r.averages_with_torch else []), *(["scaler"] if r.scales else [])]
 
 
 def _generators(r: ScriptSpec) -> list[str]:
@@ -203,8 +203,8 @@ def _progress(r: ScriptSpec) -> dict[str, str]:
         "best": r.best is not None,
         "looked": r.validates_in_epoch and r.may_skip_updates,
         "looks": any(s.monitor is not None and s.frequency > 1 for o in r.optimizers for s in o.schedules),
-        "average.weights": r.averages,
-        "average.count": r.averages,
+        "average.weights": r.averages and not r.averages_with_torch,
+        "average.count": r.averages and not r.averages_with_torch,
         **{f"config.{name}": r.changed(name) for name in ("lr", "gradient_clip_val")},
     }
     found = {name: name for name, holds in there.items() if holds}

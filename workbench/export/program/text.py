@@ -25,7 +25,7 @@ from workbench.export.source.rewrite.layout import Block, Import, join, set_impo
 _DATA = "torch.utils.data"
 _IMPORTS = [
     Import("argparse"), Import("contextlib"), Import("dataclasses"), Import("functools"), Import("itertools"), Import("json"),
-    Import("math"), Import("os"), Import("random"), Import("zlib"), Import("collections.abc", "Mapping"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
+    Import("math"), Import("os"), Import("random"), Import("zlib"), Import("collections.abc", "Mapping"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"), Import("torch.optim", "swa_utils"),
     Import("tqdm", "tqdm"), Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
     Import("accelerate.tracking", "get_available_trackers"), Import("accelerate.utils", "broadcast"), Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
     Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_file"), Import("safetensors.torch", "load_model"),
