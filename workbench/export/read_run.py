@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import itertools
@@ -23,7 +24,7 @@ from workbench.engine.setup import open_session
 from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, Validated
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Hooks, Metrics
-from workbench.export.inputs.data import data_of, first_batch, layout_of
+from workbench.export.inputs.data import data_of, first_batch, held_out_of, layout_of
 from workbench.export.inputs.hooks import (
     lightning_needs_of,
     setup_calls,
@@ -282,16 +283,19 @@ def _of_task(
     task = session.task
     assert isinstance(task, (Supervised, LightningTask))
     assert task.train is not None
-    if task.val is not None and task.val.several:
+    several = task.val is not None and task.val.several
+    if several and (isinstance(task, LightningTask) or not _writes_sets(sliced)):
+        assert task.val is not None
         names = ", ".join(spec.key for spec in task.val.sets)
-        raise ExportError(f"val has several sets ({names}), which no script has yet: fit with one of them to export it.")
+        raise ExportError(f"val has several sets ({names}), which a script has only for an nn.Module and where the call names them: val={{'clean': …, 'shifted': …}}. Fit with one of them to export it.")
     owner = task.module if isinstance(task, LightningTask) else task.model
     sets = {} if saved is None else saved.sets
     train = data_of(task.train, "train", owner, sliced, settings, sets.get("train"))
     batch = first_batch(task.train, settings)
     found: dict[str, Any] = {
         "train": train,
-        "val": None if task.val is None else data_of(task.val, "val", owner, sliced, settings, sets.get("val")),
+        "val": None if task.val is None else held_out_of(task.val, owner, sliced, settings, sets.get("val")),
+        "val_sets": tuple(one.key for one in task.val.sets) if several and task.val is not None else (),
         "step": step_of(session, batch, settings),
         "optimizers": optimizers_of(task, settings, updates),
         "partial": task.partial,
@@ -319,13 +323,18 @@ def _of_task(
     }
 
 
+def _writes_sets(sliced: Sliced) -> bool:
+    """Whether the call of the bench has several validation sets as a dict or a list."""
+    return isinstance(ast.parse(sliced.arguments["val"].strip(), mode="eval").body, (ast.Dict, ast.List, ast.Tuple))
+
+
 def _layout(task: Supervised, batch: Any, sliced: Sliced, settings: Settings) -> str:
     """What batches look like, in training and in validation: a script has one forward pass for both."""
     has_loss = sliced.arguments.get("loss", "None") != "None"
     train = layout_of(batch, has_loss)
     if task.val is None or settings.limit_val_batches == 0:
         return train
-    val = layout_of(first_batch(task.val, settings), has_loss)
+    val = next((found for one in task.val.sets if (found := layout_of(first_batch(one, settings), has_loss)) != train), train)
     if train == val:
         return train
     if {train, val} == {"pair", "tuple"}:

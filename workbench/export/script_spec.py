@@ -71,6 +71,9 @@ class ScriptSpec:
     resume_points: ResumePoints
     train: Data
     val: Data | None
+    """Of several validation sets, how each of them is read."""
+    val_sets: tuple[str, ...]
+    """The keys of several validation sets; () where there is one, or none."""
     prepare: tuple[str, ...]
     """Calls that objects which make loaders need first."""
     teardown: tuple[str, ...]

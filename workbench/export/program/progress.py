@@ -166,6 +166,7 @@ def refusal(r: ScriptSpec) -> str:
         "the state of a scheduler is not plain data, which torch.load(weights_only=True) could read": any(not s.restores for o in r.optimizers for s in o.schedules),
         "its model steps schedulers within accumulated updates": r.manual and r.accumulates and r.scheduled,
         "workers that stay alive keep random numbers of their own (persistent_workers)": workers and streams and bool(s.persistent_workers),
+        "several validation sets are read by workers": workers and bool(r.val_sets),
         "several processes read a stream with workers": workers and streams and r.distributed,
         "several processes share the random numbers of a sampler": r.distributed and any(data.draws for data in r.loaders),
     }
@@ -179,7 +180,7 @@ def has_length(r: ScriptSpec) -> bool:
 
 def _loaders(r: ScriptSpec) -> list[tuple[str, Data]]:
     """The loaders by their names in the script."""
-    return [("loader", r.train), *([("val_loader", r.val)] if r.val is not None and r.validates else [])]
+    return [("loader", r.train), *([("val_loader", r.val)] if r.val is not None and r.validates and not r.val_sets else [])]
 
 
 def _stateful(r: ScriptSpec) -> list[str]:
