@@ -33,6 +33,7 @@ from workbench.task.batch import to_device
 from workbench.task.errors import TaskError
 from workbench.task.hooks import CheckpointEdits
 from workbench.techniques.averaging import Average
+from workbench.values import first_names
 
 _COUNTERS = (
     "step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "mid_epoch", "checking", "left_out", "metrics",
@@ -105,6 +106,9 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     _put_weights(session, state, weights)
     session.hooks.weights_restored(edits).put_states(state["optimizers"])
     session.hooks.load_state(state["moments"])
+    if added := optimizer_state.unfrozen(session, state["optimizers"]):
+        text = f"parameters that train from here on and did not before: {first_names(added, 3)}."
+        session.notes.append(Message(text, "info", session.state.step))
     optimizer_state.restore(session, state["optimizers"], state["settings"], state["plan"])
     for opt in session.optimizers:
         opt.continued = True
