@@ -90,6 +90,14 @@ def test_the_record_of_the_frozen_run_stays(tmp_path: Path) -> None:
     assert not [event for event in found.events if isinstance(event, Resumed)]
 
 
+def test_an_optimizer_with_one_state_for_all_parameters(tmp_path: Path) -> None:
+    with bench_of(tmp_path, optimizer=lambda parameters, lr: torch.optim.LBFGS(parameters, lr, max_iter=2)) as bench:
+        bench.fit(max_epochs=1).result()
+        bench.model.requires_grad_(True)
+        with pytest.raises(wb.TaskError, match=r"the optimizer has other parameters here.*bench\.load\(run\)"):
+            bench.fit(start="continue", max_epochs=2).result()
+
+
 def test_layers_that_were_trained_and_are_frozen_now(tmp_path: Path) -> None:
     """What Lightning and torch refuse as well: an optimizer without the parameters of its state."""
     with bench_of(tmp_path) as bench:

@@ -107,7 +107,9 @@ def _is_grown(session: Session, opt: OptimizerHandle, state: Mapping[str, Any]) 
     """Whether the optimizer's groups have the parameters that they had then, and others too, which were frozen."""
     here, then = _names(session, opt), state.get("names", ())
     shapes = [dict(zip(names, sizes, strict=True)) for names, sizes in zip(here, _shapes(session, opt), strict=True)]
-    plain = type(opt.optimizer).state_dict is Optimizer.state_dict and INNER not in state["state"] and not session.weights.sharded
+    # LBFGS has one state for all parameters together.
+    by_parameter = type(opt.optimizer).state_dict is Optimizer.state_dict and INNER not in state["state"] and not opt.needs_closure
+    plain = by_parameter and not session.weights.sharded
     if not plain or len(here) != len(then) or here == then or "" in [name for names in (*here, *then) for name in names]:
         return False
     kept = zip(shapes, then, state["shapes"], strict=True)

@@ -102,6 +102,8 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     for name in _COUNTERS:
         setattr(session.state, name, state[name])
     session.data.epoch = session.state.epoch
+    with _epoch_of_loaders(session, state["data"]):
+        session.data.reload_as(state["data"])
     doubts = session.data.place(state["data"])
     _put_weights(session, state, weights)
     session.hooks.weights_restored(edits).put_states(state["optimizers"])
@@ -130,6 +132,17 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     RandomState.from_state(state["random"]).restore()
     if not alike:
         per_rank.rewind(session)
+
+
+@contextlib.contextmanager
+def _epoch_of_loaders(session: Session, position: Mapping[str, Any]) -> Iterator[None]:
+    """Inside, the task sees the epoch in which its loaders were made."""
+    now = session.state.epoch
+    session.state.epoch = position.get("loaded", (now,))[0]
+    try:
+        yield
+    finally:
+        session.state.epoch = now
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from workbench.techniques import limits
 from workbench.techniques.stopping import reached
 
 FIXED = (
-    "seed", "shuffle", "drop_last", "overfit_batches", "fast_dev_run", "truncated_bptt_steps", "tbptt_time_dim",
+    "seed", "shuffle", "drop_last", "reload_dataloaders_every_n_epochs", "overfit_batches", "fast_dev_run", "truncated_bptt_steps", "tbptt_time_dim",
 )  # fmt: skip
 """Settings that decide which samples come when: a resumed run keeps them."""
 
