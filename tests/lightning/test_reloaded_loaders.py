@@ -137,5 +137,5 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
         bench.fit().result()
         with pytest.raises(wb.SettingsError, match="a continued run keeps what decides which samples come when"):
             bench.fit(start="continue", max_epochs=3, reload_dataloaders_every_n_epochs=2)
-        with pytest.raises(wb.ExportError, match="reload_dataloaders_every_n_epochs.*a script makes each loader once"):
+        with pytest.raises(wb.ExportError, match=r"reload_dataloaders_every_n_epochs.*a script makes each loader once"):
             bench.export(tmp_path / "train.py")
