@@ -10,7 +10,6 @@ import pytest
 from workbench.commands import Change, Checkpoint, Pause, Resume, Stop, Validate
 from workbench.runs.brief import RunBrief
 from workbench.runs.folder import control
-from workbench.runs.folder.alive import identity
 from workbench.runs.folder.annotations import Annotations, annotate, read_annotations
 from workbench.runs.run import Run
 from workbench.ui.canvas.runs.runs_table import moving
@@ -156,6 +155,14 @@ async def test_a_run_that_takes_no_commands_says_why(api, record):
     assert [row["commands"] for row in await api.rows()] == [False, False]
 
 
+async def test_a_search_can_only_be_stopped(api, record):
+    run = record("0001-find_lr", kind="find_lr")
+    address = await api.address("0001-find_lr")
+    assert "Pause is for fits; 0001-find_lr can only be stopped" in await api.refused(409, f"{address}/commands", "POST", {"type": "Pause"})
+    assert (await api.ask(f"{address}/commands", "POST", {"type": "Stop"}))[0] == 204
+    assert list(control.take(run.path)) == [Stop()]
+
+
 async def test_annotations_are_a_persons(api, record):
     run = record("0001-fit").steps().ended()
     address = await api.address("0001-fit")
@@ -203,8 +210,7 @@ async def test_a_run_of_another_machine_only_counts_as_running(api, record):
 
 
 async def test_a_run_whose_process_died_has_failed(api, record):
-    gone = {**identity(), "pid": 2**22 + 1, "pid_started": 1.0}
-    record("0001-fit", **gone).steps()
+    record("0001-fit").steps().dies()
     (row,) = await api.rows()
     assert (row["status"], row["commands"]) == ("failed", False)
     assert "ended without ending the run" in row["error"]
