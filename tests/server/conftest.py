@@ -15,7 +15,7 @@ from tornado.httpclient import HTTPClientError
 
 from tests.server.records import Record
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 @pytest.fixture

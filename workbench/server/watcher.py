@@ -22,10 +22,10 @@ from workbench.values import shown
 Listener = Callable[[dict[str, Any]], None]
 EVERY = 1.0
 """Seconds between two looks at the roots while somebody listens."""
-_ROOTS_EVERY = 5.0
-"""Seconds between two searches for roots, at least."""
+_ROOTS_EVERY = 5.0, 30.0
+"""Seconds between two searches for roots, at least and at most."""
 _SHARE = 0.002
-"""The share of the time that searches for roots take at most."""
+"""The share of a core that searches for roots take, within these bounds."""
 _SLICE = 0.1
 """Seconds in which new runs are read, and then the records that pages want, before somebody else has a turn."""
 _PATIENCE, _FOR_ROWS = 0.5, 0.3
@@ -194,10 +194,10 @@ class Watcher:
 
     def _look(self) -> None:
         """Find what has changed, and tell it."""
-        began = time.monotonic()
-        if began >= self._roots_due:
+        if time.monotonic() >= self._roots_due:
+            began, (least, most) = time.thread_time(), _ROOTS_EVERY
             self._index.use(find_roots(*self._where))
-            self._roots_due = time.monotonic() + max(_ROOTS_EVERY, (time.monotonic() - began) / _SHARE)
+            self._roots_due = time.monotonic() + min(most, max(least, (time.thread_time() - began) / _SHARE))
         changed = self._index.look()
         moved = self._index.move()
         with self._changed:
