@@ -51,6 +51,8 @@ class Watcher:
         """Runs whose whole records are to be read, in this order."""
         self._lacking = False
         """Whether a page was answered before all was read."""
+        self._longer = False
+        """Whether runs were read since the listeners were told of the list."""
         self._told: dict[Key, dict[str, Any]] = {}
         """The last row of each live run that the listeners have."""
         self._roots_due = 0.0
@@ -65,7 +67,7 @@ class Watcher:
         with self._changed:
             self._look_now()
             live = [entry for entry in self._index.entries.values() if entry.live]
-            self._read_whole(live)
+            self._read_whole([entry for entry in live if not entry.summary.unseen])
             rows = {entry.key: self._row(entry) for entry in live}
             listener({"type": "rows", "rows": [*rows.values()]})
             if not self._listeners:
@@ -219,13 +221,17 @@ class Watcher:
         added: list[Entry] = []
         while self._index.unread and time.monotonic() < until:
             entry = self._index.read_next()
-            if entry is not None and self._listeners and entry.summary.created >= self._since:
+            if entry is None:
+                continue
+            self._longer = True
+            if self._listeners and entry.summary.created >= self._since:
                 self._index.read_brief(entry.key)
                 added.append(entry)
         with self._changed:
             for entry in added:
                 self._tell({"type": "began" if entry.live else "ended", "row": self._row(entry)})
-            if added:
+            if self._longer and not self._index.unread:
+                self._longer = False
                 self._tell({"type": "list"})
 
     def _read_wanted(self, until: float) -> None:
