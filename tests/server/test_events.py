@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from pathlib import Path
+
+import pytest
 
 from workbench.runs.folder.annotations import annotate
 from workbench.runs.folder.prune import remove_folder
@@ -52,7 +56,7 @@ async def test_a_process_that_dies_ends_its_run(api, record):
     run = record("0001-fit").steps()
     events = await api.socket("api/events")
     await events.read()
-    run.folder.name_writer(2**22 + 1, pid_started=1.0)
+    run.dies()
     row = (await events.until(of("ended")))[-1]["row"]
     assert (row["status"], "ended without ending the run" in row["error"], row["commands"]) == ("failed", True, False)
 
@@ -72,9 +76,33 @@ async def test_an_old_run_that_is_copied_into_a_root_is_no_news(api, record):
     events = await api.socket("api/events")
     await events.read()
     record("0001-fit", created=1.0).steps().ended()
+    assert await events.read() == {"type": "list"}
     record("0002-fit")
     assert [one["row"]["run"] for one in await events.until(of("began"))] == ["0002-fit"]
     assert {row["run"] for row in await api.rows()} == {"0001-fit", "0002-fit"}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are listed by Linux alone")
+async def test_runs_that_cannot_be_seen_from_here_hold_no_files_open(api, record, root):
+    """They may have ended long ago, in containers that are gone: there may be thousands."""
+    for at in range(70):
+        record(f"{at:04d}-fit", host="elsewhere").steps().close()
+    assert {row["status"] for row in await api.rows(limit=100)} == {"running?"}
+    events = await api.socket("api/events")
+    assert len((await events.read())["rows"]) == 70
+    opened = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert len([path for path in opened if path.startswith(str(root))]) <= 50
+
+
+async def test_a_run_of_another_machine_moves_too(api, record):
+    run = record("0001-fit", host="elsewhere").steps()
+    events = await api.socket("api/events")
+    assert [(row["step"], row["status"]) for row in (await events.read())["rows"]] == [(10, "running?")]
+    run.steps()
+    told = await events.until(lambda one: one["type"] == "rows")
+    assert [(row["step"], row["status"]) for row in told[-1]["rows"]] == [(20, "running?")]
+    run.ended()
+    assert (await events.until(of("ended")))[-1]["row"]["status"] == "finished"
 
 
 async def test_pages_share_one_thread(api, record):

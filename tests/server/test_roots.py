@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 
@@ -78,8 +77,7 @@ async def test_a_root_that_is_made_later_is_found(api, record, jp_root_dir):
     events = await api.socket("api/events")
     await events.read()
     record("0001-fit", jp_root_dir / "new" / "project" / ".workbench").steps()
-    async with asyncio.timeout(30):
-        began = (await events.until(lambda one: one["type"] == "began"))[-1]
+    began = (await events.until(lambda one: one["type"] == "began"))[-1]
     assert began["row"]["run"] == "0001-fit"
     shown = {root["key"]: root["name"] for root in (await api.page())["roots"]}
     assert shown[began["row"]["root"]] == "new/project"

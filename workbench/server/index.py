@@ -23,6 +23,8 @@ from workbench.ui.canvas.runs.run_brief import LiveRunBrief
 Key = tuple[str, str]
 BRIEFS = 400
 """Briefs of ended runs in memory at most, of some 15 kB each."""
+_OPEN = 50
+"""Records of runs that may have ended, unseen from here, that are held open at most. Others are read whole when they grow."""
 _SETTLED = 2.0
 """Seconds after which a folder's time is older than its clock is coarse."""
 _EACH = 500
@@ -81,19 +83,21 @@ class Index:
 
     def read(self, root: Root, path: Path) -> Entry | None:
         """Read a folder; None: it holds no run."""
-        key, stamp = (root.key, path.name), _stamp(path)
+        key, stamp, record = (root.key, path.name), _stamp(path), _stamp(path / read.RECORD)
         try:
             entry = Entry.read(root, read.summary(path), stamp)
         except FileNotFoundError:  # being made, or being deleted
             self._no_run(key, stamp)
             return None
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - as below
             read.name_unreadable(path, error)
             self._no_run(key, stamp)
             return None
         with self._lock:
             self._forget(key)
             self.entries[key] = entry
+            if entry.summary.unseen:  # it may have ended long ago: what is here is read when a page wants it
+                self._records[key] = record
         return entry
 
     def move(self) -> list[Entry]:
@@ -102,7 +106,7 @@ class Index:
         for key, entry in [(one.key, one) for one in list(self.entries.values()) if one.live]:
             stamp = _stamp(entry.summary.path / read.RECORD)
             before, self._records[key] = self._records.get(key), stamp
-            if entry.summary.unseen and stamp == before:
+            if stamp == before and (entry.summary.unseen or key not in self._live):
                 continue
             if self.read_brief(key):
                 moved.append(entry)
@@ -117,7 +121,7 @@ class Index:
         growing = self._live.get(key) or LiveRunBrief(path)
         try:
             brief = growing.brief()
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - a record of anybody's making; it must not keep others from being read
             if not isinstance(error, FileNotFoundError):
                 read.name_unreadable(path, error)
             entry.exact = True  # there is no more to be had
@@ -128,9 +132,9 @@ class Index:
             entry.take(brief)
             self._briefs[key] = brief
             self._briefs.move_to_end(key)
-            if entry.live:
+            if entry.live and (not entry.summary.unseen or key in self._live or len(self._live) < _OPEN):
                 self._live[key] = growing
-            else:
+            elif not entry.live:
                 self._live.pop(key, None)
                 self._records.pop(key, None)
             while len(self._briefs) > BRIEFS + len(self._live):

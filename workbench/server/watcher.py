@@ -22,12 +22,12 @@ from workbench.values import shown
 Listener = Callable[[dict[str, Any]], None]
 EVERY = 1.0
 """Seconds between two looks at the roots while somebody listens."""
-_ROOTS_EVERY = 5.0
-"""Seconds between two searches for roots, at least."""
+_ROOTS_EVERY = 5.0, 30.0
+"""Seconds between two searches for roots, at least and at most."""
 _SHARE = 0.002
-"""The share of the time that searches for roots take at most."""
-_SLICE = 0.2
-"""Seconds of reading between two looks."""
+"""The share of a core that searches for roots take, within these bounds."""
+_SLICE = 0.1
+"""Seconds in which new runs are read, and then the records that pages want, before somebody else has a turn."""
 _PATIENCE, _FOR_ROWS = 0.5, 0.3
 """Seconds that a page waits at most for the list, and then for its own rows. It hears of what is read later."""
 _log = logging.getLogger("workbench.server")
@@ -51,6 +51,8 @@ class Watcher:
         """Runs whose whole records are to be read, in this order."""
         self._lacking = False
         """Whether a page was answered before all was read."""
+        self._longer = False
+        """Whether runs were read since the listeners were told of the list."""
         self._told: dict[Key, dict[str, Any]] = {}
         """The last row of each live run that the listeners have."""
         self._roots_due = 0.0
@@ -65,7 +67,7 @@ class Watcher:
         with self._changed:
             self._look_now()
             live = [entry for entry in self._index.entries.values() if entry.live]
-            self._read_whole(live)
+            self._read_whole([entry for entry in live if not entry.summary.unseen])
             rows = {entry.key: self._row(entry) for entry in live}
             listener({"type": "rows", "rows": [*rows.values()]})
             if not self._listeners:
@@ -183,7 +185,8 @@ class Watcher:
                 if look:
                     due = time.monotonic() + EVERY
                     self._look()
-                self._read(until=time.monotonic() + _SLICE)
+                self._read_new(until=time.monotonic() + _SLICE)
+                self._read_wanted(until=time.monotonic() + _SLICE)
             except Exception:  # noqa: BLE001 - told in the log; the next look may succeed
                 _log.exception("The list of runs could not be read; the server tries again.")
                 time.sleep(EVERY)
@@ -193,10 +196,10 @@ class Watcher:
 
     def _look(self) -> None:
         """Find what has changed, and tell it."""
-        began = time.monotonic()
-        if began >= self._roots_due:
+        if time.monotonic() >= self._roots_due:
+            began, (least, most) = time.thread_time(), _ROOTS_EVERY
             self._index.use(find_roots(*self._where))
-            self._roots_due = time.monotonic() + max(_ROOTS_EVERY, (time.monotonic() - began) / _SHARE)
+            self._roots_due = time.monotonic() + min(most, max(least, (time.thread_time() - began) / _SHARE))
         changed = self._index.look()
         moved = self._index.move()
         with self._changed:
@@ -213,20 +216,27 @@ class Watcher:
             if changed:
                 self._tell({"type": "list"})
 
-    def _read(self, until: float) -> None:
-        """Read new runs, then the records that are wanted, for a while."""
+    def _read_new(self, until: float) -> None:
+        """Read new runs for a while."""
         added: list[Entry] = []
         while self._index.unread and time.monotonic() < until:
             entry = self._index.read_next()
-            if entry is not None and self._listeners and entry.summary.created >= self._since:
+            if entry is None:
+                continue
+            self._longer = True
+            if self._listeners and entry.summary.created >= self._since:
                 self._index.read_brief(entry.key)
                 added.append(entry)
         with self._changed:
             for entry in added:
                 self._tell({"type": "began" if entry.live else "ended", "row": self._row(entry)})
-            if added:
+            if self._longer and not self._index.unread:
+                self._longer = False
                 self._tell({"type": "list"})
-        while self._wanted and not self._index.unread and time.monotonic() < until:
+
+    def _read_wanted(self, until: float) -> None:
+        """Read the records that pages want for a while."""
+        while self._wanted and time.monotonic() < until:
             with self._changed:
                 key = next(iter(self._wanted))
                 del self._wanted[key]
