@@ -62,7 +62,6 @@ export function textsOf(trans: TranslationBundle) {
 
     actions: trans.__("What to do with the selected runs"),
     moreActions: trans.__("More"),
-    moreActionsOf: (run: string) => trans.__("More actions for %1", run),
 
     commands: {
       show: trans.__("Show the Runs panel"),
@@ -78,9 +77,6 @@ export function textsOf(trans: TranslationBundle) {
       unpin: trans.__("Unpin"),
       copyId: trans.__("Copy the run's id"),
       delete: trans.__("Delete…"),
-      continue: trans.__("Continue in the notebook"),
-      settings: trans.__("Insert its settings as a cell"),
-      export: trans.__("Export as a script…"),
       permit: trans.__("Allow browser notifications"),
     },
     refused: trans.__("This could not be done"),
