@@ -1,0 +1,64 @@
+// A new notebook from a template of the server: cards in the launcher, and entries of the command palette.
+
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from "@jupyterlab/application";
+import { ICommandPalette, showErrorMessage } from "@jupyterlab/apputils";
+import { IDefaultFileBrowser } from "@jupyterlab/filebrowser";
+import { ILauncher } from "@jupyterlab/launcher";
+import type { Contents } from "@jupyterlab/services";
+import { ITranslator, nullTranslator } from "@jupyterlab/translation";
+import { Api } from "../api";
+import { commandIds, DOMAIN } from "../command-ids";
+
+export const launcher: JupyterFrontEndPlugin<void> = {
+  id: "tuning-workbench:launcher",
+  description: "New notebooks from templates.",
+  autoStart: true,
+  optional: [ILauncher, ICommandPalette, IDefaultFileBrowser, ITranslator],
+  activate: (
+    app: JupyterFrontEnd, cards: ILauncher | null, palette: ICommandPalette | null, browser: IDefaultFileBrowser | null, translator: ITranslator | null,
+  ) => {
+    const trans = (translator ?? nullTranslator).load(DOMAIN);
+    const category = trans.__("Tuning Workbench");
+    const { commands, serviceManager } = app;
+    const api = new Api(serviceManager.serverSettings);
+    commands.addCommand(commandIds.newNotebook, {
+      label: ({ title, isPalette }) => (isPalette ? trans.__("New notebook: %1", String(title)) : String(title ?? "")),
+      caption: ({ description }) => String(description ?? ""),
+      execute: async ({ template, cwd }) => {
+        try {
+          const content = await api.template(String(template));
+          const path = await save(serviceManager.contents, String(cwd ?? browser?.model.path ?? ""), content);
+          return await commands.execute("docmanager:open", { path, factory: "Notebook", ...(await kernelFor(app)) });
+        } catch (error) {
+          await showErrorMessage(trans.__("No notebook was made from the template"), error as Error);
+          return undefined;
+        }
+      },
+      describedBy: { args: { type: "object", properties: { template: { type: "string" }, title: { type: "string" }, description: { type: "string" }, cwd: { type: "string" } }, required: ["template"] } },
+    });
+    if (cards === null && palette === null) return;
+    void app.restored.then(async () => {
+      const templates = await api.templates();
+      templates.forEach(({ name, title, description }, rank) => {
+        const args = { template: name, title, description };
+        cards?.add({ command: commandIds.newNotebook, args, category, rank });
+        palette?.addItem({ command: commandIds.newNotebook, args: { ...args, isPalette: true }, category });
+      });
+    }).catch((error: unknown) => console.warn(trans.__("The templates of Tuning Workbench cannot be read: %1", String(error))));
+  },
+};
+
+/** Save a notebook under a new name in a folder. */
+async function save(contents: Contents.IManager, folder: string, content: Record<string, unknown>): Promise<string> {
+  const { path } = await contents.newUntitled({ path: folder, type: "notebook" });
+  await contents.save(path, { type: "notebook", format: "json", content });
+  return path;
+}
+
+/** The one kernel for Python; where there are several, JupyterLab asks which. */
+async function kernelFor(app: JupyterFrontEnd): Promise<{ kernel?: { name: string } }> {
+  const { kernelspecs } = app.serviceManager;
+  await kernelspecs.ready;
+  const python = Object.values(kernelspecs.specs?.kernelspecs ?? {}).filter((spec) => spec?.language === "python");
+  return python.length === 1 ? { kernel: { name: python[0]!.name } } : {};
+}
