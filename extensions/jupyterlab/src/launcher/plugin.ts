@@ -6,24 +6,28 @@ import { IDefaultFileBrowser } from "@jupyterlab/filebrowser";
 import { ILauncher } from "@jupyterlab/launcher";
 import type { Contents } from "@jupyterlab/services";
 import { ITranslator, nullTranslator } from "@jupyterlab/translation";
-import { Api } from "../api";
-import { commandIds, DOMAIN } from "../command-ids";
+import { IClient, type Client } from "../client";
+import { runsIcon } from "../icon";
+import { CATEGORY, DOMAIN } from "../texts";
+
+const NEW = "tuning-workbench:new-notebook";
 
 export const launcher: JupyterFrontEndPlugin<void> = {
   id: "tuning-workbench:launcher",
   description: "New notebooks from templates.",
   autoStart: true,
+  requires: [IClient],
   optional: [ILauncher, ICommandPalette, IDefaultFileBrowser, ITranslator],
   activate: (
-    app: JupyterFrontEnd, cards: ILauncher | null, palette: ICommandPalette | null, browser: IDefaultFileBrowser | null, translator: ITranslator | null,
+    app: JupyterFrontEnd, client: Client, cards: ILauncher | null, palette: ICommandPalette | null, browser: IDefaultFileBrowser | null, translator: ITranslator | null,
   ) => {
     const trans = (translator ?? nullTranslator).load(DOMAIN);
-    const category = trans.__("Tuning Workbench");
     const { commands, serviceManager } = app;
-    const api = new Api(serviceManager.serverSettings);
-    commands.addCommand(commandIds.newNotebook, {
+    const { api } = client;
+    commands.addCommand(NEW, {
       label: ({ title, isPalette }) => (isPalette ? trans.__("New notebook: %1", String(title)) : String(title ?? "")),
       caption: ({ description }) => String(description ?? ""),
+      icon: ({ isPalette }) => (isPalette ? undefined : runsIcon),
       execute: async ({ template, cwd }) => {
         try {
           const content = await api.template(String(template));
@@ -34,15 +38,14 @@ export const launcher: JupyterFrontEndPlugin<void> = {
           return undefined;
         }
       },
-      describedBy: { args: { type: "object", properties: { template: { type: "string" }, title: { type: "string" }, description: { type: "string" }, cwd: { type: "string" } }, required: ["template"] } },
     });
     if (cards === null && palette === null) return;
     void app.restored.then(async () => {
       const templates = await api.templates();
       templates.forEach(({ name, title, description }, rank) => {
         const args = { template: name, title, description };
-        cards?.add({ command: commandIds.newNotebook, args, category, rank });
-        palette?.addItem({ command: commandIds.newNotebook, args: { ...args, isPalette: true }, category });
+        cards?.add({ command: NEW, args, category: CATEGORY, rank });
+        palette?.addItem({ command: NEW, args: { ...args, isPalette: true }, category: CATEGORY });
       });
     }).catch((error: unknown) => console.warn(trans.__("The templates of Tuning Workbench cannot be read: %1", String(error))));
   },

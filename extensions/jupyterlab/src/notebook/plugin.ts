@@ -5,9 +5,11 @@ import { InputDialog, Notification, showErrorMessage } from "@jupyterlab/apputil
 import { PathExt } from "@jupyterlab/coreutils";
 import { INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import { ITranslator, nullTranslator, type TranslationBundle } from "@jupyterlab/translation";
-import { Api } from "../api";
-import { commandIds, DOMAIN, RUN_ARGS } from "../command-ids";
+import { IClient, type Client } from "../client";
 import type { Ref } from "../messages";
+import { ids } from "../runs/commands";
+import { DOMAIN, textsOf } from "../texts";
+import type { Api } from "../api";
 import { benchesOf, exportBy, forBench, type Bench } from "./benches";
 import { within } from "./kernel";
 
@@ -17,12 +19,12 @@ export const notebook: JupyterFrontEndPlugin<void> = {
   id: "tuning-workbench:notebook",
   description: "Cells and scripts of a run in the current notebook.",
   autoStart: true,
-  requires: [INotebookTracker],
+  requires: [IClient, INotebookTracker],
   optional: [ITranslator],
-  activate: (app: JupyterFrontEnd, tracker: INotebookTracker, translator: ITranslator | null) => {
+  activate: (app: JupyterFrontEnd, client: Client, tracker: INotebookTracker, translator: ITranslator | null) => {
     const trans = (translator ?? nullTranslator).load(DOMAIN);
-    const api = new Api(app.serviceManager.serverSettings);
-    const notebooks = new Notebooks(app, tracker, api, trans);
+    const { commands: labels } = textsOf(trans);
+    const notebooks = new Notebooks(app, tracker, client.api, trans);
     const add = (id: string, label: string, caption: string, carryOut: (run: Ref) => Promise<void>) =>
       app.commands.addCommand(id, {
         label,
@@ -34,11 +36,10 @@ export const notebook: JupyterFrontEndPlugin<void> = {
             await showErrorMessage(label, error as Error);
           }
         },
-        describedBy: { args: RUN_ARGS },
       });
-    add(commandIds.continueRun, trans.__("Continue in a new cell"), trans.__("Insert the line that continues this run into the current notebook"), (run) => notebooks.insert(run, "continue"));
-    add(commandIds.insertSettings, trans.__("Insert its settings as a cell"), trans.__("Insert the line that sets the settings of this run into the current notebook"), (run) => notebooks.insert(run, "settings"));
-    add(commandIds.exportRun, trans.__("Export…"), trans.__("Write the script of this run by the bench of the current notebook, and open it"), (run) => notebooks.export(run));
+    add(ids.continue, labels.continue, trans.__("Insert the line that continues this run into the current notebook"), (run) => notebooks.insert(run, "continue"));
+    add(ids.settings, labels.settings, trans.__("Insert the line that sets the settings of this run into the current notebook"), (run) => notebooks.insert(run, "settings"));
+    add(ids.export, labels.export, trans.__("Write the script of this run by the bench of the current notebook, and open it"), (run) => notebooks.export(run));
   },
 };
 

@@ -6,11 +6,13 @@ import { PathExt } from "@jupyterlab/coreutils";
 import { INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import { IRenderMimeRegistry } from "@jupyterlab/rendermime";
 import { ITranslator, nullTranslator } from "@jupyterlab/translation";
-import { commandIds, DOMAIN } from "../command-ids";
+import { runsIcon } from "../icon";
+import { CATEGORY, DOMAIN } from "../texts";
 import { panelsIn } from "./find";
 import { PanelPane, type PaneOptions, type Place } from "./pane";
 
-const PALETTE_MS = 300;
+const SHOW = "tuning-workbench:show-panel";
+const LOOK_MS = 300;
 
 export const panel: JupyterFrontEndPlugin<void> = {
   id: "tuning-workbench:panel",
@@ -43,6 +45,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
         pane.title.caption = trans.__("The panel of the bench in %1", path);
       };
       name();
+      pane.title.icon = runsIcon;
       content.moved.connect(() => {
         name();
         void panes.save(pane);
@@ -50,9 +53,10 @@ export const panel: JupyterFrontEndPlugin<void> = {
       void panes.add(pane);
       return pane;
     };
-    commands.addCommand(commandIds.showPanel, {
+    commands.addCommand(SHOW, {
       label: trans.__("Show the panel beside the notebook"),
       caption: trans.__("Open the live panel of this notebook's bench in a pane beside it"),
+      icon: runsIcon,
       isEnabled: () => tracker.currentWidget !== null,
       isVisible: ({ where }) => where !== "toolbar" || seen.has(tracker.currentWidget),
       execute: ({ path, model }) => {
@@ -64,11 +68,10 @@ export const panel: JupyterFrontEndPlugin<void> = {
         if (typeof path !== "string") shell.activateById(pane.id);
         return pane;
       },
-      describedBy: { args: { type: "object", properties: { path: { type: "string" }, model: { type: "string" }, where: { type: "string" } } } },
     });
-    const seen = new Seen(tracker, () => commands.notifyCommandChanged(commandIds.showPanel));
-    palette?.addItem({ command: commandIds.showPanel, category: trans.__("Tuning Workbench") });
-    void restorer?.restore(panes, { command: commandIds.showPanel, args: ({ content }) => ({ ...content.where }), name: ({ content }) => `${content.where.path} ${content.where.model}` });
+    const seen = new Seen(tracker, () => commands.notifyCommandChanged(SHOW));
+    palette?.addItem({ command: SHOW, category: CATEGORY });
+    void restorer?.restore(panes, { command: SHOW, args: ({ content }) => ({ ...content.where }), name: ({ content }) => `${content.where.path} ${content.where.model}` });
   },
 };
 
@@ -103,7 +106,7 @@ class Seen {
 
   /** Outputs may come many times a second. */
   private soon(): void {
-    this.timer ||= window.setTimeout(() => this.look(), PALETTE_MS);
+    this.timer ||= window.setTimeout(() => this.look(), LOOK_MS);
   }
 
   private look(): void {
