@@ -16,7 +16,7 @@ torch.manual_seed(0)
 x = torch.randn(200, 8)
 study = wb.Workbench(torch.nn.Linear(8, 1), train=(x, x.sum(1, keepdim=True)), loss=torch.nn.functional.mse_loss, batch_size=20)"""
 CELLS = [BENCH, "study", *(f"print({i})" for i in range(40))]
-PANE = ".tw-panel-pane"
+PANE = ".wb-pane-panel"
 
 
 def test_the_panel_beside_its_notebook(lab: Lab) -> None:
@@ -31,5 +31,5 @@ def test_the_panel_beside_its_notebook(lab: Lab) -> None:
     button.get_by_role("button").click()
     pane = lab.page.locator(PANE)
     expect(pane.locator(".wb-live .wb-progress")).to_be_visible()
-    expect(pane.locator(".tw-message")).to_be_hidden()
+    expect(pane.locator(".wb-pane-message")).to_be_hidden()
     lab.screenshot("panel-beside")

@@ -53,12 +53,11 @@ export class Connection {
     this.timer = undefined;
     const socket = (this.socket = this.open(this.url()));
     socket.binaryType = "arraybuffer";
-    socket.onopen = () => {
-      this.tries = 0;
-      this.hears.opened();
-    };
+    socket.onopen = () => this.hears.opened();
     socket.onmessage = ({ data }) => {
-      if (this.socket === socket) this.hears.heard(data as ArrayBuffer | string);
+      if (this.socket !== socket) return;
+      this.tries = 0; // and not when it opens: a server may open connections only to close them
+      this.hears.heard(data as ArrayBuffer | string);
     };
     socket.onclose = () => {
       if (this.disposed || this.socket !== socket) return;

@@ -39,7 +39,7 @@ export class PanelPane extends Panel {
 
   constructor(private place: Place, private readonly options: PaneOptions) {
     super();
-    this.addClass("tw-panel-pane");
+    this.addClass("wb-pane-panel");
     this.addWidget(this.message);
     options.tracker.widgetAdded.connect(this.added, this);
     void this.look(place.model);
@@ -176,7 +176,7 @@ class Message extends Widget {
   private act = () => {};
 
   constructor() {
-    super({ node: el("div", "tw-message", "", { role: "status" }) });
+    super({ node: el("div", "wb-pane-message", "", { role: "status" }) });
     this.node.append(this.text, this.button);
     this.button.addEventListener("click", () => this.act());
   }

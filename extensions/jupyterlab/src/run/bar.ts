@@ -15,17 +15,17 @@ const BUTTONS: string[] = [ids.pause, ids.resume, ids.stop, ids.validate, ids.ch
 export class RunBar {
   readonly root: HTMLElement;
   private readonly name = el("h2");
-  private readonly id = el("span", "tw-quiet");
-  private readonly status = el("span", "tw-status", "", { role: "status" });
+  private readonly id = el("span", "wb-pane-quiet");
+  private readonly status = el("span", "wb-pane-status", "", { role: "status" });
   private readonly far = el("progress", "", "", { max: "1" });
-  private readonly facts = el("span", "tw-quiet");
-  private readonly buttons = el("div", "tw-buttons");
-  private readonly why = el("p", "tw-quiet");
+  private readonly facts = el("span", "wb-pane-quiet");
+  private readonly buttons = el("div", "wb-pane-buttons");
+  private readonly why = el("p", "wb-pane-quiet");
   private shown = "";
 
   constructor(private readonly commands: CommandRegistry, private readonly texts: Texts, private readonly words: PaneTexts) {
-    this.root = el("header", "tw-bar", "", { "aria-label": words.bar });
-    const line = el("div", "tw-bar-line");
+    this.root = el("header", "wb-pane-bar", "", { "aria-label": words.bar });
+    const line = el("div", "wb-pane-bar-line");
     line.append(this.name, this.id, this.status, this.far, this.facts);
     this.root.append(line, this.buttons, this.why);
   }
@@ -66,14 +66,14 @@ export class RunBar {
   }
 
   private button(command: string, label: string, act: () => void): HTMLButtonElement {
-    const made = el("button", "tw-button", label, { type: "button", title: this.commands.caption(command) });
+    const made = el("button", "wb-pane-button", label, { type: "button", title: this.commands.caption(command) });
     made.dataset["command"] = command;
     made.addEventListener("click", act);
     return made;
   }
 
   private more(row: Details["row"]): HTMLButtonElement {
-    const made = el("button", "tw-button", this.words.more, { type: "button", title: this.words.moreHint, "aria-haspopup": "menu" });
+    const made = el("button", "wb-pane-button", this.words.more, { type: "button", title: this.words.moreHint, "aria-haspopup": "menu" });
     made.addEventListener("click", () => {
       const groups = actionsFor([row]).map((group) => group.filter(({ command }) => command !== ids.open && !BUTTONS.includes(command)));
       const { left, bottom } = made.getBoundingClientRect();

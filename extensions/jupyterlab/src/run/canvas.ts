@@ -16,10 +16,10 @@ export function canvasPath(refs: Ref[]): string {
 }
 
 export class RunCanvas {
-  readonly root = el("section", "tw-canvas");
+  readonly root = el("section", "wb-pane-canvas");
   /** Called when the connection opens and when it is lost. */
   onConnected: (connected: boolean) => void = () => {};
-  private readonly notice = el("div", "tw-message", "", { role: "status" });
+  private readonly notice = el("div", "wb-pane-message", "", { role: "status" });
   private model: CanvasModel | null = null;
   private clean = () => {};
   private gone = false;
@@ -58,7 +58,7 @@ export class RunCanvas {
     this.notice.hidden = !text;
     this.notice.textContent = text;
     if (!again) return;
-    const button = el("button", "tw-button", this.texts.retry, { type: "button" });
+    const button = el("button", "wb-pane-button", this.texts.retry, { type: "button" });
     button.addEventListener("click", () => void this.show());
     this.notice.append(button);
   }

@@ -11,7 +11,7 @@ const AGAIN_MS = 1000;
 const MOST = 200_000;
 
 export class OutputText {
-  readonly root = el("div", "tw-output");
+  readonly root = el("div", "wb-pane-output");
   private readonly cut: HTMLElement;
   private readonly pre: HTMLPreElement;
   private text = "";
@@ -21,7 +21,7 @@ export class OutputText {
   private wanted = false;
 
   constructor(private readonly api: Api, private readonly ref: Ref, texts: PaneTexts, private readonly failed: (error: unknown) => void) {
-    this.cut = el("p", "tw-quiet", texts.outputCut);
+    this.cut = el("p", "wb-pane-quiet", texts.outputCut);
     this.pre = el("pre", "", texts.outputNone, { tabindex: "0", role: "region", "aria-label": texts.outputText });
     this.cut.hidden = true;
     this.root.append(this.cut, this.pre);

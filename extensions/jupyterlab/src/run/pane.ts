@@ -29,16 +29,16 @@ export interface RunPaneOptions {
 
 /** A pane with plots, which says when the connection is lost. */
 abstract class CanvasPane extends Widget {
-  protected readonly content = el("div", "tw-pane-content");
+  protected readonly content = el("div", "wb-pane-content");
   private readonly lost: HTMLElement;
   private readonly canvas: RunCanvas;
 
   constructor(refs: Ref[], { client, looks, words }: RunPaneOptions) {
     super();
-    this.addClass("tw-pane");
+    this.addClass("wb-pane");
     this.title.icon = runsIcon;
     this.title.closable = true;
-    this.lost = el("p", "tw-message", words.lost, { role: "status" });
+    this.lost = el("p", "wb-pane-message", words.lost, { role: "status" });
     this.lost.hidden = true;
     this.canvas = new RunCanvas(client.api, refs, looks, words);
     this.canvas.onConnected = (connected) => {
@@ -66,7 +66,7 @@ export class RunPane extends CanvasPane {
   private readonly bar: RunBar;
   private readonly sections: RunSections;
   private readonly output: OutputText;
-  private readonly missing = el("div", "tw-message", "", { role: "alert" });
+  private readonly missing = el("div", "wb-pane-message", "", { role: "alert" });
   private details: Details | null = null;
   private readAt = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;

@@ -6,7 +6,7 @@ import type { OutputText } from "./output";
 import type { PaneTexts } from "./texts";
 
 export class RunSections {
-  readonly root = el("div", "tw-sections");
+  readonly root = el("div", "wb-pane-sections");
   private readonly facts: Section;
   private readonly settings: Section;
   private readonly checkpoints: Section;
@@ -44,10 +44,10 @@ export class RunSections {
     const { texts } = this;
     const differ = settings.filter((one) => !one.default), same = settings.filter((one) => one.default);
     const rows = (some: Details["settings"]) => some.map(({ name, text }) => [name, text]);
-    const parts = [differ.length ? table(texts.changed, [texts.columns.name, texts.columns.value], rows(differ)) : el("p", "tw-quiet", texts.allDefault)];
+    const parts = [differ.length ? table(texts.changed, [texts.columns.name, texts.columns.value], rows(differ)) : el("p", "wb-pane-quiet", texts.allDefault)];
     if (changes.length) parts.push(table(texts.changes, [texts.columns.step, texts.columns.value], changes.map(([step, text]) => [texts.atUpdate(step), text])));
     if (same.length) {
-      const rest = el("details", "tw-defaults");
+      const rest = el("details", "wb-pane-defaults");
       rest.append(el("summary", "", texts.defaults(same.length)), table(texts.defaults(same.length), [texts.columns.name, texts.columns.value], rows(same), true));
       parts.push(rest);
     }
@@ -57,16 +57,16 @@ export class RunSections {
   private checkpointsOf(checkpoints: Details["checkpoints"]): HTMLElement[] {
     const { texts } = this;
     const { name, step, what, size } = texts.columns;
-    if (!checkpoints.length) return [el("p", "tw-quiet", texts.noCheckpoints)];
+    if (!checkpoints.length) return [el("p", "wb-pane-quiet", texts.noCheckpoints)];
     return [table(texts.checkpoints, [name, step, what, size], checkpoints.map((one) => [one.name, String(one.step), one.what, texts.size(one.bytes)]), true)];
   }
 }
 
 /** A part to unfold. It is drawn again only where its data have changed: selections and the keyboard's focus stay. */
 class Section {
-  readonly root = el("details", "tw-section");
-  readonly body = el("div", "tw-section-body");
-  private readonly count = el("span", "tw-quiet");
+  readonly root = el("details", "wb-pane-section");
+  readonly body = el("div", "wb-pane-section-body");
+  private readonly count = el("span", "wb-pane-quiet");
   private drawn = "";
 
   constructor(title: string) {
@@ -102,6 +102,6 @@ function table(title: string, columns: string[], rows: string[][], quiet = false
     row.append(el("th", "", first, { scope: "row" }), ...cells.map((cell) => el("td", "", cell)));
     body.append(row);
   }
-  made.append(el("caption", quiet ? "tw-spoken" : "", title), head, body);
+  made.append(el("caption", quiet ? "wb-pane-spoken" : "", title), head, body);
   return made;
 }
