@@ -3,6 +3,7 @@
 import type { AnyModel } from "../../../live/src/data/anywidget";
 import type { Draw } from "../../../live/src/data/messages";
 import type { Connection, Hears } from "../connection";
+import type { Ref } from "../messages";
 
 /** How the cards' switches stand, kept beyond the page. */
 export interface Looks {
@@ -90,4 +91,11 @@ export function readFrame(frame: ArrayBuffer): { message: Draw; buffers: DataVie
     return new DataView(frame, at - size, size);
   });
   return { message, buffers };
+}
+
+/** The address of the canvas of one run, or of several over one another. */
+export function canvasPath(refs: Ref[]): string {
+  const [first] = refs;
+  const query = refs.length === 1 && first ? new URLSearchParams({ root: first.root, run: first.run }) : new URLSearchParams(refs.map(({ root, run }) => ["compare", `${root}/${run}`]));
+  return `api/canvas?${query}`;
 }

@@ -4,16 +4,9 @@ import { el } from "../../../live/src/shared/dom";
 import type { Api } from "../api";
 import { Connection } from "../connection";
 import type { Ref } from "../messages";
-import { CanvasModel, type Looks } from "./canvas-model";
+import { CanvasModel, canvasPath, type Looks } from "./canvas-model";
 import { liveBundle } from "./live-bundle";
 import type { PaneTexts } from "./texts";
-
-/** The address of the canvas of one run, or of several over one another. */
-export function canvasPath(refs: Ref[]): string {
-  const [first] = refs;
-  const query = refs.length === 1 && first ? new URLSearchParams({ root: first.root, run: first.run }) : new URLSearchParams(refs.map(({ root, run }) => ["compare", `${root}/${run}`]));
-  return `api/canvas?${query}`;
-}
 
 export class RunCanvas {
   readonly root = el("section", "wb-pane-canvas");
