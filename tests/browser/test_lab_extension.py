@@ -16,20 +16,56 @@ torch.manual_seed(0)
 x = torch.randn(200, 8)
 study = wb.Workbench(torch.nn.Linear(8, 1), train=(x, x.sum(1, keepdim=True)), loss=torch.nn.functional.mse_loss, batch_size=20)"""
 CELLS = [BENCH, "study", *(f"print({i})" for i in range(40))]
+BUTTON = ".jp-NotebookPanel-toolbar [data-jp-item-name='tuning-workbench-panel']"
 PANE = ".wb-pane-panel"
 
 
 def test_the_panel_beside_its_notebook(lab: Lab) -> None:
     lab.viewport(1500, 900)
     lab.open_notebook(CELLS, name="beside.ipynb")
-    button = lab.page.locator(".jp-NotebookPanel-toolbar [data-jp-item-name='tuning-workbench-panel']")
-    expect(button).to_be_hidden()
+    expect(lab.page.locator(BUTTON)).to_be_hidden()
     lab.run_cell(0)
     lab.run_cell(1)
     lab.panel(1)
-    expect(button).to_be_visible()
-    button.get_by_role("button").click()
+    expect(lab.page.locator(BUTTON)).to_be_visible()
+    lab.page.locator(BUTTON).get_by_role("button").click()
     pane = lab.page.locator(PANE)
+    the_panel_lives(lab, pane)
+    lab.scroll_to(len(CELLS) - 1)  # JupyterLab takes the cell of the panel out of the page
+    expect(lab.page.locator(".jp-NotebookPanel .wb-panel")).not_to_be_in_viewport()
+    pane.get_by_role("button", name="Train").click()
+    lab.until("print([job.status for job in study.jobs])", "['finished']")
+    expect(pane.locator(".wb-progress")).to_contain_text("Training: finished")
+    lab.screenshot("panel-beside")
+    a_page_loaded_again(lab)
+    a_kernel_that_was_restarted(lab)
+    assert lab.complaints == []
+
+
+def the_panel_lives(lab: Lab, pane: Locator) -> None:
     expect(pane.locator(".wb-live .wb-progress")).to_be_visible()
     expect(pane.locator(".wb-pane-message")).to_be_hidden()
-    lab.screenshot("panel-beside")
+
+
+def a_page_loaded_again(lab: Lab) -> None:
+    """The layout and the panel are there again, and the panel still reaches its kernel."""
+    lab.save()
+    lab.reload()
+    pane = lab.page.locator(PANE)
+    the_panel_lives(lab, pane)
+    box = pane.get_by_role("textbox", name="Epochs", exact=True)
+    box.fill("7")
+    box.press("Tab")
+    lab.until("print(study.settings.max_epochs)", "7")
+
+
+def a_kernel_that_was_restarted(lab: Lab) -> None:
+    lab.restart()
+    message = lab.page.locator(PANE).locator(".wb-pane-message")
+    expect(message).to_contain_text("has ended or was restarted")
+    message.get_by_role("button", name="Show the panel").click()
+    expect(message).to_contain_text("has no bench")
+    lab.screenshot("panel-without-kernel")
+    lab.run_cell(0)
+    message.get_by_role("button", name="Show the panel").click()
+    the_panel_lives(lab, lab.page.locator(PANE))

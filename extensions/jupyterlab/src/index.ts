@@ -7,6 +7,7 @@ import { notebook } from "./notebook/plugin";
 import { panel } from "./panel/plugin";
 import { run } from "./run/plugin";
 import { runs } from "./runs/plugin";
+import { status } from "./status/plugin";
 
 const plugins: JupyterFrontEndPlugin<unknown>[] = [
   client,
@@ -15,5 +16,6 @@ const plugins: JupyterFrontEndPlugin<unknown>[] = [
   panel,
   notebook,
   launcher,
+  status,
 ];
 export default plugins;
