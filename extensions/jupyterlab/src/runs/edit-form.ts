@@ -5,6 +5,7 @@ import { Widget } from "@lumino/widgets";
 import { el } from "../../../live/src/shared/dom";
 import type { Annotations, Row } from "../messages";
 import type { Texts } from "../texts";
+import { tagsIn } from "./tags";
 
 // The same limits as in workbench/runs/folder/annotations.py.
 const NAME = 80, NOTES = 3000, TAG = 40, TAGS = 20;
@@ -28,9 +29,4 @@ export class EditForm extends Widget implements Dialog.IBodyWidget<Annotations> 
   getValue(): Annotations {
     return { name: this.name.value, notes: this.notes.value, tags: tagsIn(this.tags.value) };
   }
-}
-
-/** The tags in a text, separated by commas. */
-export function tagsIn(text: string): string[] {
-  return text.split(",").map((tag) => tag.trim()).filter(Boolean);
 }

@@ -37,3 +37,14 @@ export function whenOf(row: Row, now = new Date()): string {
   if (at.toDateString() === now.toDateString()) return time;
   return `${at.toLocaleDateString([], { day: "numeric", month: "short" })} ${time}`;
 }
+
+/** Newest first; one that only may run, since nobody can see its process from here, does not count. */
+export function trainingNow(live: Iterable<Row>): Row[] {
+  return [...live].filter(({ status }) => !status.endsWith("?")).sort((a, b) => b.created - a.created);
+}
+
+/** What is said of a run in one line. */
+export function lineOf(row: Row, texts: Texts): string {
+  const state = row.status === "running" ? "" : statusOf(row, texts);
+  return [nameOf(row), state, progressOf(row, texts)].filter(Boolean).join(" · ");
+}

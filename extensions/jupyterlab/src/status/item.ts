@@ -4,19 +4,8 @@ import { Widget } from "@lumino/widgets";
 import { el, setText } from "../../../live/src/shared/dom";
 import type { Client } from "../client";
 import type { Ref, Row } from "../messages";
-import { nameOf, progressOf, shapeOf, statusOf } from "../runs/words";
+import { lineOf, shapeOf, trainingNow } from "../runs/words";
 import type { Texts } from "../texts";
-
-/** Newest first; one that only may run, since nobody can see its process from here, does not count. */
-export function trainingNow(live: Iterable<Row>): Row[] {
-  return [...live].filter(({ status }) => !status.endsWith("?")).sort((a, b) => b.created - a.created);
-}
-
-/** What is said of a run in one line. */
-export function lineOf(row: Row, texts: Texts): string {
-  const state = row.status === "running" ? "" : statusOf(row, texts);
-  return [nameOf(row), state, progressOf(row, texts)].filter(Boolean).join(" · ");
-}
 
 export class StatusItem extends Widget {
   private readonly button = el("button", "wb-status-button", "", { type: "button" });
