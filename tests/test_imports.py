@@ -19,8 +19,6 @@ import workbench
 
 PACKAGE = Path(workbench.__file__).parent
 LIGHT = ("settings", "settings_file", "spellings", "values", "metric_mode", "units", "secrets", "tracebacks", "events", "commands", "plots", "runs", "server")
-LATER = ("server",)
-"""Light parts that are designed but need not be there yet."""
 
 # Runs in a process of its own, and tells what came with the import.
 PROBE = """
@@ -82,9 +80,6 @@ def test_every_module_imports_without_starting_anything() -> None:
 
 @pytest.mark.parametrize("part", LIGHT)
 def test_light_parts_never_import_torch(part: str) -> None:
-    if part in LATER and not (PACKAGE / part).is_dir():
-        assert not (PACKAGE / f"{part}.py").exists()
-        return
     found = after(ALL_OF.format(name=f"workbench.{part}"))
     assert f"workbench.{part}" in found["modules"]
     assert loaded(found, "torch", "accelerate", "lightning", "ipywidgets", "anywidget") == []
@@ -146,5 +141,5 @@ def test_the_contract_names_every_light_part() -> None:
     contracts = configparser.ConfigParser()
     contracts.read(PACKAGE.parent / ".importlinter", encoding="utf-8")
     named = set(contracts["importlinter:contract:light"]["source_modules"].split())
-    there = {f"workbench.{part}" for part in LIGHT if part not in LATER or (PACKAGE / part).exists()}
+    there = {f"workbench.{part}" for part in LIGHT}
     assert named == there

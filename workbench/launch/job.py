@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
-from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Resume, Stop, Validate
+from workbench.commands import Checkpoint, Command, Mailbox, Pause, Resume, Stop, Validate
 from workbench.events import Event, RunEnded, RunStarted, Status, StatusChanged
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.terminal.progress import Progress
+from workbench.runs.live_change import live_change
 from workbench.runs.record.event_log import EventLog
 from workbench.runs.store import RunFolder
-from workbench.settings import Settings, SettingsError, lists_keywords, metadata_of
+from workbench.settings import Settings, lists_keywords, metadata_of
 from workbench.settings_kwargs import LiveKwargs
 
 T = TypeVar("T")
@@ -249,23 +250,7 @@ class Job(Generic[T]):
         Of accumulate_grad_batches={epoch: batches} the next key still comes into force at its epoch.
         """
         self._only_fits("change")
-        if not values:
-            raise SettingsError("change() changes nothing: name a setting, for example change(lr=1e-3).")
-        given = Settings.named(values, "change")
-        checked = self.settings.replace(**given)
-        fixed = [name for name in given if not metadata_of(name).live]
-        if fixed:
-            live = [name for name in type(checked).model_fields if metadata_of(name).live]
-            raise SettingsError(f"{fixed[0]} cannot change while a run is running; these can: {', '.join(live)}.")
-        if "lr" in given and not checked.lr:
-            raise SettingsError("lr=0: the rate of a running run cannot become 0, since groups and schedules could not return from it: pause() the run.")
-        plan = next((name for name in given if isinstance(getattr(checked, name), dict)), None)
-        if plan is not None:
-            raise SettingsError(
-                f"{plan}={given[plan]!r}: while a run trains it can only change to one number, which applies from the next update on: "
-                f"change({plan}=4), for example. A schedule by epochs belongs to fit({plan}=…)."
-            )
-        self._ask("change", Change({name: getattr(checked, name) for name in given}), **given)
+        self._ask("change", live_change(self.settings, values), **Settings.named(values, "change"))
 
     def _ask(self, method: str, command: Command, **values: Any) -> None:
         tell = self._called(self, method, values) if self._called is not None and not self.done() else None

@@ -71,6 +71,9 @@ class RunBrief:
     """Whether it only counts as running: its process cannot be seen from here."""
     trouble: Finding | None = None
     """Why its result is in doubt."""
+    updates: int | None = None
+    """How many it takes in all, by its settings; None: that is not known."""
+    error: str | None = None
 
     @classmethod
     def read(cls, folder: Path) -> RunBrief:
@@ -80,13 +83,13 @@ class RunBrief:
     @classmethod
     def so_far(cls, folder: Path, new: Iterable[Event], fold: Fold) -> RunBrief:
         """Make the brief of a run folder whose record may grow: `fold` has the events read before, and this adds the `new` ones to it."""
-        summary = read.summary(folder)
-        task = summary.header.get("task")
+        header = read.read_header(folder)
+        task = header.get("task")
         task = task if isinstance(task, dict) else {}  # a header of somebody else's making
         model = (str(task.get("model", "")), task.get("parameters"))
         for event in new:
             fold.add(event)
-        return fold.brief(summary.id, read.State(summary.status, summary.step, summary.seconds, summary.error, summary.unseen), summary.created, model, folder)
+        return fold.brief(folder.name, fold.state.state(header, folder), read.created(header, folder), model, folder)
 
     @classmethod
     def of(cls, run: Run) -> RunBrief:
@@ -179,13 +182,16 @@ class Fold:
         self._metrics: dict[str, float] = {}
         self._best: dict[str, Best] = {}
         self._monitor, self._origin, self._changes, self._seconds = "", "", 0, 0.0
+        self._updates: int | None = None
         self._health = Health()
+        self.state = read.StateFold()
 
     def add(self, event: Event) -> None:
         """One more event; flushes are best joined."""
         self._health.on_event(event)
+        self.state.add(event)
         if isinstance(event, RunStarted):
-            self._start = event
+            self._start, self._updates = event, event.updates
         elif isinstance(event, StepsDone) and event.rows:
             self._steps(event)
         elif isinstance(event, Validated):
@@ -193,7 +199,10 @@ class Fold:
         elif isinstance(event, Resumed):
             self._origin = event.run
             self._seconds = self._seconds or math.nan  # the clock continues; where earlier events are not recorded, from an unknown time
-        self._changes += isinstance(event, Changed)
+        elif isinstance(event, Changed):
+            self._changes += 1
+            if "batch_size" in event.values:  # with other batches the total of updates is unknown
+                self._updates = None
         if isinstance(event, Validated | Logged | RunEnded):
             self._metrics.update(event.metrics)
         if isinstance(event, Validated | Logged):
@@ -208,6 +217,7 @@ class Fold:
             id, state.status, state.step, state.seconds, created, settings, dict(self._metrics), self._monitor,
             self._curve.rows(4), self._checks.rows(4), self._origin, self._changes, model, path,
             {name: best.value for name, best in self._best.items() if best.value is not None}, state.unseen, self._health.trouble,
+            self._updates, state.error,
         )  # fmt: skip
 
     def _steps(self, event: StepsDone) -> None:

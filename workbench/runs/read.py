@@ -43,6 +43,8 @@ from workbench.runs.record.series import validation as validation
 from workbench.settings import Settings, SettingsError
 
 RUNS, HEADER, RECORD = "runs", "run.json", "metrics.jsonl"
+OUTPUT = "output.log"
+"""What a launched run has printed."""
 OVER: tuple[Status, ...] = ("finished", "stopped", "failed")
 UNREADABLE = (ValueError, TypeError)
 """What is raised for a line that is no event."""
@@ -54,7 +56,7 @@ _HEADER_SIZE = 1 << 22
 _HEADER: dict[str, tuple[type, ...]] = {
     "id": (str,), "kind": (str,), "created": (int, float, str), "host": (str,), "boot": (str,), "pid_namespace": (str,),
     "pid": (int,), "pid_started": (int, float), "settings": (dict,), "seed": (int,), "threads": (int,), "versions": (dict,),
-    "launched": (bool,),
+    "launched": (bool,), "takes_commands": (bool,),
 }  # fmt: skip
 """What the keys of a `run.json` hold, beside null."""
 _TASK: dict[str, tuple[type, ...]] = {"model": (str,), "parameters": (int,), "trainable": (int,), "device": (str,), "data": (str,)}
@@ -203,22 +205,44 @@ def state(
 ) -> State:
     """The state of the job of these events; with its folder's header, also whether its process has died."""
     end = _end(events)
-    if end is not None:
-        return State(end.status, end.step, end.seconds, end.error)
-    status: Status = "queued"
-    step, seconds = 0, 0.0
-    for event in stream(events, ()):
-        status = event.status if isinstance(event, StatusChanged) else "running" if status == "queued" else status
-        step = max(step, _updates(event))
-        seconds = event.seconds if isinstance(event, StepsDone) else seconds
-    lives = "alive" if header is None or folder is None or status in OVER else liveness(header)
-    if lives == "gone" and header is not None and folder is not None:
-        # The event may have come between our reading and the process's end.
-        again = _tail(folder / RECORD)
-        if _end(again) is not None:
-            return state(again)
-        return State("failed", step, seconds, f"{where_written(header)} ended without ending the run, after update {step}")
-    return State(status, step, seconds, unseen=lives == "unknown")
+    fold = StateFold()
+    for event in stream(events, ()) if end is None else (end,):
+        fold.add(event)
+    return fold.state(header, folder)
+
+
+class StateFold:
+    """Follows the state of a job from event to event."""
+
+    def __init__(self) -> None:
+        self._end: RunEnded | None = None
+        self._status: Status = "queued"
+        self._step, self._seconds = 0, 0.0
+
+    def add(self, event: Event) -> None:
+        """Take in one more event; of flushes no column is needed."""
+        if isinstance(event, RunEnded):
+            self._end = event
+        elif isinstance(event, StatusChanged):
+            self._status = event.status
+        elif self._status == "queued":
+            self._status = "running"
+        self._step = max(self._step, _updates(event))
+        if isinstance(event, StepsDone):
+            self._seconds = event.seconds
+
+    def state(self, header: Mapping[str, Any] | None = None, folder: Path | None = None) -> State:
+        """The present state; with its folder's header, also whether its process has died."""
+        if self._end is not None:
+            return State(self._end.status, self._end.step, self._end.seconds, self._end.error)
+        lives = "alive" if header is None or folder is None or self._status in OVER else liveness(header)
+        if lives == "gone" and header is not None and folder is not None:
+            # The event may have come between our reading and the process's end.
+            again = _tail(folder / RECORD)
+            if _end(again) is not None:
+                return state(again)
+            return State("failed", self._step, self._seconds, f"{where_written(header)} ended without ending the run, after update {self._step}")
+        return State(self._status, self._step, self._seconds, unseen=lives == "unknown")
 
 
 def shown_status(status: Status, unseen: bool) -> str:
@@ -266,13 +290,13 @@ def event_of(line: bytes, only: Container[str] | None = None) -> Event:
         raise ValueError(f"a line of more than {LONGEST} bytes")
     event = from_line(line, only)
     if isinstance(event, RunStarted):
-        return replace(event, settings=_taken(event.settings))
+        return replace(event, settings=accepted(event.settings))
     if isinstance(event, Changed | Resumed):
-        return replace(event, values=_taken(event.values))
+        return replace(event, values=accepted(event.values))
     return event
 
 
-def _taken(values: dict[str, Any]) -> dict[str, Any]:
+def accepted(values: dict[str, Any]) -> dict[str, Any]:
     """The values that `Settings` accepts, and those of unknown settings (of a newer version)."""
     known = {name: value for name, value in values.items() if name in Settings.model_fields and value is not None}
     try:

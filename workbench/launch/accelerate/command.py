@@ -26,9 +26,9 @@ from workbench.engine.distributed.fsdp import ENVIRONMENT as SHARDS
 from workbench.engine.runtime.runtime import FSDP_REMEDY, RANK
 from workbench.launch.accelerate import fsdp_config
 from workbench.runs.folder.files import append_to, write_whole
+from workbench.runs.read import OUTPUT as OUTPUT
 from workbench.settings import Settings, SettingsError
 
-OUTPUT = "output.log"
 SCRIPT = "launch.sh"
 _PORT = 29500
 _OURS = {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from workbench.events import Event, RunEnded, RunStarted, StepsDone
 from workbench.runs.folder.ids import check_id
 from workbench.runs.health import Health
-from workbench.runs.health.finding import in_a_line
+from workbench.runs.health.finding import Finding, in_a_line
 from workbench.runs.health.search_results import SearchResults
 from workbench.runs.read import RUNS
 from workbench.runs.record.stream import joined
@@ -57,29 +59,38 @@ class Findings:
         held, self._held = self._held, []
         for one in joined(held, across_epochs=True):
             self._health.on_event(one)
-        self._outbox.put("health", [
-            {
-                "level": found.level, "text": cut(found.text, TEXT), "advice": cut(found.advice, TEXT), "remedy": cut(found.remedy, TEXT),
-                "trouble": found.trouble,
-            }
-            for found in self._results.with_results(self._health.findings[:MOST]) if found.trouble != "failed"  # `error` shows more of that
-        ])  # fmt: skip
+        self._outbox.put("health", described(self._results.with_results(self._health.findings[:MOST])))
 
     def error(self, kind: str, event: RunEnded | None) -> None:
-        """Show the error that ended this job; None, or no error: nothing. Health tells of values that are not finite."""
-        if event is None or event.error is None or (kind == "fit" and event.error.startswith("NonFiniteError: ")):
-            self._outbox.put("failure", None)
-            return
-        error = event.error.strip()
-        text = in_a_line(error) if error.startswith("Traceback") else error
-        name, _, message = text.partition(": ")
-        if not name.replace(".", "").isidentifier():  # words, and no error of Python
-            name, message = "", text
-        trace = event.traceback or (error if error.startswith("Traceback") else "")
-        self._outbox.put("failure", {
-            "title": texts.job_failed(format.job(kind)), "type": cut(name, TEXT), "message": cut(message, MESSAGE), "where": cut(event.where, TEXT),
-            "traceback": cut(trace[:-TRACEBACK:-1], TRACEBACK)[::-1],
-        })  # fmt: skip
+        """Show the error that ended this job; None, or no error: nothing."""
+        self._outbox.put("failure", None if event is None else failure(kind, event))
+
+
+def described(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """Findings as the browser gets them, without that of an error: `failure` says more of it."""
+    return [
+        {
+            "level": found.level, "text": cut(found.text, TEXT), "advice": cut(found.advice, TEXT), "remedy": cut(found.remedy, TEXT),
+            "trouble": found.trouble,
+        }
+        for found in findings if found.trouble != "failed"
+    ]  # fmt: skip
+
+
+def failure(kind: str, event: RunEnded) -> dict[str, str] | None:
+    """The error that ended a job of this kind, as the browser gets it; None: there was none. Health tells of values that are not finite."""
+    if event.error is None or (kind == "fit" and event.error.startswith("NonFiniteError: ")):
+        return None
+    error = event.error.strip()
+    text = in_a_line(error) if error.startswith("Traceback") else error
+    name, _, message = text.partition(": ")
+    if not name.replace(".", "").isidentifier():  # words, and no error of Python
+        name, message = "", text
+    trace = event.traceback or (error if error.startswith("Traceback") else "")
+    return {
+        "title": texts.job_failed(format.job(kind)), "type": cut(name, TEXT), "message": cut(message, MESSAGE), "where": cut(event.where, TEXT),
+        "traceback": cut(trace[:-TRACEBACK:-1], TRACEBACK)[::-1],
+    }  # fmt: skip
 
 
 def _folder(root: Path, run: str) -> Path | None:

@@ -1,0 +1,1 @@
+"""The extension of Jupyter's server, against a server that really runs."""

@@ -1,0 +1,30 @@
+"""Checks a change of settings for a run that trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.commands import Change
+from workbench.settings import Settings, SettingsError, metadata_of
+
+
+def live_change(settings: Settings, values: Mapping[str, Any]) -> Change:
+    """The command that gives a run with these settings other `values`; `SettingsError` names the one that cannot change."""
+    if not values:
+        raise SettingsError("change() changes nothing: name a setting, for example change(lr=1e-3).")
+    given = Settings.named(values, "change")
+    checked = settings.replace(**given)
+    fixed = [name for name in given if not metadata_of(name).live]
+    if fixed:
+        live = [name for name in type(checked).model_fields if metadata_of(name).live]
+        raise SettingsError(f"{fixed[0]} cannot change while a run is running; these can: {', '.join(live)}.")
+    if "lr" in given and not checked.lr:
+        raise SettingsError("lr=0: the rate of a running run cannot become 0, since groups and schedules could not return from it: pause() the run.")
+    plan = next((name for name in given if isinstance(getattr(checked, name), dict)), None)
+    if plan is not None:
+        raise SettingsError(
+            f"{plan}={given[plan]!r}: while a run trains it can only change to one number, which applies from the next update on: "
+            f"change({plan}=4), for example. A schedule by epochs belongs to fit({plan}=…)."
+        )
+    return Change({name: getattr(checked, name) for name in given})

@@ -1,0 +1,53 @@
+"""Defines `WorkbenchServer`: what Jupyter's server loads, with its settings and its addresses."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from jupyter_server.extension.application import ExtensionApp
+from traitlets import Int, List, TraitError, Unicode, validate
+
+from workbench.server import http, sockets
+from workbench.server.details import Details
+from workbench.server.watcher import Watcher
+
+_THREADS = 4
+
+
+class WorkbenchServer(ExtensionApp):
+    """Shows the runs of this machine beside the notebook."""
+
+    name = "workbench"
+    load_other_extensions = True
+    roots = List(
+        Unicode(), help="Folders of records (the root of a bench: `.workbench`) besides those that are found. A relative one is within the server's root folder."
+    ).tag(config=True)
+    search_depth = Int(
+        4, min=0, max=32,
+        help="How deep below the server's root folder `.workbench` folders are looked for; 0: in the root folder alone.",
+    ).tag(config=True)  # fmt: skip
+
+    @validate("roots")
+    def _within(self, proposal: Any) -> list[str]:
+        for one in proposal["value"]:
+            if not Path(one).is_absolute() and ".." in Path(one).parts:
+                raise TraitError(f"WorkbenchServer.roots: {one!r} leads out of the server's root folder. Give the absolute path of a folder that is elsewhere.")
+        return list(proposal["value"])
+
+    def initialize_settings(self) -> None:
+        """Start nothing: the watcher's thread begins with the first request."""
+        assert self.serverapp is not None
+        self.watcher = Watcher(Path(self.serverapp.root_dir), self.search_depth, tuple(self.roots))
+        self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="workbench-server")
+        self.settings.update(workbench_watcher=self.watcher, workbench_threads=self.threads, workbench_details=Details())
+
+    def initialize_handlers(self) -> None:
+        """Add the addresses; Jupyter puts its base address in front."""
+        self.handlers.extend([*http.ROUTES, *sockets.ROUTES])
+
+    async def stop_extension(self) -> None:
+        """End the threads."""
+        self.watcher.close()
+        self.threads.shutdown(wait=False, cancel_futures=True)

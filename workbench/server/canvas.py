@@ -1,0 +1,141 @@
+"""Draws runs for a page, in the messages of the notebook's canvas (`workbench.ui.canvas`): one run, or several over one another."""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workbench.events import Event, RunEnded
+from workbench.runs import read
+from workbench.runs.record.follow import Tail
+from workbench.runs.record.stream import joined
+from workbench.server.rows import Entry
+from workbench.ui.canvas.model import CanvasModel
+from workbench.ui.canvas.runs.run_brief import LiveRunBrief
+from workbench.ui.canvas.transport.messages import Packet
+
+COMPARED = range(2, 6)
+"""How many runs can be compared."""
+_SLICE = 0.25
+"""Seconds of reading between two messages: of a long record the beginning is shown first."""
+_LOOK = 2.0
+"""Seconds between two looks at whether the process of a silent run is gone, and between two reads of compared runs."""
+_log = logging.getLogger("workbench.server")
+
+
+class Canvas:
+    """What one page sees of one run. Its methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._model = CanvasModel()
+        self._model.outbox.put("followed", True)
+        self._lock = threading.Lock()
+        self.over = False
+        """Whether nothing more will come of itself."""
+
+    def frame(self) -> bytes | None:
+        """Read what is new, and return the next message; None: there is nothing to send."""
+        with self._lock:
+            if not self.over:
+                self._fold()
+            self._model.settle()
+            packet = self._model.outbox.take()
+        return None if packet is None else framed(packet)
+
+    def everything(self) -> None:
+        """Send everything again: a view has opened."""
+        with self._lock:
+            self._model.outbox.everything()
+
+    def look(self, message: dict[str, Any]) -> bool:
+        """Change a view for a request; False: the request is about something else."""
+        with self._lock:
+            return self._model.look(message)
+
+    def _fold(self) -> None:
+        """Draw what is new."""
+        raise NotImplementedError
+
+
+class RunCanvas(Canvas):
+    """One run, drawn as its record grows."""
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__()
+        self._folder, self._tail = entry.summary.path, Tail(entry.summary.path)
+        self._model.findings.root = entry.root.path
+        self._looked = 0.0
+
+    def _fold(self) -> None:
+        until = time.monotonic() + _SLICE
+        while not self.over and time.monotonic() < until:
+            events = self._tail.new()
+            for event in joined(events, across_epochs=True):
+                self._draw(event)
+            if not events:
+                self._look_at_process()
+                return
+
+    def _draw(self, event: Event) -> None:
+        self.over |= isinstance(event, RunEnded)
+        try:
+            self._model.draw(event)
+        except Exception as error:  # noqa: BLE001 - a record of somebody else's making; the rest of it is drawn
+            _log.warning("%s has an event that cannot be drawn (%s: %.200r).", self._folder, type(error).__name__, str(error))
+
+    def _look_at_process(self) -> None:
+        """End the drawing of a run whose process has died without ending it."""
+        if time.monotonic() < self._looked + _LOOK:
+            return
+        self._looked = time.monotonic()
+        try:
+            now = read.summary(self._folder)
+        except (OSError, ValueError):  # deleted, or unreadable: what was drawn stays
+            self.over = not self._folder.is_dir()
+            return
+        if now.status == "failed":
+            self._draw(next((event for event in self._tail.new() if isinstance(event, RunEnded)), RunEnded("failed", now.step, now.seconds, now.error)))
+
+
+class ComparisonCanvas(Canvas):
+    """Several fits over one another, read again while one of them runs."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        super().__init__()
+        self._runs = [LiveRunBrief(entry.summary.path) for entry in entries]
+        self._looked = -_LOOK
+
+    def _fold(self) -> None:
+        if time.monotonic() < self._looked + _LOOK:
+            return
+        self._looked = time.monotonic()
+        briefs = []
+        for run in self._runs:
+            try:
+                briefs.append(run.brief())
+            except (OSError, ValueError) as error:  # deleted meanwhile: the others are compared
+                _log.warning("A run cannot be compared: %.300r", str(error))
+        self._model.curves.over_one_another(self._model.outbox, briefs)
+        self.over = all(one.status in read.OVER for one in briefs)
+
+
+def framed(packet: Packet) -> bytes:
+    """A message as one frame: the length of the JSON in four bytes, little end first, the JSON, and the buffers."""
+    content = {**packet.content, "sizes": [*map(len, packet.buffers)]}
+    text = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+    return b"".join([struct.pack("<I", len(text)), text, *packet.buffers])
+
+
+def change_of(message: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The command that a request of the canvas is; None: it is none that another process can carry out."""
+    match message:
+        case {"what": "measure_ratios", "on": bool(on)}:
+            return {"type": "Change", "values": {"track_update_ratio": on}}
+        case {"what": "use_clip", "value": float(clip) | int(clip)}:
+            return {"type": "Change", "values": {"gradient_clip_val": clip}}
+    return None

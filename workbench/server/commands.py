@@ -1,0 +1,36 @@
+"""Sends commands to runs through their folders, whatever their kernels do meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.commands import Change, from_line
+from workbench.runs.folder import control
+from workbench.runs.live_change import live_change
+from workbench.server.errors import ConflictError
+from workbench.server.rows import Entry, why_no_commands
+from workbench.settings import Settings, SettingsError
+
+
+def send(entry: Entry, given: Mapping[str, Any]) -> None:
+    """Send {"type": …, "values": …}. ValueError or SettingsError: it is no command; ConflictError: the run takes none."""
+    try:
+        command = from_line(json.dumps(given))
+    except ValueError as error:
+        raise ValueError(f"This is no command: {error}.") from None
+    if why := why_no_commands(entry):
+        raise ConflictError(why)
+    if isinstance(command, Change):
+        command = live_change(settings_of(entry), command.values)
+    control.send(entry.summary.path, command)
+
+
+def settings_of(entry: Entry) -> Settings:
+    """The settings that a run began with; those of a newer version, or of somebody else's making, are left out."""
+    known = {name: value for name, value in entry.settings.items() if name in Settings.model_fields}
+    try:
+        return Settings.make(**known)
+    except SettingsError:
+        return Settings()

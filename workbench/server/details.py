@@ -1,0 +1,205 @@
+"""Everything about one run, for its page: facts, settings, changes, checkpoints, findings, and what it has printed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict, deque
+from pathlib import Path
+from typing import Any
+
+from workbench.events import Changed, Event, Resumed, RunEnded, RunStarted
+from workbench.launch.code_line import line
+from workbench.runs import read, setting_text
+from workbench.runs.checkpoints import Checkpoint, list_checkpoints
+from workbench.runs.folder.files import open_regular
+from workbench.runs.health import Health
+from workbench.runs.health.search_results import SearchResults
+from workbench.runs.printable import printable
+from workbench.runs.record.follow import Tail
+from workbench.runs.record.stream import joined
+from workbench.secrets import without_secrets
+from workbench.server.commands import settings_of
+from workbench.server.rows import Entry, why_no_commands
+from workbench.settings import LOCAL
+from workbench.ui import format, texts
+from workbench.ui.canvas.findings import MOST, described, failure
+from workbench.ui.canvas.transport.messages import cut
+
+CHUNK = 1 << 16
+"""Bytes of output in an answer."""
+_CHANGES, _CHECKPOINTS = 200, 200
+"""In an answer at most, the last ones."""
+_TEXT = 400
+"""Bytes of a fact or a setting."""
+_KEPT = 8
+"""Runs of which what was read is kept: of a run that goes on each answer reads only what is new."""
+_AT_ITS_END = -1
+
+
+class Details:
+    """Reads runs for their pages."""
+
+    def __init__(self) -> None:
+        self._read: OrderedDict[tuple[Path, float], _Record] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, entry: Entry, row: dict[str, Any]) -> dict[str, Any]:
+        """All about a run, beside its row. OSError or ValueError where it cannot be read."""
+        path, run = entry.summary.path, entry.summary
+        header = read.read_header(path)
+        record = self._record(entry)
+        checkpoints = list_checkpoints(path)
+        findings = SearchResults(path).with_results(record.health.findings[:MOST])
+        return {
+            "row": row,
+            "facts": [[label, cut(printable(text), _TEXT)] for label, text in _facts(entry, header, record).items() if text],
+            "settings": _settings(entry),
+            "changes": [[step, cut(text, _TEXT)] for step, text in record.changes],
+            "checkpoints": [_checkpoint(one) for one in checkpoints[-_CHECKPOINTS:]],
+            "findings": described(findings),
+            "error": failure(run.kind, record.end or RunEnded(run.status, run.step, run.seconds, run.error)),
+            "output": _has_output(path),
+            "why_no_commands": why_no_commands(entry),
+            "code": _code(entry, checkpoints),
+        }
+
+    def _record(self, entry: Entry) -> _Record:
+        key = entry.summary.path, entry.summary.created
+        with self._lock:
+            found = self._read.pop(key, None) or _Record(entry.summary.path)
+            self._read[key] = found
+            while len(self._read) > _KEPT:
+                self._read.popitem(last=False)
+        found.update()
+        return found
+
+
+class _Record:
+    """What the events of a run say, folded as they come."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tail, self._lock = Tail(folder), threading.Lock()
+        self.health = Health()
+        self.start: RunStarted | None = None
+        self.end: RunEnded | None = None
+        self.changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES)
+
+    def update(self) -> None:
+        """Read what is new."""
+        with self._lock:
+            while events := self._tail.new():
+                for event in joined(events):
+                    self._add(event)
+
+    def _add(self, event: Event) -> None:
+        self.health.on_event(event)
+        match event:
+            case RunStarted():
+                self.start = event
+            case Changed():
+                self.changes.append((event.step, ", ".join(format.change(name, value) for name, value in event.values.items())))
+            case Resumed():
+                edited = [format.change(name, value) for name, value in event.values.items()]
+                self.changes.append((event.step, ", ".join([f"{texts.RESUMED} from {event.run}", *edited])))
+            case RunEnded():
+                self.end = event
+            case _:
+                pass
+
+
+def output(entry: Entry, offset: int) -> dict[str, Any]:
+    """What a launched run has printed from byte `offset` on, -1: near its end. "offset" is where to continue, "more" whether there is more now."""
+    try:
+        with open_regular(entry.summary.path / read.OUTPUT) as file:
+            size = file.seek(0, os.SEEK_END)
+            start = max(0, size - CHUNK) if offset == _AT_ITS_END else min(offset, size)
+            file.seek(start)
+            data = file.read(CHUNK)
+    except (OSError, ValueError):  # it has none, or it is no file of ours
+        return {"text": "", "offset": 0, "more": False}
+    if offset == _AT_ITS_END and start:  # begin with a whole line
+        start += data.find(b"\n") + 1
+        data = data[data.find(b"\n") + 1 :]
+    data = _whole_characters(data)
+    end = start + len(data)
+    lines = data.decode(errors="replace").split("\n")
+    text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)  # of a progress bar its last state
+    return {"text": printable(text, lines=True), "offset": end, "more": end < size}
+
+
+def _whole_characters(data: bytes) -> bytes:
+    """The bytes without the beginning of a character at their end, whose rest is yet to come."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte >= 0xC0:  # begins a character of 2 to 4 bytes
+            needed = 2 + (byte >= 0xE0) + (byte >= 0xF0)
+            return data if back >= needed or back == len(data) else data[:-back]
+        if byte < 0x80:
+            break
+    return data
+
+
+def _has_output(path: Path) -> bool:
+    try:
+        with open_regular(path / read.OUTPUT):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def _facts(entry: Entry, header: dict[str, Any], record: _Record) -> dict[str, str]:
+    task = header.get("task")
+    task = task if isinstance(task, dict) else {}
+    versions = header.get("versions") or {}
+    parameters = task.get("parameters")
+    start = record.start
+    return {
+        "Job": format.job(entry.summary.kind),
+        "Model": f"{entry.model} ({format.count(parameters)} parameters)" if entry.model and parameters else entry.model,
+        "Data": str(task.get("data") or ""),
+        "Device": start.device if start is not None else str(task.get("device") or ""),
+        "Processes": str(start.ranks) if start is not None and start.ranks > 1 else "",
+        "Epochs": str(start.epochs) if start is not None and start.epochs else "",
+        "Updates": str(start.updates) if start is not None and start.updates else "",
+        "Seed": str(header["seed"]) if header.get("seed") is not None else "",
+        "Process": read.where_written(header),
+        "Versions": ", ".join(f"{name} {version}" for name, version in list(versions.items())[:12]),
+        "Folder": str(entry.summary.path),
+    }
+
+
+def _settings(entry: Entry) -> list[dict[str, Any]]:
+    changed = settings_of(entry).changed()
+    return [
+        {"name": name, "text": cut(str(without_secrets(setting_text.recorded(name, value), name)), _TEXT), "default": name not in changed}
+        for name, value in settings_of(entry)
+    ]
+
+
+def _checkpoint(one: Checkpoint) -> dict[str, Any]:
+    value = f"{one.monitor} {format.number(one.value)}" if one.monitor and one.value is not None else ""
+    what = [*(["the end"] if one.end else []), *([value] if value else []), *(["kept"] if one.kept else []), *([] if one.resumable else ["weights alone"])]
+    return {"name": one.name, "step": one.step, "what": cut(", ".join(what), _TEXT), "bytes": _size(one.path)}
+
+
+def _size(folder: Path) -> int:
+    try:
+        with os.scandir(folder) as entries:
+            return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+    except OSError:
+        return 0
+
+
+def _code(entry: Entry, checkpoints: list[Checkpoint]) -> dict[str, str]:
+    """Lines for a cell. Where code runs is not among the settings: a record of somebody else's does not decide that."""
+    id, root = entry.summary.id, str(entry.root.path)
+    fit = entry.summary.kind == "fit"
+    given = {name: value for name, value in settings_of(entry).changed().items() if name not in LOCAL}
+    resumable = fit and entry.summary.over and any(one.resumable for one in checkpoints)
+    return {
+        "attach": f"wb.attach({id!r}, root={root!r})",
+        "settings": line("set", given) if given else "",
+        "continue": line("fit", {"start": id}) if resumable else "",
+        "export": line("export", {"run": id}, f"{id}.py") if fit else "",
+    }

@@ -1,0 +1,208 @@
+"""Answers HTTP requests: pages of the list of runs, one run, commands to it, templates and the bundle of the plots.
+
+Each address asks Jupyter whether the user is known and may do it. Records are read in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jupyter_server.auth.decorator import authorized
+from jupyter_server.base.handlers import APIHandler, AuthenticatedFileHandler
+from tornado import web
+
+import workbench.ui
+from workbench.runs.folder.annotations import annotate
+from workbench.runs.folder.delete import delete
+from workbench.server import templates
+from workbench.server.commands import send
+from workbench.server.details import Details, output
+from workbench.server.errors import ConflictError, NotFoundError
+from workbench.server.query import Query, whole
+from workbench.server.watcher import Watcher
+from workbench.settings import SettingsError
+from workbench.values import shown
+
+T = TypeVar("T")
+RESOURCE = "workbench"
+"""The name of all this for an authorizer."""
+_LARGEST = 1 << 16
+"""Bytes of the body of a request at most."""
+_STATIC = Path(workbench.ui.__file__).parent / "static"
+
+
+class Handler(APIHandler):
+    """The part that all share. `answer` works in a thread, and makes a status and a text of an error of the user's."""
+
+    auth_resource = RESOURCE
+
+    @property
+    def watcher(self) -> Watcher:
+        found: Watcher = self.settings["workbench_watcher"]
+        return found
+
+    async def answer(self, work: Callable[[], Any]) -> None:
+        """Answer with what `work` returns; None: with no content."""
+        try:
+            found = await self.in_thread(work)
+        except NotFoundError as error:
+            self._refuse(404, error)
+        except ConflictError as error:
+            self._refuse(409, error)
+        except (ValueError, TypeError, SettingsError) as error:
+            self._refuse(400, error)
+        except OSError as error:
+            self._refuse(500, error)
+        else:
+            if found is None:
+                self.set_status(204)
+                self.finish()
+            else:
+                self.finish(json.dumps(found, allow_nan=False))
+
+    def in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self.settings["workbench_threads"], work)
+
+    def arguments(self) -> dict[str, str]:
+        """The arguments in the address; of one that is given twice the last."""
+        return {name: self.get_query_argument(name) for name in self.request.query_arguments if name != "token"}
+
+    def body(self, known: tuple[str, ...]) -> dict[str, Any]:
+        """The JSON object that came. ValueError: it is none, too large, or has other names than these."""
+        if len(self.request.body) > _LARGEST:
+            raise ValueError(f"The body of the request has {len(self.request.body)} bytes: send at most {_LARGEST}.")
+        try:
+            found = json.loads(self.request.body)
+        except (ValueError, RecursionError):
+            raise ValueError("The body of the request is not JSON: send an object.") from None
+        if not isinstance(found, dict):
+            raise ValueError(f"The body of the request is {shown(found, 40)}: send a JSON object.")
+        unknown = [name for name in found if name not in known]
+        if unknown:
+            raise ValueError(f"{shown(unknown[0], 40)} is unknown here: send some of {', '.join(known)}.")
+        return found
+
+    def _refuse(self, status: int, error: Exception) -> None:
+        self.set_status(status)
+        self.finish({"message": str(error)})
+
+
+class Runs(Handler):
+    """A page of the list."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        await self.answer(lambda: self.watcher.page(Query.of(self.arguments())))
+
+
+class OneRun(Handler):
+    """Everything about a run, what a person adds to it, and its deletion."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, key: str, id: str) -> None:
+        await self.answer(partial(self._details, key, id))
+
+    @web.authenticated
+    @authorized
+    async def patch(self, key: str, id: str) -> None:
+        await self.answer(partial(self._annotate, key, id))
+
+    @web.authenticated
+    @authorized
+    async def delete(self, key: str, id: str) -> None:
+        await self.answer(partial(self._delete, key, id))
+
+    def _details(self, key: str, id: str) -> dict[str, Any]:
+        reader: Details = self.settings["workbench_details"]
+        entry = self.watcher.find(key, id)
+        return reader.of(entry, self.watcher.row(entry))
+
+    def _annotate(self, key: str, id: str) -> dict[str, Any]:
+        given = self.body(("name", "notes", "tags", "pinned"))
+        empty = [name for name, value in given.items() if value is None]
+        if empty:
+            raise ValueError(f"{empty[0]}=null: give a value, or leave it out and it stays.")
+        entry = self.watcher.find(key, id)
+        annotate(entry.summary.path, **given)
+        self.watcher.look()
+        return self.watcher.row(entry)
+
+    def _delete(self, key: str, id: str) -> None:
+        force = self.arguments().get("force", "0")
+        if force not in ("0", "1"):
+            raise ValueError(f"force={shown(force, 40)}: give 0, or 1 if you know that the run has ended.")
+        entry = self.watcher.find(key, id)
+        try:
+            delete(entry.summary.path, {}, force=force == "1")
+        except RuntimeError as error:
+            raise ConflictError(str(error)) from None
+        self.watcher.look()
+
+
+class Commands(Handler):
+    """Commands to a run, whatever its kernel does meanwhile."""
+
+    @web.authenticated
+    @authorized
+    async def post(self, key: str, id: str) -> None:
+        await self.answer(partial(self._send, key, id))
+
+    def _send(self, key: str, id: str) -> None:
+        given = self.body(("type", "values"))
+        send(self.watcher.find(key, id), given)
+
+
+class Output(Handler):
+    """What a launched run has printed."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, key: str, id: str) -> None:
+        await self.answer(lambda: output(self.watcher.find(key, id), whole(self.arguments(), "offset", 0, least=-1)))
+
+
+class Templates(Handler):
+    """The notebooks to begin with."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        await self.answer(templates.titles)
+
+
+class Template(Handler):
+    """One of them."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, name: str) -> None:
+        await self.answer(lambda: templates.notebook(name))
+
+
+class Bundle(AuthenticatedFileHandler):
+    """The module that draws the plots, and its style sheet: the same files as those of the notebook's panel."""
+
+    auth_resource = RESOURCE
+
+    def get_login_url(self) -> str:
+        """A script cannot log in: refuse it."""
+        raise web.HTTPError(403)
+
+
+_RUN = r"workbench/api/runs/([^/]+)/([^/]+)"
+ROUTES = [
+    (r"workbench/api/runs", Runs),
+    (_RUN, OneRun),
+    (_RUN + "/commands", Commands),
+    (_RUN + "/output", Output),
+    (r"workbench/api/templates", Templates),
+    (r"workbench/api/templates/([^/]+)", Template),
+    (r"workbench/static/(live\.(?:js|css))", Bundle, {"path": str(_STATIC)}),
+]

@@ -1,0 +1,91 @@
+"""Reads the arguments of a page of the list, and filters and sorts runs by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.server.rows import Entry, words
+from workbench.values import shown
+
+MOST = 200
+"""Rows of a page at most."""
+_LONGEST = 200
+"""Characters of an argument at most."""
+_STATUSES = ("running", "paused", "queued", "running?", "failed", "stopped", "finished")
+"""In the order in which a sort by status lists them; others come last."""
+_ORDERS = ("desc", "asc")
+_KEYS: dict[str, Callable[[Entry], Any]] = {
+    "created": lambda one: one.summary.created,
+    "loss": lambda one: one.loss,
+    "value": lambda one: one.value,
+    "time": lambda one: one.summary.seconds,
+    "name": lambda one: (one.annotations.name or one.summary.id).lower(),
+    "status": lambda one: _STATUSES.index(one.status) if one.status in _STATUSES else len(_STATUSES),
+}
+EXACT = ("loss", "value")
+"""What is sorted by needs the whole record of each run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A page of the list: which runs, in which order, from which one on."""
+
+    search: str = ""
+    status: str = ""
+    tag: str = ""
+    root: str = ""
+    sort: str = "created"
+    order: str = "desc"
+    offset: int = 0
+    limit: int = 50
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Query:
+        """The query of these arguments of a request; ValueError names the one that is wrong."""
+        unknown = [name for name in given if name not in cls.__dataclass_fields__]
+        if unknown:
+            raise ValueError(f"{unknown[0]}={shown(given[unknown[0]], 40)}: there is no such argument. Give some of {', '.join(cls.__dataclass_fields__)}.")
+        for name, value in given.items():
+            if len(value) > _LONGEST:
+                raise ValueError(f"{name} has {len(value)} characters: give at most {_LONGEST}.")
+        one_of(given, "sort", _KEYS)
+        one_of(given, "order", _ORDERS)
+        offset, limit = (whole(given, name, default) for name, default in (("offset", 0), ("limit", 50)))
+        if not 1 <= limit <= MOST:
+            raise ValueError(f"limit={limit}: give a number from 1 to {MOST}.")
+        texts = {name: value for name, value in given.items() if name not in ("offset", "limit")}
+        return cls(**texts, offset=offset, limit=limit)
+
+    def found(self, entries: Iterable[Entry]) -> list[Entry]:
+        """The runs that match, except for their status, in order."""
+        wanted = self.search.lower().split()
+        found = [
+            one for one in entries
+            if (not self.root or one.root.key == self.root) and (not self.tag or self.tag in one.annotations.tags)
+            and (not wanted or all(word in text for text in (words(one),) for word in wanted))
+        ]  # fmt: skip
+        key = _KEYS[self.sort]
+        found.sort(key=lambda one: (one.summary.created, *one.key), reverse=True)  # of equal ones the newest first
+        there = [one for one in found if key(one) is not None and key(one) == key(one)]  # not NaN
+        there.sort(key=key, reverse=self.order == "desc")
+        return there + [one for one in found if key(one) is None or key(one) != key(one)]
+
+
+def one_of(given: Mapping[str, str], name: str, known: Iterable[str]) -> None:
+    """Check an argument that is one of several words. ValueError: it is none of them."""
+    if name in given and given[name] not in known:
+        raise ValueError(f"{name}={shown(given[name], 40)}: give one of {', '.join(known)}.")
+
+
+def whole(given: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
+    """An argument that is a whole number of at least so much. ValueError: it is none."""
+    text = given.get(name, str(default))
+    try:
+        found = int(text)
+        if least <= found <= 1 << 53:
+            return found
+    except ValueError:
+        pass
+    raise ValueError(f"{name}={shown(text, 40)}: give a whole number from {least} on.")

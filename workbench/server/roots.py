@@ -1,0 +1,70 @@
+"""Finds the folders of records that the server may read: those of its configuration, and each `.workbench` below its root folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench.runs.read import RUNS
+
+FOLDER = ".workbench"
+"""The root of a bench, unless it is given another one."""
+MOST = 5000
+"""Folders that are looked into at most, the nearest first."""
+_SKIPPED = {"node_modules", "__pycache__", "site-packages"}
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A folder of records. `key` names it in addresses, `name` for a person."""
+
+    key: str
+    name: str
+    path: Path
+
+
+def find_roots(top: Path, depth: int, given: Sequence[str]) -> list[Root]:
+    """The given roots, and those found in folders at most `depth` below `top`. Links are not followed, nor hidden folders."""
+    paths = [Path(os.path.realpath(top / one)) for one in given]
+    paths += [path for path in _found(Path(os.path.realpath(top)), depth) if path not in paths]
+    return [_root(path, top) for path in dict.fromkeys(paths)]
+
+
+def is_readable(root: Root) -> bool:
+    """Whether its runs are in the root itself: a link may lead anywhere."""
+    return not (root.path / RUNS).is_symlink()
+
+
+def _root(path: Path, top: Path) -> Root:
+    shown = path.parent if path.name == FOLDER else path
+    top = Path(os.path.realpath(top))
+    name = str(shown.relative_to(top)) if shown.is_relative_to(top) else str(shown)
+    return Root(hashlib.sha256(os.fsencode(path)).hexdigest()[:12], name, path)
+
+
+def _found(top: Path, depth: int) -> Iterable[Path]:
+    waiting, seen = deque([(top, 0)]), 0
+    while waiting and seen < MOST:
+        folder, level = waiting.popleft()
+        seen += 1
+        try:
+            with os.scandir(folder) as entries:
+                inside = [entry for entry in entries if _is_folder(entry)]
+        except OSError:  # gone meanwhile, or somebody else's
+            continue
+        for entry in inside:
+            if entry.name == FOLDER and os.path.isdir(os.path.join(entry.path, RUNS)):
+                yield Path(entry.path)
+            elif level < depth and not entry.name.startswith(".") and entry.name not in _SKIPPED:
+                waiting.append((Path(entry.path), level + 1))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False

@@ -1,0 +1,153 @@
+"""Makes the rows of the list of runs: small dictionaries of plain data, whatever a record holds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from workbench.runs import read, setting_text
+from workbench.runs.brief import RunBrief
+from workbench.runs.compare import differences
+from workbench.runs.folder.annotations import Annotations, read_annotations
+from workbench.runs.health.finding import in_a_line
+from workbench.server.roots import Root
+from workbench.settings import Settings
+from workbench.ui import format
+from workbench.ui.canvas.runs.runs_table import ADDED, CELL, COLUMNS, moving
+from workbench.ui.canvas.transport.messages import cut
+from workbench.units import duration
+
+NOTES, ERROR = 12_000, 300
+"""Bytes of a person's notes, and of an error, at most."""
+_RECENT = 40
+"""Points of the loss curve, of 400 at most, from whose times the time left is estimated."""
+_NONE = Annotations()
+_DEFAULTS = {name: json.loads(json.dumps(one.default)) for name, one in Settings.model_fields.items()}
+"""As a header has them."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """What the list keeps of each run: of ten thousand runs the rest stays on the disk."""
+
+    root: Root
+    summary: read.RunSummary
+    """Without its header."""
+    stamp: tuple[int, int]
+    """Of its folder, which changes when a file in it is replaced."""
+    annotations: Annotations = _NONE
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Those that are not at their default values."""
+    model: str = ""
+    launched: bool = False
+    takes_commands: bool = False
+    loss: float | None = None
+    value: float | None = None
+    metric: str = ""
+    exact: bool = False
+    """Whether loss and value are those of a brief, and not the last ones of the record."""
+
+    @classmethod
+    def read(cls, root: Root, summary: read.RunSummary, stamp: tuple[int, int]) -> Entry:
+        """Make the entry of a run from its header, the end of its record, and what a person added."""
+        header, given = summary.header, summary.header.get("settings") or {}
+        task, monitor = header.get("task"), given.get("monitor")
+        metric = monitor if isinstance(monitor, str) else "val_loss"
+        added = read_annotations(summary.path)
+        return cls(
+            root, replace(summary, header={}, metrics={}), stamp, _NONE if added == _NONE else added,
+            read.accepted({name: value for name, value in given.items() if not setting_text.same(value, _DEFAULTS.get(name, value))}),
+            str(task.get("model") or "") if isinstance(task, dict) else "", header.get("launched") is True, header.get("takes_commands") is True,
+            finite(summary.metrics.get("loss")), finite(summary.metrics.get(metric)), metric if metric in summary.metrics else "",
+        )  # fmt: skip
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The key of its root, and its id."""
+        return self.root.key, self.summary.id
+
+    @property
+    def live(self) -> bool:
+        """Whether it may still change."""
+        return not self.summary.over
+
+    @property
+    def status(self) -> str:
+        """As a person reads it."""
+        return read.shown_status(self.summary.status, self.summary.unseen)
+
+    def take(self, brief: RunBrief) -> None:
+        """Take over the present state, loss and value of a run from its brief."""
+        self.summary = replace(
+            self.summary, status=brief.status, step=brief.step, seconds=brief.seconds, error=brief.error, unseen=brief.unseen, created=brief.created
+        )
+        self.loss, self.value, self.metric, self.exact = finite(brief.loss), finite(brief.value), brief.monitor, True
+
+
+def row(entry: Entry, brief: RunBrief | None, cells: Sequence[str] = ()) -> dict[str, Any]:
+    """One row. brief: of a fit, once it is read; until then the row has the last values of its record, and no sparkline."""
+    run, added = entry.summary, entry.annotations
+    drawn = moving(brief) if brief is not None else {
+        "loss": _number(entry.loss), "metric": cut(entry.metric, CELL), "value": _number(entry.value), "spark": [], "dots": [], "trouble": None,
+    }  # fmt: skip
+    total = brief.updates if brief is not None else None
+    return {
+        "root": entry.root.key, "run": run.id, "kind": cut(run.kind, CELL), "status": entry.status,
+        "loss": drawn["loss"] if run.kind == "fit" else "", "metric": drawn["metric"], "value": drawn["value"],
+        "step": run.step, "total": total, "progress": min(1.0, run.step / total) if total else None, "left": _left(brief),
+        "time": duration(run.seconds), "created": finite(run.created) or 0, "from": cut(brief.origin, CELL) if brief is not None else "",
+        "name": cut(added.name, ADDED), "tags": [cut(tag, ADDED) for tag in added.tags], "pinned": added.pinned, "notes": cut(added.notes, NOTES),
+        "cells": [cut(cell, CELL) for cell in cells], "spark": drawn["spark"], "dots": drawn["dots"], "trouble": drawn["trouble"],
+        "commands": not why_no_commands(entry), "launched": entry.launched,
+        "error": "" if run.error is None else cut(in_a_line(run.error), ERROR),
+    }  # fmt: skip
+
+
+def cells(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
+    """The settings that differ among these fits, at most six, and the values of each run; "" for a job of another kind."""
+    fits = [entry for entry in entries if entry.summary.kind == "fit"]
+    differ = dict(list(differences([entry.settings for entry in fits]).items())[:COLUMNS])
+    values = iter(zip(*differ.values(), strict=True)) if differ else iter([()] * len(fits))
+    return [*differ], [[*next(values)] if entry.summary.kind == "fit" else [""] * len(differ) for entry in entries]
+
+
+def why_no_commands(entry: Entry) -> str:
+    """Why a run takes no commands now; "": it takes them."""
+    run = entry.summary
+    if run.over:
+        return f"{run.id} has ended ({run.status}), so it takes no commands. To train on, continue it with a new fit."
+    if not (entry.launched or entry.takes_commands):
+        return f"{run.id} takes commands only in the process that trains it, since an older version began it. Use its job there."
+    return ""
+
+
+def finite(value: float | None) -> float | None:
+    """The value where it is a finite number."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def words(entry: Entry) -> str:
+    """What a search looks through, in lower case."""
+    added = entry.annotations
+    named = (f"{name}={value}" for name, value in _texts(entry.settings).items())
+    return " ".join([entry.summary.id, added.name, *(f"#{tag}" for tag in added.tags), added.notes, entry.model, entry.summary.kind, *named]).lower()
+
+
+def _texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    return {name: setting_text.recorded(name, value) for name, value in settings.items() if name in Settings.model_fields}
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else format.number(value)
+
+
+def _left(brief: RunBrief | None) -> str:
+    """The time until the end of a running fit, in words, by the speed of its last updates; "": it is not known."""
+    if brief is None or brief.status != "running" or not brief.updates or len(brief.curve) < 2:
+        return ""
+    recent = brief.curve[-_RECENT:]
+    steps, seconds = (float(recent[-1, at] - recent[0, at]) for at in (0, 2))
+    return duration(max(0, brief.updates - brief.step) * seconds / steps) if steps > 0 and seconds > 0 else ""

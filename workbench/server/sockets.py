@@ -1,0 +1,213 @@
+"""Defines the two websockets: what happens to runs, and the canvas of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from jupyter_core.utils import ensure_async
+from jupyter_server.auth.decorator import ws_authenticated
+from jupyter_server.base.handlers import JupyterHandler
+from jupyter_server.base.websocket import WebSocketMixin
+from tornado import web
+from tornado.iostream import StreamClosedError
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from workbench.server.canvas import COMPARED, Canvas, ComparisonCanvas, RunCanvas, change_of
+from workbench.server.commands import send
+from workbench.server.errors import ConflictError, NotFoundError
+from workbench.server.http import RESOURCE
+from workbench.server.watcher import Watcher
+from workbench.settings import SettingsError
+from workbench.ui import texts
+from workbench.values import shown
+
+T = TypeVar("T")
+_INTERVAL, _IDLE = 0.1, 0.5
+"""Seconds between two messages of a canvas, at least, and between two looks at a record that has not grown."""
+_LARGEST = 1 << 14
+"""Bytes of a message from a page at most."""
+_WAITING = 100
+"""Messages of the events' socket that wait for a slow page; it is told to fetch its list again where there are more."""
+_FETCH_AGAIN = {"type": "list"}
+
+
+class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
+    """The part that both share: only a user who may read opens it, from a page of the server's own origin."""
+
+    auth_resource = RESOURCE
+
+    @ws_authenticated
+    async def get(self, *args: Any, **kwargs: Any) -> None:
+        """Open the websocket, or refuse it."""
+        if not await self.may("read"):
+            raise web.HTTPError(403)
+        await self.prepared()
+        await super().get(*args, **kwargs)
+
+    async def prepared(self) -> None:
+        """Read the arguments, before the socket opens."""
+
+    async def may(self, action: str) -> bool:
+        """Whether the user may do this with runs."""
+        return bool(await ensure_async(self.authorizer.is_authorized(self, self.current_user, action, RESOURCE)))
+
+    def get_compression_options(self) -> dict[str, Any]:
+        return {"compression_level": 1}
+
+    @property
+    def watcher(self) -> Watcher:
+        found: Watcher = self.settings["workbench_watcher"]
+        return found
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.settings["workbench_threads"], work)
+
+
+class Events(Socket):
+    """Tells a page what happens to runs. Of rows a slow page gets the newest alone."""
+
+    def initialize(self, **kwargs: Any) -> None:
+        super().initialize(**kwargs)
+        self._rows: dict[tuple[str, str], dict[str, Any]] | None = None
+        """The rows to send; None: none are."""
+        self._others: list[dict[str, Any]] = []
+        self._waits = asyncio.Event()
+        self._end: Callable[[], None] | None = None
+        self._closed = False
+
+    async def open(self, *_: str) -> None:
+        super().open()
+        self._loop = asyncio.get_running_loop()
+        self._writer = asyncio.create_task(self._write())
+        self._end = await self.in_thread(lambda: self.watcher.listen(self._hear))
+        if self._closed:  # meanwhile
+            self._end()
+
+    def on_message(self, message: str | bytes) -> None:
+        """Nothing is asked for here."""
+
+    def on_close(self) -> None:
+        self._closed = True
+        if self._end is not None:
+            self._end()
+        self._waits.set()
+        super().on_close()
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        """Take a message in the watcher's thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and the server with it
+            self._loop.call_soon_threadsafe(self._take, message)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message["type"] == "rows":
+            self._rows = (self._rows or {}) | {(row["root"], row["run"]): row for row in message["rows"]}
+        elif message not in self._others:
+            self._others.append(message)
+            if len(self._others) > _WAITING:
+                self._others = [_FETCH_AGAIN]
+        self._waits.set()
+
+    async def _write(self) -> None:
+        with contextlib.suppress(WebSocketClosedError, StreamClosedError):
+            while not self._closed:
+                await self._waits.wait()
+                self._waits.clear()
+                rows, others = self._rows, self._others
+                self._rows, self._others = None, []
+                for message in ([] if rows is None else [{"type": "rows", "rows": [*rows.values()]}]) + others:
+                    await self.write_message(json.dumps(message, allow_nan=False))
+
+
+class CanvasSocket(Socket):
+    """Draws a run, or several over one another; takes what `model.send` of the canvas sends."""
+
+    async def prepared(self) -> None:
+        """Find the runs that the address names, before the socket opens."""
+        self._woken, self._closed = asyncio.Event(), False
+        try:
+            names = _names(self.request.query_arguments)
+            self._entries = await self.in_thread(lambda: [self.watcher.find(*name) for name in names])
+        except NotFoundError as error:
+            raise web.HTTPError(404, "%s", error) from None
+        except (ValueError, OSError) as error:
+            raise web.HTTPError(400, "%s", error) from None
+
+    async def open(self, *_: str) -> None:
+        super().open()
+        one = self._entries[0] if len(self._entries) == 1 else None
+        self._canvas: Canvas = ComparisonCanvas(self._entries) if one is None else RunCanvas(one)
+        self._writer = asyncio.create_task(self._draw())
+
+    def on_close(self) -> None:
+        self._closed = True
+        self._woken.set()
+        super().on_close()
+
+    async def on_message(self, message: str | bytes) -> None:
+        try:
+            found = json.loads(message) if len(message) <= _LARGEST else None
+        except (ValueError, RecursionError):
+            found = None
+        match found:
+            case {"type": "ready"}:
+                await self.in_thread(self._canvas.everything)
+            case {"type": "ask", **asked}:
+                refusal = await self._asked({str(name): value for name, value in asked.items()})
+                if refusal:
+                    await self.write_message(json.dumps({"type": "refused", "text": refusal}))
+            case _:
+                await self.write_message(json.dumps({"type": "refused", "text": f"This is no message of a canvas: {shown(message, 80)}."}))
+        self._woken.set()
+
+    async def _asked(self, message: dict[str, Any]) -> str:
+        """Do what is asked for; why not, or ""."""
+        try:
+            if await self.in_thread(lambda: self._canvas.look(message)):
+                return ""
+            command = change_of(message)
+            if command is None or len(self._entries) > 1:
+                return texts.not_of_attached(message)
+            if not await self.may("write"):
+                return "You may look at runs here, and not change them: the server's authorizer says so."
+            await self.in_thread(lambda: self._send(command))
+        except (ConflictError, NotFoundError, SettingsError, ValueError, TypeError, OSError) as error:
+            return str(error)
+        return ""
+
+    def _send(self, command: dict[str, Any]) -> None:
+        key, id = self._entries[0].key
+        send(self.watcher.find(key, id), command)
+
+    async def _draw(self) -> None:
+        idle = _INTERVAL
+        with contextlib.suppress(WebSocketClosedError, StreamClosedError):
+            while not self._closed:
+                self._woken.clear()
+                frame = await self.in_thread(self._canvas.frame)
+                if frame is not None:
+                    await self.write_message(frame, binary=True)
+                    await asyncio.sleep(_INTERVAL)
+                    idle = _INTERVAL
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), None if self._canvas.over else idle)
+                idle = min(_IDLE, 1.5 * idle)
+
+
+def _names(arguments: Mapping[str, list[bytes]]) -> list[tuple[str, str]]:
+    """The keys and ids in the address of a canvas. ValueError: it is neither one run nor some to compare."""
+    given = {name: [value.decode(errors="replace") for value in values] for name, values in arguments.items()}
+    compared, roots, runs = (given.get(name, []) for name in ("compare", "root", "run"))
+    if len(roots) == len(runs) == 1 and not compared:
+        return [(roots[0], runs[0])]
+    pairs = [tuple(one.split("/", 1)) for one in compared]
+    if roots or runs or len(pairs) not in COMPARED or any(len(pair) != 2 for pair in pairs):
+        raise ValueError(f"Give root=KEY&run=ID, or compare=KEY/ID of {COMPARED.start} to {COMPARED.stop - 1} runs.")
+    return [(pair[0], pair[1]) for pair in pairs]
+
+
+ROUTES = [(r"workbench/api/events", Events), (r"workbench/api/canvas", CanvasSocket)]

@@ -1,0 +1,25 @@
+"""Notebooks to begin with. Each is a file here; its metadata have its title and what it is for."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Any
+
+from workbench.server.errors import NotFoundError
+from workbench.values import shown
+
+NAMES = ("own-data", "lightning-module", "transformers")
+
+
+def titles() -> list[dict[str, str]]:
+    """The name, the title and the description of each."""
+    return [{"name": name, **notebook(name)["metadata"]["workbench"]} for name in NAMES]
+
+
+def notebook(name: str) -> dict[str, Any]:
+    """The notebook of this name, in nbformat 4. NotFoundError: there is none."""
+    if name not in NAMES:
+        raise NotFoundError(f"template={shown(name, 40)}: there is no such notebook. Ask for one of {', '.join(NAMES)}.")
+    found: dict[str, Any] = json.loads(resources.files(__name__).joinpath(f"{name}.ipynb").read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,234 @@
+"""Watches the roots on one thread, for all pages and connections: it answers pages of the list, and tells listeners what has changed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench.runs.folder.ids import check_id
+from workbench.runs.read import run_folders
+from workbench.server.errors import NotFoundError
+from workbench.server.index import Index, Key
+from workbench.server.query import EXACT, Query
+from workbench.server.roots import find_roots, is_readable
+from workbench.server.rows import Entry, cells, row
+from workbench.values import shown
+
+Listener = Callable[[dict[str, Any]], None]
+EVERY = 1.0
+"""Seconds between two looks at the roots while somebody listens."""
+_ROOTS_EVERY = 30.0
+"""Seconds between two searches for roots, at least."""
+_SHARE = 0.005
+"""The share of the time that searches for roots take at most."""
+_SLICE = 0.2
+"""Seconds of reading between two looks."""
+_PATIENCE, _FOR_ROWS = 0.5, 0.3
+"""Seconds that a page waits at most for the list, and then for its own rows. It hears of what is read later."""
+_log = logging.getLogger("workbench.server")
+
+
+class Watcher:
+    """All methods may be called from any thread. Nothing is read while nobody listens and nobody asks."""
+
+    def __init__(self, top: Path, depth: int, given: Sequence[str]) -> None:
+        """top, depth, given: where roots are looked for, as in `find_roots`."""
+        self._where = top, depth, given
+        self._changed = threading.Condition()
+        """Locks all below."""
+        self._index = Index(self._changed)
+        self._listeners: list[Listener] = []
+        self._since = 0.0
+        """When the first of the listeners came; what began before is no news."""
+        self._asked = self._answered = 0
+        """Looks that were asked for, and the last one that was done."""
+        self._wanted: dict[Key, None] = {}
+        """Runs whose whole records are to be read, in this order."""
+        self._lacking = False
+        """Whether a page was answered before all was read."""
+        self._told: dict[Key, dict[str, Any]] = {}
+        """The last row of each live run that the listeners have."""
+        self._roots_due = 0.0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Tell this listener of the runs that run, and then of all that changes, in messages as in `docs/jupyterlab.md`.
+
+        It must return at once. Call the result to end it.
+        """
+        with self._changed:
+            self._look_now()
+            listener({"type": "rows", "rows": [self._row(entry) for entry in self._index.entries.values() if entry.live]})
+            self._since = self._since if self._listeners else time.time()
+            self._listeners.append(listener)
+            self._changed.notify_all()
+        return lambda: self._leave(listener)
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._closed = True
+            self._listeners.clear()
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(5.0)
+
+    def page(self, query: Query) -> dict[str, Any]:
+        """A page of the list, after less than a second; "reading": whether there is more to read, of which listeners will hear."""
+        with self._changed:
+            self._look_now()
+            entries = list(self._index.entries.values())
+        found = query.found(entries)
+        matching = [one for one in found if query.status in ("", one.status)]
+        shown = matching[query.offset : query.offset + query.limit]
+        with self._changed:
+            self._wanted = dict.fromkeys(_inexact(shown)) | self._wanted | dict.fromkeys(_inexact(entries) if query.sort in EXACT else ())
+            self._start()
+            self._changed.wait_for(lambda: self._closed or not _inexact(shown), _FOR_ROWS)
+            columns, values = cells(shown)
+            rows = [row(one, self._index.brief(one.key), cell) for one, cell in zip(shown, values, strict=True)]
+            reading = bool(self._index.unread or _inexact(shown) or not self._answered or (query.sort in EXACT and self._wanted))
+            self._lacking |= reading
+            roots = [{"key": root.key, "name": root.name} for root in self._index.roots.values()]
+        return {
+            "rows": rows, "matching": len(matching), "total": len(entries), "columns": columns, "statuses": dict(Counter(one.status for one in found)),
+            "tags": sorted({tag for one in entries for tag in one.annotations.tags}), "roots": roots, "reading": reading,
+        }  # fmt: skip
+
+    def find(self, key: str, id: str) -> Entry:
+        """The run of these names. ValueError: no run can have this id; NotFoundError: there is none."""
+        check_id(id)
+        with self._changed:
+            if key not in self._index.roots:
+                self._look_now()
+            root, entry = self._index.roots.get(key), self._index.entries.get((key, id))
+        if root is None:
+            raise NotFoundError(f"root={shown(key, 40)}: the server reads no root of this key. List the runs again: each has the key of its root.")
+        folder = next((path for path in run_folders(root.path) if path.name == id), None) if is_readable(root) else None
+        if folder is None:
+            raise NotFoundError(f"run={shown(id, 80)}: there is no such run in {root.name}. It may have been deleted: list the runs again.")
+        entry = entry or self._index.read((key, id), folder)
+        if entry is None:
+            raise NotFoundError(f"run={shown(id, 80)}: its folder in {root.name} holds no readable record.")
+        return entry
+
+    def row(self, entry: Entry) -> dict[str, Any]:
+        """The row of a run, with what a person has just added to it."""
+        self._index.annotations_changed(entry.key)
+        with self._changed:
+            return self._row(entry)
+
+    def look(self) -> None:
+        """Look soon: a run was changed or deleted here."""
+        with self._changed:
+            self._tell({"type": "list"})
+            self._asked += 1
+            self._start()
+
+    def _look_now(self) -> None:
+        """Look, and wait until all is read, or for a while. The caller holds the lock."""
+        self._asked += 1
+        asked = self._asked
+        self._start()
+        self._changed.wait_for(lambda: self._closed or (self._answered >= asked and not self._index.unread), _PATIENCE)
+
+    def _row(self, entry: Entry) -> dict[str, Any]:
+        return row(entry, self._index.brief(entry.key))
+
+    def _start(self) -> None:
+        if self._thread is None and not self._closed:
+            self._thread = threading.Thread(target=self._run, name="workbench-watcher", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _leave(self, listener: Listener) -> None:
+        with self._changed:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        for listener in list(self._listeners):
+            listener(message)
+
+    # The thread: only it reads records.
+
+    def _run(self) -> None:
+        due = 0.0
+        while True:
+            with self._changed:
+                if not (self._closed or self._asked > self._answered or self._index.unread or self._wanted):
+                    self._changed.wait(max(0.0, due - time.monotonic()) if self._listeners else None)
+                if self._closed:
+                    return
+                asked = self._asked
+                look = asked > self._answered or (bool(self._listeners) and time.monotonic() >= due)
+            try:
+                if look:
+                    due = time.monotonic() + EVERY
+                    self._look()
+                self._read(until=time.monotonic() + _SLICE)
+            except Exception:  # noqa: BLE001 - told in the log; the next look may succeed
+                _log.exception("The list of runs could not be read; the server tries again.")
+                time.sleep(EVERY)
+            with self._changed:
+                self._answered = asked
+                self._changed.notify_all()
+
+    def _look(self) -> None:
+        """Find what has changed, and tell it."""
+        began = time.monotonic()
+        if began >= self._roots_due:
+            self._index.use(find_roots(*self._where))
+            self._roots_due = time.monotonic() + max(_ROOTS_EVERY, (time.monotonic() - began) / _SHARE)
+        changed = self._index.look()
+        moved = self._index.move()
+        with self._changed:
+            rows = [(entry, self._row(entry)) for entry in moved]
+            news = [one for entry, one in rows if entry.live and self._told.get(entry.key) != one]
+            self._told = {key: one for key, one in self._told.items() if key in self._index.entries} | {entry.key: one for entry, one in rows if entry.live}
+            if news:
+                self._tell({"type": "rows", "rows": news})
+            for entry, one in rows:
+                if not entry.live:
+                    self._told.pop(entry.key, None)
+                    self._tell({"type": "ended", "row": one})
+                    changed = True
+            if changed:
+                self._tell({"type": "list"})
+
+    def _read(self, until: float) -> None:
+        """Read new runs, then the records that are wanted, for a while."""
+        added: list[Entry] = []
+        while self._index.unread and time.monotonic() < until:
+            entry = self._index.read_next()
+            if entry is not None and self._listeners and entry.summary.created >= self._since:
+                self._index.read_brief(entry.key)
+                added.append(entry)
+        with self._changed:
+            for entry in added:
+                self._tell({"type": "began" if entry.live else "ended", "row": self._row(entry)})
+            if added:
+                self._tell({"type": "list"})
+        while self._wanted and not self._index.unread and time.monotonic() < until:
+            with self._changed:
+                key = next(iter(self._wanted))
+                del self._wanted[key]
+            entry = self._index.entries.get(key)
+            if entry is not None and not entry.exact:
+                self._index.read_brief(key)
+        with self._changed:
+            if self._lacking and not self._wanted and not self._index.unread:
+                self._lacking = False
+                self._tell({"type": "list"})
+
+
+def _inexact(entries: Iterable[Entry]) -> list[Key]:
+    """The fits whose records are not read yet."""
+    return [one.key for one in entries if one.summary.kind == "fit" and not one.exact]
