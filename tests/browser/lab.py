@@ -435,7 +435,7 @@ class Lab:
         )
         self.page.evaluate(_JS)
         self._wait("() => __lab.panel().revealed.then(() => __lab.panel().sessionContext.ready)", "the notebook", TIMEOUT)
-        self.page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
+        self.page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for(state="attached")  # another pane may be before it
 
     def _curtain(self) -> None:
         """Until the splash screen is gone, which covers JupyterLab while a theme loads."""
