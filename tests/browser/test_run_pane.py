@@ -233,6 +233,9 @@ def test_a_comparison(lab: Lab) -> None:
     pane = Pane(lab, "0001-fit", "0002-fit")
     card = pane.canvas.locator(".wb-compare")
     expect(card.locator("table")).to_contain_text("0002-fit")
+    import json, time
+    for i in range(10):
+        print(json.dumps(lab.server.get("lab/api/workspaces"))[:6000]); time.sleep(0.5)
     lab.save()
     lab.reload()
     expect(card.locator("table")).to_contain_text("0.003")
