@@ -33,7 +33,7 @@ RESOURCE = "workbench"
 """The name of all this for an authorizer."""
 _LARGEST = 1 << 16
 """Bytes of the body of a request at most."""
-_STATIC = Path(workbench.ui.__file__).parent / "static"
+STATIC = Path(workbench.ui.__file__).parent / "static"
 
 
 class Handler(APIHandler):
@@ -204,5 +204,5 @@ ROUTES = [
     (_RUN + "/output", Output),
     (r"workbench/api/templates", Templates),
     (r"workbench/api/templates/([^/]+)", Template),
-    (r"workbench/static/(live\.(?:js|css))", Bundle, {"path": str(_STATIC)}),
+    (r"workbench/static/(live\.(?:js|css))", Bundle, {"path": str(STATIC)}),
 ]

@@ -76,15 +76,14 @@ class Index:
 
     def read_next(self) -> Entry | None:
         """Read the next unread folder; None: it holds no run."""
-        with self._lock:
-            key, path = self.unread.popitem(last=False)
-        return self.read(key, path)
+        key, path = next(iter(self.unread.items()))
+        return self.read(self.roots[key[0]], path)
 
-    def read(self, key: Key, path: Path) -> Entry | None:
+    def read(self, root: Root, path: Path) -> Entry | None:
         """Read a folder; None: it holds no run."""
-        stamp = _stamp(path)
+        key, stamp = (root.key, path.name), _stamp(path)
         try:
-            entry = Entry.read(self.roots[key[0]], read.summary(path), stamp)
+            entry = Entry.read(root, read.summary(path), stamp)
         except FileNotFoundError:  # being made, or being deleted
             self._no_run(key, stamp)
             return None

@@ -26,7 +26,7 @@ from workbench.ui import texts
 from workbench.values import shown
 
 T = TypeVar("T")
-_INTERVAL, _IDLE = 0.1, 0.5
+_INTERVAL, _IDLE = 0.2, 0.5
 """Seconds between two messages of a canvas, at least, and between two looks at a record that has not grown."""
 _LARGEST = 1 << 14
 """Bytes of a message from a page at most."""

@@ -22,9 +22,9 @@ from workbench.values import shown
 Listener = Callable[[dict[str, Any]], None]
 EVERY = 1.0
 """Seconds between two looks at the roots while somebody listens."""
-_ROOTS_EVERY = 30.0
+_ROOTS_EVERY = 5.0
 """Seconds between two searches for roots, at least."""
-_SHARE = 0.005
+_SHARE = 0.002
 """The share of the time that searches for roots take at most."""
 _SLICE = 0.2
 """Seconds of reading between two looks."""
@@ -64,8 +64,12 @@ class Watcher:
         """
         with self._changed:
             self._look_now()
-            listener({"type": "rows", "rows": [self._row(entry) for entry in self._index.entries.values() if entry.live]})
-            self._since = self._since if self._listeners else time.time()
+            live = [entry for entry in self._index.entries.values() if entry.live]
+            self._read_whole(live)
+            rows = {entry.key: self._row(entry) for entry in live}
+            listener({"type": "rows", "rows": [*rows.values()]})
+            if not self._listeners:
+                self._since, self._told = time.time(), rows
             self._listeners.append(listener)
             self._changed.notify_all()
         return lambda: self._leave(listener)
@@ -85,16 +89,15 @@ class Watcher:
         with self._changed:
             self._look_now()
             entries = list(self._index.entries.values())
+            exact = self._read_whole(entries) if query.sort in EXACT else True
         found = query.found(entries)
         matching = [one for one in found if query.status in ("", one.status)]
         shown = matching[query.offset : query.offset + query.limit]
         with self._changed:
-            self._wanted = dict.fromkeys(_inexact(shown)) | self._wanted | dict.fromkeys(_inexact(entries) if query.sort in EXACT else ())
-            self._start()
-            self._changed.wait_for(lambda: self._closed or not _inexact(shown), _FOR_ROWS)
+            exact &= self._read_whole(shown)
             columns, values = cells(shown)
             rows = [row(one, self._index.brief(one.key), cell) for one, cell in zip(shown, values, strict=True)]
-            reading = bool(self._index.unread or _inexact(shown) or not self._answered or (query.sort in EXACT and self._wanted))
+            reading = bool(self._index.unread or not exact or not self._answered)
             self._lacking |= reading
             roots = [{"key": root.key, "name": root.name} for root in self._index.roots.values()]
         return {
@@ -114,16 +117,17 @@ class Watcher:
         folder = next((path for path in run_folders(root.path) if path.name == id), None) if is_readable(root) else None
         if folder is None:
             raise NotFoundError(f"run={shown(id, 80)}: there is no such run in {root.name}. It may have been deleted: list the runs again.")
-        entry = entry or self._index.read((key, id), folder)
+        entry = entry or self._index.read(root, folder)
         if entry is None:
             raise NotFoundError(f"run={shown(id, 80)}: its folder in {root.name} holds no readable record.")
         return entry
 
     def row(self, entry: Entry) -> dict[str, Any]:
-        """The row of a run, with what a person has just added to it."""
+        """The present row of a run."""
         self._index.annotations_changed(entry.key)
         with self._changed:
-            return self._row(entry)
+            self._look_now()
+            return self._row(self._index.entries.get(entry.key, entry))
 
     def look(self) -> None:
         """Look soon: a run was changed or deleted here."""
@@ -138,6 +142,12 @@ class Watcher:
         asked = self._asked
         self._start()
         self._changed.wait_for(lambda: self._closed or (self._answered >= asked and not self._index.unread), _PATIENCE)
+
+    def _read_whole(self, entries: Sequence[Entry]) -> bool:
+        """Read the records of these fits next. The caller holds the lock. Returns whether it was done within a while."""
+        self._wanted = dict.fromkeys(_inexact(entries)) | self._wanted
+        self._start()
+        return self._changed.wait_for(lambda: self._closed or not _inexact(entries), _FOR_ROWS)
 
     def _row(self, entry: Entry) -> dict[str, Any]:
         return row(entry, self._index.brief(entry.key))

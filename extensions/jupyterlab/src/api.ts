@@ -64,7 +64,8 @@ export class Api {
   }
 
   private async ask<T>(method: string, path: string, body?: unknown): Promise<T> {
-    const request: RequestInit = body === undefined ? { method } : { method, body: JSON.stringify(body) };
+    // Not "no-store", JupyterLab's default: that adds an argument without a name to each address.
+    const request: RequestInit = { method, cache: "no-cache", ...(body === undefined ? {} : { body: JSON.stringify(body) }) };
     const response = await ServerConnection.makeRequest(this.url(path), request, this.settings);
     const text = await response.text();
     if (!response.ok) throw new ApiError(reasonOf(text) ?? `${response.status} ${response.statusText}`, response.status);

@@ -136,7 +136,7 @@ export function readEvent(text: string): Event | null {
 }
 
 /** The status without its question mark. */
-export function stateOf(row: Row): string {
+export function stateOf(row: Pick<Row, "status">): string {
   return row.status.replace("?", "");
 }
 

@@ -14,8 +14,7 @@ interface Asked {
 function apiOf(status: number, answer: string, more: Partial<ServerConnection.ISettings> = {}): { api: Api; asked: Asked[] } {
   const asked: Asked[] = [];
   const fetch = async (request: Request): Promise<Response> => {
-    const url = request.url.replace(/[?&]\d+$/, ""); // JupyterLab's number against caches
-    asked.push({ method: request.method, url, body: request.method === "GET" || request.method === "DELETE" ? null : await request.json() });
+    asked.push({ method: request.method, url: request.url, body: request.method === "GET" || request.method === "DELETE" ? null : await request.json() });
     return new Response(status === 204 ? null : answer, { status });
   };
   const settings = ServerConnection.makeSettings({ baseUrl: "http://hub/user/me/", wsUrl: "ws://hub/user/me/", ...more, fetch: fetch as typeof globalThis.fetch, Request, Headers });

@@ -13,7 +13,7 @@ function listOf(all: ReturnType<typeof runs>): { list: RunList; asked: Query[] }
   const list = new RunList(async (query) => {
     asked.push(query);
     const matching = all.filter(({ run }) => run.includes(query.search));
-    return page(matching.slice(query.offset, query.offset + query.limit), { matching: matching.length, total: all.length });
+    return page(matching.slice(query.offset, query.offset + query.limit), { matching: matching.length, total: all.length, columns: [`column ${query.offset}`] });
   });
   return { list, asked };
 }
@@ -38,7 +38,8 @@ test("what is loaded is loaded again in as many requests as the server allows", 
   asked.length = 0;
   await list.refresh();
   assert.deepEqual(asked.map(({ offset, limit }) => [offset, limit]), [[0, 200], [200, 200], [400, 50]]);
-  assert.deepEqual(new Set(list.rows.map(keyOf)).size, 450);
+  assert.equal(new Set(list.rows.map(keyOf)).size, 450);
+  assert.deepEqual([list.rows[0]!.columns, list.rows[449]!.columns], [["column 0"], ["column 400"]]); // each page has its own
 });
 
 test("a filter starts from the first page, and the answer to an earlier question is dropped", async () => {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from importlib import resources
 from typing import Any
+
+import nbformat
 
 from workbench.server.errors import NotFoundError
 from workbench.values import shown
@@ -21,5 +22,5 @@ def notebook(name: str) -> dict[str, Any]:
     """The notebook of this name, in nbformat 4. NotFoundError: there is none."""
     if name not in NAMES:
         raise NotFoundError(f"template={shown(name, 40)}: there is no such notebook. Ask for one of {', '.join(NAMES)}.")
-    found: dict[str, Any] = json.loads(resources.files(__name__).joinpath(f"{name}.ipynb").read_text(encoding="utf-8"))
-    return found
+    text = resources.files(__name__).joinpath(f"{name}.ipynb").read_text(encoding="utf-8")
+    return dict(nbformat.reads(text, as_version=4))

@@ -5,6 +5,7 @@ import type { SortBy } from "../messages";
 import type { Texts } from "../texts";
 import { NEWEST } from "./list";
 import type { Filter, RunList } from "./list";
+import { statusOf } from "./words";
 
 /** After the last key, until the search is asked for. */
 const TYPING_MS = 250;
@@ -20,8 +21,8 @@ export class Filters {
 
   constructor(private readonly list: RunList, private readonly texts: Texts) {
     this.root = el("div", "wb-side-filters", "", { role: "search" });
-    const names = { type: "search", "aria-label": texts.search, placeholder: texts.searchHint, title: texts.searchHint };
-    this.search = el("input", "jp-mod-styled", "", names);
+    const names = { type: "search", "aria-label": texts.search, placeholder: texts.search, title: texts.searchHint };
+    this.search = el("input", "", "", names);
     this.search.addEventListener("input", () => {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.ask({ search: this.search.value.trim() }), TYPING_MS);
@@ -52,7 +53,7 @@ export class Filters {
   draw(): void {
     const { asks, page } = this.list;
     const { texts } = this;
-    const statuses = Object.entries(page?.statuses ?? {}).map(([status, count]): [string, string] => [status, texts.ofStatus(texts.status[status] ?? status, count)]);
+    const statuses = Object.entries(page?.statuses ?? {}).map(([status, count]): [string, string] => [status, texts.ofStatus(statusOf({ status }, texts), count)]);
     this.status.show([["", texts.anyStatus], ...statuses], asks.status);
     this.tag.show([["", texts.anyTag], ...(page?.tags ?? []).map((tag): [string, string] => [tag, tag])], asks.tag);
     this.tag.root.hidden = !page?.tags.length && !asks.tag;
@@ -68,7 +69,7 @@ export class Filters {
 
 /** A select whose options come with each page; it is changed only where they differ. */
 class Choice {
-  readonly root = el("select", "jp-mod-styled");
+  readonly root = el("select");
   private shown = "";
 
   get value(): string {

@@ -13,9 +13,12 @@ export const COMPARED = 5;
 export type Filter = Omit<Query, "offset" | "limit">;
 export const NEWEST: Filter = { search: "", status: "", tag: "", root: "", sort: "created", order: "desc" };
 
+/** A row, and the names of the settings in its cells: each page has its own. */
+export type ListedRow = Row & { columns: string[] };
+
 export class RunList {
   readonly changed = new Signal<this, void>(this);
-  rows: Row[] = [];
+  rows: ListedRow[] = [];
   /** What the last page said besides its rows; null: none has come. */
   page: Omit<Page, "rows"> | null = null;
   /** Why the last request failed, or "". */
@@ -67,12 +70,12 @@ export class RunList {
   }
 
   /** A row by its key, of those that are loaded. */
-  row(key: string | null): Row | undefined {
+  row(key: string | null): ListedRow | undefined {
     return this.rows.find((row) => keyOf(row) === key);
   }
 
   /** The rows that are selected, in the order of the list. */
-  get chosen(): Row[] {
+  get chosen(): ListedRow[] {
     return this.rows.filter((row) => this.selected.has(keyOf(row)));
   }
 
@@ -98,12 +101,12 @@ export class RunList {
     const asked = ++this.asked;
     this.loading = true;
     this.changed.emit();
-    const rows: Row[] = [];
+    const rows: ListedRow[] = [];
     try {
       for (;;) {
         const { rows: more, ...page } = await this.fetch({ ...this.filter, offset: rows.length, limit: Math.min(MOST, count - rows.length) });
         if (asked !== this.asked) return;
-        rows.push(...more);
+        rows.push(...more.map((row) => ({ ...row, columns: page.columns })));
         if (more.length > 0 && rows.length < Math.min(count, page.matching)) continue;
         this.take(rows, page);
         return;
@@ -119,7 +122,7 @@ export class RunList {
     }
   }
 
-  private take(rows: Row[], page: Omit<Page, "rows">): void {
+  private take(rows: ListedRow[], page: Omit<Page, "rows">): void {
     const at = this.rows.findIndex((row) => keyOf(row) === this.active);
     [this.rows, this.page, this.error] = [rows, page, ""];
     const there = new Set(rows.map(keyOf));

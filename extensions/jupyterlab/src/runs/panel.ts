@@ -121,7 +121,7 @@ export class RunsPanel extends Widget {
   // -- drawing --------------------------------------------------------------------------------------------------
 
   private drawRows(): void {
-    const { rows, page, selected, active } = this.list;
+    const { rows, selected, active } = this.list;
     const held = focusIn(this.body);
     const keys = rows.map(keyOf);
     const there = new Set(keys);
@@ -134,7 +134,7 @@ export class RunsPanel extends Widget {
       const key = keys[i]!;
       let view = this.rows.get(key);
       if (view === undefined) this.rows.set(key, (view = new RowView(this.texts)));
-      view.show(row, page?.columns ?? []);
+      view.show(row);
       view.mark(selected.has(key), key === active);
       if (this.body.children[i] !== view.root) this.body.insertBefore(view.root, this.body.children[i] ?? null);
     });

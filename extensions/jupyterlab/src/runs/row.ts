@@ -5,6 +5,7 @@ import { spark } from "../../../live/src/runs/sparkline";
 import { stateOf } from "../messages";
 import type { Row } from "../messages";
 import type { Texts } from "../texts";
+import type { ListedRow } from "./list";
 import { nameOf, progressOf, shapeOf, statusOf, whenOf } from "./words";
 
 export class RowView {
@@ -13,16 +14,15 @@ export class RowView {
 
   constructor(private readonly texts: Texts) {}
 
-  /** columns: the names of the settings in `row.cells`. */
-  show(row: Row, columns: string[]): void {
-    const shown = JSON.stringify([row, columns]);
+  show(row: ListedRow): void {
+    const shown = JSON.stringify(row);
     if (shown === this.shown) return; // selections and screen readers are left in peace
     this.shown = shown;
     this.root.dataset["run"] = row.run;
     this.root.dataset["status"] = stateOf(row);
     this.root.toggleAttribute("data-trouble", row.trouble !== null);
     this.root.title = row.notes;
-    this.root.replaceChildren(this.head(row), this.state(row), ...this.bar(row), this.numbers(row), ...this.more(row, columns));
+    this.root.replaceChildren(this.head(row), this.state(row), ...this.bar(row), this.numbers(row), ...this.more(row));
   }
 
   mark(selected: boolean, active: boolean): void {
@@ -71,10 +71,10 @@ export class RowView {
     return line;
   }
 
-  private more(row: Row, columns: string[]): HTMLElement[] {
+  private more(row: ListedRow): HTMLElement[] {
     const lines: HTMLElement[] = [];
     if (row.error) lines.push(el("div", "wb-side-error", row.error));
-    const given = columns.map((name, i) => [name, row.cells[i] ?? ""] as const).filter(([, value]) => value !== "");
+    const given = row.columns.map((name, i) => [name, row.cells[i] ?? ""] as const).filter(([, value]) => value !== "");
     const facts = given.map(([name, value]) => this.texts.setting(name, value));
     const origin = [...(row.name ? [row.run] : []), ...(row.from ? [this.texts.from(row.from)] : [])];
     for (const words of [origin, facts]) if (words.length > 0) lines.push(el("div", "wb-side-muted wb-side-line", words.join(" · ")));

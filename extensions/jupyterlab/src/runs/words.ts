@@ -17,7 +17,7 @@ export function shapeOf(row: Row): string {
 }
 
 /** The status in words; one that cannot be seen from here ends with a question mark. */
-export function statusOf(row: Row, texts: Texts): string {
+export function statusOf(row: Pick<Row, "status">, texts: Texts): string {
   const state = stateOf(row);
   return (texts.status[state] ?? state) + row.status.slice(state.length);
 }

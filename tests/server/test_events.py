@@ -1,0 +1,100 @@
+"""What a page hears of runs."""
+
+from __future__ import annotations
+
+import threading
+
+from workbench.runs.folder.annotations import annotate
+from workbench.runs.folder.prune import remove_folder
+
+
+def of(kind):
+    return lambda message: message["type"] == kind
+
+
+async def test_a_new_page_gets_what_runs_now(api, record):
+    record("0001-fit").steps().ended()
+    record("0002-fit").steps(30)
+    events = await api.socket("api/events")
+    first = await events.read()
+    assert (first["type"], [(row["run"], row["step"]) for row in first["rows"]]) == ("rows", [("0002-fit", 30)])
+    assert first["rows"][0] == {**(await api.rows())[0], "cells": []}
+
+
+async def test_a_run_begins_moves_and_ends(api, record):
+    events = await api.socket("api/events")
+    assert await events.read() == {"type": "rows", "rows": []}
+    run = record("0001-fit").steps(10)
+    began = (await events.until(of("began")))[-1]["row"]
+    assert (began["run"], began["status"], began["commands"]) == ("0001-fit", "running", True)
+    await events.until(of("list"))
+    run.steps(40)
+    moved = await events.until(lambda one: one["type"] == "rows" and one["rows"][0]["step"] == 50)
+    assert (moved[-1]["rows"][0]["progress"], moved[-1]["rows"][0]["left"]) == (0.5, "50 s")
+    run.ended("failed", "RuntimeError: out of luck\nmore")
+    told = await events.until(of("ended"))
+    assert [one["type"] for one in told] == ["ended"]  # a run that has not moved says nothing
+    assert (told[-1]["row"]["status"], told[-1]["row"]["error"]) == ("failed", "RuntimeError: out of luck")
+    await events.until(of("list"))
+    record("0002-fit").steps()
+    assert [one["row"]["run"] for one in await events.until(of("began"))] == ["0002-fit"]
+
+
+async def test_a_run_that_fails_at_once_is_heard_of(api, record):
+    events = await api.socket("api/events")
+    await events.read()
+    record("0001-fit").ended("failed", "ValueError: no")
+    told = await events.until(of("list"))
+    assert [(one["type"], one["row"]["error"]) for one in told if one["type"] in ("began", "ended")][-1] == ("ended", "ValueError: no")
+
+
+async def test_a_process_that_dies_ends_its_run(api, record):
+    run = record("0001-fit").steps()
+    events = await api.socket("api/events")
+    await events.read()
+    run.folder.name_writer(2**22 + 1, pid_started=1.0)
+    row = (await events.until(of("ended")))[-1]["row"]
+    assert (row["status"], "ended without ending the run" in row["error"], row["commands"]) == ("failed", True, False)
+
+
+async def test_what_a_kernel_adds_and_deletes_changes_the_list(api, record):
+    run = record("0001-fit", created=1.0).steps().ended()
+    events = await api.socket("api/events")
+    await events.read()
+    annotate(run.path, tags=["new"])
+    assert await events.read() == {"type": "list"}
+    remove_folder(run.path)
+    assert await events.read() == {"type": "list"}
+    assert await api.rows() == []
+
+
+async def test_an_old_run_that_is_copied_into_a_root_is_no_news(api, record):
+    events = await api.socket("api/events")
+    await events.read()
+    record("0001-fit", created=1.0).steps().ended()
+    record("0002-fit")
+    assert [one["row"]["run"] for one in await events.until(of("began"))] == ["0002-fit"]
+    assert {row["run"] for row in await api.rows()} == {"0001-fit", "0002-fit"}
+
+
+async def test_pages_share_one_thread(api, record):
+    run = record("0001-fit").steps()
+    pages = [await api.socket("api/events") for _ in range(3)]
+    for page in pages:
+        await page.read()
+    run.steps()
+    for page in pages:
+        assert (await page.read())["rows"][0]["step"] == 20
+    assert [thread.name for thread in threading.enumerate()].count("workbench-watcher") == 1
+    for page in pages:
+        page.connection.close()
+    run.steps()
+    events = await api.socket("api/events")
+    assert (await events.read())["rows"][0]["step"] == 30
+
+
+async def test_a_page_that_asks_on_the_events_socket_gets_nothing(api, record):
+    record("0001-fit").steps()
+    events = await api.socket("api/events")
+    await events.send({"type": "ask"})
+    assert (await events.read())["type"] == "rows"

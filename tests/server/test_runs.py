@@ -1,0 +1,237 @@
+"""The list of runs, one run, and what a person does with them."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from workbench.commands import Change, Checkpoint, Pause, Resume, Stop, Validate
+from workbench.runs.brief import RunBrief
+from workbench.runs.folder import control
+from workbench.runs.folder.alive import identity
+from workbench.runs.folder.annotations import Annotations, annotate, read_annotations
+from workbench.runs.run import Run
+from workbench.ui.canvas.runs.runs_table import moving
+
+
+async def test_a_row_says_what_the_notebooks_table_says(api, record):
+    run = record("0001-fit", settings={"lr": 0.1}, created=100.0).steps(50).checked(0.5).steps(30)
+    run.ended(loss=1.0, val_loss=0.5)
+    (row,) = await api.rows()
+    brief = RunBrief.read(run.path)
+    wanted = moving(brief)
+    assert {name: row[name] for name in wanted if name != "order"} == {name: wanted[name] for name in wanted if name != "order"}
+    assert (row["created"], row["total"], row["progress"], row["left"]) == (100.0, 100, 0.8, "")
+    assert (row["commands"], row["launched"], row["error"], row["kind"]) == (False, False, "", "fit")
+
+
+async def test_a_run_that_runs_says_how_long_it_will(api, record):
+    run = record("0001-fit").steps(50, seconds=2.0)
+    (row,) = await api.rows()
+    assert (row["status"], row["progress"], row["left"], row["commands"]) == ("running", 0.5, "1 min 40 s", True)
+    run.steps(10, seconds=2.0)
+    (row,) = await api.rows()
+    assert (row["step"], row["left"]) == (60, "1 min 20 s")
+
+
+async def test_jobs_of_other_kinds_are_listed_too(api, record):
+    record("0001-find_lr", kind="find_lr", created=1.0).ended()
+    record("0002-fit", settings={"lr": 0.1}, created=2.0).steps().ended()
+    record("0003-fit", settings={"lr": 0.2}, created=3.0).steps().ended()
+    page = await api.page()
+    assert [(row["run"], row["kind"], row["cells"]) for row in page["rows"]] == [
+        ("0003-fit", "fit", ["0.2"]), ("0002-fit", "fit", ["0.1"]), ("0001-find_lr", "find_lr", [""]),
+    ]  # fmt: skip
+    assert page["columns"] == ["lr"]
+
+
+async def test_pages_sorts_and_filters_count_all_runs(api, record):
+    losses = [0.5, 0.2, 0.9, 0.1, 0.3]
+    for at, loss in enumerate(losses, 1):
+        run = record(f"000{at}-fit", settings={"lr": 0.1 * at}, created=float(at)).steps(10 * at)
+        run.checked(loss).ended("failed" if at == 3 else "finished", "ValueError: no\nmore" if at == 3 else None, val_loss=loss)
+    annotate(run.path, name="Baseline", tags=["sgd"], notes="the warm start")
+    page = await api.page(limit=2, offset=2)
+    assert ([row["run"] for row in page["rows"]], page["matching"], page["total"]) == (["0003-fit", "0002-fit"], 5, 5)
+    assert (page["statuses"], page["tags"]) == ({"finished": 4, "failed": 1}, ["sgd"])
+    assert page["rows"][0]["error"] == "ValueError: no"
+    best = await api.rows(sort="value", order="asc")
+    assert [row["run"] for row in best] == ["0004-fit", "0002-fit", "0005-fit", "0001-fit", "0003-fit"]
+    shortest = await api.rows(sort="time", order="asc")
+    assert [row["run"] for row in shortest] == [f"000{at}-fit" for at in range(1, 6)]
+    assert [row["run"] for row in await api.rows(sort="name", order="desc")][0] == "0005-fit"  # its name is Baseline
+    assert [row["run"] for row in await api.rows(sort="status", order="asc")][0] == "0003-fit"
+    for search in ("WARM", "#sgd", "lr=0.5", "baseline net"):
+        assert [row["run"] for row in await api.rows(search=search)] == ["0005-fit"], search
+    assert [row["run"] for row in await api.rows(tag="sgd")] == ["0005-fit"]
+    failed = await api.page(status="failed")
+    assert ([row["run"] for row in failed["rows"]], failed["matching"], failed["statuses"]) == (["0003-fit"], 1, {"finished": 4, "failed": 1})
+
+
+async def test_a_sort_by_loss_is_by_the_shown_one(api, record):
+    """The last loss of a record is of one update; what the row shows is smoothed."""
+    runs = [record(f"000{at}-fit", created=float(at)).steps(20 * at).ended(loss=last) for at, last in enumerate((5.0, 1.0, 3.0), 1)]
+    rows = await api.rows(sort="loss", order="asc")
+    assert [row["run"] for row in rows] == sorted((run.id for run in runs), key=lambda id: RunBrief.read(runs[0].path.with_name(id)).loss)
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    ("limit=201", "limit=201: give a number from 1 to 200"), ("limit=0", "limit=0"), ("offset=-1", "offset='-1': give a whole number from 0 on"),
+    ("offset=x", "offset='x'"), ("sort=size", "sort='size': give one of created, loss, value, time, name, status"), ("order=up", "order='up'"),
+    ("page=2", "page='2': there is no such argument"), ("search=" + "x" * 300, "search has 300 characters: give at most 200"),
+])  # fmt: skip
+async def test_a_wrong_argument_is_named(api, arguments, said):
+    assert said in await api.refused(400, f"api/runs?{arguments}")
+
+
+async def test_details_say_what_the_run_says(api, record):
+    run = record("0001-fit", settings={"lr": 0.1, "batch_size": 8}, launched=True).steps(50).checked(0.5)
+    run.ended("failed", "ValueError: no")
+    (run.path / "output.log").write_text("one\n" * 3)
+    found = await api.get(await api.address("0001-fit"))
+    assert found["row"]["run"] == "0001-fit"
+    assert dict(found["facts"])["Model"] == "Net (12 parameters)"
+    settings = {one["name"]: (one["text"], one["default"]) for one in found["settings"]}
+    assert settings["lr"] == ("0.1", False)
+    assert settings["max_epochs"][1] is True
+    whole = Run.open(run.path)
+    assert [one["text"] for one in found["findings"]] == [one.text for one in whole.health if one.trouble != "failed"]
+    assert (found["error"]["type"], found["error"]["message"]) == ("ValueError", "no")
+    assert found["output"] is True
+    assert "has ended (failed)" in found["why_no_commands"]
+    root = str(run.path.parents[1])
+    assert found["code"]["attach"] == f"wb.attach('0001-fit', root={root!r})"
+    assert found["code"]["settings"] in ("bench.set(lr=0.1, batch_size=8)", "bench.set(batch_size=8, lr=0.1)")
+    assert (found["code"]["continue"], found["code"]["export"]) == ("", "bench.export('0001-fit.py', run='0001-fit')")
+
+
+async def test_details_of_a_run_that_goes_on_are_those_of_now(api, record):
+    run = record("0001-fit").steps(50)
+    address = await api.address("0001-fit")
+    assert (await api.get(address))["row"]["step"] == 50
+    run.steps(20)
+    run.ended("failed", "ValueError: no")
+    found = await api.get(address)
+    assert (found["error"]["type"], found["row"]["step"], found["row"]["status"]) == ("ValueError", 70, "failed")
+
+
+@pytest.mark.parametrize(("given", "command"), [
+    ({"type": "Stop"}, Stop()), ({"type": "Pause"}, Pause()), ({"type": "Resume"}, Resume()), ({"type": "Validate"}, Validate()),
+    ({"type": "Checkpoint"}, Checkpoint()), ({"type": "Change", "values": {"lr": 0.01}}, Change({"lr": 0.01})),
+    ({"type": "Change", "values": {"gradient_clip_val": None}}, Change({"gradient_clip_val": None})),
+])  # fmt: skip
+async def test_a_command_lies_in_the_runs_folder(api, record, given, command):
+    run = record("0001-fit").steps()
+    status, body = await api.ask(f"{await api.address('0001-fit')}/commands", "POST", given)
+    assert (status, body) == (204, b"")
+    assert list(control.take(run.path)) == [command]
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"type": "Explode"}, "it has none of the types"), ({}, "it has none of the types"), ({"type": "Stop", "values": {}}, "a Stop has no values"),
+    ({"type": "Change"}, "a Change has values"), ({"type": "Change", "values": {"lr": "high"}}, "lr='high' is neither a number"),
+    ({"type": "Change", "values": {"max_epochs": 3}}, "max_epochs cannot change while a run is running"),
+    ({"type": "Change", "values": {"lr": -1}}, "lr=-1"), ({"type": "Change", "values": {"learn": 1}}, "learn"),
+    ({"type": "Change", "values": {"lr": 0}}, "lr=0"), ({"kind": "Stop"}, "'kind' is unknown here"), ([], "send a JSON object"),
+    ("{", "is not JSON"), ("[" * 50_000, "is not JSON"), ("x" * 70_000, "70000 bytes"),
+])  # fmt: skip
+async def test_a_wrong_command_is_refused_in_words(api, record, given, said):
+    run = record("0001-fit").steps()
+    assert said in await api.refused(400, f"{await api.address('0001-fit')}/commands", "POST", given)
+    assert not (run.path / "control").exists()
+
+
+async def test_a_run_that_takes_no_commands_says_why(api, record):
+    record("0001-fit").steps().ended()
+    record("0002-fit", takes_commands=False).steps()
+    assert "has ended" in await api.refused(409, f"{await api.address('0001-fit')}/commands", "POST", {"type": "Stop"})
+    assert "only in the process that trains it" in await api.refused(409, f"{await api.address('0002-fit')}/commands", "POST", {"type": "Stop"})
+    assert [row["commands"] for row in await api.rows()] == [False, False]
+
+
+async def test_annotations_are_a_persons(api, record):
+    run = record("0001-fit").steps().ended()
+    address = await api.address("0001-fit")
+    status, row = await api.ask(address, "PATCH", {"name": "first", "tags": ["a", "b"], "notes": "line\nline", "pinned": True})
+    assert (status, row["name"], row["tags"], row["notes"], row["pinned"]) == (200, "first", ["a", "b"], "line\nline", True)
+    assert read_annotations(run.path) == Annotations("first", "line\nline", ("a", "b"), True)
+    await api.ask(address, "PATCH", {"name": "", "pinned": False})
+    (row,) = await api.rows()
+    assert (row["name"], row["pinned"], row["tags"]) == ("", False, ["a", "b"])
+    annotate(run.path, name="by the kernel")
+    (row,) = await api.rows()
+    assert row["name"] == "by the kernel"
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"name": 3}, "name=3: give text"), ({"name": "x" * 100}, "has 100 characters: give at most 80"), ({"tags": "a"}, "tags='a': give a list"),
+    ({"tags": ["a,b"]}, "a tag has no comma"), ({"pinned": 1}, "pinned=1: give True or False"), ({"notes": "x" * 4000}, "at most 3000"),
+    ({"id": "x"}, "'id' is unknown here"), ({"name": None}, "name=null"),
+])  # fmt: skip
+async def test_a_wrong_annotation_is_named(api, record, given, said):
+    run = record("0001-fit").steps().ended()
+    assert said in await api.refused(400, await api.address("0001-fit"), "PATCH", given)
+    assert read_annotations(run.path) == Annotations()
+
+
+async def test_deletion(api, record):
+    runs = {id: record(id, **facts).steps() for id, facts in {"0001-fit": {}, "0002-fit": {}, "0003-fit": {"host": "elsewhere"}}.items()}
+    runs["0001-fit"].ended()
+    addresses = {id: await api.address(id) for id in runs}
+    assert (await api.ask(addresses["0001-fit"], "DELETE"))[0] == 204
+    assert "stop it first" in await api.refused(409, addresses["0002-fit"], "DELETE")
+    assert "may still run" in await api.refused(409, addresses["0003-fit"], "DELETE")
+    assert "force='2'" in await api.refused(400, addresses["0003-fit"] + "?force=2", "DELETE")
+    assert (await api.ask(addresses["0003-fit"] + "?force=1", "DELETE"))[0] == 204
+    assert "not over" in await api.refused(409, addresses["0002-fit"] + "?force=1", "DELETE")
+    assert [row["run"] for row in await api.rows()] == ["0002-fit"]
+    assert {id for id, run in runs.items() if run.path.exists()} == {"0002-fit"}
+    assert "there is no such run" in await api.refused(404, addresses["0001-fit"])
+
+
+async def test_a_run_of_another_machine_only_counts_as_running(api, record):
+    record("0001-fit", host="elsewhere").steps()
+    (row,) = await api.rows()
+    assert (row["status"], row["commands"]) == ("running?", True)
+
+
+async def test_a_run_whose_process_died_has_failed(api, record):
+    gone = {**identity(), "pid": 2**22 + 1, "pid_started": 1.0}
+    record("0001-fit", **gone).steps()
+    (row,) = await api.rows()
+    assert (row["status"], row["commands"]) == ("failed", False)
+    assert "ended without ending the run" in row["error"]
+
+
+async def test_output_is_read_in_pieces_of_whole_characters(api, record):
+    run = record("0001-fit", launched=True).steps()
+    text = "".join(f"line {at} — ü\n" for at in range(20_000))
+    (run.path / "output.log").write_text(text)
+    address, read, offset, more = f"{await api.address('0001-fit')}/output", "", 0, True
+    while more:
+        found = await api.get(address, offset=offset)
+        assert len(found["text"].encode()) <= 1 << 16
+        read, offset, more = read + found["text"], found["offset"], found["more"]
+    assert read == text
+    assert await api.get(address, offset=offset) == {"text": "", "offset": offset, "more": False}
+    with (run.path / "output.log").open("a") as file:
+        file.write("50%\r100%\r\n\x1b[31mred")
+    assert (await api.get(address, offset=offset))["text"] == "100%\n\\x1b[31mred"
+    end = await api.get(address, offset=-1)
+    assert end["text"].startswith("line ")
+    assert end["text"].endswith("red")
+    assert len(end["text"]) <= 1 << 16
+    assert "offset='-2'" in await api.refused(400, f"{address}?offset=-2")
+
+
+async def test_a_run_without_output_has_none(api, record):
+    record("0001-fit").steps()
+    assert await api.get(f"{await api.address('0001-fit')}/output", offset=-1) == {"text": "", "offset": 0, "more": False}
+
+
+async def test_numbers_that_are_not_finite_are_no_numbers_of_json(api, record):
+    record("0001-fit").steps().checked(math.nan).ended(loss=math.inf, val_loss=math.nan)
+    record("0002-fit").steps(seconds=math.inf)
+    json.dumps(await api.rows(), allow_nan=False)
