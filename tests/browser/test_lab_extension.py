@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import nbformat
 import pytest
 from playwright.sync_api import Locator, expect
 
@@ -69,3 +70,24 @@ def a_kernel_that_was_restarted(lab: Lab) -> None:
     lab.run_cell(0)
     message.get_by_role("button", name="Show the panel").click()
     the_panel_lives(lab, lab.page.locator(PANE))
+
+
+def test_a_notebook_from_a_template(lab: Lab) -> None:
+    """From its card in the launcher: in the folder of the file browser, with its kernel."""
+    lab.open_notebook(["1"], name="first.ipynb")
+    lab.page.get_by_role("button", name="New Launcher").first.click()
+    section = lab.page.locator(".jp-Launcher-section", has_text="Tuning Workbench")
+    titles = [template["title"] for template in lab.server.get("workbench/api/templates")]
+    assert len(titles) == 3
+    for title in titles:
+        expect(section.locator(".jp-LauncherCard", has_text=title)).to_be_visible()
+    lab.screenshot("launcher")
+    assert lab.violations(".jp-Launcher") == []
+    section.locator(".jp-LauncherCard", has_text=titles[0]).press("Enter")
+    lab.page.wait_for_function("() => jupyterapp.shell.currentWidget?.context?.path.includes('Untitled')")
+    lab.page.wait_for_function("() => jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'")
+    path = str(lab.page.evaluate("() => jupyterapp.shell.currentWidget.context.path"))
+    made = nbformat.read(lab.server.notebooks / path, as_version=4)
+    assert "wb.Workbench(" in "".join(cell.source for cell in made.cells)
+    assert lab.page.evaluate("() => jupyterapp.shell.currentWidget.context.model.cells.length") == len(made.cells)
+    assert lab.complaints == []

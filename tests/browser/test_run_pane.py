@@ -93,7 +93,7 @@ def test_a_run_of_a_busy_kernel(lab: Lab) -> None:
     expect(pane.status).to_contain_text("running")
     pane.moves()
     assert lab.violations(".wb-pane") == []
-    lab.screenshot("run-pane")
+    lab.screenshot("run-pane-beside")
     commands_by_keyboard_alone(lab, pane)
     every_look(lab, pane)
     a_page_loaded_again(lab, pane)
@@ -150,7 +150,7 @@ def every_look(lab: Lab, pane: Pane) -> None:
 
 def a_page_loaded_again(lab: Lab, pane: Pane) -> None:
     """The pane is there again, with the switches of its cards as they were; a connection that is lost comes back by itself."""
-    log = pane.canvas.locator(".wb-loss").get_by_role("button", name="log", exact=True)
+    log = pane.canvas.locator(".wb-loss").locator(".wb-tool", has_text="log")
     pressed = log.get_attribute("aria-pressed")
     log.click()
     expect(log).not_to_have_attribute("aria-pressed", str(pressed))
@@ -187,7 +187,6 @@ def cells_of_the_run(lab: Lab, pane: Pane) -> None:
     lab.page.wait_for_function("() => __lab.panel().content.widgets.length === 3")
     sources = [cell["source"] for cell in lab.cells()]
     assert any(re.fullmatch(r"study\.set\(.*lr=0\.01.*\)", source) for source in sources), sources
-    pane.root.page.locator(".lm-TabBar-tab", has_text="0001-fit").click()
     pane.button("Continue in the notebook").click()
     lab.page.wait_for_function("() => __lab.panel().content.widgets.length === 4")
     sources = [cell["source"] for cell in lab.cells()]
@@ -196,7 +195,6 @@ def cells_of_the_run(lab: Lab, pane: Pane) -> None:
 
 def its_script(lab: Lab, pane: Pane) -> None:
     """Written by the kernel's bench, and opened; what it cannot do is told in a dialog."""
-    pane.root.page.locator(".lm-TabBar-tab", has_text="0001-fit").click()
     pane.button("Export as a script…").click()
     lab.page.locator(".jp-Dialog input").fill("busy.ipynb")
     accept(lab.page, "Export")

@@ -1,15 +1,17 @@
 // What a run has for the current notebook: the line that continues it or sets its settings as a new cell, and its script in an editor.
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from "@jupyterlab/application";
-import { InputDialog, Notification, showErrorMessage } from "@jupyterlab/apputils";
+import { ICommandPalette, InputDialog, MainAreaWidget, Notification, showErrorMessage } from "@jupyterlab/apputils";
 import { PathExt } from "@jupyterlab/coreutils";
 import { INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import { ITranslator, nullTranslator, type TranslationBundle } from "@jupyterlab/translation";
+import type { ReadonlyPartialJSONObject } from "@lumino/coreutils";
+import type { Api } from "../api";
 import { IClient, type Client } from "../client";
 import type { Ref } from "../messages";
+import { RunPane } from "../run/pane";
 import { ids } from "../runs/commands";
-import { DOMAIN, textsOf } from "../texts";
-import type { Api } from "../api";
+import { CATEGORY, DOMAIN, textsOf } from "../texts";
 import { benchesOf, exportBy, forBench, type Bench } from "./benches";
 import { within } from "./kernel";
 
@@ -20,28 +22,38 @@ export const notebook: JupyterFrontEndPlugin<void> = {
   description: "Cells and scripts of a run in the current notebook.",
   autoStart: true,
   requires: [IClient, INotebookTracker],
-  optional: [ITranslator],
-  activate: (app: JupyterFrontEnd, client: Client, tracker: INotebookTracker, translator: ITranslator | null) => {
+  optional: [ICommandPalette, ITranslator],
+  activate: (app: JupyterFrontEnd, client: Client, tracker: INotebookTracker, palette: ICommandPalette | null, translator: ITranslator | null) => {
     const trans = (translator ?? nullTranslator).load(DOMAIN);
     const { commands: labels } = textsOf(trans);
     const notebooks = new Notebooks(app, tracker, client.api, trans);
-    const add = (id: string, label: string, caption: string, carryOut: (run: Ref) => Promise<void>) =>
+    const add = (id: string, label: string, caption: string, carryOut: (run: Ref) => Promise<void>) => {
       app.commands.addCommand(id, {
         label,
         caption,
+        isEnabled: (args) => refOf(app, args) !== null,
         execute: async (args) => {
           try {
-            await carryOut(args as unknown as Ref);
+            await carryOut(refOf(app, args)!);
           } catch (error) {
             await showErrorMessage(label, error as Error);
           }
         },
       });
+      palette?.addItem({ command: id, category: CATEGORY });
+    };
     add(ids.continue, labels.continue, trans.__("Insert the line that continues this run into the current notebook"), (run) => notebooks.insert(run, "continue"));
     add(ids.settings, labels.settings, trans.__("Insert the line that sets the settings of this run into the current notebook"), (run) => notebooks.insert(run, "settings"));
     add(ids.export, labels.export, trans.__("Write the script of this run by the bench of the current notebook, and open it"), (run) => notebooks.export(run));
   },
 };
+
+/** The run that a command is for: that of its arguments, or that of the pane in use. */
+function refOf(app: JupyterFrontEnd, { root, run }: ReadonlyPartialJSONObject): Ref | null {
+  if (typeof root === "string" && typeof run === "string") return { root, run };
+  const pane = app.shell.currentWidget;
+  return pane instanceof MainAreaWidget && pane.content instanceof RunPane ? pane.content.ref : null;
+}
 
 class Notebooks {
   constructor(

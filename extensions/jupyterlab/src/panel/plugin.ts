@@ -46,6 +46,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
       };
       name();
       pane.title.icon = runsIcon;
+      pane.toolbar.hide(); // it is empty
       content.moved.connect(() => {
         name();
         void panes.save(pane);

@@ -2,6 +2,7 @@
 
 import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from "@jupyterlab/application";
 import { MainAreaWidget, WidgetTracker } from "@jupyterlab/apputils";
+import type { DocumentRegistry } from "@jupyterlab/docregistry";
 import { IStateDB } from "@jupyterlab/statedb";
 import { ITranslator, nullTranslator } from "@jupyterlab/translation";
 import type { ReadonlyJSONObject } from "@lumino/coreutils";
@@ -33,9 +34,10 @@ export const run: JupyterFrontEndPlugin<void> = {
       const pane = known ?? new MainAreaWidget<T>({ content: make() });
       if (known === undefined) {
         pane.id = id;
+        pane.toolbar.hide(); // it is empty: the content has its own
         void tracker.add(pane);
       }
-      if (!pane.isAttached) shell.add(pane, "main");
+      if (!pane.isAttached) shell.add(pane, "main", placeFor(runs.currentWidget ?? comparisons.currentWidget, shell.currentWidget));
       shell.activateById(id);
       return pane;
     };
@@ -57,6 +59,12 @@ export const run: JupyterFrontEndPlugin<void> = {
     void restorer?.restore(comparisons, { command: ids.compare, args: ({ content }) => ({ runs: content.refs as unknown as ReadonlyJSONObject[] }), name: ({ id }) => id });
   },
 };
+
+/** With the other panes; the first one beside what is in use, such as the notebook. */
+function placeFor(other: Widget | null, current: Widget | null): DocumentRegistry.IOpenOptions {
+  if (other?.isAttached) return { ref: other.id, mode: "tab-after" };
+  return current === null ? {} : { ref: current.id, mode: "split-right" };
+}
 
 function refOf({ root, run }: { root?: unknown; run?: unknown }): Ref {
   return { root: String(root), run: String(run) };
