@@ -276,7 +276,7 @@ def test_many_runs_and_a_narrow_panel(lab: Lab, panel: Panel) -> None:
     panel.row("0068-fit").click(modifiers=["Shift"])
     expect(panel.root).to_contain_text("3 selected")
     # JupyterLab's side bar is at least 250 px wide; themes may change that.
-    lab.page.add_style_tag(content="#tuning-workbench-runs { width: 200px !important; }")
+    lab.page.add_style_tag(content="#tuning-workbench-runs { min-width: 0 !important; width: 200px !important; }")
     overflowing = "(node) => [...node.querySelectorAll('.wb-side-row, .wb-side-filters, .wb-side-actions')].filter((one) => one.scrollWidth > one.clientWidth).length"
     assert panel.root.evaluate(overflowing) == 0
     lab.screenshot("runs-panel-narrow-light", panel.root)

@@ -16,7 +16,7 @@ import { actionsFor, menuOf } from "./menu";
 import { RowView, setLine } from "./row";
 import { ids } from "./commands";
 
-/** Between two loads that the server asks for: many runs may begin at once. */
+/** Between two loads of the list at least: many runs may begin at once. */
 const PAUSE_MS = 1000;
 /** So near to its end, the list loads more. */
 const NEAR_PX = 200;
@@ -34,6 +34,7 @@ export class RunsPanel extends Widget {
   private readonly actions = el("div", "wb-side-actions", "", { role: "toolbar" });
   private drawnActions = "";
   private timer: ReturnType<typeof setTimeout> | undefined;
+  private loadedAt = 0;
   private stale = true;
 
   constructor(
@@ -107,12 +108,13 @@ export class RunsPanel extends Widget {
     this.timer = setTimeout(() => {
       this.timer = undefined;
       this.reload();
-    }, PAUSE_MS);
+    }, Math.max(0, this.loadedAt + PAUSE_MS - Date.now()));
   }
 
   private reload(): void {
     if (!this.isVisible || this.client.link === "absent") return;
     this.stale = false;
+    this.loadedAt = Date.now();
     void this.list.refresh().then(() => {
       if (this.list.page?.reading) this.loadSoon();
     });
@@ -167,7 +169,7 @@ export class RunsPanel extends Widget {
     const { rows, page, chosen } = list;
     this.end.hidden = !list.hasMore;
     this.more.disabled = list.loading;
-    if (page === null) return setLine(this.caption, "");
+    if (page === null || page.total === 0) return setLine(this.caption, "");
     setText(this.more, texts.more(page.matching - rows.length));
     const count = page.matching === page.total ? texts.count(page.total) : texts.countOf(page.matching, page.total);
     const picked = chosen.length > COMPARED ? texts.tooMany(chosen.length, COMPARED) : chosen.length > 1 ? texts.selected(chosen.length) : "";
