@@ -391,6 +391,9 @@ def test_sdist_and_wheel_hold_what_they_should(built: tuple[Path, Path]) -> None
         shipped = set(archive.namelist())
         about = archive.read(f"tuning_workbench-{__version__}.dist-info/METADATA").decode()
     assert {*BUNDLE, "workbench/py.typed", f"tuning_workbench-{__version__}.dist-info/licenses/LICENSE"} <= shipped
+    data = f"tuning_workbench-{__version__}.data/data"
+    assert f"{data}/etc/jupyter/jupyter_server_config.d/workbench.json" in shipped
+    assert "workbench/server/templates/own-data.ipynb" in shipped
     assert not any(name.split("/")[0] in ("tests", "extensions", "notebooks") for name in shipped)
     data = {name.split(".data/data/")[1] for name in shipped if ".data/data/" in name}
     assert "etc/jupyter/jupyter_server_config.d/workbench.json" in data

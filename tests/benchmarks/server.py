@@ -61,15 +61,15 @@ def write_runs(root: Path, count: int, updates: int = 2000) -> None:
             file.write(body)
 
 
-def write_live(root: Path, number: int) -> None:
+def write_live(root: Path, number: int, rows: int) -> None:
     """Be the process of a live run, until it is ended."""
     id = f"{number:05d}-fit"
     folder = RunFolder.create(root, id, {**header(number), "created": time.time()})
     folder.append(RunStarted(id, "fit", header(number)["settings"], "cpu", (), 10**6, 1000))
     at, due = 0, time.monotonic()
     while True:
-        folder.append(flush(at, ROWS))
-        at, due = at + ROWS, due + 0.1
+        folder.append(flush(at, rows))
+        at, due = at + rows, due + 0.1
         time.sleep(max(0.0, due - time.monotonic()))
 
 
@@ -161,10 +161,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, nargs="*", default=[1000, 10_000])
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement of the share of a core")
+    parser.add_argument("--rows", type=int, default=ROWS, help="updates in a flush of a live run; 2000 for a long run in a short time")
     parser.add_argument("--write-live", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.write_live:
-        write_live(Path(given.write_live[0]), int(given.write_live[1]))
+        write_live(Path(given.write_live[0]), int(given.write_live[1]), given.rows)
     for count in given.runs:
         with tempfile.TemporaryDirectory() as folder:
             top = Path(folder)
@@ -175,11 +176,11 @@ def main() -> None:
             if count != given.runs[0]:
                 continue
             writers = [
-                subprocess.Popen([sys.executable, "-m", "tests.benchmarks.server", "--write-live", str(root), str(count + 1 + i)]) for i in range(LIVE)
+                subprocess.Popen([sys.executable, "-m", "tests.benchmarks.server", "--write-live", str(root), str(count + 1 + i), "--rows", str(given.rows)]) for i in range(LIVE)
             ]  # fmt: skip
             server = Server(top)
             try:
-                while len([row for row in server.get("workbench/api/runs?status=running")[2]["rows"]]) < LIVE:
+                while len(server.get("workbench/api/runs?status=running")[2]["rows"]) < LIVE:
                     time.sleep(0.2)
                 asyncio.run(watch(server, given.seconds))
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,12 @@ class Record:
     def ended(self, status: Status = "finished", error: str | None = None, **metrics: float) -> Record:
         self.add(RunEnded(status, self.done, float(self.done), error, metrics))
         self.close()
+        return self
+
+    def dies(self) -> Record:
+        """The process that writes it is one that is gone."""
+        header = self.path / "run.json"
+        header.write_text(json.dumps({**json.loads(header.read_text()), "pid": 2**22 + 1, "pid_started": 1.0}))
         return self
 
     def close(self) -> None:

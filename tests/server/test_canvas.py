@@ -190,7 +190,7 @@ async def test_a_process_that_dies_ends_the_drawing(api, record):
     run = record("0001-fit").steps(20)
     socket = await opened(api, run)
     picture = await shown(socket, Picture(), has(20, "running"))
-    run.folder.name_writer(2**22 + 1, pid_started=1.0)
+    run.dies()
     await shown(socket, picture, has(20, "failed"))
     assert "ended without ending the run" in picture.state["failure"]["message"]
 

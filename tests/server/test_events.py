@@ -52,7 +52,7 @@ async def test_a_process_that_dies_ends_its_run(api, record):
     run = record("0001-fit").steps()
     events = await api.socket("api/events")
     await events.read()
-    run.folder.name_writer(2**22 + 1, pid_started=1.0)
+    run.dies()
     row = (await events.until(of("ended")))[-1]["row"]
     assert (row["status"], "ended without ending the run" in row["error"], row["commands"]) == ("failed", True, False)
 

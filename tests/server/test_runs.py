@@ -10,7 +10,6 @@ import pytest
 from workbench.commands import Change, Checkpoint, Pause, Resume, Stop, Validate
 from workbench.runs.brief import RunBrief
 from workbench.runs.folder import control
-from workbench.runs.folder.alive import identity
 from workbench.runs.folder.annotations import Annotations, annotate, read_annotations
 from workbench.runs.run import Run
 from workbench.ui.canvas.runs.runs_table import moving
@@ -61,8 +60,8 @@ async def test_pages_sorts_and_filters_count_all_runs(api, record):
     assert [row["run"] for row in best] == ["0004-fit", "0002-fit", "0005-fit", "0001-fit", "0003-fit"]
     shortest = await api.rows(sort="time", order="asc")
     assert [row["run"] for row in shortest] == [f"000{at}-fit" for at in range(1, 6)]
-    assert [row["run"] for row in await api.rows(sort="name", order="desc")][0] == "0005-fit"  # its name is Baseline
-    assert [row["run"] for row in await api.rows(sort="status", order="asc")][0] == "0003-fit"
+    assert (await api.rows(sort="name", order="desc"))[0]["run"] == "0005-fit"  # its name is Baseline
+    assert (await api.rows(sort="status", order="asc"))[0]["run"] == "0003-fit"
     for search in ("WARM", "#sgd", "lr=0.5", "baseline net"):
         assert [row["run"] for row in await api.rows(search=search)] == ["0005-fit"], search
     assert [row["run"] for row in await api.rows(tag="sgd")] == ["0005-fit"]
@@ -84,6 +83,11 @@ async def test_a_sort_by_loss_is_by_the_shown_one(api, record):
 ])  # fmt: skip
 async def test_a_wrong_argument_is_named(api, arguments, said):
     assert said in await api.refused(400, f"api/runs?{arguments}")
+
+
+async def test_jupyterlab_may_add_the_time_to_an_address(api, record):
+    record("0001-fit").steps()
+    assert (await api.ask("api/runs?limit=5&1795724098898"))[0] == 200
 
 
 async def test_details_say_what_the_run_says(api, record):
@@ -151,6 +155,14 @@ async def test_a_run_that_takes_no_commands_says_why(api, record):
     assert [row["commands"] for row in await api.rows()] == [False, False]
 
 
+async def test_a_search_can_only_be_stopped(api, record):
+    run = record("0001-find_lr", kind="find_lr")
+    address = await api.address("0001-find_lr")
+    assert "Pause is for fits; 0001-find_lr can only be stopped" in await api.refused(409, f"{address}/commands", "POST", {"type": "Pause"})
+    assert (await api.ask(f"{address}/commands", "POST", {"type": "Stop"}))[0] == 204
+    assert list(control.take(run.path)) == [Stop()]
+
+
 async def test_annotations_are_a_persons(api, record):
     run = record("0001-fit").steps().ended()
     address = await api.address("0001-fit")
@@ -198,8 +210,7 @@ async def test_a_run_of_another_machine_only_counts_as_running(api, record):
 
 
 async def test_a_run_whose_process_died_has_failed(api, record):
-    gone = {**identity(), "pid": 2**22 + 1, "pid_started": 1.0}
-    record("0001-fit", **gone).steps()
+    record("0001-fit").steps().dies()
     (row,) = await api.rows()
     assert (row["status"], row["commands"]) == ("failed", False)
     assert "ended without ending the run" in row["error"]

@@ -8,7 +8,6 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.short_trials import SHORT_TRIALS
 from workbench.server import templates
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.commands import Change, from_line
+from workbench.commands import Change, Stop, from_line
 from workbench.runs.folder import control
 from workbench.runs.live_change import live_change
 from workbench.server.errors import ConflictError
@@ -22,6 +22,8 @@ def send(entry: Entry, given: Mapping[str, Any]) -> None:
         raise ValueError(f"This is no command: {error}.") from None
     if why := why_no_commands(entry):
         raise ConflictError(why)
+    if entry.summary.kind != "fit" and not isinstance(command, Stop):
+        raise ConflictError(f"{type(command).__name__} is for fits; {entry.summary.id} can only be stopped.")
     if isinstance(command, Change):
         command = live_change(settings_of(entry), command.values)
     control.send(entry.summary.path, command)

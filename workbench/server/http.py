@@ -69,8 +69,8 @@ class Handler(APIHandler):
         return asyncio.get_running_loop().run_in_executor(self.settings["workbench_threads"], work)
 
     def arguments(self) -> dict[str, str]:
-        """The arguments in the address; of one that is given twice the last."""
-        return {name: self.get_query_argument(name) for name in self.request.query_arguments if name != "token"}
+        """The arguments in the address; of one that is given twice the last. JupyterLab adds the time, which is none."""
+        return {name: self.get_query_argument(name) for name in self.request.query_arguments if name != "token" and not name.isdecimal()}
 
     def body(self, known: tuple[str, ...]) -> dict[str, Any]:
         """The JSON object that came. ValueError: it is none, too large, or has other names than these."""
@@ -131,8 +131,9 @@ class OneRun(Handler):
             raise ValueError(f"{empty[0]}=null: give a value, or leave it out and it stays.")
         entry = self.watcher.find(key, id)
         annotate(entry.summary.path, **given)
+        row = self.watcher.row(entry)
         self.watcher.look()
-        return self.watcher.row(entry)
+        return row
 
     def _delete(self, key: str, id: str) -> None:
         force = self.arguments().get("force", "0")

@@ -87,7 +87,7 @@ class Index:
         except FileNotFoundError:  # being made, or being deleted
             self._no_run(key, stamp)
             return None
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - as below
             read.name_unreadable(path, error)
             self._no_run(key, stamp)
             return None
@@ -102,7 +102,7 @@ class Index:
         for key, entry in [(one.key, one) for one in list(self.entries.values()) if one.live]:
             stamp = _stamp(entry.summary.path / read.RECORD)
             before, self._records[key] = self._records.get(key), stamp
-            if entry.summary.unseen and stamp == before:
+            if stamp == before and (entry.summary.unseen or key not in self._live):
                 continue
             if self.read_brief(key):
                 moved.append(entry)
@@ -117,7 +117,7 @@ class Index:
         growing = self._live.get(key) or LiveRunBrief(path)
         try:
             brief = growing.brief()
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - a record of anybody's making; it must not keep others from being read
             if not isinstance(error, FileNotFoundError):
                 read.name_unreadable(path, error)
             entry.exact = True  # there is no more to be had

@@ -60,7 +60,7 @@ class Entry:
         return cls(
             root, replace(summary, header={}, metrics={}), stamp, _NONE if added == _NONE else added,
             read.accepted({name: value for name, value in given.items() if not setting_text.same(value, _DEFAULTS.get(name, value))}),
-            str(task.get("model") or "") if isinstance(task, dict) else "", header.get("launched") is True, header.get("takes_commands") is True,
+            str(task.get("model") or "") if isinstance(task, dict) else "", header.get("launched") is True or given.get("strategy") == "launch", header.get("takes_commands") is True,
             finite(summary.metrics.get("loss")), finite(summary.metrics.get(metric)), metric if metric in summary.metrics else "",
         )  # fmt: skip
 
@@ -93,7 +93,7 @@ def row(entry: Entry, brief: RunBrief | None, cells: Sequence[str] = ()) -> dict
     drawn = moving(brief) if brief is not None else {
         "loss": _number(entry.loss), "metric": cut(entry.metric, CELL), "value": _number(entry.value), "spark": [], "dots": [], "trouble": None,
     }  # fmt: skip
-    total = brief.updates if brief is not None else None
+    total = brief.updates if brief is not None and run.kind == "fit" else None
     return {
         "root": entry.root.key, "run": run.id, "kind": cut(run.kind, CELL), "status": entry.status,
         "loss": drawn["loss"] if run.kind == "fit" else "", "metric": drawn["metric"], "value": drawn["value"],

@@ -26,8 +26,8 @@ _ROOTS_EVERY = 5.0
 """Seconds between two searches for roots, at least."""
 _SHARE = 0.002
 """The share of the time that searches for roots take at most."""
-_SLICE = 0.2
-"""Seconds of reading between two looks."""
+_SLICE = 0.1
+"""Seconds in which new runs are read, and then the records that pages want, before somebody else has a turn."""
 _PATIENCE, _FOR_ROWS = 0.5, 0.3
 """Seconds that a page waits at most for the list, and then for its own rows. It hears of what is read later."""
 _log = logging.getLogger("workbench.server")
@@ -183,7 +183,8 @@ class Watcher:
                 if look:
                     due = time.monotonic() + EVERY
                     self._look()
-                self._read(until=time.monotonic() + _SLICE)
+                self._read_new(until=time.monotonic() + _SLICE)
+                self._read_wanted(until=time.monotonic() + _SLICE)
             except Exception:  # noqa: BLE001 - told in the log; the next look may succeed
                 _log.exception("The list of runs could not be read; the server tries again.")
                 time.sleep(EVERY)
@@ -213,8 +214,8 @@ class Watcher:
             if changed:
                 self._tell({"type": "list"})
 
-    def _read(self, until: float) -> None:
-        """Read new runs, then the records that are wanted, for a while."""
+    def _read_new(self, until: float) -> None:
+        """Read new runs for a while."""
         added: list[Entry] = []
         while self._index.unread and time.monotonic() < until:
             entry = self._index.read_next()
@@ -226,7 +227,10 @@ class Watcher:
                 self._tell({"type": "began" if entry.live else "ended", "row": self._row(entry)})
             if added:
                 self._tell({"type": "list"})
-        while self._wanted and not self._index.unread and time.monotonic() < until:
+
+    def _read_wanted(self, until: float) -> None:
+        """Read the records that pages want for a while."""
+        while self._wanted and time.monotonic() < until:
             with self._changed:
                 key = next(iter(self._wanted))
                 del self._wanted[key]

@@ -23,4 +23,4 @@ def notebook(name: str) -> dict[str, Any]:
     if name not in NAMES:
         raise NotFoundError(f"template={shown(name, 40)}: there is no such notebook. Ask for one of {', '.join(NAMES)}.")
     text = resources.files(__name__).joinpath(f"{name}.ipynb").read_text(encoding="utf-8")
-    return dict(nbformat.reads(text, as_version=4))
+    return dict(nbformat.reads(text, as_version=4))  # type: ignore[no-untyped-call]
