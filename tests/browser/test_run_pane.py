@@ -62,10 +62,15 @@ class Pane:
         before = done.inner_text()
         expect(done).not_to_have_text(before, use_inner_text=True)
 
-    def layout_is_saved(self) -> None:
-        """Wait until JupyterLab has saved that the pane is there: it does so a little later."""
+    def is_saved(self, *also: str) -> None:
+        """Wait until JupyterLab has saved that the pane is there, and other words of its state: it does so a little later."""
         name = self.lab.page.evaluate("() => jupyterapp.shell.currentWidget.id")
-        wait_for(lambda: name in json.dumps(self.lab.server.get("lab/api/workspaces")))
+
+        def saved() -> bool:
+            known = json.dumps(self.lab.server.get("lab/api/workspaces"))
+            return all(text in known for text in (name, *also))
+
+        wait_for(saved)
 
 
 def listed(lab: Lab, ref: dict[str, str]) -> bool:
@@ -152,8 +157,8 @@ def a_page_loaded_again(lab: Lab, pane: Pane) -> None:
     log = pane.canvas.locator(".wb-loss").locator(".wb-tool", has_text="log")
     pressed = log.get_attribute("aria-pressed")
     log.click()
-    expect(log).not_to_have_attribute("aria-pressed", str(pressed))
-    now = str(log.get_attribute("aria-pressed"))
+    now = "false" if pressed == "true" else "true"
+    expect(log).to_have_attribute("aria-pressed", now)
     sockets: list[WebSocketRoute] = []
     down = False
 
@@ -166,7 +171,7 @@ def a_page_loaded_again(lab: Lab, pane: Pane) -> None:
 
     lab.page.route_web_socket(re.compile("/workbench/api/canvas"), connect)
     lab.save()
-    pane.layout_is_saved()
+    pane.is_saved('"loss.log": "' + ("on" if now == "true" else "off"))
     lab.reload()
     pane.moves()
     expect(log).to_have_attribute("aria-pressed", now)
@@ -237,7 +242,7 @@ def test_a_comparison(lab: Lab) -> None:
     card = pane.canvas.locator(".wb-compare")
     expect(card.locator("table")).to_contain_text("0002-fit")
     lab.save()
-    pane.layout_is_saved()
+    pane.is_saved()
     lab.reload()
     expect(card.locator("table")).to_contain_text("3e-3")
     expect(pane.canvas.locator(".wb-card:visible")).to_have_count(1)
