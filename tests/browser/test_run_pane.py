@@ -246,5 +246,6 @@ def test_a_comparison(lab: Lab) -> None:
     lab.reload()
     expect(card.locator("table")).to_contain_text("3e-3")
     expect(pane.canvas.locator(".wb-card:visible")).to_have_count(1)
+    expect(pane.canvas.locator(".wb-progress")).to_be_hidden()  # it is of one run
     assert lab.violations(".wb-pane") == []
     lab.screenshot("run-pane-compare")
