@@ -203,7 +203,7 @@ def its_script(lab: Lab, pane: Pane) -> None:
     lab.page.locator(".jp-Dialog input").fill("busy.ipynb")
     accept(lab.page, "Export")
     expect(lab.page.locator(".jp-Dialog")).to_contain_text("busy.ipynb")
-    accept(lab.page, "Ok")
+    accept(lab.page, "Close")
     pane.button("Export as a script…").click()
     lab.page.locator(".jp-Dialog input").fill("trained.py")
     accept(lab.page, "Export")
