@@ -99,12 +99,10 @@ class Notebooks {
     });
     if (!asked.button.accept || !asked.value) return;
     const written = await exportBy(kernel, bench.name, run, asked.value);
-    const path = PathExt.resolve("/", PathExt.dirname(panel.context.path), written.beside).slice(1);
-    if (written.beside.startsWith("..") && !(await this.reachable(path))) {
-      Notification.success(trans.__("Written: %1", written.path));
-      return;
-    }
-    await this.app.commands.execute("docmanager:open", { path });
+    const path = PathExt.join(PathExt.dirname(this.app.serviceManager.contents.localPath(panel.context.path)), written.beside);
+    // What lies outside of the folder of the Jupyter server cannot be opened.
+    if (path.startsWith("..")) Notification.success(trans.__("Written: %1", written.path));
+    else await this.app.commands.execute("docmanager:open", { path });
   }
 
   private current(): NotebookPanel {
@@ -125,15 +123,6 @@ class Notebooks {
     if (benches.length < 2) return benches[0];
     const asked = await InputDialog.getItem({ title: this.trans.__("Export by which bench?"), items: benches.map(({ name }) => name) });
     return asked.button.accept ? benches.find(({ name }) => name === asked.value) : null;
-  }
-
-  private async reachable(path: string): Promise<boolean> {
-    try {
-      await this.app.serviceManager.contents.get(path, { content: false });
-      return true;
-    } catch {
-      return false;
-    }
   }
 }
 

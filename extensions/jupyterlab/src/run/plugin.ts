@@ -1,6 +1,6 @@
 // Panes of runs and of comparisons in the main area; a page that is loaded again has them again.
 
-import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from "@jupyterlab/application";
+import { ILabShell, ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from "@jupyterlab/application";
 import { MainAreaWidget, WidgetTracker } from "@jupyterlab/apputils";
 import type { DocumentRegistry } from "@jupyterlab/docregistry";
 import { IStateDB } from "@jupyterlab/statedb";
@@ -20,8 +20,8 @@ export const run: JupyterFrontEndPlugin<void> = {
   description: "The pane of a training run, and of several that are compared.",
   autoStart: true,
   requires: [IClient],
-  optional: [ILayoutRestorer, IStateDB, ITranslator],
-  activate: (app: JupyterFrontEnd, client: Client, restorer: ILayoutRestorer | null, states: IStateDB | null, translator: ITranslator | null) => {
+  optional: [ILabShell, ILayoutRestorer, IStateDB, ITranslator],
+  activate: (app: JupyterFrontEnd, client: Client, lab: ILabShell | null, restorer: ILayoutRestorer | null, states: IStateDB | null, translator: ITranslator | null) => {
     const trans = (translator ?? nullTranslator).load(DOMAIN);
     const [texts, words] = [textsOf(trans), paneTextsOf(trans)];
     const { commands, shell } = app;
@@ -37,7 +37,8 @@ export const run: JupyterFrontEndPlugin<void> = {
         pane.toolbar.hide(); // it is empty: the content has its own
         void tracker.add(pane);
       }
-      if (!pane.isAttached) shell.add(pane, "main", placeFor(runs.currentWidget ?? comparisons.currentWidget, shell.currentWidget));
+      // Notebook 7 has room for one document in its main area: there a pane stands in the side bar.
+      if (!pane.isAttached) shell.add(pane, lab ? "main" : "right", placeFor(runs.currentWidget ?? comparisons.currentWidget, shell.currentWidget));
       shell.activateById(id);
       return pane;
     };
