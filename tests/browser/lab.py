@@ -63,8 +63,9 @@ _JS = """
     new Promise((_, no) => setTimeout(() => no(new Error(`${what}: not within ${seconds} s`)), seconds * 1000)),
   ]);
   bench.panel = () => {
-    const panel = window.jupyterapp.shell.currentWidget;
-    if (!panel || !panel.sessionContext) throw new Error('no notebook is open');
+    const { shell } = window.jupyterapp;
+    const panel = [shell.currentWidget, ...shell.widgets('main')].find((one) => one?.sessionContext);
+    if (!panel) throw new Error('no notebook is open');
     return panel;
   };
   bench.kernel = () => bench.panel().sessionContext.session?.kernel;
@@ -431,10 +432,12 @@ class Lab:
 
     def _opened(self) -> None:
         """Until the notebook of a page that loads is there, with its kernel."""
-        self.page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.sessionContext")
+        self.page.wait_for_function(
+            "() => window.jupyterapp?.shell?.currentWidget && [...jupyterapp.shell.widgets('main')].some((one) => one.sessionContext)"
+        )
         self.page.evaluate(_JS)
         self._wait("() => __lab.panel().revealed.then(() => __lab.panel().sessionContext.ready)", "the notebook", TIMEOUT)
-        self.page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
+        self.page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for(state="attached")  # another pane may be before it
 
     def _curtain(self) -> None:
         """Until the splash screen is gone, which covers JupyterLab while a theme loads."""

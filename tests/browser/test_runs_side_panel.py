@@ -77,6 +77,10 @@ class Panel:
     def action(self, name: str) -> Locator:
         return self.root.get_by_role("toolbar").get_by_role("button", name=name, exact=True)
 
+    def pane(self, title: str) -> Locator:
+        """The tab of a pane beside the notebook."""
+        return self.lab.page.locator("#jp-main-dock-panel .lm-TabBar-tab", has_text=title)
+
     @property
     def dialog(self) -> Locator:
         return self.lab.page.locator(".jp-Dialog")
@@ -131,6 +135,9 @@ def test_runs_of_another_process(lab: Lab, panel: Panel) -> None:
         expect(panel.root).to_be_visible()
         panel.filter("Folder", lab.folder.name)
         panel.shows("0003-fit", "0002-fit", "0001-fit")
+        expect(panel.pane("0003-fit")).to_have_count(0)
+        item.click()
+        expect(panel.pane("0003-fit")).to_have_count(1)
         lab.page.evaluate(AWAY)
         running.click()
         panel.action("Stop…").click()
@@ -207,8 +214,15 @@ def test_the_list_by_keyboard_alone(lab: Lab, panel: Panel) -> None:
         page.keyboard.press(key)
         expect(panel.row(run)).to_be_focused()
         expect(panel.row(run)).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+    expect(panel.pane("0002-fit")).to_have_count(1)
+    panel.row("0002-fit").focus()
     page.keyboard.press("Shift+ArrowUp")
     expect(panel.root).to_contain_text("2 selected")
+    panel.action("Compare").focus()
+    page.keyboard.press("Enter")
+    expect(panel.pane("Comparison of 2 runs")).to_have_count(1)
+    panel.row("0003-fit").focus()
     page.keyboard.press("Home")
     page.keyboard.press("Control+ArrowDown")
     page.keyboard.press(" ")
