@@ -77,7 +77,7 @@ export function textsOf(trans: TranslationBundle) {
       unpin: trans.__("Unpin"),
       copyId: trans.__("Copy the run's id"),
       delete: trans.__("Delete…"),
-      continue: trans.__("Continue"),
+      continue: trans.__("Continue in the notebook"),
       settings: trans.__("Insert its settings as a cell"),
       export: trans.__("Export as a script…"),
       permit: trans.__("Allow browser notifications"),
