@@ -31,7 +31,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
       const asked = await InputDialog.getItem({ title: trans.__("Show the panel of which bench?"), items: names });
       return asked.button.accept ? asked.value : null;
     };
-    const options: PaneOptions = { tracker, rendermime, trans, choose, openNotebook: (path) => void commands.execute("docmanager:open", { path }) };
+    const options: PaneOptions = { tracker, rendermime, trans, choose, openNotebook: (path, { id }) => void commands.execute("docmanager:open", { path, options: { ref: id, mode: "split-left" } }) };
 
     const open = (place: Place): MainAreaWidget<PanelPane> => {
       const known = place.model && panes.find(({ content }) => content.where.model === place.model && content.where.path === place.path);
