@@ -6,9 +6,17 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, expect
 
+from .faces import LAB
 from .lab import Lab
 
 pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(autouse=True)
+def in_jupyterlab(lab: Lab) -> None:
+    if lab.server.face is not LAB:
+        pytest.skip("Notebook 7 has one notebook in a page, and no launcher")
+
 
 BENCH = """import torch
 import workbench as wb
@@ -29,16 +37,20 @@ def test_the_panel_beside_its_notebook(lab: Lab) -> None:
     lab.run_cell(1)
     lab.panel(1)
     expect(lab.page.locator(BUTTON)).to_be_visible()
-    lab.page.locator(BUTTON).get_by_role("button").click()
+    lab.page.keyboard.press("Alt+Shift+P")
     pane = lab.page.locator(PANE)
     the_panel_lives(lab, pane)
+    lab.page.locator(BUTTON).get_by_role("button").click()
+    expect(pane).to_have_count(1)
     lab.scroll_to(len(CELLS) - 1)  # JupyterLab takes the cell of the panel out of the page
     expect(lab.page.locator(".jp-NotebookPanel .wb-panel")).not_to_be_in_viewport()
     pane.get_by_role("button", name="Train").click()
     lab.until("print([job.status for job in study.jobs])", "['finished']")
     expect(pane.locator(".wb-progress")).to_contain_text("Training: finished")
     lab.screenshot("panel-beside")
+    assert lab.violations(PANE) == []
     a_page_loaded_again(lab)
+    a_notebook_that_was_closed(lab)
     a_kernel_that_was_restarted(lab)
     assert lab.complaints == []
 
@@ -58,6 +70,15 @@ def a_page_loaded_again(lab: Lab) -> None:
     box.fill("7")
     box.press("Tab")
     lab.until("print(study.settings.max_epochs)", "7")
+
+
+def a_notebook_that_was_closed(lab: Lab) -> None:
+    lab.save()
+    lab.page.evaluate("() => __lab.panel().dispose()")
+    message = lab.page.locator(PANE).locator(".wb-pane-message")
+    expect(message).to_contain_text("The panel appears here when")
+    message.get_by_role("button", name="Open the notebook").click()
+    the_panel_lives(lab, lab.page.locator(PANE))
 
 
 def a_kernel_that_was_restarted(lab: Lab) -> None:

@@ -12,9 +12,17 @@ from playwright.sync_api import Locator, Page, WebSocketRoute, expect
 
 from tests.launch.launched import ended, wait_for
 
+from .faces import LAB
 from .lab import Lab
 
 pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(autouse=True)
+def in_jupyterlab(lab: Lab) -> None:
+    if lab.server.face is not LAB:
+        pytest.skip("Notebook 7 has one notebook in a page, and no launcher")
+
 
 BENCH = """import time, torch
 import workbench as wb

@@ -16,6 +16,7 @@ from workbench.events import (
     Resumed,
     RunEnded,
     RunStarted,
+    StatusChanged,
     StepsDone,
     Validated,
     pack,
@@ -24,6 +25,7 @@ from workbench.events import (
 from workbench.plots.smooth import Smoother
 from workbench.runs.brief import CHECKS, POINTS, RunBrief
 from workbench.runs.health import examine
+from workbench.runs.read import summary
 from workbench.runs.record.stream import ROWS, joined, stream
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
@@ -160,3 +162,30 @@ def test_of_several_validation_sets_the_one_that_is_watched() -> None:
         start = RunStarted("0001-fit", "fit", Settings.make(monitor=monitor).model_dump(), "cpu", ("a",), 10, 1)
         brief = RunBrief.of(Run.from_events([start, Validated(10, 0, values), RunEnded("finished", 10, 1.0)]))
         assert (brief.monitor, brief.value) == (wanted, values[wanted])
+
+
+def test_a_brief_has_the_state_that_the_summary_reads_at_the_end(tmp_path: Path) -> None:
+    """The brief follows all events; the summary looks at the last ones."""
+    whole = events(400)
+    dead = {"pid": 2**22 + 1, "pid_started": 1.0}
+    records = {
+        "0001-fit": recorded(tmp_path, whole), "0002-fit": recorded(tmp_path, whole[:20], "0002-fit"), "0003-fit": recorded(tmp_path, [], "0003-fit"),
+        "0004-fit": recorded(tmp_path, [*whole[:20], StatusChanged("paused", 190)], "0004-fit"), "0005-fit": recorded(tmp_path, whole[:20], "0005-fit", **dead),
+        "0006-fit": recorded(tmp_path, whole[:20], "0006-fit", host="elsewhere"), "0007-fit": recorded(tmp_path, [*whole[:-1], RunEnded("failed", 400, 40.0, "E: no")], "0007-fit"),
+    }  # fmt: skip
+    statuses = []
+    for path in records.values():
+        brief, wanted = RunBrief.read(path), summary(path)
+        state = ("status", "step", "seconds", "error", "unseen", "created")
+        assert [getattr(brief, name) for name in state] == [getattr(wanted, name) for name in state]
+        statuses.append((brief.status, brief.unseen))
+    assert statuses == [
+        ("finished", False), ("running", False), ("queued", False), ("paused", False), ("failed", False), ("running", True), ("failed", False),
+    ]  # fmt: skip
+
+
+def test_the_total_of_updates_is_known_until_batches_change(tmp_path: Path) -> None:
+    whole = events(400)
+    assert RunBrief.read(recorded(tmp_path, whole)).updates == 400
+    assert RunBrief.read(recorded(tmp_path, [*whole[:20], Changed(200, {"lr": 0.1})], "0002-fit")).updates == 400
+    assert RunBrief.read(recorded(tmp_path, [*whole[:20], Changed(200, {"batch_size": 16.0})], "0003-fit")).updates is None

@@ -95,7 +95,7 @@ async def test_details_say_what_the_run_says(api, record):
     run.ended("failed", "ValueError: no")
     (run.path / "output.log").write_text("one\n" * 3)
     found = await api.get(await api.address("0001-fit"))
-    assert found["row"]["run"] == "0001-fit"
+    assert found["row"] == {**(await api.rows())[0], "cells": []}
     assert dict(found["facts"])["Model"] == "Net (12 parameters)"
     settings = {one["name"]: (one["text"], one["default"]) for one in found["settings"]}
     assert settings["lr"] == ("0.1", False)
@@ -145,6 +145,13 @@ async def test_a_wrong_command_is_refused_in_words(api, record, given, said):
     run = record("0001-fit").steps()
     assert said in await api.refused(400, f"{await api.address('0001-fit')}/commands", "POST", given)
     assert not (run.path / "control").exists()
+
+
+async def test_a_run_that_ended_meanwhile_takes_no_command(api, record):
+    run = record("0001-fit").steps()
+    address = await api.address("0001-fit")
+    run.ended()
+    assert "has ended" in await api.refused(409, f"{address}/commands", "POST", {"type": "Stop"})
 
 
 async def test_a_run_that_takes_no_commands_says_why(api, record):

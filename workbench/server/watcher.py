@@ -60,19 +60,22 @@ class Watcher:
         self._closed = False
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tell this listener of the runs that run, and then of all that changes, in messages as in `docs/jupyterlab.md`.
+        """Tell this listener, which must return at once, of the runs that run, and then of what changes. Call the result to end it.
 
-        It must return at once. Call the result to end it.
+        Messages: {"type": "rows", "rows": […]}, runs that run and have moved, at most once a second, and first all of them;
+        {"type": "began", "row": …}; {"type": "ended", "row": …}; {"type": "list"}: runs have come, gone or ended, or a person has
+        changed what they have added to one, so that pages are to be fetched again.
         """
         with self._changed:
+            began = time.time()  # before the listener hears anything: what begins then is news to it
             self._look_now()
             live = [entry for entry in self._index.entries.values() if entry.live]
             self._read_whole([entry for entry in live if not entry.summary.unseen])
             rows = {entry.key: self._row(entry) for entry in live}
-            listener({"type": "rows", "rows": [*rows.values()]})
             if not self._listeners:
-                self._since, self._told = time.time(), rows
+                self._since, self._told = began, rows
             self._listeners.append(listener)
+            listener({"type": "rows", "rows": [*rows.values()]})
             self._changed.notify_all()
         return lambda: self._leave(listener)
 
@@ -94,11 +97,11 @@ class Watcher:
             exact = self._read_whole(entries) if query.sort in EXACT else True
         found = query.found(entries)
         matching = [one for one in found if query.status in ("", one.status)]
-        shown = matching[query.offset : query.offset + query.limit]
+        page = matching[query.offset : query.offset + query.limit]
         with self._changed:
-            exact &= self._read_whole(shown)
-            columns, values = cells(shown)
-            rows = [row(one, self._index.brief(one.key), cell) for one, cell in zip(shown, values, strict=True)]
+            exact &= self._read_whole(page)
+            columns, values = cells(page)
+            rows = [row(one, self._index.brief(one.key), cell) for one, cell in zip(page, values, strict=True)]
             reading = bool(self._index.unread or not exact or not self._answered)
             self._lacking |= reading
             roots = [{"key": root.key, "name": root.name} for root in self._index.roots.values()]
@@ -108,11 +111,10 @@ class Watcher:
         }  # fmt: skip
 
     def find(self, key: str, id: str) -> Entry:
-        """The run of these names. ValueError: no run can have this id; NotFoundError: there is none."""
+        """The run of these names, as it is now. ValueError: no run can have this id; NotFoundError: there is none."""
         check_id(id)
         with self._changed:
-            if key not in self._index.roots:
-                self._look_now()
+            self._look_now()
             root, entry = self._index.roots.get(key), self._index.entries.get((key, id))
         if root is None:
             raise NotFoundError(f"root={shown(key, 40)}: the server reads no root of this key. List the runs again: each has the key of its root.")
@@ -125,11 +127,11 @@ class Watcher:
         return entry
 
     def row(self, entry: Entry) -> dict[str, Any]:
-        """The present row of a run."""
+        """The row of a run that was found."""
         self._index.annotations_changed(entry.key)
         with self._changed:
-            self._look_now()
-            return self._row(self._index.entries.get(entry.key, entry))
+            self._read_whole([entry])
+            return self._row(entry)
 
     def look(self) -> None:
         """Look soon: a run was changed or deleted here."""

@@ -11,7 +11,7 @@ import { IClient, type Client } from "../client";
 import type { Ref } from "../messages";
 import { RunPane } from "../run/pane";
 import { ids } from "../runs/commands";
-import { CATEGORY, DOMAIN, textsOf } from "../texts";
+import { CATEGORY, DOMAIN } from "../texts";
 import { benchesOf, exportBy, forBench, type Bench } from "./benches";
 import { within } from "./kernel";
 
@@ -25,7 +25,6 @@ export const notebook: JupyterFrontEndPlugin<void> = {
   optional: [ICommandPalette, ITranslator],
   activate: (app: JupyterFrontEnd, client: Client, tracker: INotebookTracker, palette: ICommandPalette | null, translator: ITranslator | null) => {
     const trans = (translator ?? nullTranslator).load(DOMAIN);
-    const { commands: labels } = textsOf(trans);
     const notebooks = new Notebooks(app, tracker, client.api, trans);
     const add = (id: string, label: string, caption: string, carryOut: (run: Ref) => Promise<void>) => {
       app.commands.addCommand(id, {
@@ -42,9 +41,9 @@ export const notebook: JupyterFrontEndPlugin<void> = {
       });
       palette?.addItem({ command: id, category: CATEGORY });
     };
-    add(ids.continue, labels.continue, trans.__("Insert the line that continues this run into the current notebook"), (run) => notebooks.insert(run, "continue"));
-    add(ids.settings, labels.settings, trans.__("Insert the line that sets the settings of this run into the current notebook"), (run) => notebooks.insert(run, "settings"));
-    add(ids.export, labels.export, trans.__("Write the script of this run by the bench of the current notebook, and open it"), (run) => notebooks.export(run));
+    add(ids.continue, trans.__("Continue in the notebook"), trans.__("Insert the line that continues this run into the current notebook"), (run) => notebooks.insert(run, "continue"));
+    add(ids.settings, trans.__("Insert its settings as a cell"), trans.__("Insert the line that sets the settings of this run into the current notebook"), (run) => notebooks.insert(run, "settings"));
+    add(ids.export, trans.__("Export as a script…"), trans.__("Write the script of this run by the bench of the current notebook, and open it"), (run) => notebooks.export(run));
   },
 };
 

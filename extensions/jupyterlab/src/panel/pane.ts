@@ -24,7 +24,8 @@ export interface PaneOptions {
   /** JupyterLab's own: that of a notebook has another factory for widgets as soon as it can show them. */
   rendermime: IRenderMimeRegistry;
   trans: TranslationBundle;
-  openNotebook(path: string): void;
+  /** beside: the pane. */
+  openNotebook(path: string, beside: Widget): void;
   /** Which of several benches is meant; null: none. */
   choose(names: string[]): Promise<string | null>;
 }
@@ -68,7 +69,7 @@ export class PanelPane extends Panel {
     const { path } = this.place;
     const notebook = tracker.find((one) => one.context.path === path) ?? null;
     if (notebook === null) {
-      this.message.say(trans.__("The panel appears here when %1 is open.", path), trans.__("Open the notebook"), () => this.options.openNotebook(path));
+      this.message.say(trans.__("The panel appears here when %1 is open.", path), trans.__("Open the notebook"), () => this.options.openNotebook(path, this.parent ?? this));
       return;
     }
     this.follow(notebook);

@@ -22,17 +22,16 @@ export const panel: JupyterFrontEndPlugin<void> = {
   optional: [ILabShell, ILayoutRestorer, ICommandPalette, ITranslator],
   activate: (
     app: JupyterFrontEnd, tracker: INotebookTracker, rendermime: IRenderMimeRegistry,
-    shell: ILabShell | null, restorer: ILayoutRestorer | null, palette: ICommandPalette | null, translator: ITranslator | null,
+    lab: ILabShell | null, restorer: ILayoutRestorer | null, palette: ICommandPalette | null, translator: ITranslator | null,
   ) => {
-    if (shell === null) return; // Notebook 7 has one pane, the notebook's
     const trans = (translator ?? nullTranslator).load(DOMAIN);
-    const { commands } = app;
+    const { commands, shell } = app;
     const panes = new WidgetTracker<MainAreaWidget<PanelPane>>({ namespace: "tuning-workbench-panels" });
     const choose = async (names: string[]) => {
       const asked = await InputDialog.getItem({ title: trans.__("Show the panel of which bench?"), items: names });
       return asked.button.accept ? asked.value : null;
     };
-    const options: PaneOptions = { tracker, rendermime, trans, choose, openNotebook: (path) => void commands.execute("docmanager:open", { path }) };
+    const options: PaneOptions = { tracker, rendermime, trans, choose, openNotebook: (path, { id }) => void commands.execute("docmanager:open", { path, options: { ref: id, mode: "split-left" } }) };
 
     const open = (place: Place): MainAreaWidget<PanelPane> => {
       const known = place.model && panes.find(({ content }) => content.where.model === place.model && content.where.path === place.path);
@@ -65,7 +64,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
         const place = typeof path === "string" ? { path, model: String(model ?? "") } : placeIn(notebook, app.contextMenuHitTest((node) => node.classList.contains("jp-Cell")));
         if (place === null) return undefined;
         const pane = open(place);
-        if (!pane.isAttached) shell.add(pane, "main", notebook === null ? {} : { ref: notebook.id, mode: "split-right" });
+        if (!pane.isAttached) shell.add(pane, lab ? "main" : "right", notebook === null ? {} : { ref: notebook.id, mode: "split-right" });
         if (typeof path !== "string") shell.activateById(pane.id);
         return pane;
       },
