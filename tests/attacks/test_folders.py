@@ -197,8 +197,7 @@ def test_a_header_is_not_written_through_a_link(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit"}) as folder:
         for name in ("run.json.new", ".run.json", f".run.json.{os.getpid()}"):
             (folder.path / name).symlink_to(profile)
-        folder.name_writer(os.getpid(), launched=True)
-        assert folder.header["launched"]
+        folder.name_writer(os.getpid())
         (folder.path / "metrics.jsonl").unlink()
         (folder.path / "metrics.jsonl").symlink_to(profile)
         with pytest.raises(OSError):
