@@ -322,13 +322,17 @@ class Job(Generic[T]):
             emit(message)
         if self._inbox.has(Stop):
             return "stopped", None
-        self._status = "running"
+        self._begin()
         try:
             return self._work(emit, self._inbox), None
         except BaseException as error:  # noqa: BLE001  # handed on by result(), whatever it is
             if is_out_of_memory(error):
                 _clear(error)  # its frames hold the tensors that took the memory
             return "failed", error
+
+    def _begin(self) -> None:
+        """Its turn has come."""
+        self._status = "running"
 
     def _obey(self, command: Command | str) -> None:
         """Do what another process asks through the job's folder, as the method of the job does; a refusal becomes a message.

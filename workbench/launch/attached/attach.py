@@ -78,6 +78,9 @@ class Attached(Job[Any]):
         assert isinstance(job, Attached)
         return partial(job._told, line(method, arguments, of=job._code))
 
+    def _begin(self) -> None:
+        """It may still wait for its turn: its status is that of its record."""
+
     def _interrupted(self) -> None:
         """The job continues: it was not started here."""
 
