@@ -130,16 +130,21 @@ class Outcome:
 
     losses: np.ndarray[Any, np.dtype[np.float64]]
     lrs: np.ndarray[Any, np.dtype[np.float64]]
+    validated: list[dict[str, float]]
     weights: dict[str, torch.Tensor]
     said: str
 
     @classmethod
     def read(cls, folder: Path, said: str) -> Self:
-        rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        rows = [line for line in lines if "loss" in line]
         assert [row["step"] for row in rows] == list(range(len(rows)))
+        done = [sum("loss" in line for line in lines[:place]) for place, line in enumerate(lines) if "loss" not in line]
+        validated = [line for line in lines if "loss" not in line]
+        assert [line["step"] for line in validated] == done, "each stands after the updates before it"
         losses = np.array([row["loss"] for row in rows], dtype=np.float64)
         lrs = np.array([row["lr"] for row in rows])
-        return cls(losses, lrs, torch.load(folder / "last.pt", weights_only=True), said)
+        return cls(losses, lrs, validated, torch.load(folder / "last.pt", weights_only=True), said)
 
 
 def run_alone(command: Sequence[str], script: Path, folder: Path, *options: str) -> Outcome:
@@ -199,6 +204,10 @@ def check(bench: wb.Workbench, run: Any, outcome: Outcome) -> None:
     every = run.settings.log_every_n_steps
     assert np.array_equal(outcome.losses[::every], run.history["loss"], equal_nan=True)
     assert np.array_equal(outcome.lrs[::every].astype(np.float32), run.history["lr"].astype(np.float32))
+    assert [line["step"] for line in outcome.validated] == run.validation["step"].tolist()
+    for name, values in run.validation.items():
+        if name != "epoch":
+            assert np.array_equal([line.get(name, np.nan) for line in outcome.validated], values, equal_nan=True), name
     trained = bench.model.state_dict()
     assert list(trained) == list(outcome.weights)
     for name, value in trained.items():
