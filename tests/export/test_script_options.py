@@ -87,5 +87,8 @@ def test_a_tracker_has_updates_and_validations(tmp_path: Path) -> None:
     assert (tmp_path / "tracked.jsonl").read_text() == lines
     rows = [json.loads(line) for line in lines.splitlines()]
     read = EventAccumulator(str(tmp_path / "tracked" / "train")).Reload()
-    assert [(point.step, point.value) for point in read.Scalars("loss")] == [(row["step"], pytest.approx(row["loss"])) for row in rows]
-    assert [point.step for point in read.Scalars("val_loss")] == [4, 8]
+    for name, steps in {"loss": [*range(8)], "val_loss": [4, 8]}.items():
+        logged = [(row["step"], pytest.approx(row[name])) for row in rows if name in row]
+        assert [(point.step, point.value) for point in read.Scalars(name)] == logged
+        assert [step for step, _ in logged] == steps
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4, 4, 5, 6, 7, 8]

@@ -138,7 +138,13 @@ RANKS = """
 import sys
 from pathlib import Path
 from tests.launch import pools
-bench = pools.bench(pools.net(), Path(sys.argv[1]), val=pools.data(9), gradient_clip_val=1.0)
+from workbench.events import Called
+
+def hear(event):
+    if isinstance(event, Called) and event.code.startswith("wb.attach('0002-fit'"):
+        print(event.code, flush=True)
+
+bench = pools.bench(pools.net(), Path(sys.argv[1]), val=pools.data(9), gradient_clip_val=1.0, listeners=[hear])
 first, second = bench.fit(max_epochs=100_000), bench.fit(start="fresh")
 print("asked", flush=True)
 print(first.result().status, second.result().status, flush=True)
@@ -152,6 +158,7 @@ def test_a_run_in_a_pool_of_ranks_and_one_that_waits_for_it(tmp_path: Path) -> N
         first, second = wb.attach("0001-fit", tmp_path), wb.attach("0002-fit", tmp_path)
         assert second.status == "queued"
         second.change(lr=0.25)
+        assert trains.stdout.readline().endswith(".change(lr=0.25)\n")
         wait_for(lambda: any(isinstance(event, StepsDone) for event in first.events))
         first.change(lr=0.02)
         first.change(gradient_clip_val=None)
@@ -225,8 +232,15 @@ def test_a_search_stops_and_takes_nothing_else(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("values", "why"),
-    [({"batch_size": 4}, "batch_size cannot change"), ({"lr": -1.0}, "lr"), ({"lr": 0.0}, "cannot become 0"), ({"rate": 0.1}, "rate")],
-)  # fmt: skip
+    [
+        ({"lr": True}, "lr=True: input should be a number."),
+        ({"lr": -1.0}, "lr=-1.0"),
+        ({"lr": 0.0}, "cannot become 0"),
+        ({"batch_size": 4}, "batch_size cannot change while a run is running"),
+        ({"accumulate_grad_batches": 2.5}, "accumulate_grad_batches=2.5: should be a number of batches"),
+        ({"rate": 0.1}, "rate"),
+    ],
+)
 def test_a_change_that_its_own_job_would_refuse_becomes_a_warning(tmp_path: Path, values: dict[str, Any], why: str) -> None:
     bench, loss = commanded(tmp_path)
     job = bench.fit()
@@ -238,6 +252,19 @@ def test_a_change_that_its_own_job_would_refuse_becomes_a_warning(tmp_path: Path
     assert loss.requests == []
     ask(job, tmp_path)
     assert [change.values for change in job.result(200).changes] == [{"lr": 0.02}, {"gradient_clip_val": None}]
+
+
+def test_a_change_may_have_any_live_settings(tmp_path: Path) -> None:
+    bench, loss = commanded(tmp_path, accumulate_grad_batches=2)
+    job = bench.fit()
+    changes: list[dict[str, float | None]] = [{"lr": 0.5, "track_update_ratio": True}, {"accumulate_grad_batches": 4}]
+    for values in changes:
+        control.send(folder_of(job), Change(values))
+    wait_for(lambda: len(loss.requests) == 2)
+    loss.requests += [""] * 5
+    job.stop()
+    assert [change.values for change in job.result(200).changes] == changes
+    assert messages(job) == []
 
 
 def test_a_change_of_the_working_directory_does_not_cut_it_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
