@@ -182,9 +182,9 @@ def make_bench(folder: Path, arguments: str, before: str = "", prelude: str = PR
     return found
 
 
-def exported(folder: Path, arguments: str) -> Any:
+def exported(folder: Path, arguments: str, before: str = "") -> Any:
     """The script of a run, as a module."""
-    bench = make_bench(folder, arguments)
+    bench = make_bench(folder, arguments, before)
     bench.fit().result()
     spec = importlib.util.spec_from_file_location("train", bench.export(folder / "train.py"))
     bench.close()
