@@ -348,7 +348,7 @@ class Job(Generic[T]):
         try:
             asked, given = self._checked_change(command.values) if isinstance(command, Change) else (command, {})
             self._ask(asked, given, code_line.attached(self.folder.path))
-        except (RuntimeError, SettingsError) as error:
+        except Exception as error:  # noqa: BLE001  # files may hold anything, and the thread serves other jobs, too
             self._refuse(f"a command of another process was left out: {error}")
 
     def _refuse(self, why: str) -> None:
