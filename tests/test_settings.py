@@ -85,6 +85,7 @@ BAD: dict[str, list[Any]] = {
     "prefetch_factor": [0, -1, 1.5, "many"],
     "drop_last": ["maybe", None],
     "preload": ["maybe", None],
+    "reload_dataloaders_every_n_epochs": [-1, 0.5, True, None],
     "limit_train_batches": [-1, -0.5, 1.5, math.nan, True, "0.5"],
     "limit_val_batches": [-1, -0.5, 1.5, math.inf, True, "0.5"],
     "limit_test_batches": [-1, 1.5],

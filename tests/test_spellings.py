@@ -66,7 +66,7 @@ HOLDS = {
     "logger": [False, None], "callbacks": [[], None, ()], "enable_checkpointing": [True, None],
     "enable_model_summary": [True, False, None], "inference_mode": [True, False], "use_distributed_sampler": [True],
     "profiler": [None], "barebones": [False], "plugins": [None, []], "sync_batchnorm": [False],
-    "reload_dataloaders_every_n_epochs": [0], "default_root_dir": [None], "enable_autolog_hparams": [True],
+    "default_root_dir": [None], "enable_autolog_hparams": [True],
     "model_registry": [None],
 }  # fmt: skip
 
@@ -82,7 +82,7 @@ OTHERWISE = {
     "logger": (True, "trackers="), "callbacks": ([print], "listeners="), "enable_checkpointing": (False, "save_top_k=0"),
     "use_distributed_sampler": (False, "sampler"), "profiler": ("simple", "torch.profiler"), "barebones": (True, "track_grad_norm"),
     "plugins": (["x"], "precision="), "sync_batchnorm": (True, "convert_sync_batchnorm"),
-    "reload_dataloaders_every_n_epochs": (1, "set_epoch"), "default_root_dir": ("runs", "root="),
+    "default_root_dir": ("runs", "root="),
     "enable_autolog_hparams": (False, "record"), "model_registry": ("mine", r"bench\.load"),
     "auto_lr_find": (True, r"bench\.find_lr"), "auto_scale_batch_size": (True, r"bench\.find_batch_size"),
 }  # fmt: skip

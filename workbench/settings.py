@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_type_hi
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
 
+from workbench.settings_errors import explain, meaning
 from workbench.settings_file import read
 from workbench.settings_kwargs import SettingsKwargs
 from workbench.spellings import NONE_IS_DEFAULT, settings_of
@@ -173,6 +173,10 @@ class Settings(BaseModel):
         False, "Read all samples once before the job, into memory that all processes share, and read them from there.",
         "data",
     )
+    reload_dataloaders_every_n_epochs: int = _setting(
+        0, "Call train_dataloader() and val_dataloader() of a LightningModule or DataModule again at the start of every n-th epoch. "
+        "0: once.", "data", "epochs", ge=0,
+    )  # fmt: skip
     limit_train_batches: Batches = _setting(
         1.0, "Use this many (int) or this fraction (float) of an epoch's training batches.", "data", _PART
     )
@@ -316,15 +320,20 @@ class Settings(BaseModel):
         values = _as_fields(settings_of(values, cls.model_fields))
         for name, value in values.items():
             if value is True and name != "fast_dev_run" and _is_number(cls.model_fields[name]):
-                raise SettingsError(f"{name}=True: input should be a number. {_meaning(cls.model_fields[name])}")
+                raise SettingsError(f"{name}=True: input should be a number. {meaning(cls.model_fields[name])}")
         try:
             made = cls(**values)
         except ValidationError as error:
-            raise SettingsError(_explain(error, values)) from None
+            raise SettingsError(explain(error, values, cls.model_fields)) from None
         if made.prefetch_factor is not None and not made.num_workers:
             raise SettingsError(
                 f"prefetch_factor={made.prefetch_factor}: only loader processes read ahead, and num_workers is 0: give num_workers=2, or "
                 "prefetch_factor=None."
+            )
+        if made.preload and made.reload_dataloaders_every_n_epochs:
+            raise SettingsError(
+                f"reload_dataloaders_every_n_epochs={made.reload_dataloaders_every_n_epochs} with preload=True: preload reads the samples once, "
+                "and a new loader may have others. Leave one of them out."
             )
         return made
 
@@ -457,49 +466,7 @@ LOCAL = (
 """Where code runs, and what is deleted: the bench and what is given to `fit` decide it, never a checkpoint or a record."""
 
 
-def _explain(error: ValidationError, values: dict[str, Any]) -> str:
-    lines = []
-    for name in dict.fromkeys(str(e["loc"][0]) for e in error.errors() if e["loc"]):
-        reasons = sorted({_reason(e) for e in error.errors() if e["loc"][0] == name})
-        field = Settings.model_fields[name]
-        if name in _FOUND and values.get(name) is None:
-            reasons = [_FOUND[name]]
-        lines.append(f"{name}={shown(values.get(name))}: {' or '.join(reasons)}. {_meaning(field)}")
-    return "\n".join(lines) or str(error)
-
-
-_FOUND = {
-    "lr": "a learning-rate search without a suggestion gives None, and the `notes` of its curve say why. Search again, from another "
-    "min_lr or max_lr for instance, or give a number",
-    "batch_size": "a batch-size search that was stopped before a size passed gives None. Search again, or give a number",
-}
-"""Where None comes from: settings whose values searches find, by name."""
-
-_REASONS = {
-    "int_from_float": "should be a whole number",
-    "int_parsing": "should be a whole number",
-    "float_parsing": "should be a number",
-    "finite_number": "should be a finite number",
-    "greater_than_equal": "should be at least {ge:g}",
-    "less_than_equal": "should be at most {le:g}",
-    "greater_than": "should be greater than {gt:g}",
-    "less_than": "should be less than {lt:g}",
-}
-"""Why a value is refused, by pydantic's kind of error, where its own words are longer."""
-
-
-def _reason(error: ErrorDetails) -> str:
-    if error["type"] in _REASONS:
-        return _REASONS[error["type"]].format(**error.get("ctx", {}))
-    message = error["msg"].removeprefix("Value error, ").removeprefix("EarlyStopping: ")
-    return message[:1].lower() + message[1:]
-
-
 def reason(name: str, value: object, error: Exception) -> str:
     """Why setting `name` does not take this value, for a reader who sees both: the error's text without them."""
     text = str(error).removeprefix(f"{name}={shown(value)}: ")
-    return text.removesuffix(f". {_meaning(Settings.model_fields[name])}")
-
-
-def _meaning(field: FieldInfo) -> str:
-    return f"{field.description} (default: {field.default!r})"
+    return text.removesuffix(f". {meaning(Settings.model_fields[name])}")

@@ -35,6 +35,7 @@ class SettingsKwargs(TypedDict, total=False):
     prefetch_factor: int | None
     drop_last: bool
     preload: bool
+    reload_dataloaders_every_n_epochs: int
     limit_train_batches: int | float | None
     limit_val_batches: int | float | None
     limit_test_batches: int | float | None

@@ -129,9 +129,6 @@ _ALIKE: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "sync_batchnorm": (
         _NOTHING, "convert the model before the bench is made, torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)"
     ),
-    "reload_dataloaders_every_n_epochs": (
-        (None, 0), "a DataLoader is made once: let its data set change its contents (set_epoch, on_train_epoch_start)"
-    ),
     "default_root_dir": ((None,), _ROOT),
     "enable_autolog_hparams": ((None, True), "the settings of a run are always in its record"),
     "model_registry": ((None,), "bench.load(run, 'best') gives the model the weights of a run"),

@@ -57,6 +57,11 @@ CASES = {
         "    def configure(self, settings, updates):\n"
         "        return Optimization(torch.optim.Adam(self.model.parameters(), lr=settings.lr))\n",
     ),
+    r"val has several sets \(a, b\).*where the call names them: val={'clean': …": (f"{PAIR}, val=given, max_epochs=1", "given = {'a': (x, y), 'b': (x, y)}\n"),
+    r"val\['b'\] is read in another way than val\['a'\] \(dataset": (
+        f"{PAIR}, val={{'a': torch.utils.data.TensorDataset(x, y), 'b': torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y))}}, max_epochs=1", "",
+    ),
+    r"the sets of val \(a, b\) are no data sets with samples by number": (f"{PAIR}, val={{'a': wb.batches([(x, y)]), 'b': wb.batches([(x, y)])}}, max_epochs=1", ""),
     r"val_check_interval='00:00:00:01', a time yet": (f"{PAIR}, val=(x, y), max_epochs=1, val_check_interval='00:00:00:01'", ""),
     r"a parameter group for each part": (f"{PAIR}, max_epochs=1, optimizer={{'': torch.optim.SGD}}", ""),
     r"gradient_clip_val with sparse gradients": (

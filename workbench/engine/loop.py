@@ -153,6 +153,8 @@ class _Fit:
     def _begin_epoch(self) -> None:
         session, state, resumed = self.session, self.session.state, self.session.state.mid_epoch
         state.stage, session.data.epoch = "train", state.epoch
+        if not resumed:
+            session.data.reload_if_due()
         self.validation.begin_epoch(resumed=resumed)
         if not resumed:
             weight_averaging.begin_epoch(session)
@@ -207,6 +209,8 @@ class _Fit:
                 break
             if self.over(state.epoch):
                 checkpoints.cut()
+                if not session.ranks.any(state.batch_idx != session.data.batches):
+                    next(batches, None)  # it was the last one: at the end of its pass a sampler may draw
                 break
         self.observations.after_pass()
         self._refuse_nothing()

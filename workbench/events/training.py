@@ -182,6 +182,8 @@ class Resumed:
     run: str
     checkpoint: str
     values: dict[str, Any] = field(default_factory=dict)
+    unfrozen: tuple[str, ...] = ()
+    """Layers that train from here on and did not before."""
 
 
 @dataclass(frozen=True, slots=True)

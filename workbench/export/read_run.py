@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import copy
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +24,7 @@ from workbench.engine.setup import open_session
 from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, Validated
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Hooks, Metrics
-from workbench.export.inputs.data import data_of, first_batch, layout_of
+from workbench.export.inputs.data import data_of, first_batch, held_out_of, layout_of
 from workbench.export.inputs.hooks import (
     lightning_needs_of,
     setup_calls,
@@ -280,21 +283,26 @@ def _of_task(
     task = session.task
     assert isinstance(task, (Supervised, LightningTask))
     assert task.train is not None
-    if task.val is not None and task.val.several:
+    several = task.val is not None and task.val.several
+    if several and (isinstance(task, LightningTask) or not _writes_sets(sliced)):
+        assert task.val is not None
         names = ", ".join(spec.key for spec in task.val.sets)
-        raise ExportError(f"val has several sets ({names}), which no script has yet: fit with one of them to export it.")
+        raise ExportError(f"val has several sets ({names}), which a script has only for an nn.Module and where the call names them: val={{'clean': …, 'shifted': …}}. Fit with one of them to export it.")
     owner = task.module if isinstance(task, LightningTask) else task.model
     sets = {} if saved is None else saved.sets
     train = data_of(task.train, "train", owner, sliced, settings, sets.get("train"))
     batch = first_batch(task.train, settings)
     found: dict[str, Any] = {
         "train": train,
-        "val": None if task.val is None else data_of(task.val, "val", owner, sliced, settings, sets.get("val")),
+        "val": None if task.val is None else held_out_of(task.val, owner, sliced, settings, sets.get("val")),
+        "val_sets": tuple(one.key for one in task.val.sets) if several and task.val is not None else (),
         "step": step_of(session, batch, settings),
         "optimizers": optimizers_of(task, settings, updates),
         "partial": task.partial,
         "double": session.meter.double,
         "batch_norm": has_batch_norm([task.model]),
+        "frozen_modes": not all(part.training for part in task.model.modules()),
+        "copied": settings.weight_averaging is not None and isinstance(task, Supervised) and _is_copied(task.model),
         "sparse": bool(task.sparse_layer),
         "compiled": task.compiler is not None,
         "compiled_parts": any(own_name(name) != name for name, _ in task.model.named_parameters()),
@@ -315,13 +323,18 @@ def _of_task(
     }
 
 
+def _writes_sets(sliced: Sliced) -> bool:
+    """Whether the call of the bench has several validation sets as a dict or a list."""
+    return isinstance(ast.parse(sliced.arguments["val"].strip(), mode="eval").body, (ast.Dict, ast.List, ast.Tuple))
+
+
 def _layout(task: Supervised, batch: Any, sliced: Sliced, settings: Settings) -> str:
     """What batches look like, in training and in validation: a script has one forward pass for both."""
     has_loss = sliced.arguments.get("loss", "None") != "None"
     train = layout_of(batch, has_loss)
     if task.val is None or settings.limit_val_batches == 0:
         return train
-    val = layout_of(first_batch(task.val, settings), has_loss)
+    val = next((found for one in task.val.sets if (found := layout_of(first_batch(one, settings), has_loss)) != train), train)
     if train == val:
         return train
     if {train, val} == {"pair", "tuple"}:
@@ -354,6 +367,18 @@ def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
         dicts=task.names_its_metrics or any(callable(getattr(metric, "keys", None)) for metric in objects.values()),
         lacking=batches is not None and batches < ranks,
     )
+
+
+def _is_copied(model: nn.Module) -> bool:
+    """Whether a deep copy of the model does the same; one with hooks may not, as a hook may hold the original."""
+    if any(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks for part in model.modules()):
+        return False
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    try:
+        copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    except Exception:  # noqa: BLE001 - of whatever the model holds
+        return False
+    return True
 
 
 def _with_buffers(task: Task) -> Iterator[str]:

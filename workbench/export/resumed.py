@@ -10,6 +10,7 @@ from workbench.events import Changed, CurveEnded, Event, Logged, Resumed, Search
 from workbench.export.errors import ExportError
 from workbench.export.supported import LENGTHS, NO_MATTER, NOT_NEEDED, REPLAYED, SET
 from workbench.runs.run import Run
+from workbench.values import first_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,12 @@ def resume_points_of(run: Run) -> ResumePoints:
             raise ExportError(
                 f"run {run.id} continues {event.run}, a checkpoint of Lightning: a script begins with weights alone, and does not have the states of "
                 "its optimizers. Export a run that starts from its weights: bench.load(path), then bench.fit()."
+            )
+        if event.unfrozen:
+            raise ExportError(
+                f"run {run.id} trains layers ({first_names(event.unfrozen, 3)}) that were frozen until update {event.step}, where it continues "
+                f"{event.run}, and a script trains the same layers from its beginning. Export a run that starts from its weights: "
+                f"bench.load({event.run!r}), then bench.fit()."
             )
         edited = _edited(run, event)
         every |= edited

@@ -71,6 +71,9 @@ class ScriptSpec:
     resume_points: ResumePoints
     train: Data
     val: Data | None
+    """Of several validation sets, how each of them is read."""
+    val_sets: tuple[str, ...]
+    """The keys of several validation sets; () where there is one, or none."""
     prepare: tuple[str, ...]
     """Calls that objects which make loaders need first."""
     teardown: tuple[str, ...]
@@ -95,6 +98,10 @@ class ScriptSpec:
     """Whether the model computes in double precision."""
     batch_norm: bool
     """Whether the model has batch-norm statistics."""
+    frozen_modes: bool
+    """Whether a part of the model stays in eval mode while the model trains."""
+    copied: bool
+    """Whether a deep copy of the model does the same; False also where none is needed."""
     compiled: bool
     """Whether the user has compiled the model (`torch.compile(model)`), so that its weights are one level deeper."""
     compiled_parts: bool
@@ -338,6 +345,29 @@ class ScriptSpec:
     def refreshes_batch_norm(self) -> bool:
         """Whether batch-norm statistics are collected anew for averaged weights."""
         return self.averages and self.batch_norm
+
+    @property
+    def averages_with_torch(self) -> bool:
+        """Whether torch's `AveragedModel` has the run's averages: a copy of the network, whose buffers are those at the last average."""
+        plain = self.averages and self.hooks is None and not self.trains_loss and self.copied and not self.state
+        plain = plain and not self.compiled and not self.compiled_parts and not self.settings.compile
+        return plain and (not self.buffers or (self.buffers == ("network",) and self._averages_before_validations))
+
+    @property
+    def _averages_before_validations(self) -> bool:
+        """Whether no update comes between an average and the validation that follows."""
+        s = self.settings
+        if self.given("should_update") is not None:
+            return False
+        if s.weight_averaging == "swa":
+            return not self.validates_in_epoch
+        return s.averaging_every_n_steps == 1 and not s.averaging_start and not s.averaging_start_epoch
+
+    @property
+    def refreshes_with_torch(self) -> bool:
+        """Whether torch's `update_bn`, which knows inputs that come first in a batch, collects the run's batch-norm statistics."""
+        plain = self.averages_with_torch and self.refreshes_batch_norm and not self.distributed
+        return plain and self.batch == "pair" and not self.train.empty and not self.frozen_modes
 
     @property
     def has_swa_lrs(self) -> bool:

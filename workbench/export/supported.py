@@ -21,7 +21,10 @@ NOT_NEEDED = {
 }  # fmt: skip
 """Settings that a script does not need: they decide what is kept of a run, where and how it runs, or what is tried besides."""
 
-REFUSED = {"fast_dev_run": "it was a trial run, of a few batches"}
+REFUSED = {
+    "fast_dev_run": "it was a trial run, of a few batches",
+    "reload_dataloaders_every_n_epochs": "a script makes each loader once",
+}
 """The settings that no script repeats when they are on, and why."""
 
 SET = {"lr", "gradient_clip_val", "batch_size"}

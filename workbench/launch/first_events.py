@@ -48,7 +48,7 @@ class FirstEvents:
             self.sink(event)
         else:
             self.sink(event if history.settings is None else replace(event, settings=history.settings))
-            for earlier in history.events:
+            for earlier in history.before(event):
                 self.sink(earlier)
         for message in messages:
             self.sink(message)

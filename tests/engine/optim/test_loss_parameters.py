@@ -200,14 +200,21 @@ def test_weights_of_before_they_were_trained_open(tmp_path):
         assert torch.equal(made.model[2].weight, trained)
 
 
-def test_a_fit_that_did_not_train_them_continues_where_they_are_frozen(tmp_path):
+def test_a_fit_that_did_not_train_them_continues_with_them_frozen_or_not(tmp_path):
     loss = Centres().requires_grad_(False)
+    with torch.no_grad():
+        loss.centres += 1
     with bench(tmp_path, loss, max_epochs=1) as made:
         run = made.fit().result()
-    with bench(tmp_path, Centres(), max_epochs=2) as made, pytest.raises(TaskError, match=r"loss.*requires_grad_\(False\).*bench\.load"):
-        made.fit(start=run.id, max_epochs=2).result()
     with bench(tmp_path, loss, max_epochs=2) as made:
-        assert made.fit(start=run.id, max_epochs=2).result().status == "finished"
+        frozen = made.fit(start=run.id, max_epochs=2).result()
+    with bench(tmp_path, Centres(), max_epochs=2) as made:
+        trained = made.fit(start=run.id, max_epochs=2).result()
+    assert frozen.resumes[0].unfrozen == ()
+    assert trained.resumes[0].unfrozen == ("loss.centres",)
+    begun = frozen.history["step"].tolist().index(run.step)  # its loss has the centres of the checkpoint, and not the new ones
+    assert trained.history["loss"][begun] == frozen.history["loss"][begun]
+    assert trained.history["loss"][-1] != frozen.history["loss"][-1]
 
 
 def test_shards_are_refused():

@@ -39,8 +39,8 @@ CASES = {
         "    def configure_optimizers(self):\n        made = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)\n"
         "        return [made], [torch.optim.lr_scheduler.StepLR(made, 1, 0.5)]\n",
     ),
-    "double precision": (
-        f"model.double(), train=(x[:66].double(), y[:66]), val=(x[:41].double(), y[:41]), loss=F.cross_entropy, {COMMON}, "
+    "double precision, several validation sets": (
+        f"model.double(), train=(x[:66].double(), y[:66]), val={{'a': (x[:41].double(), y[:41]), 'b': (x[50:57].double(), y[50:57])}}, loss=F.cross_entropy, {COMMON}, "
         "accumulate_grad_batches=2, gradient_clip_val=0.5",
         "",
     ),

@@ -87,6 +87,10 @@ CASES = {
     "max_steps": (f"{PAIR[:-14]}, max_steps=11, val_check_interval=3, weight_averaging='swa', swa_epoch_start=1", "", "step == 10"),
     "bfloat16, updates that may be left out": (f"{PAIR}, precision='bf16-mixed', on_nonfinite='skip'", "", "step == 6"),
     "two optimizers in turn": ("Turns(), train=(x, y), max_epochs=4", MODULE, "step == 9"),
+    "an average and several validation sets": (
+        "model, train=(x, y), val={'a': (x[:40], y[:40]), 'b': (x[40:], y[40:])}, loss=F.cross_entropy, batch_size=20, max_epochs=4, "
+        "weight_averaging='ema', ema_decay=0.7, monitor='val_loss/b'", "", "step == 12",
+    ),
     "rates of SWA": (f"{PAIR}, weight_averaging='swa', swa_lrs=0.05, swa_epoch_start=1, annealing_epochs=2, lr_schedule='cosine'", "", "step == 14"),
     "rates of SWA, of two optimizers": (
         "Bare(), train=(x, y), max_epochs=5, weight_averaging='swa', swa_lrs=0.05, swa_epoch_start=1",

@@ -117,6 +117,25 @@ CASES: dict[str, tuple[str, str]] = {
     "limits in parts": (
         f"{BOTH}, limit_train_batches=0.5, limit_val_batches=0.7, max_epochs=3, accumulate_grad_batches=2, lr_schedule='linear'", "",
     ),
+    # several validation sets
+    "several sets, arrays, by name": (
+        f"{PAIR}, val={{'clean': (x[:30], y[:30]), 'shifted': (x[30:] + 1, y[30:])}}, weight_averaging='ema', ema_decay=0.5, max_epochs=4, "
+        "metrics={'right': lambda output, y: (output.argmax(1) == y).float()}, monitor='val_right/clean', monitor_mode='max', "
+        "early_stopping=wb.EarlyStopping(monitor='val_loss/shifted', patience=1, min_delta=5)", "",
+    ),
+    "several sets, loaders in a list, a part of each": (
+        f"{PAIR}, val=[loader(0, 47), loader(50, 100)], limit_val_batches=0.5, max_epochs=2, precision='bf16-mixed', val_check_interval=2, "
+        "monitor='val_loss/dataloader_idx_1'",
+        "def loader(first, end):\n"
+        "    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x[first:end], y[first:end]), batch_size=9)\n",
+    ),
+    "several sets, a metric over each": (
+        f"{PAIR}, val={{'a': torch.utils.data.TensorDataset(x[:30], y[:30]), 'b': torch.utils.data.TensorDataset(x[30:], y[30:])}}, "
+        "metrics={'right': Right()}, max_epochs=2",
+        "class Right:\n    def reset(self):\n        self.found, self.seen = 0.0, 0\n\n    def update(self, output, y):\n"
+        "        self.found, self.seen = self.found + float((output.argmax(1) == y).sum()), self.seen + len(y)\n\n"
+        "    def compute(self):\n        return self.found / self.seen\n",
+    ),
     "no validation": (f"{BOTH}, limit_val_batches=0, max_epochs=2", ""),
     "overfitting": (f"{BOTH}, overfit_batches=2, max_epochs=4", ""),
     "checks at parts of an epoch": (
@@ -346,6 +365,28 @@ def test_names_of_the_user_stay_beside_techniques(runner: Runner, tmp_path: Path
     script = bench.export(tmp_path / "out" / "train.py")
     check(bench, run, runner.run(script))
     lint(script)
+
+
+@pytest.mark.parametrize(("case", "of_torch"), [("ema, no buffers", True), ("swa", True), ("ema of a model with parts in eval mode, and with a spectral norm", True), ("ema", False)])
+def test_averages_of_torch_where_they_are_the_runs(case: str, of_torch: bool, tmp_path: Path) -> None:
+    """A copy of the network has the buffers of the last average, which is not always the last update."""
+    with make_bench(tmp_path, *CASES[case]) as bench:
+        bench.fit().result()
+        text = bench.export(tmp_path / "out" / "train.py").read_text()
+    assert ("swa_utils.AveragedModel(" in text, "class Average:" in text) == (of_torch, not of_torch)
+    frozen = "eval mode" in case
+    assert ("swa_utils.update_bn(" in text, "def refresh_batch_norm(" in text) == (case == "swa", frozen or case == "ema")
+
+
+HOOKED = "model.body.register_forward_hook(lambda module, given, output: output)\n"
+LOCKED = "import threading\nmodel.lock = threading.Lock()\n"
+
+
+@pytest.mark.parametrize("more", [HOOKED, LOCKED], ids=["a hook", "a lock"])
+def test_a_model_that_a_copy_may_not_replace_is_not_copied(more: str, runner: Runner, tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, f"{BOTH}, weight_averaging='ema', ema_decay=0.5, max_epochs=2", more)
+    repeats(bench, runner, tmp_path)
+    assert "class Average:" in (next(tmp_path.rglob("train.py"))).read_text()
 
 
 def test_the_script_is_as_ruff_formats_it(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_what_it_works_with(base):
 @pytest.mark.parametrize(
     ("name", "instead"),
     [("save_checkpoint", "checkpoint_every"), ("fit", r"bench\.fit\(\)"), ("distributed_sampler_kwargs", "world_size"), ("num_test_batches", r"len\(self\.trainer\.test_dataloaders\)"),
-     ("accelerator", r"self\.device"), ("ckpt_path", r"bench\.fit\(start=…\)"), ("reload_dataloaders_every_n_epochs", "")],
+     ("accelerator", r"self\.device"), ("ckpt_path", r"bench\.fit\(start=…\)")],
 )  # fmt: skip
 @KINDS
 def test_what_is_not_served(base, name, instead):

@@ -17,7 +17,7 @@ from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.task.errors import TaskError
-from workbench.task.optim.optimizer_state import load_state
+from workbench.task.optim.optimizer_state import INNER, load_state
 from workbench.task.optim.part_optimizers import kind_of
 from workbench.techniques import schedules
 from workbench.units import rate
@@ -85,12 +85,48 @@ def mismatch(session: Session, states: Sequence[Mapping[str, Any]]) -> str | Non
         here, there = _shapes(session, opt), state["shapes"]
         if len(here) != len(there):
             return f"{which} had {_count(len(there), 'parameter group')} and has {len(here)} here"
-        if here != there:
+        if here != there and not _is_grown(session, opt, state):
             return f"{which} has other parameters here"
         own, theirs = ([part["type"] for part in state["own"]], [type(s).__name__ for s in _Schedules(session, opt).own])
         if own != theirs and state["swa"] is None:
             return f"{which} followed {_named(own)} and follows {_named(theirs)} here"
     return None
+
+
+def unfrozen(session: Session, states: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The names of the parameters that train here and did not then."""
+    found = []
+    for opt, state in zip(session.optimizers, states, strict=True):
+        if _is_grown(session, opt, state):
+            then = {name for names in state["names"] for name in names}
+            found += [name for names in _names(session, opt) for name in names if name not in then]
+    return tuple(found)
+
+
+def _is_grown(session: Session, opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
+    """Whether the optimizer's groups have the parameters that they had then, and others too, which were frozen."""
+    here, then = _names(session, opt), state.get("names", ())
+    shapes = [dict(zip(names, sizes, strict=True)) for names, sizes in zip(here, _shapes(session, opt), strict=True)]
+    # LBFGS has one state for all parameters together.
+    by_parameter = type(opt.optimizer).state_dict is Optimizer.state_dict and INNER not in state["state"] and not opt.needs_closure
+    plain = by_parameter and not session.weights.sharded
+    if not plain or len(here) != len(then) or here == then or "" in [name for names in (*here, *then) for name in names]:
+        return False
+    kept = zip(shapes, then, state["shapes"], strict=True)
+    return all(group.get(name) == size for group, names, sizes in kept for name, size in zip(names, sizes, strict=True))
+
+
+def _grown(state: Mapping[str, Any], then: Sequence[Sequence[str]], here: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """The state of an optimizer with the numbers that its parameters have here; new parameters have no state yet."""
+    own: dict[int, Any] = {}
+    groups, number = [], 0
+    for group, before, now in zip(state["param_groups"], then, here, strict=True):
+        old = dict(zip(before, group["params"], strict=True))
+        numbers = range(number, number + len(now))
+        own |= {new: state["state"][old[name]] for new, name in zip(numbers, now, strict=True) if old.get(name) in state["state"]}
+        groups.append({**group, "params": [*numbers]})
+        number += len(now)
+    return {**state, "state": own, "param_groups": groups}
 
 
 def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping[str, Any], before: Mapping[str, Any]) -> None:
@@ -103,7 +139,8 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
         if state["swa"] is not None and weight_averaging.rates_begun(session):
             weight_averaging.begin_rates(session, opt)
         swa_lrs = [group.get("swa_lr") for group in opt.optimizer.param_groups]
-        _put_state(session, opt, state["state"])
+        own = state["state"]
+        _put_state(session, opt, _grown(own, state["names"], _names(session, opt)) if _is_grown(session, opt, state) else own)
         for number, group in list(enumerate(opt.optimizer.param_groups))[opt.made_groups :]:  # the setting says nothing of a group that a hook added
             base = group.get("initial_lr", group["lr"])
             fresh[number] = {**{name: value for name, value in group.items() if name != "params"}, "lr": base, "initial_lr": base}

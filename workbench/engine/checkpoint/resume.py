@@ -33,6 +33,7 @@ from workbench.task.batch import to_device
 from workbench.task.errors import TaskError
 from workbench.task.hooks import CheckpointEdits
 from workbench.techniques.averaging import Average
+from workbench.values import first_names
 
 _COUNTERS = (
     "step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "mid_epoch", "checking", "left_out", "metrics",
@@ -101,10 +102,15 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     for name in _COUNTERS:
         setattr(session.state, name, state[name])
     session.data.epoch = session.state.epoch
+    with _epoch_of_loaders(session, state["data"]):
+        session.data.reload_as(state["data"])
     doubts = session.data.place(state["data"])
     _put_weights(session, state, weights)
     session.hooks.weights_restored(edits).put_states(state["optimizers"])
     session.hooks.load_state(state["moments"])
+    if added := optimizer_state.unfrozen(session, state["optimizers"]):
+        text = f"parameters that train from here on and did not before: {first_names(added, 3)}."
+        session.notes.append(Message(text, "info", session.state.step))
     optimizer_state.restore(session, state["optimizers"], state["settings"], state["plan"])
     for opt in session.optimizers:
         opt.continued = True
@@ -126,6 +132,17 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     RandomState.from_state(state["random"]).restore()
     if not alike:
         per_rank.rewind(session)
+
+
+@contextlib.contextmanager
+def _epoch_of_loaders(session: Session, position: Mapping[str, Any]) -> Iterator[None]:
+    """Inside, the task sees the epoch in which its loaders were made."""
+    now = session.state.epoch
+    session.state.epoch = position.get("loaded", (now,))[0]
+    try:
+        yield
+    finally:
+        session.state.epoch = now
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from workbench.engine.data.checksums import BATCHES, checksum, of_batch
 from workbench.engine.data.first_batches import close_workers, first_batches
 from workbench.engine.data.resumable_loader import ResumableLoader
 from workbench.engine.distributed.process_group import ProcessGroup
+from workbench.engine.rng import RandomState, preserved
 from workbench.settings import Settings
 from workbench.task.data.samplers import is_shuffling, number_of_samples
 from workbench.task.data.spec import (
@@ -45,6 +46,8 @@ class Loaders:
         """The loader of the latest epoch; a live change of the batch size does not replace it."""
         self.epoch = 0
         """The present epoch, from 0, given to samplers and data sets (set_epoch)."""
+        self._loaded: tuple[int, RandomState | None] = 0, None
+        """The epoch in which the loaders were made, and the random state before; None: they are those of the job's start."""
         self._copied: list[DataSpec] = []
         """The data sets that are read from copies, since their position was set."""
         self._placed: tuple[ResumableLoader, int, int] | None = None
@@ -64,10 +67,52 @@ class Loaders:
         """The position of the validation data when the present validation began; None: none is running."""
         self.val_batches: tuple[int | None, ...] = ()
         """The batches of each set in one validation; None where they cannot be known."""
-        if task.val is not None:
-            # An object's val_dataloader() may draw random numbers: do it now, not in the middle of the run.
-            self._val = [(spec, self._reading_val(spec)) for spec in task.val.sets]
-            self.val_batches = tuple(self._of_all(_count(reading.loader, settings, "val"))[0] for _, reading in self._val)
+        self._read_val()
+
+    def _read_val(self) -> None:
+        """Make the validation loaders. An object's val_dataloader() may draw random numbers: it does so now, not in the middle of an epoch."""
+        if self._task.val is not None:
+            self._val = [(spec, self._reading_val(spec)) for spec in self._task.val.sets]
+            self.val_batches = tuple(self._of_all(_count(reading.loader, self.settings, "val"))[0] for _, reading in self._val)
+
+    def reload_if_due(self) -> None:
+        """At the start of an epoch: let objects make their loaders again, every so many epochs."""
+        every = self.settings.reload_dataloaders_every_n_epochs
+        if every and self.epoch - self._loaded[0] >= every:
+            self._loaded = self.epoch, RandomState.capture()
+            self._reload()
+
+    def _reload(self) -> None:
+        train, val = self._task.train, self._task.val
+        if train is not None and train.made_by_object:
+            before = self._train.state_between_passes()["generator"]
+            self._train.close()
+            self._forget(train)
+            self._train = self._reading(self.settings)
+            if train.parts.generator is None:
+                self._train.loader.generator.set_state(before)  # or each epoch would have the order of the first
+            self._given, self._whole = 0, False
+            self.batches, self._even = self._of_all(_count(self._train.loader, self.settings, "train"))
+        if val is not None and val.made_by_object:
+            for spec, reading in self._val:
+                self._forget(spec)
+                reading.close()
+            self._read_val()
+
+    def _forget(self, spec: DataSpec) -> None:
+        """Let the object make this loader again; a copy of a stream was one of the old loader's."""
+        spec.refresh()
+        spec.copied = None
+        self._copied = [one for one in self._copied if one is not spec]
+
+    def reload_as(self, position: Mapping[str, Any]) -> None:
+        """Before `place`: make the loaders as the object made them for the epochs around this position."""
+        epoch, random = position.get("loaded", (0, None))
+        if random is not None:
+            self._loaded = epoch, RandomState.from_state(random)
+            with preserved():
+                self._loaded[1].restore()
+                self._reload()
 
     def use_batch_size(self, size: int) -> None:
         """Use this batch size from the next epoch on; the present epoch keeps its loader."""
@@ -309,6 +354,8 @@ class Loaders:
             "whole": self._whole,
             "val": self.val_position(),
         }
+        if (random := self._loaded[1]) is not None:
+            found["loaded"] = self._loaded[0], random.state_dict()
         if not (batch_idx if begun is None else begun):
             return {**found, "inside": False, "batch_size": self.settings.batch_size, "train": self._train.state_between_passes()}
         if going is None or batch_idx > going.taken:

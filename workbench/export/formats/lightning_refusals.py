@@ -45,6 +45,7 @@ def _given(r: ScriptSpec) -> dict[str, bool]:
     return {
         "metrics that are computed over a validation: log them in a LightningModule": r.metrics.objects,
         "metrics that give several numbers by name": r.metrics.dicts,
+        "several validation sets": bool(r.val_sets),
         "avg_fn or should_update": r.given("avg_fn") is not None or r.given("should_update") is not None,
         "an optimizer with train() and eval() (schedule-free)": r.schedule_free,
         "an optimizer that evaluates the loss again, with accumulate_grad_batches or gradient_clip_val": r.closure and (r.accumulates or r.clips),

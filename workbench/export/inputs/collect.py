@@ -12,7 +12,7 @@ from typing import Any, Literal
 from workbench.task.optim.closures import ClosureUse
 
 GIVEN = {
-    "network": "model", "train_data": "train", "val_data": "val", "loss_function": "loss", "metrics": "metrics",
+    "network": "model", "train_data": "train", "val_data": "val", "val_sets": "val", "loss_function": "loss", "metrics": "metrics",
     "collate": "collate_fn", "make_optimizer": "optimizer", "make_scheduler": "scheduler", "averaged": "avg_fn",
     "should_average": "should_update",
 }  # fmt: skip

@@ -80,6 +80,25 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
     )
 
 
+def held_out_of(spec: DataSpec, owner: Any, sliced: Sliced, settings: Settings, saved: SavedSet | None) -> Data:
+    """The same of the validation data. Of several sets the first one, in a loop over them: the others are like it, or ExportError says what differs."""
+    first, *others = (data_of(one, "val", owner, sliced, settings, saved) for one in spec.sets)
+    if not others:
+        return first
+    names = ", ".join(one.key for one in spec.sets)
+    if first.kind != "samples" or first.with_set_epoch:
+        what = "have a set_epoch" if first.kind == "samples" else "are no data sets with samples by number"
+        raise ExportError(f"the sets of val ({names}) {what}, and a script has several of others only: fit with one of them to export it.")
+    for one, other in zip(spec.sets[1:], others, strict=True):
+        different = [field.name for field in dataclasses.fields(Data) if getattr(first, field.name) != getattr(other, field.name)]
+        if different:
+            raise ExportError(
+                f"{one.name} is read in another way than {spec.sets[0].name} ({', '.join(different)}), and a script has one for all sets: "
+                "give all of them as data sets, or all as loaders of one form, or fit with one of them to export it."
+            )
+    return first
+
+
 def _with_set_epoch(spec: DataSpec, base: str, *, from_loader: bool, inner: bool) -> tuple[str, ...]:
     """Expressions for what `task.data.set_epoch` tells of each epoch."""
     parts, dataset = spec.parts, spec.parts.dataset

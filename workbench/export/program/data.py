@@ -143,6 +143,13 @@ def _batches(r: ScriptSpec) -> str:
 
 def val_batches_of(r: ScriptSpec, loader: str) -> str:
     """The batches of a validation."""
+    if r.val_sets:
+        one = _limited_val(r, loader)
+        return "val_loaders" if one == loader else f"{{name: {one} for name, val_loader in val_loaders.items()}}"
+    return _limited_val(r, loader)
+
+
+def _limited_val(r: ScriptSpec, loader: str) -> str:
     limit = r.settings.limit_val_batches
     if is_whole(limit):
         return loader
@@ -153,11 +160,17 @@ def val_batches_of(r: ScriptSpec, loader: str) -> str:
 
 def _sanity_batches(r: ScriptSpec) -> str:
     """The batches of the sanity check."""
-    number, limit, batches = r.settings.num_sanity_val_steps, r.settings.limit_val_batches, "validation_batches()"
+    if r.val_sets:
+        return f"{{name: {_sanity_batches_in(r, 'val_loader')} for name, val_loader in validation_loaders().items()}}"
+    return _sanity_batches_in(r, "validation_batches()")
+
+
+def _sanity_batches_in(r: ScriptSpec, batches: str) -> str:
+    number, limit = r.settings.num_sanity_val_steps, r.settings.limit_val_batches
     if number < 0:
-        return val_batches_of(r, batches)
+        return _limited_val(r, batches)
     if isinstance(limit, float) and not is_whole(limit):
-        return f"itertools.islice({val_batches_of(r, batches)}, {number})"
+        return f"itertools.islice({_limited_val(r, batches)}, {number})"
     return first(r.val, batches, str(number if is_whole(limit) else min(number, int(limit))))
 
 

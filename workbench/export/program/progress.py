@@ -166,6 +166,7 @@ def refusal(r: ScriptSpec) -> str:
         "the state of a scheduler is not plain data, which torch.load(weights_only=True) could read": any(not s.restores for o in r.optimizers for s in o.schedules),
         "its model steps schedulers within accumulated updates": r.manual and r.accumulates and r.scheduled,
         "workers that stay alive keep random numbers of their own (persistent_workers)": workers and streams and bool(s.persistent_workers),
+        "several validation sets are read by workers": workers and bool(r.val_sets),
         "several processes read a stream with workers": workers and streams and r.distributed,
         "several processes share the random numbers of a sampler": r.distributed and any(data.draws for data in r.loaders),
     }
@@ -179,14 +180,14 @@ def has_length(r: ScriptSpec) -> bool:
 
 def _loaders(r: ScriptSpec) -> list[tuple[str, Data]]:
     """The loaders by their names in the script."""
-    return [("loader", r.train), *([("val_loader", r.val)] if r.val is not None and r.validates else [])]
+    return [("loader", r.train), *([("val_loader", r.val)] if r.val is not None and r.validates and not r.val_sets else [])]
 
 
 def _stateful(r: ScriptSpec) -> list[str]:
     """What has a `state_dict`."""
     names = [name for own in optimizers.schedulers(r) for name in own]
     own = ["*schedulers"] if r.built_in and r.several else names
-    return [r.weights_of, *(["loss_function"] if r.loss_is_module else []), "*optimizers" if r.several else "optimizer", *own, *(["scaler"] if r.scales else [])]
+    return [r.weights_of, *(["loss_function"] if r.loss_is_module else []), "*optimizers" if r.several else "optimizer", *own, *(["average"] if r.averages_with_torch else []), *(["scaler"] if r.scales else [])]
 
 
 def _generators(r: ScriptSpec) -> list[str]:
@@ -203,8 +204,8 @@ def _progress(r: ScriptSpec) -> dict[str, str]:
         "best": r.best is not None,
         "looked": r.validates_in_epoch and r.may_skip_updates,
         "looks": any(s.monitor is not None and s.frequency > 1 for o in r.optimizers for s in o.schedules),
-        "average.weights": r.averages,
-        "average.count": r.averages,
+        "average.weights": r.averages and not r.averages_with_torch,
+        "average.count": r.averages and not r.averages_with_torch,
         **{f"config.{name}": r.changed(name) for name in ("lr", "gradient_clip_val")},
     }
     found = {name: name for name, holds in there.items() if holds}

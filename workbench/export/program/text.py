@@ -21,11 +21,12 @@ from workbench.export.program.unused import without_unread, without_unused
 from workbench.export.program.values import THREADS, values
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.rewrite.layout import Block, Import, join, set_imports
+from workbench.task.data.to_dataset import UNNAMED
 
 _DATA = "torch.utils.data"
 _IMPORTS = [
     Import("argparse"), Import("contextlib"), Import("dataclasses"), Import("functools"), Import("itertools"), Import("json"),
-    Import("math"), Import("os"), Import("random"), Import("zlib"), Import("collections.abc", "Mapping"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
+    Import("math"), Import("os"), Import("random"), Import("zlib"), Import("collections.abc", "Mapping"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"), Import("torch.optim", "swa_utils"),
     Import("tqdm", "tqdm"), Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
     Import("accelerate.tracking", "get_available_trackers"), Import("accelerate.utils", "broadcast"), Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
     Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_file"), Import("safetensors.torch", "load_model"),
@@ -47,7 +48,8 @@ def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Impor
     tree = ast.parse(ours)
     used = names.read(tree) | {"torch"}
     saved = set() if r.data_file is None else {read.dataset for read in r.loaders}  # `main` makes them
-    given = {name: _expression(r, name) for name in GIVEN if name in used and name not in saved}
+    other = "val_data" if r.val_sets else "val_sets"
+    given = {name: _expression(r, name) for name in GIVEN if name in used and name not in saved and name != other}
     used |= {word for around, _ in given.values() for word in re.findall(r"\w+", around)}
     imports = [item for item in [*_IMPORTS, *further] if item.binds in used]
     rebound = _rebound(r, used)
@@ -61,7 +63,8 @@ def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Impor
     functions = [(node, names.read(node)) for node in ast.parse(ours).body]
     for plain, (around, parts) in sorted(given.items(), key=lambda item: _place(r, item[0])):
         name = renamed.get(plain, plain)
-        expression = names.replaced(around, renamed).replace("...", "{}").format(*parts)
+        between = names.replaced(around, renamed).split("...")
+        expression = "".join(itertools.chain(*itertools.zip_longest(between, parts, fillvalue="")))
         if names.fits(name, expression, functions):
             inside[name] = expression
         elif expression != name:  # else the user's code has that name too
@@ -212,12 +215,29 @@ def _expression(r: ScriptSpec, name: str) -> tuple[str, list[str]]:
     given = r.given(GIVEN[name])
     if given is None:
         return ("torch.optim.AdamW", []) if name == "make_optimizer" else ("None", [])
+    if name == "val_sets":
+        return _sets(r, given)
     read = {"train_data": r.train, "val_data": r.val}.get(name)
     if read is not None and read.arrays and read.converted:
         return f"TensorDataset(*({data.CONVERTED} for column in ...))", [given]
     if read is not None and read.arrays:
         return _tensors(given, r.kinds)
     return "...", [given]
+
+
+def _sets(r: ScriptSpec, given: str) -> tuple[str, list[str]]:
+    """A dict of the validation sets, from a dict or a list."""
+    assert r.val is not None
+    node = ast.parse(given.strip(), mode="eval").body
+    pairs = [] if not isinstance(node, ast.Dict) else [(key, ast.get_source_segment(given.strip(), value) or "") for key, value in zip(node.keys, node.values, strict=True)]
+    if r.val.arrays and not r.val.converted and pairs and all(isinstance(key, ast.Constant) for key, _ in pairs):
+        made = [(quoted(str(key.value)), *_tensors(text, r.kinds)) for key, text in pairs if isinstance(key, ast.Constant)]
+        return "{" + ", ".join(f"{key}: {around}" for key, around, _ in made) + "}", [part for _, _, parts in made for part in parts]
+    column = data.CONVERTED if r.val.converted else "torch.as_tensor(column)"
+    one = f"TensorDataset(*({column} for column in given))" if r.val.arrays else "given"
+    if isinstance(node, ast.Dict):
+        return ("..." if one == "given" else f"{{name: {one} for name, given in (...).items()}}"), [given]
+    return f'{{f"{UNNAMED}{{number}}": {one} for number, given in enumerate(...)}}', [given]
 
 
 def _tensors(given: str, kinds: Mapping[str, str]) -> tuple[str, list[str]]:

@@ -42,6 +42,8 @@ def values(r: ScriptSpec) -> dict[str, Any]:
         "trainer_members": hooks.trainer_members(r),
         "broadcast": ", ".join(f"*{'model' if name == 'network' else name}.buffers()" for name in r.buffers if name != "metrics"),
         "gathered": "(" + "".join(f"{quoted(name)}, " for name in r.metrics.gathered).rstrip(" " if len(r.metrics.gathered) == 1 else ", ") + ")",
+        "average": _average(r),
+        "average_update": "update_parameters(network)" if r.averages_with_torch else "update()",
         "own_weights": f' | {{f"{r.loss_prefix}{{name}}": value for name, value in loss_function.state_dict().items()}}',
     }
 
@@ -49,6 +51,16 @@ def values(r: ScriptSpec) -> dict[str, Any]:
 def buffers_of(holders: tuple[str, ...]) -> str:
     """The buffers of the network, of the loss, or of both, as an expression."""
     return f"{holders[0]}.buffers()" if len(holders) == 1 else f"[{', '.join(f'*{name}.buffers()' for name in holders)}]"
+
+
+def _average(r: ScriptSpec) -> str:
+    """What makes the average of the weights."""
+    ema, own = r.settings.weight_averaging == "ema", r.given("avg_fn") is not None
+    if not r.averages_with_torch:
+        return f"Average(network{', config.ema_decay' * (ema and not own)})"
+    # Without it, AveragedModel rounds a mean on the CPU in another way than on a GPU.
+    multi = "multi_avg_fn=swa_utils." + ("get_ema_multi_avg_fn(config.ema_decay)" if ema else "get_swa_multi_avg_fn()")
+    return f"swa_utils.AveragedModel(network, {'avg_fn=averaged' if own else multi})"
 
 
 # ---- a batch and its forward pass -------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from workbench.techniques import limits
 from workbench.techniques.stopping import reached
 
 FIXED = (
-    "seed", "shuffle", "drop_last", "overfit_batches", "fast_dev_run", "truncated_bptt_steps", "tbptt_time_dim",
+    "seed", "shuffle", "drop_last", "reload_dataloaders_every_n_epochs", "overfit_batches", "fast_dev_run", "truncated_bptt_steps", "tbptt_time_dim",
 )  # fmt: skip
 """Settings that decide which samples come when: a resumed run keeps them."""
 
@@ -43,6 +43,17 @@ class ResumeHistory(NamedTuple):
     change the arithmetic. None: those with which it continues.
     """
     events: list[Event]
+    layers: tuple[str, ...] | None = None
+    """The layers of these events; None: nobody knows, or there are none."""
+
+    def before(self, started: RunStarted) -> list[Event]:
+        """The events as the record of this fit has them, which may train layers that were frozen."""
+        if self.layers is None or self.layers == started.layers:
+            return self.events
+        added = tuple(name for name in started.layers if name not in self.layers)
+        last = max((event for event in self.events if isinstance(event, Resumed)), key=lambda event: event.step, default=None)
+        events = (replace(event, unfrozen=added) if isinstance(event, Resumed) and event is last else event for event in self.events)
+        return [inherited.with_layers(event, self.layers, started.layers) for event in events]
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,8 @@ class ResumePlan:
         if lacks is not None:
             text = f"the record of {self.run} lacks updates {lacks} to {step - 1}, and so does this one; the training is exact."
             told.append(Message(text, "warning", step))
-        return ResumeHistory(_first(self.folder, events, self.settings), told)
+        started = next((event for event in events if isinstance(event, RunStarted)), None)
+        return ResumeHistory(_first(self.folder, events, self.settings), told, None if started is None else started.layers)
 
     @property
     def live(self) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from workbench.events import (
     BY_LAYER,
     Event,
@@ -20,6 +22,7 @@ from workbench.events import (
     StepsDone,
     Validated,
 )
+from workbench.events.columns import unpack
 from workbench.runs.checkpoints import FILES, Checkpoint, list_checkpoints
 from workbench.runs.folder.files import check_no_link
 
@@ -74,6 +77,22 @@ def first_rows(event: StepsDone, rows: int) -> StepsDone:
     parts = {name: layers if name in BY_LAYER else (event.rows, rows) for name in event.columns}
     columns = {name: data[: len(data) // max(1, parts[name][0]) * parts[name][1]] for name, data in event.columns.items()}
     return replace(event, rows=rows, columns=columns)
+
+
+def with_layers(event: Event, then: Sequence[str], now: Sequence[str]) -> Event:
+    """A flush whose columns by layer are those of other layers: NaN where a layer was not measured then."""
+    if not isinstance(event, StepsDone):
+        return event
+    places = [list(now).index(name) for name in then if name in now]
+    kept = [number for number, name in enumerate(then) if name in now]
+    columns = dict(event.columns)
+    for name in BY_LAYER:
+        flat = unpack(columns.get(name, b""))
+        if len(flat) and len(flat) % len(then) == 0:
+            table = np.full((len(flat) // len(then), len(now)), np.nan, np.float32)
+            table[:, places] = flat.reshape(-1, len(then))[:, kept]
+            columns[name] = table.tobytes()
+    return replace(event, columns=columns)
 
 
 def missing(past: Sequence[Event], step: int) -> int | None:

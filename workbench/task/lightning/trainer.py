@@ -482,7 +482,7 @@ def _setting(name: str) -> Any:
 
 for _name in (
     "precision", "log_every_n_steps", "check_val_every_n_epoch", "val_check_interval", "limit_train_batches",
-    "limit_val_batches", "limit_test_batches", "limit_predict_batches", "overfit_batches", "fast_dev_run",
+    "limit_val_batches", "limit_test_batches", "limit_predict_batches", "overfit_batches", "fast_dev_run", "reload_dataloaders_every_n_epochs",
 ):  # fmt: skip
     setattr(Trainer, _name, _setting(_name))
 

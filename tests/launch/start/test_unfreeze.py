@@ -1,0 +1,108 @@
+"""Layers that were frozen train from the checkpoint on: as a plain loop that adds them to its optimizer there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import workbench as wb
+from workbench.events import Message, Resumed
+from workbench.runs.run import Run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+OPTIMIZERS: dict[str, Any] = {
+    "adamw": lambda parameters, lr: torch.optim.AdamW(parameters, lr),
+    "sgd, momentum": lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=0.9),
+}
+NAMES = ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    made[0].requires_grad_(False)
+    return made
+
+
+def data() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(5, 6, generator=generator), torch.randint(0, 3, (5,), generator=generator)) for _ in range(7)]
+
+
+def bench_of(folder: Path, **given: Any) -> wb.Workbench:
+    return wb.Workbench(net(), train=wb.batches(data()), loss=F.cross_entropy, root=folder, shuffle=False, accelerator="cpu", lr=0.05, **given)
+
+
+def by_hand(make: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Two epochs of the last layer, then two of all."""
+    model, losses = net(), []
+    optimizer = make([p for p in model.parameters() if p.requires_grad], 0.05)
+    for epoch in range(4):
+        if epoch == 2:
+            model.requires_grad_(True)
+            state = optimizer.state
+            optimizer = make(list(model.parameters()), 0.05)
+            optimizer.state.update(state)
+        for x, y in data():
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses, model.state_dict()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_unfrozen_layers_train_from_the_checkpoint_on(optimizer: str, tmp_path: Path) -> None:
+    losses, weights = by_hand(OPTIMIZERS[optimizer])
+    with bench_of(tmp_path, optimizer=OPTIMIZERS[optimizer]) as bench:
+        bench.fit(max_epochs=2).result()
+        bench.model.requires_grad_(True)
+        run = bench.fit(start="continue", max_epochs=3).result()
+        again = bench.fit(start="continue", max_epochs=4).result()
+        assert again.history["loss"].tolist() == np.float32(losses).tolist()
+        assert all(torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items())
+        (resumed,) = run.resumes
+        assert resumed.unfrozen == ("0.weight", "0.bias")
+        assert [one.unfrozen for one in again.resumes] == [resumed.unfrozen, ()]
+        assert any("train from here on and did not before: 0.weight, 0.bias" in event.text for event in run.events if isinstance(event, Message))
+        norms = {name: again.history[f"grad_norm/{name}"] for name in NAMES}
+        assert [int(np.isnan(column).sum()) for column in norms.values()] == [14, 14, 0, 0]
+        assert not again.health
+        with pytest.raises(wb.ExportError, match=r"trains layers \(0\.weight, 0\.bias\) that were frozen until update 14.*bench\.load\('0001-fit'\)"):
+            bench.export(tmp_path / "train.py")
+
+
+def test_the_record_of_the_frozen_run_stays(tmp_path: Path) -> None:
+    with bench_of(tmp_path) as bench:
+        first = bench.fit(max_epochs=1).result()
+        bench.model.requires_grad_(True)
+        bench.fit(start="continue", max_epochs=2).result()
+    found = Run.open(tmp_path / "runs" / first.id)
+    assert [name for name in found.history if name.startswith("grad_norm/")] == ["grad_norm/2.weight", "grad_norm/2.bias"]
+    assert not [event for event in found.events if isinstance(event, Resumed)]
+
+
+def test_an_optimizer_with_one_state_for_all_parameters(tmp_path: Path) -> None:
+    with bench_of(tmp_path, optimizer=lambda parameters, lr: torch.optim.LBFGS(parameters, lr, max_iter=2)) as bench:
+        bench.fit(max_epochs=1).result()
+        bench.model.requires_grad_(True)
+        with pytest.raises(wb.TaskError, match=r"the optimizer has other parameters here.*bench\.load\(run\)"):
+            bench.fit(start="continue", max_epochs=2).result()
+
+
+def test_layers_that_were_trained_and_are_frozen_now(tmp_path: Path) -> None:
+    """What Lightning and torch refuse as well: an optimizer without the parameters of its state."""
+    with bench_of(tmp_path) as bench:
+        bench.model.requires_grad_(True)
+        bench.fit(max_epochs=1).result()
+        bench.model[0].requires_grad_(False)
+        with pytest.raises(wb.TaskError, match="the optimizer has other parameters here"):
+            bench.fit(start="continue", max_epochs=2).result()
