@@ -35,6 +35,7 @@ from workbench.events import (
 )
 from workbench.settings import Settings
 from workbench.ui import texts
+from workbench.ui.attached import AttachedPanel
 from workbench.ui.controls.header import HIGHEST, LOWEST, STEP, on_slider, rounded
 from workbench.ui.panel import Panel
 
@@ -669,14 +670,17 @@ def test_what_another_process_asks_of_a_job_is_shown_as_its_line(tmp_path: Path)
         until(model.reached.is_set)
         job = wb.attach(fit.id, tmp_path)
         job.change(lr=0.25)
-        job.pause()
+        there = AttachedPanel.of(job)  # type: ignore[arg-type]
+        until(lambda: not there.pause.disabled)
+        there.pause.click()
         until(lambda: values["code"] == f"wb.attach('0001-fit', {str(tmp_path)!r}).pause()")
         model.gate.set()
         until(lambda: panel.run.pause.description == texts.RESUME)
         assert panel.dispatcher.drain(60)
         assert values["progress"]["status"] == "paused"
         assert panel._in_run["lr"] == 0.25
-        job.stop()
+        until(lambda: there.pause.description == texts.RESUME)
+        there.stop.click()
         assert fit.result().status == "stopped"
         until(lambda: values["progress"]["status"] == "stopped")
         assert values["code"] == f"wb.attach('0001-fit', {str(tmp_path)!r}).stop()"
