@@ -13,6 +13,7 @@ from workbench.runs.brief import RunBrief
 from workbench.runs.compare import differences
 from workbench.runs.folder.annotations import Annotations, read_annotations
 from workbench.runs.health.finding import in_a_line
+from workbench.runs.printable import printable
 from workbench.server.roots import Root
 from workbench.settings import Settings
 from workbench.ui import format
@@ -95,14 +96,14 @@ def row(entry: Entry, brief: RunBrief | None, cells: Sequence[str] = ()) -> dict
     }  # fmt: skip
     total = brief.updates if brief is not None and run.kind == "fit" else None
     return {
-        "root": entry.root.key, "run": run.id, "kind": cut(run.kind, CELL), "status": entry.status,
+        "root": entry.root.key, "run": run.id, "kind": cut(printable(run.kind), CELL), "status": entry.status,
         "loss": drawn["loss"] if run.kind == "fit" else "", "metric": drawn["metric"], "value": drawn["value"],
         "step": run.step, "total": total, "progress": min(1.0, run.step / total) if total else None, "left": _left(brief),
         "time": duration(run.seconds), "created": finite(run.created) or 0, "from": cut(brief.origin, CELL) if brief is not None else "",
         "name": cut(added.name, ADDED), "tags": [cut(tag, ADDED) for tag in added.tags], "pinned": added.pinned, "notes": cut(added.notes, NOTES),
         "cells": [cut(cell, CELL) for cell in cells], "spark": drawn["spark"], "dots": drawn["dots"], "trouble": drawn["trouble"],
         "commands": not why_no_commands(entry), "launched": entry.launched,
-        "error": "" if run.error is None else cut(in_a_line(run.error), ERROR),
+        "error": "" if run.error is None else cut(printable(in_a_line(run.error)), ERROR),
     }  # fmt: skip
 
 

@@ -55,8 +55,10 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
         """Whether the user may do this with runs."""
         return bool(await ensure_async(self.authorizer.is_authorized(self, self.current_user, action, RESOURCE)))
 
-    def get_compression_options(self) -> dict[str, Any]:
-        return {"compression_level": 1}
+    def get_compression_options(self) -> dict[str, Any] | None:
+        """Compress messages where the server's settings have it so, as for the websockets of kernels."""
+        found: dict[str, Any] | None = self.settings.get("websocket_compression_options")
+        return found
 
     @property
     def watcher(self) -> Watcher:

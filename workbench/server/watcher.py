@@ -67,14 +67,15 @@ class Watcher:
         changed what they have added to one, so that pages are to be fetched again.
         """
         with self._changed:
+            began = time.time()  # before the listener hears anything: what begins then is news to it
             self._look_now()
             live = [entry for entry in self._index.entries.values() if entry.live]
             self._read_whole([entry for entry in live if not entry.summary.unseen])
             rows = {entry.key: self._row(entry) for entry in live}
-            listener({"type": "rows", "rows": [*rows.values()]})
             if not self._listeners:
-                self._since, self._told = time.time(), rows
+                self._since, self._told = began, rows
             self._listeners.append(listener)
+            listener({"type": "rows", "rows": [*rows.values()]})
             self._changed.notify_all()
         return lambda: self._leave(listener)
 
