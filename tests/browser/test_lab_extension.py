@@ -63,6 +63,7 @@ def the_panel_lives(lab: Lab, pane: Locator) -> None:
 def a_page_loaded_again(lab: Lab) -> None:
     """The layout and the panel are there again, and the panel still reaches its kernel."""
     lab.save()
+    lab.layout_saved("tuning-workbench-panels:")
     lab.reload()
     pane = lab.page.locator(PANE)
     the_panel_lives(lab, pane)
