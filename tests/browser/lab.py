@@ -328,6 +328,14 @@ class Lab:
         self._wait("() => __lab.panel().context.save()", "saving", TIMEOUT)
         return self.server.notebooks / str(self.page.evaluate("() => __lab.panel().context.path"))
 
+    def layout_saved(self, *texts: str) -> None:
+        """Until JupyterLab has saved its layout and state with these words, a little after they changed."""
+        end = time.monotonic() + TIMEOUT
+        while not all(text in (known := json.dumps(self.server.get("lab/api/workspaces"))) for text in texts):
+            if time.monotonic() > end:
+                raise LabError(f"the saved layout has not all of {texts}: {known}")
+            time.sleep(0.1)
+
     # -- the kernel ---------------------------------------------------------------------------------------------
 
     def settle(self) -> None:

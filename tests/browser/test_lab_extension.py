@@ -50,9 +50,9 @@ def test_the_panel_beside_its_notebook(lab: Lab) -> None:
     lab.screenshot("panel-beside")
     assert lab.violations(PANE) == []
     a_page_loaded_again(lab)
-    a_notebook_that_was_closed(lab)
     a_kernel_that_was_restarted(lab)
     assert lab.complaints == []
+    a_notebook_that_was_closed(lab)
 
 
 def the_panel_lives(lab: Lab, pane: Locator) -> None:
@@ -63,6 +63,7 @@ def the_panel_lives(lab: Lab, pane: Locator) -> None:
 def a_page_loaded_again(lab: Lab) -> None:
     """The layout and the panel are there again, and the panel still reaches its kernel."""
     lab.save()
+    lab.layout_saved("tuning-workbench-panels:")
     lab.reload()
     pane = lab.page.locator(PANE)
     the_panel_lives(lab, pane)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from urllib.error import HTTPError
 
@@ -69,16 +68,6 @@ class Pane:
         expect(done).to_contain_text(re.compile(r"\d+/"))
         before = done.inner_text()
         expect(done).not_to_have_text(before, use_inner_text=True)
-
-    def is_saved(self, *also: str) -> None:
-        """Wait until JupyterLab has saved that the pane is there, and other words of its state: it does so a little later."""
-        name = self.lab.page.evaluate("() => jupyterapp.shell.currentWidget.id")
-
-        def saved() -> bool:
-            known = json.dumps(self.lab.server.get("lab/api/workspaces"))
-            return all(text in known for text in (name, *also))
-
-        wait_for(saved)
 
 
 def listed(lab: Lab, ref: dict[str, str]) -> bool:
@@ -179,7 +168,7 @@ def a_page_loaded_again(lab: Lab, pane: Pane) -> None:
 
     lab.page.route_web_socket(re.compile("/workbench/api/canvas"), connect)
     lab.save()
-    pane.is_saved('"loss.log": "' + ("on" if now == "true" else "off"))
+    lab.layout_saved("tuning-workbench-run-", '"loss.log": "' + ("on" if now == "true" else "off"))
     lab.reload()
     pane.moves()
     expect(log).to_have_attribute("aria-pressed", now)
@@ -250,7 +239,7 @@ def test_a_comparison(lab: Lab) -> None:
     card = pane.canvas.locator(".wb-compare")
     expect(card.locator("table")).to_contain_text("0002-fit")
     lab.save()
-    pane.is_saved()
+    lab.layout_saved("tuning-workbench-compare-")
     lab.reload()
     expect(card.locator("table")).to_contain_text("3e-3")
     expect(pane.canvas.locator(".wb-card:visible")).to_have_count(1)
