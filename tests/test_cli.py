@@ -16,8 +16,9 @@ from click.testing import CliRunner, Result
 from tests.runs.test_brief import events, recorded
 from workbench._version import __version__
 from workbench.cli import main
+from workbench.commands import Pause, Resume, Stop
 from workbench.events import Changed, Resumed, RunEnded, RunStarted, StepsDone, Validated, pack
-from workbench.runs.folder import alive
+from workbench.runs.folder import alive, control
 from workbench.runs.folder.annotations import annotate
 from workbench.runs.store import RunFolder
 
@@ -223,6 +224,28 @@ def test_watch_of_a_run_that_failed_or_whose_process_died_fails(tmp_path: Path) 
     assert shown.exit_code == 1
     assert "ended without ending the run" in shown.stderr.splitlines()[-1]
     assert "\x1b" not in shown.output
+
+
+def test_stop_pause_and_resume_reach_a_run_through_its_folder(tmp_path: Path) -> None:
+    for id, kind in (("0001-fit", "fit"), ("0002-find_lr", "find_lr")):
+        RunFolder.create(tmp_path, id, {"kind": kind, "takes_commands": True}).close()
+    for name in ("pause", "resume", "stop"):
+        assert told(tmp_path, name, "1") == [f"0001-fit is asked to {name}."]
+    assert list(control.take(tmp_path / "runs" / "0001-fit")) == [Pause(), Resume(), Stop()]
+    assert "pause() is for fits; a find_lr job can only be stopped." in refused(tmp_path, "pause", "2")
+    told(tmp_path, "stop", "2")
+    assert list(control.take(tmp_path / "runs" / "0002-find_lr")) == [Stop()]
+
+
+def test_a_run_that_would_not_hear_a_command_is_not_asked(tmp_path: Path) -> None:
+    fit(tmp_path, 1, takes_commands=True)
+    RunFolder.create(tmp_path, "0002-fit", {"kind": "fit", "host": "node7", "pid": 123}).close()
+    RunFolder.create(tmp_path, "0003-fit", {"kind": "fit", "takes_commands": True, "pid": 1, "pid_started": -1.0}).close()
+    assert "stop() comes too late: fit 0001-fit has finished." in refused(tmp_path, "stop", "1")
+    assert "Ask its own job, in process 123 on node7." in refused(tmp_path, "stop", "2")
+    assert "stop() comes too late: fit 0003-fit has failed." in refused(tmp_path, "stop", "3")
+    assert "There is no run '4'" in refused(tmp_path, "stop", "4")
+    assert not [*tmp_path.glob("runs/*/control/*")]
 
 
 def test_compare_has_the_settings_that_differ(tmp_path: Path) -> None:

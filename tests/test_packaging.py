@@ -415,6 +415,10 @@ def test_both_install_and_train_offline(built: tuple[Path, Path], tmp_path: Path
     for file in (wheel, sdist):
         run(programs / "python", "-m", "pip", "install", *options, file, cwd=tmp_path, env=env)
         assert run(programs / "workbench", "--version", cwd=tmp_path, env=env).strip() == f"workbench {__version__}"
+    listers = {f"tuning-workbench v{__version__}": "jupyterlab.labextensions", "workbench.server": "jupyter_server.extension.serverextension"}
+    for words, lister in listers.items():
+        listed = run(programs / "python", "-m", lister, "list", cwd=tmp_path, env={**env, "HOME": str(tmp_path)})
+        assert re.search(rf"{re.escape(words)} \S*enabled", listed), listed
     said = run(programs / "python", "-c", TRAIN, cwd=tmp_path, env=env).splitlines()
     assert said[-1] == str(place / "workbench")
     assert "0001-fit  finished" in run(programs / "workbench", "runs", "list", cwd=tmp_path, env=env)

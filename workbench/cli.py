@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from workbench._version import __version__
+from workbench.commands import Command, Pause, Resume, Stop, method_of
 from workbench.runs.printable import printable
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def completion(shell: str) -> None:
 
 @main.group(cls=_Commands, epilog=EXIT_CODES)
 def runs() -> None:
-    """List, show, compare, export and delete recorded runs.
+    """List, show, compare, export and delete recorded runs; stop and pause those that run.
 
     RUN is the id of a run (0012-fit) or its number (12).
     """
@@ -124,7 +125,9 @@ def list_(root: Path, as_json: bool) -> None:
     if not found:
         raise FileNotFoundError(f"No runs are recorded in {root}.")
     if as_json:
-        _print_json([_summary(run) for run in found])
+        from workbench.runs.report import summary_data
+
+        _print_json([summary_data(run) for run in found])
         return
     _print_table(found)
     if any(run.unseen for run in found):
@@ -138,12 +141,13 @@ def list_(root: Path, as_json: bool) -> None:
 def show(run: str, root: Path, as_json: bool) -> None:
     """Show one run: results, settings, checkpoints, problems."""
     from workbench.runs.folder.lookup import find_run
+    from workbench.runs.report import record_data, text_lines
 
-    record = _record(find_run(root, run))
+    record = record_data(find_run(root, run))
     if as_json:
         _print_json(record)
     else:
-        for line in _lines(record):
+        for line in text_lines(record):
             click.echo(printable(line))
 
 
@@ -153,8 +157,8 @@ def show(run: str, root: Path, as_json: bool) -> None:
 def watch(run: str, root: Path) -> None:
     """Draw a run as it trains: progress, loss, metrics, gradient norms, where the time goes.
 
-    Keys pause a run with strategy='launch', validate, write a checkpoint and stop it; any other run can only be followed. "q" or Ctrl-C
-    ends the drawing, and the run continues. Exits with 1 if the run has failed.
+    Keys pause it, validate, write a checkpoint and stop it. "q" or Ctrl-C ends the drawing, and the run continues. Exits with 1 if the
+    run has failed.
     """
     from workbench.launch.attached.attach import attach
     from workbench.runs.folder.lookup import find_run
@@ -167,6 +171,27 @@ def watch(run: str, root: Path) -> None:
         raise click.ClickException(printable(" ".join(str(error).split())))
     if not sys.stdout.isatty():
         click.echo(f"{job.id}: {job.status}")
+
+
+def _request(command: Command, help: str) -> None:
+    """Add the command that leaves this one for a run."""
+
+    @runs.command(method_of(command), help=help)
+    @_run
+    @_root
+    def request(run: str, root: Path) -> None:
+        from workbench.runs.folder import control
+        from workbench.runs.folder.lookup import find_run
+
+        path = find_run(root, run)
+        control.check_taken(path, command)
+        control.send(path, command)
+        click.echo(printable(f"{path.name} is asked to {method_of(command)}."))
+
+
+_request(Stop(), "Stop a run at its next update. It keeps its results so far. A run that waits for its turn is dropped.")
+_request(Pause(), "Pause a fit before its next update.")
+_request(Resume(), "Let a fit that is paused continue.")
 
 
 @runs.command()
@@ -320,104 +345,7 @@ def _raise(errors: list[str]) -> None:
         raise click.ClickException("\n".join(errors))
 
 
-# -- what a record holds
-
-
-def _summary(run: RunSummary) -> dict[str, Any]:
-    """One run of the list, as data."""
-    from workbench.runs.folder.annotations import read_annotations
-    from workbench.runs.read import shown_status
-
-    added = read_annotations(run.path)
-    return {
-        "id": run.id, "kind": run.kind, "status": shown_status(run.status, run.unseen), "created": run.created, "updates": run.step,
-        "seconds": run.seconds, "metrics": run.metrics, "error": run.error, "name": added.name, "tags": [*added.tags], "pinned": added.pinned,
-    }  # fmt: skip
-
-
-def _record(path: Path) -> dict[str, Any]:
-    """What the record of a run says of it, but for its history."""
-    from workbench.runs.brief import RunBrief
-    from workbench.runs.read import summary
-    from workbench.runs.run import Run
-
-    run = Run.open(path)  # first: its error says that this is no run folder
-    found = summary(path)
-    task = found.header.get("task")
-    return {
-        **_summary(found),
-        "epochs": run.epochs,
-        "metrics": run.metrics,
-        "best": RunBrief.read(path).best,
-        "notes": run.notes,
-        "model": task if isinstance(task, dict) else {},
-        "versions": found.header.get("versions") or {},
-        "settings": run.settings.model_dump(mode="json"),
-        "changed": [*run.settings.changed()],
-        "changes": [{"update": event.step, **event.values} for event in run.changes],
-        "resumed_from": [{"update": event.step, "run": event.run, "checkpoint": event.checkpoint, **event.values} for event in run.resumes],
-        "checkpoints": [*_checkpoints(path)],
-        "health": [str(finding) for finding in run.health],
-    }
-
-
-def _checkpoints(run: Path) -> Iterator[dict[str, Any]]:
-    """The checkpoints of a run, oldest first."""
-    from workbench.runs.checkpoints import find, list_checkpoints
-
-    checkpoints = list_checkpoints(run)
-    best = find(run, "best").name if any(one.value is not None for one in checkpoints) else None
-    for one in checkpoints:
-        yield {
-            "name": one.name, "update": one.step, "epoch": one.epoch, "monitor": one.monitor, "value": one.value, "best": one.name == best,
-            "resumable": one.resumable, "why_not": one.why,
-        }  # fmt: skip
-
-
 # -- as text
-
-
-def _lines(record: Mapping[str, Any]) -> Iterator[str]:
-    """A record for people."""
-    from workbench.runs.setting_text import recorded
-    from workbench.units import duration, number
-
-    model, best = record["model"], record["best"]
-    yield f"{record['id']}: {record['kind']} {record['status']}"
-    facts = [  # pairs, since a metric may have one of these names
-        ("name", record["name"]),
-        ("tags", ", ".join(record["tags"])),
-        ("pinned", "yes" * record["pinned"]),
-        ("notes", record["notes"]),
-        ("model", f"{model['model']}, {model.get('parameters')} parameters" if model.get("model") else ""),
-        ("updates", f"{record['updates']} in {record['epochs']} epoch{'s' * (record['epochs'] != 1)}"),
-        ("time", duration(record["seconds"])),
-    ]
-    for name, value in record["metrics"].items():
-        top = best.get(name)
-        facts.append((name, number(value) + ("" if top is None or top == value else f" (best {number(top)})")))
-    width = max(len(name) for name, _ in facts)
-    for name, text in facts:
-        for at, line in enumerate(text.splitlines()):
-            yield f"  {name * (at == 0):<{width}}  {line}".rstrip()
-    yield from (f"  setting {name} = {recorded(name, record['settings'][name])}" for name in record["changed"])
-    for event in record["changes"]:
-        yield f"  changed at update {_values(event, 'update')}"
-    for event in record["resumed_from"]:
-        yield f"  resumed at update {event['update']} from {event['run']}@{_values(event, 'checkpoint', 'update', 'run')}"
-    for one in record["checkpoints"]:
-        value = "" if one["value"] is None else f"{one['monitor']} {number(one['value'])}"
-        weights = "" if one["resumable"] else f"weights alone: {one['why_not']}"
-        yield "  ".join(filter(None, [f"  checkpoint {one['name']:<12}", f"epoch {one['epoch']}", value, "best" * one["best"], weights]))
-    yield from (f"  health: {finding}" for finding in record["health"])
-    yield from (f"  {line}" for line in (record["error"] or "").splitlines())
-
-
-def _values(event: Mapping[str, Any], first: str, *without: str) -> str:
-    """An event's first fact, and the settings that came with it."""
-    from workbench.runs.setting_text import recorded
-
-    return ", ".join([str(event[first]), *(f"{name}={recorded(name, value)}" for name, value in event.items() if name not in (first, *without))])
 
 
 def _print_table(found: Iterable[RunSummary]) -> None:
@@ -464,10 +392,12 @@ def _write(file: Path, run: Run) -> None:
     if file.suffix.lower() == ".csv":
         run.to_csv(file)
     elif file.suffix.lower() == ".json":
+        from workbench.runs.report import record_data
+
         assert run.folder is not None  # it was opened from there
         columns = {"history": run.history, "validation": run.validation, "logged": run.logged}
         series = {name: {key: array.tolist() for key, array in found.items()} for name, found in columns.items()}
-        file.write_text(_as_json({**_record(run.folder), **series}) + "\n", encoding="utf-8")
+        file.write_text(_as_json({**record_data(run.folder), **series}) + "\n", encoding="utf-8")
     else:
         run.figure().save(file)
 

@@ -49,6 +49,19 @@ Command = Pause | Resume | Stop | Change | Validate | Checkpoint
 _TYPES: dict[str, type[Command]] = {kind.__name__: kind for kind in get_args(Command)}
 
 
+def check(method: str, id: str, kind: str, ended: str | None) -> None:
+    """Raise RuntimeError where a job cannot do what `method` asks: "pause". ended: how it has ended; None: it has not."""
+    if kind != "fit" and method != "stop":
+        raise RuntimeError(f"{method}() is for fits; a {kind} job can only be stopped.")
+    if ended is not None:
+        raise RuntimeError(f"{method}() comes too late: {kind} {id} has {ended}.")
+
+
+def method_of(command: Command) -> str:
+    """The name of a job's method that asks for this command."""
+    return type(command).__name__.lower()
+
+
 def to_line(command: Command) -> str:
     """One command as one line of JSON."""
     return json.dumps({"type": type(command).__name__, **asdict(command)})

@@ -118,7 +118,7 @@ def _losses_of(script: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
     if done.returncode:
         raise SystemExit(f"{script} ended with exit code {done.returncode}")
     rows = [json.loads(line) for line in log.read_text().splitlines()]
-    return np.array([row["loss"] for row in rows], dtype=np.float32)
+    return np.array([row["loss"] for row in rows if "loss" in row], dtype=np.float32)  # the others are of validations
 
 
 def _save(figure: Any, path: Path) -> None:

@@ -15,9 +15,11 @@ import pytest
 import torch
 from torch import nn
 
-from tests.attacks.strangers import bench, messages
+from tests.attacks.strangers import bench, messages, of
+from tests.engine.problems import until
 from workbench.commands import Pause, Stop
 from workbench.engine.checkpoint import files as checkpoint
+from workbench.events import Validated
 from workbench.launch.accelerate import command as accelerate
 from workbench.launch.accelerate import private_file
 from workbench.launch.accelerate.command import LaunchPlan
@@ -99,6 +101,43 @@ def test_a_pipe_among_the_commands_holds_nobody(tmp_path: Path) -> None:
     assert "0.json" in str(told)
     assert command == Stop()
     assert list((tmp_path / "control").iterdir()) == []
+
+
+def test_control_as_a_link_does_not_command_a_fit_and_is_told_once(tmp_path: Path, theirs: Path) -> None:
+    """The link stays, and is found at each look."""
+    before = {path.name: path.read_text() for path in theirs.iterdir()}
+    first, waits = bench(tmp_path), bench(tmp_path)
+    job, after = first.fit(max_epochs=100_000), waits.fit()
+    for one in (job, after):
+        (tmp_path / "runs" / one.id / "control").symlink_to(theirs, target_is_directory=True)
+    until(lambda: messages(job))
+    job.validate()
+    until(lambda: any(event.asked for event in of(job, Validated)))
+    assert job.status == "running", "the Stop of another folder is not for it"
+    job.stop()
+    for one in (job, after):
+        one.result()
+        assert [text for text in messages(one) if "no command reaches this run" in text] == messages(one)
+        assert len(messages(one)) == 1
+    assert {path.name: path.read_text() for path in theirs.iterdir()} == before
+
+
+def test_what_is_no_command_does_not_hold_up_those_after_it(tmp_path: Path, theirs: Path) -> None:
+    b = bench(tmp_path)
+    job = b.fit(max_epochs=100_000)
+    folder = tmp_path / "runs" / job.id / "control"
+    folder.mkdir(exist_ok=True)
+    (folder / ".huge").write_bytes(b"[" * (1 << 24))
+    (folder / ".huge").rename(folder / "1.json")
+    (folder / "2.json").symlink_to(theirs / "0001.json")
+    os.mkfifo(folder / "0.json")
+    control.send(folder.parent, Pause())
+    until(lambda: job.status == "paused")
+    assert [(name, name in " ".join(messages(job))) for name in ("0.json", "1.json", "2.json")] == [(f"{n}.json", True) for n in range(3)]
+    assert list(folder.iterdir()) == []
+    assert (theirs / "0001.json").exists()
+    control.send(folder.parent, Stop())
+    assert in_time(job.result).status == "stopped"
 
 
 @pytest.mark.parametrize("name", ["info.json", "state.pt", "model.safetensors"])
@@ -197,8 +236,7 @@ def test_a_header_is_not_written_through_a_link(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit"}) as folder:
         for name in ("run.json.new", ".run.json", f".run.json.{os.getpid()}"):
             (folder.path / name).symlink_to(profile)
-        folder.name_writer(os.getpid(), launched=True)
-        assert folder.header["launched"]
+        folder.name_writer(os.getpid())
         (folder.path / "metrics.jsonl").unlink()
         (folder.path / "metrics.jsonl").symlink_to(profile)
         with pytest.raises(OSError):

@@ -22,6 +22,7 @@ from torch.distributed import TCPStore
 
 import workbench as wb
 from tests.warm import Warm
+from workbench.events import Validated
 
 PRELUDE = """\
 import torch
@@ -130,16 +131,21 @@ class Outcome:
 
     losses: np.ndarray[Any, np.dtype[np.float64]]
     lrs: np.ndarray[Any, np.dtype[np.float64]]
+    validated: list[dict[str, float]]
     weights: dict[str, torch.Tensor]
     said: str
 
     @classmethod
     def read(cls, folder: Path, said: str) -> Self:
-        rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        rows = [line for line in lines if "loss" in line]
         assert [row["step"] for row in rows] == list(range(len(rows)))
+        done = [sum("loss" in line for line in lines[:place]) for place, line in enumerate(lines) if "loss" not in line]
+        validated = [line for line in lines if "loss" not in line]
+        assert [line["step"] for line in validated] == done, "each stands after the updates before it"
         losses = np.array([row["loss"] for row in rows], dtype=np.float64)
         lrs = np.array([row["lr"] for row in rows])
-        return cls(losses, lrs, torch.load(folder / "last.pt", weights_only=True), said)
+        return cls(losses, lrs, validated, torch.load(folder / "last.pt", weights_only=True), said)
 
 
 def run_alone(command: Sequence[str], script: Path, folder: Path, *options: str) -> Outcome:
@@ -176,9 +182,9 @@ def make_bench(folder: Path, arguments: str, before: str = "", prelude: str = PR
     return found
 
 
-def exported(folder: Path, arguments: str) -> Any:
+def exported(folder: Path, arguments: str, before: str = "") -> Any:
     """The script of a run, as a module."""
-    bench = make_bench(folder, arguments)
+    bench = make_bench(folder, arguments, before)
     bench.fit().result()
     spec = importlib.util.spec_from_file_location("train", bench.export(folder / "train.py"))
     bench.close()
@@ -199,6 +205,12 @@ def check(bench: wb.Workbench, run: Any, outcome: Outcome) -> None:
     every = run.settings.log_every_n_steps
     assert np.array_equal(outcome.losses[::every], run.history["loss"], equal_nan=True)
     assert np.array_equal(outcome.lrs[::every].astype(np.float32), run.history["lr"].astype(np.float32))
+    expected = [event for event in run.outline if isinstance(event, Validated) and not event.asked]
+    validated = outcome.validated[: len(expected)] if run.status == "stopped" else outcome.validated  # a script looks at its end, too
+    assert [line["step"] for line in validated] == [event.step for event in expected]
+    for line, event in zip(validated, expected, strict=True):
+        for name, value in event.metrics.items():
+            assert np.array_equal(line[name], value, equal_nan=True), (event.step, name)
     trained = bench.model.state_dict()
     assert list(trained) == list(outcome.weights)
     for name, value in trained.items():

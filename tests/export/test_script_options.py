@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.export.export_running import exported
@@ -20,6 +21,7 @@ REFUSED = {
     "--max_epochs ten": "argument --max_epochs: invalid int value: 'ten'",
     "--max_steps 0": "--max_steps is 0: it must be more than 0.",
     "--batch_size -1": "--batch_size is -1: it must be more than 0.",
+    "--threads 0": "--threads is 0: it must be more than 0.",
     "--lr -0.1": "--lr is -0.1: it must be at least 0.",
     "--lr nan": "--lr is nan: it must be at least 0.",
     "--limit_train_batches 0": "--limit_train_batches is 0.0: it must be more than 0.",
@@ -79,6 +81,20 @@ def test_a_run_without_an_update_keeps_its_length(tmp_path: Path, monkeypatch: p
     assert parsed(script, "", monkeypatch).max_steps == 0
 
 
+@pytest.mark.parametrize("before", ["", "torch.set_num_threads(1)", "class Data(torch.utils.data.Dataset):\n    __len__ = lambda self: 50\n    __getitem__ = lambda self, i: (x[i], y[i])"])
+def test_it_has_the_threads_of_the_run_or_as_many_as_are_asked_for(before: str, tmp_path: Path) -> None:
+    """Where the user's code sets them itself, and where it stands at the top level, too."""
+    script = exported(tmp_path, PAIR if "Data" not in before else PAIR.replace("train=(x, y)", "train=Data()"), before)
+    assert script.Config().threads == 1
+    text = (tmp_path / "train.py").read_text()
+    assert text.count("torch.set_num_threads(config.threads)") == 1
+    assert ("torch.set_num_threads(Config.threads)" in text) == ("Data" in before)
+    script.main(script.Config(), tmp_path / "out")
+    assert torch.get_num_threads() == 1
+    script.main(script.Config(threads=2), tmp_path / "two")
+    assert torch.get_num_threads() == 2
+
+
 def test_a_tracker_has_updates_and_validations(tmp_path: Path) -> None:
     script = exported(tmp_path, PAIR)
     script.main(script.Config(), tmp_path / "plain", tmp_path / "plain.jsonl")
@@ -87,5 +103,8 @@ def test_a_tracker_has_updates_and_validations(tmp_path: Path) -> None:
     assert (tmp_path / "tracked.jsonl").read_text() == lines
     rows = [json.loads(line) for line in lines.splitlines()]
     read = EventAccumulator(str(tmp_path / "tracked" / "train")).Reload()
-    assert [(point.step, point.value) for point in read.Scalars("loss")] == [(row["step"], pytest.approx(row["loss"])) for row in rows]
-    assert [point.step for point in read.Scalars("val_loss")] == [4, 8]
+    for name, steps in {"loss": [*range(8)], "val_loss": [4, 8]}.items():
+        logged = [(row["step"], pytest.approx(row[name])) for row in rows if name in row]
+        assert [(point.step, point.value) for point in read.Scalars(name)] == logged
+        assert [step for step, _ in logged] == steps
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4, 4, 5, 6, 7, 8]

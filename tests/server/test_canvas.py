@@ -183,7 +183,7 @@ async def test_a_run_that_has_ended_takes_no_change(api, record):
     socket = await opened(api, record("0001-fit").steps(20).ended())
     await socket.send({"type": "ask", "what": "use_clip", "value": 0.5})
     (refused,) = [one for one in await socket.until(lambda one: isinstance(one, dict)) if isinstance(one, dict)]
-    assert "has ended" in refused["text"]
+    assert "comes too late" in refused["text"]
 
 
 async def test_a_process_that_dies_ends_the_drawing(api, record):

@@ -106,7 +106,7 @@ async def test_details_say_what_the_run_says(api, record):
     assert found["output"] is True
     assert "has ended (failed)" in found["why_no_commands"]
     root = str(run.path.parents[1])
-    assert found["code"]["attach"] == f"wb.attach('0001-fit', root={root!r})"
+    assert found["code"]["attach"] == f"wb.attach('0001-fit', {root!r})"
     assert found["code"]["settings"] in ("bench.set(lr=0.1, batch_size=8)", "bench.set(batch_size=8, lr=0.1)")
     assert (found["code"]["continue"], found["code"]["export"]) == ("", "bench.export('0001-fit.py', run='0001-fit')")
 
@@ -151,21 +151,21 @@ async def test_a_run_that_ended_meanwhile_takes_no_command(api, record):
     run = record("0001-fit").steps()
     address = await api.address("0001-fit")
     run.ended()
-    assert "has ended" in await api.refused(409, f"{address}/commands", "POST", {"type": "Stop"})
+    assert "comes too late: fit 0001-fit has finished" in await api.refused(409, f"{address}/commands", "POST", {"type": "Stop"})
 
 
 async def test_a_run_that_takes_no_commands_says_why(api, record):
     record("0001-fit").steps().ended()
     record("0002-fit", takes_commands=False).steps()
-    assert "has ended" in await api.refused(409, f"{await api.address('0001-fit')}/commands", "POST", {"type": "Stop"})
-    assert "only in the process that trains it" in await api.refused(409, f"{await api.address('0002-fit')}/commands", "POST", {"type": "Stop"})
+    assert "comes too late" in await api.refused(409, f"{await api.address('0001-fit')}/commands", "POST", {"type": "Stop"})
+    assert "an older version trains it" in await api.refused(409, f"{await api.address('0002-fit')}/commands", "POST", {"type": "Stop"})
     assert [row["commands"] for row in await api.rows()] == [False, False]
 
 
 async def test_a_search_can_only_be_stopped(api, record):
     run = record("0001-find_lr", kind="find_lr")
     address = await api.address("0001-find_lr")
-    assert "Pause is for fits; 0001-find_lr can only be stopped" in await api.refused(409, f"{address}/commands", "POST", {"type": "Pause"})
+    assert "pause() is for fits; a find_lr job can only be stopped" in await api.refused(409, f"{address}/commands", "POST", {"type": "Pause"})
     assert (await api.ask(f"{address}/commands", "POST", {"type": "Stop"}))[0] == 204
     assert list(control.take(run.path)) == [Stop()]
 

@@ -40,7 +40,7 @@ class Job(FakeJob):
         self.asked.append("validate")
 
     def checkpoint(self) -> None:
-        raise RuntimeError("checkpoint() does not reach 0012-fit, which was not launched.")
+        raise RuntimeError("checkpoint() comes too late: fit 0012-fit has finished.")
 
     def finish(self) -> None:
         self.events.append(self.last)
@@ -121,7 +121,7 @@ def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
     view.validate.click()
     assert job.asked == ["validate"]
     view.checkpoint.click()
-    assert view.notice.lines[0] == ("error", "Save a checkpoint now: RuntimeError: checkpoint() does not reach 0012-fit, which was not launched.")
+    assert view.notice.lines[0] == ("error", "Save a checkpoint now: RuntimeError: checkpoint() comes too late: fit 0012-fit has finished.")
     assert view.apply.layout.display == "none"
     view.boxes["lr"].widget.value = "0.05"
     assert view.apply.description == "Apply to the run: lr 0.05"

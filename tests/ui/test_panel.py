@@ -34,6 +34,8 @@ from workbench.events import (
     Validated,
 )
 from workbench.settings import Settings
+from workbench.ui import texts
+from workbench.ui.attached import AttachedPanel
 from workbench.ui.controls.header import HIGHEST, LOWEST, STEP, on_slider, rounded
 from workbench.ui.panel import Panel
 
@@ -656,6 +658,32 @@ def test_a_job_that_waits_is_shown_and_can_be_stopped(tmp_path: Path) -> None:
         model.gate.set()
         assert other.jobs[0].result().status == "finished"
         assert values["progress"]["status"] == "stopped"
+
+
+def test_what_another_process_asks_of_a_job_is_shown_as_its_line(tmp_path: Path) -> None:
+    model = Held()
+    with real(model, tmp_path) as bench:
+        panel = Panel(bench)
+        values = panel.canvas._picture.outbox._values
+        model.gate.clear()
+        fit = bench.fit()
+        until(model.reached.is_set)
+        job = wb.attach(fit.id, tmp_path)
+        job.change(lr=0.25)
+        there = AttachedPanel.of(job)  # type: ignore[arg-type]
+        until(lambda: not there.pause.disabled)
+        there.pause.click()
+        until(lambda: values["code"] == f"wb.attach('0001-fit', {str(tmp_path)!r}).pause()")
+        model.gate.set()
+        until(lambda: panel.run.pause.description == texts.RESUME)
+        assert panel.dispatcher.drain(60)
+        assert values["progress"]["status"] == "paused"
+        assert panel._in_run["lr"] == 0.25
+        until(lambda: there.pause.description == texts.RESUME)
+        there.stop.click()
+        assert fit.result().status == "stopped"
+        until(lambda: values["progress"]["status"] == "stopped")
+        assert values["code"] == f"wb.attach('0001-fit', {str(tmp_path)!r}).stop()"
 
 
 def test_a_click_goes_to_the_job_that_runs_and_then_to_the_one_behind_it(tmp_path: Path) -> None:

@@ -131,10 +131,10 @@ class BenchBase:
         self._launcher.submit(job)
         return job
 
-    def _called(self, job: AnyJob, method: str, arguments: Mapping[str, Any]) -> Callable[[], None]:
-        """Report the line of code for a request to one of its jobs, under the job's present name."""
+    def _called(self, job: AnyJob, method: str, arguments: Mapping[str, Any], of: str) -> Callable[[], None]:
+        """Report the line of code for a request to one of its jobs: of another process, or under the job's present name."""
         name = "job" if self.job is job else f"jobs[{self.jobs.index(job)}]"
-        told = partial(self._listeners.called, line(f"{name}.{method}", arguments))
+        told = partial(self._listeners.called, line(method, arguments, of=of or f"bench.{name}"))
         return partial(self._drop, job, told) if method == "stop" else told
 
     def _drop(self, job: AnyJob, told: Callable[[], None]) -> None:

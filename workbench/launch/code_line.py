@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from workbench.secrets import without_secrets
@@ -23,6 +24,12 @@ def line(name: str, keywords: Mapping[str, Any], *positional: Any, of: str = "be
     arguments = [repr(value) for value in positional]
     arguments += [argument(key, without_secrets(value, key)) for key, value in keywords.items()]
     return f"{of}.{name}({', '.join(arguments)})"
+
+
+def attached(run: Path) -> str:
+    """`wb.attach('0012-fit')`, for the run in this folder, with its root where that is another than the default."""
+    root = run.parents[1]
+    return f"wb.attach({run.name!r}{'' if root == Path('.workbench') else f', {str(root)!r}'})"
 
 
 def differing(request: Any, default: Any) -> dict[str, Any]:

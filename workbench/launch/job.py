@@ -14,11 +14,14 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
-from workbench.commands import Checkpoint, Command, Mailbox, Pause, Resume, Stop, Validate
-from workbench.events import Event, RunEnded, RunStarted, Status, StatusChanged
+from workbench import commands
+from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Resume, Stop, Validate
+from workbench.events import Event, Message, RunEnded, RunStarted, Status, StatusChanged
 from workbench.instruments.memory import is_out_of_memory
+from workbench.launch import code_line
 from workbench.launch.terminal.progress import Progress
 from workbench.runs.live_change import live_change
+from workbench.runs.printable import printable
 from workbench.runs.record.event_log import EventLog
 from workbench.runs.store import RunFolder
 from workbench.settings import Settings, lists_keywords, metadata_of
@@ -102,10 +105,10 @@ class Job(Generic[T]):
 
     def __init__(
         self, id: str, kind: str, folder: RunFolder | None, work: Work, finish: Callable[[Job[T]], T],
-        called: Callable[[Job[T], str, Mapping[str, Any]], Callable[[], object]] | None = None,
+        called: Callable[[Job[T], str, Mapping[str, Any], str], Callable[[], object]] | None = None,
     ) -> None:  # fmt: skip
         """called: gets the method's name and arguments before a request to the running job, and returns what to call
-        afterwards.
+        afterwards. Its last argument is "", or the code of the job in the other process that asks: "wb.attach('0012-fit')".
         """
         self.id = id
         self.kind = kind
@@ -123,6 +126,12 @@ class Job(Generic[T]):
         self._shown = 0
         """How many events were shown to whoever waits, so that a warning is printed once."""
         self._output: deque[str] = deque(maxlen=1000)
+        self._refused: list[Message] = []
+        """Of the commands that came through its folder before its turn."""
+        self._unread = ""
+        """Why the latest file there is no command."""
+        self._emit: JobSink | None = None
+        self._refusing = threading.Lock()
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Raise AttributeError for a setting: setting it as an attribute would do nothing."""
@@ -221,27 +230,23 @@ class Job(Generic[T]):
 
     def stop(self) -> None:
         """End at the next update and keep the results so far."""
-        self._ask("stop", Stop())
+        self._ask(Stop())
 
     def pause(self) -> None:
         """Wait before the next update, until `resume()`."""
-        self._only_fits("pause")
-        self._ask("pause", Pause())
+        self._ask(Pause())
 
     def resume(self) -> None:
         """Continue after a pause."""
-        self._only_fits("resume")
-        self._ask("resume", Resume())
+        self._ask(Resume())
 
     def validate(self) -> None:
         """Validate once before the next update, besides the scheduled validations; nothing depends on it."""
-        self._only_fits("validate")
-        self._ask("validate", Validate())
+        self._ask(Validate())
 
     def checkpoint(self) -> None:
         """Write a checkpoint before the next update; it stays as long as the run does."""
-        self._only_fits("checkpoint")
-        self._ask("checkpoint", Checkpoint())
+        self._ask(Checkpoint())
 
     @lists_keywords(LiveKwargs)
     def change(self, **values: Unpack[LiveKwargs]) -> None:
@@ -249,20 +254,27 @@ class Job(Generic[T]):
 
         Of accumulate_grad_batches={epoch: batches} the next key still comes into force at its epoch.
         """
-        self._only_fits("change")
-        self._ask("change", live_change(self.settings, values), **Settings.named(values, "change"))
+        self._ask(*self._checked_change(values))
 
-    def _ask(self, method: str, command: Command, **values: Any) -> None:
-        tell = self._called(self, method, values) if self._called is not None and not self.done() else None
+    def _checked_change(self, values: Mapping[str, Any]) -> tuple[Change, dict[str, Any]]:
+        """The command for these values, and the settings as they were given."""
+        commands.check("change", self.id, self.kind, self._over)
+        return live_change(self.settings, values), Settings.named(values, "change")
+
+    def _ask(self, command: Command, given: Mapping[str, Any] | None = None, of: str = "") -> None:
+        """Leave a command for the job. given: the arguments of the method that asked; of: see `called` of __init__."""
+        method = commands.method_of(command)
+        if not isinstance(command, Stop):
+            commands.check(method, self.id, self.kind, self._over)
+        tell = self._called(self, method, given or {}, of) if self._called is not None and not self.done() else None
         self._inbox.put(command)
         if tell is not None:
             tell()
 
-    def _only_fits(self, what: str) -> None:
-        if self.kind != "fit":
-            raise RuntimeError(f"{what}() is for fits; a {self.kind} job can only be stopped.")
-        if self.done():
-            raise RuntimeError(f"{what}() comes too late: {self.kind} {self.id} has {self._status}.")
+    @property
+    def _over(self) -> Status | None:
+        """How it has ended; None: it has not."""
+        return self._status if self.done() else None
 
     def _interrupted(self) -> None:
         """Called when the user interrupts a wait: stop the job."""
@@ -289,15 +301,48 @@ class Job(Generic[T]):
 
     def _run(self, emit: JobSink) -> tuple[Status, BaseException | None]:
         """Do the work in this thread; a job that was stopped before its turn touches nothing."""
+        with self._refusing:
+            self._emit = emit
+        for message in self._refused:
+            emit(message)
         if self._inbox.has(Stop):
             return "stopped", None
-        self._status = "running"
+        self._begin()
         try:
             return self._work(emit, self._inbox), None
         except BaseException as error:  # noqa: BLE001  # handed on by result(), whatever it is
             if is_out_of_memory(error):
                 _clear(error)  # its frames hold the tensors that took the memory
             return "failed", error
+
+    def _begin(self) -> None:
+        """Its turn has come."""
+        self._status = "running"
+
+    def _obey(self, command: Command | str) -> None:
+        """Do what another process asks through the job's folder, as the method of the job does; a refusal becomes a message.
+
+        command: a text says why a file there is no command.
+        """
+        if isinstance(command, str):
+            if command != self._unread:  # a file that cannot be removed is found again and again
+                self._unread = command
+                self._refuse(command)
+            return
+        assert self.folder is not None
+        try:
+            asked, given = self._checked_change(command.values) if isinstance(command, Change) else (command, {})
+            self._ask(asked, given, code_line.attached(self.folder.path))
+        except Exception as error:  # noqa: BLE001  # files may hold anything, and the thread serves other jobs, too
+            self._refuse(f"a command of another process was left out: {error}")
+
+    def _refuse(self, why: str) -> None:
+        message = Message(printable(why), "warning")
+        with self._refusing:
+            if self._emit is None:
+                self._refused.append(message)
+                return
+        self._emit(message)
 
     def _set_detached(self, left: threading.Event | None) -> None:
         """Another process does it, until `_detach` sets this event; None: no longer."""

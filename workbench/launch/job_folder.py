@@ -17,6 +17,7 @@ from workbench.events import Message
 from workbench.launch.job import AnyJob
 from workbench.runs.brief import RunBrief
 from workbench.runs.checkpoints import find
+from workbench.runs.folder.control import TAKES
 from workbench.runs.folder.ids import check_id, is_id, new_id, runs_folder
 from workbench.runs.folder.prune import FIT, mark_next, marked_by, next_to_go, prune
 from workbench.runs.printable import printable
@@ -110,6 +111,7 @@ def header(kind: str, settings: Settings, summary: ModelSummary, data: str) -> d
         "settings": settings.model_dump(),
         "seed": settings.seed,
         "threads": torch.get_num_threads(),
+        TAKES: True,
         "versions": {
             "workbench": __version__,
             "python": platform.python_version(),

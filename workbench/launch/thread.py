@@ -21,6 +21,7 @@ import torch
 
 from workbench.commands import Stop
 from workbench.events import Event, Message, Resumed, RunEnded, StatusChanged, StepsDone, Validated
+from workbench.launch import folder_commands
 from workbench.launch.job import WORKERS, AnyJob, Detached
 from workbench.runs.store import RunFolder
 from workbench.secrets import hide
@@ -90,19 +91,21 @@ class ThreadLauncher:
             self.check_open()
             _open.add(self)
             self._waiting.append(job)
-            if self._running is None:
-                self._running = job
-                # The current device belongs to each thread: the runner takes the caller's.
-                device = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
-                self._runner = threading.Thread(
-                    target=self._run_all, args=(device,), name=WORKERS[0], daemon=_in_kernel()
-                )
-                try:
-                    self._runner.start()
-                except RuntimeError:
-                    self._running = None
-                    self._waiting.remove(job)
-                    raise
+            try:
+                folder_commands.listen(job)
+                if self._running is None:
+                    self._start_runner()
+                    self._running = job
+            except RuntimeError:
+                folder_commands.leave(job)
+                self._waiting.remove(job)
+                raise
+
+    def _start_runner(self) -> None:
+        # The current device belongs to each thread: the runner takes the caller's.
+        device = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+        self._runner = threading.Thread(target=self._run_all, args=(device,), name=WORKERS[0], daemon=_in_kernel())
+        self._runner.start()
 
     def drop(self, job: AnyJob) -> None:
         """End a stopped job that waits for another one, before its turn; its end is recorded, and listeners get no event."""
@@ -151,6 +154,7 @@ class ThreadLauncher:
                 try:
                     JobRunner(job, self._tell, turn.close).run()
                 except BaseException as error:  # noqa: BLE001  # whatever it is, nobody may wait for ever
+                    folder_commands.leave(job)
                     job._end("failed", error)
 
 
@@ -206,6 +210,7 @@ class JobRunner:
             self._post.put((end, None))
         self._post.put(None)
         event_writer.join()
+        folder_commands.leave(self._job)
         self._end_turn()  # whoever has waited for the end finds the process's own state
         self._job._end("running" if left else status, error)
 
@@ -217,6 +222,7 @@ class JobRunner:
         self.settle()
         self._writing, left = False, threading.Event()
         self._job._set_detached(left)
+        folder_commands.leave(self._job)  # that process takes them
         self._end_turn()
         try:
             yield Detached(self._job.folder, left)

@@ -101,9 +101,9 @@ class RunFolder:
         taken._count()
         return taken
 
-    def name_writer(self, pid: int, **facts: Any) -> None:
-        """Process `pid` of this machine, or a child of it, writes the record from here on. facts: more for the header."""
-        self._header = {**self._header, **identity(pid), **facts}
+    def name_writer(self, pid: int) -> None:
+        """Process `pid` of this machine, or a child of it, writes the record from here on."""
+        self._header = {**self._header, **identity(pid)}
         _write_header(self.path, self._header)
 
     def write_again(self) -> None:
@@ -132,7 +132,7 @@ class RunFolder:
 
     @property
     def control(self) -> Path:
-        """The folder for commands to a run in another process; made on first use."""
+        """The folder for commands from other processes; made on first use."""
         return self._subfolder("control")
 
     @property

@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.commands import Change, Stop, from_line
+from workbench.commands import Change, from_line
 from workbench.runs.folder import control
 from workbench.runs.live_change import live_change
 from workbench.server.errors import ConflictError
-from workbench.server.rows import Entry, why_no_commands
+from workbench.server.rows import Entry
 from workbench.settings import Settings, SettingsError
 
 
@@ -20,10 +20,10 @@ def send(entry: Entry, given: Mapping[str, Any]) -> None:
         command = from_line(json.dumps(given))
     except ValueError as error:
         raise ValueError(f"This is no command: {error}.") from None
-    if why := why_no_commands(entry):
-        raise ConflictError(why)
-    if entry.summary.kind != "fit" and not isinstance(command, Stop):
-        raise ConflictError(f"{type(command).__name__} is for fits; {entry.summary.id} can only be stopped.")
+    try:
+        control.check_taken(entry.summary.path, command)
+    except RuntimeError as error:
+        raise ConflictError(str(error)) from None
     if isinstance(command, Change):
         command = live_change(settings_of(entry), command.values)
     control.send(entry.summary.path, command)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.events import Changed, Event, Resumed, RunEnded, RunStarted
-from workbench.launch.code_line import line
+from workbench.launch.code_line import attached, line
 from workbench.runs import read, setting_text
 from workbench.runs.checkpoints import Checkpoint, list_checkpoints
 from workbench.runs.folder.files import open_regular
@@ -193,12 +193,12 @@ def _size(folder: Path) -> int:
 
 def _code(entry: Entry, checkpoints: list[Checkpoint]) -> dict[str, str]:
     """Lines for a cell. Where code runs is not among the settings: a record of somebody else's does not decide that."""
-    id, root = entry.summary.id, str(entry.root.path)
+    id = entry.summary.id
     fit = entry.summary.kind == "fit"
     given = {name: value for name, value in settings_of(entry).changed().items() if name not in LOCAL}
     resumable = fit and entry.summary.over and any(one.resumable for one in checkpoints)
     return {
-        "attach": f"wb.attach({id!r}, root={root!r})",
+        "attach": attached(entry.summary.path),
         "settings": line("set", given) if given else "",
         "continue": line("fit", {"start": id}) if resumable else "",
         "export": line("export", {"run": id}, f"{id}.py") if fit else "",

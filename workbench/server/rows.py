@@ -12,6 +12,7 @@ from workbench.runs import read, setting_text
 from workbench.runs.brief import RunBrief
 from workbench.runs.compare import differences
 from workbench.runs.folder.annotations import Annotations, read_annotations
+from workbench.runs.folder.control import TAKES
 from workbench.runs.health.finding import in_a_line
 from workbench.runs.printable import printable
 from workbench.server.roots import Root
@@ -61,7 +62,7 @@ class Entry:
         return cls(
             root, replace(summary, header={}, metrics={}), stamp, _NONE if added == _NONE else added,
             read.accepted({name: value for name, value in given.items() if not setting_text.same(value, _DEFAULTS.get(name, value))}),
-            str(task.get("model") or "") if isinstance(task, dict) else "", header.get("launched") is True or given.get("strategy") == "launch", header.get("takes_commands") is True,
+            str(task.get("model") or "") if isinstance(task, dict) else "", header.get("launched") is True or given.get("strategy") == "launch", header.get(TAKES) is True,
             finite(summary.metrics.get("loss")), finite(summary.metrics.get(metric)), metric if metric in summary.metrics else "",
         )  # fmt: skip
 
@@ -120,7 +121,7 @@ def why_no_commands(entry: Entry) -> str:
     run = entry.summary
     if run.over:
         return f"{run.id} has ended ({run.status}), so it takes no commands. To train on, continue it with a new fit."
-    if not (entry.launched or entry.takes_commands):
+    if not entry.takes_commands:
         return f"{run.id} takes commands only in the process that trains it, since an older version began it. Use its job there."
     return ""
 

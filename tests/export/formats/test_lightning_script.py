@@ -190,6 +190,28 @@ def test_the_trainer_has_the_rules_of_the_run_and_not_the_modules_callbacks(ligh
     bench.close()
 
 
+NOISY = """
+class Noisy(Net):
+    def __init__(self):
+        super().__init__()
+        print("made")
+
+
+noisy = Noisy()
+"""
+
+
+def test_importing_it_makes_neither_the_model_nor_the_data(lightning: Warm, tmp_path: Path) -> None:
+    bench, run, script = exported(tmp_path, "noisy, train=(x, y), val=(x, y), loss=F.cross_entropy, max_epochs=1", NOISY)
+    start = {"folder": script.parent, "environment": clean_environment(), "leave": True}
+    imported = lightning.start("-c", "import sys; sys.path.insert(0, ''); import train; print(hasattr(train, 'x'), hasattr(train, 'noisy'))", **start)
+    assert imported.communicate(280)[0] == "False False\n"
+    weights, losses = train(lightning, script)
+    assert np.array_equal(np.array(losses, dtype=np.float64), run.history["loss"])
+    assert all(torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items())
+    bench.close()
+
+
 def test_options_that_train_nothing_are_refused(tmp_path: Path) -> None:
     """In the words of the other script."""
     bench, _, script = exported(tmp_path, f"{PAIR}, max_epochs=1")

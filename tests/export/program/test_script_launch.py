@@ -68,7 +68,7 @@ def test_weights_in_shards_end_it_at_once(kind: str, tmp_path: Path, monkeypatch
     script.loader.exec_module(there)
     there.Accelerator = lambda **_: SimpleNamespace(distributed_type=DistributedType(kind))  # type: ignore[attr-defined]
     with pytest.raises(SystemExit, match="MULTI_GPU, not FSDP or DeepSpeed"):
-        there.main(None, None)
+        there.main(there.Config(), None)
 
 
 def test_a_notebook(runner: Runner, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_two_ranks_train_as_one_process_and_the_model_comes_home(root: Path) -> 
     assert sum(isinstance(event, RunStarted) for event in heard) == sum(isinstance(event, RunEnded) for event in heard) == 1
     assert sum(e.rows for e in heard if isinstance(e, StepsDone)) == 12
     header = json.loads((run.folder / "run.json").read_text())
-    assert header["launched"]
+    assert header["takes_commands"]
     assert header["pid"] != os.getpid()
     assert (run.folder / "output.log").read_text().count("loss of batch 1\n") == 2
     assert (run.folder / "checkpoints" / "start.safetensors").exists()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torch.nn.functional as F
 
 import workbench as wb
@@ -33,8 +31,9 @@ def test_a_finished_run_is_there_at_once(tmp_path: Path) -> None:
     assert job.settings == made.jobs[0].settings
     assert job.result(0) == run
     assert [*map(to_line, job.events)] == [*map(to_line, made.jobs[0].events)]
-    with pytest.raises(RuntimeError, match="too late"):
-        job.pause()
+    for late in (job.pause, job.stop):
+        with pytest.raises(RuntimeError, match=f"too late: fit {run.id} has finished"):
+            late()
 
 
 def test_what_finders_and_checks_found(tmp_path: Path) -> None:
@@ -50,28 +49,22 @@ def test_what_finders_and_checks_found(tmp_path: Path) -> None:
         wb.attach(scored.id, tmp_path).pause()
 
 
-def test_a_run_of_this_process_is_followed_and_not_commanded(tmp_path: Path) -> None:
-    go = threading.Event()
-
-    def loss(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        assert not torch.is_grad_enabled() or threading.current_thread().name != "workbench-runner" or go.wait(200)
-        return F.cross_entropy(output, y)
-
-    made = bench(plain_net(), labelled(32), tmp_path, loss=loss, max_epochs=2)
-    own = made.fit()
-    wait_for(lambda: own.events)
-    job = wb.attach(own.id, tmp_path)
-    assert job.status == "running"
-    assert not job.done()
-    for command in (job.stop, job.pause, job.resume, lambda: job.change(lr=0.1)):
-        with pytest.raises(RuntimeError, match=f"does not reach {own.id}, which was not launched: its own job in this process does"):
-            command()
-    go.set()
-    assert job.result(200) == own.result()
+def test_a_run_of_a_version_that_takes_no_commands_says_where_it_can_be_asked(tmp_path: Path) -> None:
+    header = {"kind": "fit", "host": "node7", "pid": 123}
+    with RunFolder.create(tmp_path, "0001-fit", header) as folder:
+        folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
+        job = wb.attach("0001-fit", tmp_path)
+        assert job.status == "running"
+        for command in (job.stop, job.pause, job.resume, job.validate, job.checkpoint, lambda: job.change(lr=0.1)):
+            with pytest.raises(RuntimeError, match=r"does not reach 0001-fit: an older version.*Ask its own job, in process 123 on node7"):
+                command()
+        assert not (folder.path / "control").exists()
+        folder.append(RunEnded("stopped", 0, 0.5))
+        assert job.wait(200)
 
 
 def test_what_is_on_the_disk_is_there_at_once(tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit", "launched": True, "settings": {}}) as folder:
+    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit", "takes_commands": True, "settings": {}}) as folder:
         assert wb.attach("0001-fit", tmp_path).events == []  # its processes start
         folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
         rows, losses = 50_000, pack([1.0] * 50_000)
@@ -86,7 +79,7 @@ def test_what_is_on_the_disk_is_there_at_once(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_of_a_wait_ends_the_wait_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit", "launched": True, "settings": {}}) as folder:
+    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit", "takes_commands": True, "settings": {}}) as folder:
         folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
         job = wb.attach("0001-fit", tmp_path)
 
@@ -108,7 +101,7 @@ def test_an_interrupt_of_a_wait_ends_the_wait_alone(tmp_path: Path, monkeypatch:
 def test_what_is_asked_is_a_line_of_code_that_asks_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for root, words in ((".workbench", "'0001-fit'"), ("else where", "'0001-fit', 'else where'")):
-        with RunFolder.create(Path(root), "0001-fit", {"kind": "fit", "launched": True, "settings": {}}) as folder:
+        with RunFolder.create(Path(root), "0001-fit", {"kind": "fit", "takes_commands": True, "settings": {}}) as folder:
             folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
             job = wb.attach("0001-fit", root)
             lines: list[str] = []
@@ -167,7 +160,7 @@ class Trap(ValueError):
 def test_nothing_that_lies_in_the_folder_is_run(tmp_path: Path, says_so: bool) -> None:
     """A folder that somebody handed over, say; its files are one's own, and closed to others."""
     trap = tmp_path / "trap"
-    with RunFolder.create(tmp_path, "a", {"kind": "fit", "launched": True, "pid": 1, "pid_started": -1.0}) as folder:
+    with RunFolder.create(tmp_path, "a", {"kind": "fit", "takes_commands": True, "pid": 1, "pid_started": -1.0}) as folder:
         folder.append(RunStarted("a", "fit", {}, "cpu"))
         private_file.write(folder.path / "launch" / "error-0", Trap(str(trap)))
         if says_so:

@@ -20,8 +20,11 @@ import torch
 import torch.nn.functional as F
 
 from tests.engine.problems import bench, labelled, plain_net
+from tests.launch.launched import wait_for
+from workbench.commands import Pause
 from workbench.events import RunStarted
 from workbench.launch.terminal import watch
+from workbench.runs.folder import control
 from workbench.runs.store import RunFolder
 
 _WATCH = """
@@ -192,13 +195,16 @@ def test_a_fit_obeys_its_keys(terminal: Callable[..., _Terminal], tmp_path: Path
     assert child.end() == 0
 
 
-@pytest.mark.parametrize("launched", [False, True])
-def test_a_run_of_another_process_has_the_keys_that_reach_it(terminal: Callable[..., _Terminal], tmp_path: Path, launched: bool) -> None:
-    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit"}) as folder:
-        folder.name_writer(os.getpid(), launched=launched)
+@pytest.mark.parametrize("takes", [False, True])
+def test_a_run_of_another_process_has_the_keys_that_reach_it(terminal: Callable[..., _Terminal], tmp_path: Path, takes: bool) -> None:
+    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit", **({"takes_commands": True} if takes else {})}) as folder:
         folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
         child = terminal("import sys, workbench as wb; print('LEFT', wb.attach('0001-fit', sys.argv[1]).watch())", str(tmp_path))
-        assert ("s stop" in child.until("q quit")) == launched
+        assert ("s stop" in child.until("q quit")) == takes
+        if takes:
+            child.type("p")
+            child.until("Pause requested.")
+            wait_for(lambda: [*control.take(folder.path)] == [Pause()])
         child.type("q")
         child.until("LEFT False")
         assert child.end() == 0

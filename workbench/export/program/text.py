@@ -18,7 +18,7 @@ from workbench.export.inputs.collect import GIVEN, quoted
 from workbench.export.program import build, data, names, optimizers, progress
 from workbench.export.program.render import rendered
 from workbench.export.program.unused import without_unread, without_unused
-from workbench.export.program.values import threads, values
+from workbench.export.program.values import THREADS, values
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.rewrite.layout import Block, Import, join, set_imports
 from workbench.task.data.to_dataset import UNNAMED
@@ -102,13 +102,13 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
     known = {item.binds: item.identity for item in [*imports, *_imported(r.sliced.imports)]}
     own_main = renamed.get("main", "main")
     made = build.built([*r.sliced.blocks, *given], ours, known, own_main)
-    first = [] if r.sets_threads else [names.replaced(threads(r), renamed)]
+    first = [] if r.sets_threads else [names.replaced(THREADS, renamed)]
     parts = [head + "\n\n" + _import_lines(r, imports, renamed)]
     if made.at_once:
         early, ours = build.parsed_first(ours, renamed.get("Config", "Config"), renamed.get("parse", "parse"), options)
         parts.append(f"{rule('the settings')}\n\n\n{early}")
-        parts += first
-    ours = build.with_lines(ours, own_main, [*([] if made.at_once else first), *made.call(make)])
+        parts += [names.replaced(THREADS.replace("config", "Config"), renamed) for _ in first]  # an import of the script makes the same data
+    ours = build.with_lines(ours, own_main, [*first, *made.call(make)])
     what = f"The model{' and the data' * (r.data_file is None)} of the run."
     code = "\n\n\n".join(part for part in (join(made.stays).strip("\n"), made.function(make, what)) if part)
     if code:
@@ -320,7 +320,7 @@ def _folded(line: str) -> str:
 
 def config_class(found: Mapping[str, Any], program: str) -> str:
     """The settings that the program reads, each with its value in the run."""
-    return without_unread(rendered("config.py.jinja", found), program)
+    return without_unread(rendered("config.py.jinja", found), f"{program}\n{THREADS}")
 
 
 def parse_function(r: ScriptSpec, found: Mapping[str, Any], config: str, title: str, by_trainer: bool = False) -> str:

@@ -11,6 +11,8 @@ from workbench.export.program import data, hooks, optimizers, progress
 from workbench.export.script_spec import ScriptSpec, at
 from workbench.techniques.averaging import swa_first_epoch
 
+THREADS = "torch.set_num_threads(config.threads)"
+"""The line of `main` that sets the number of threads: after the user's code where that sets it, else before."""
 _LEAVES_GRADIENTS = re.compile(r"\.(backward|fit)\(")
 """What in the user's code may have trained the model before."""
 
@@ -33,7 +35,7 @@ def values(r: ScriptSpec) -> dict[str, Any]:
         "settings": r.settings,
         "train": r.train,
         "val": r.val,
-        "threads": threads(r),
+        "threads": THREADS,
         "swa_first_epoch": swa_first_epoch(r.settings) if r.settings.weight_averaging == "swa" else 0,
         "compiles": bool(r.settings.compile) and not r.compiled,
         "leaves_gradients": _LEAVES_GRADIENTS.search(r.sliced.code) is not None,
@@ -44,10 +46,6 @@ def values(r: ScriptSpec) -> dict[str, Any]:
         "average_update": "update_parameters(network)" if r.averages_with_torch else "update()",
         "own_weights": f' | {{f"{r.loss_prefix}{{name}}": value for name, value in loss_function.state_dict().items()}}',
     }
-
-
-def threads(r: ScriptSpec) -> str:
-    return f"torch.set_num_threads({r.threads})  # as in the run: with another number, sums are rounded otherwise"
 
 
 def buffers_of(holders: tuple[str, ...]) -> str:

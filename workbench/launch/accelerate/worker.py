@@ -1,13 +1,12 @@
 """The main function of a launched process: `accelerate launch … -m workbench.launch.accelerate.worker RUN`.
 
 Each rank reads the job file in the run's folder and runs the assignment. Rank 0 writes the run's record from here on,
-and reads the commands that come into `control/`.
+and takes the commands that come into `control/`.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import datetime
 import faulthandler
 import io
@@ -16,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,9 +24,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from workbench.commands import Change, Command, Mailbox
+from workbench.commands import Mailbox
 from workbench.engine.runtime.runtime import RANK
-from workbench.events import Event, Message, Status
+from workbench.events import Message, Status
+from workbench.launch import folder_commands
 from workbench.launch.accelerate import failure_files, job_file, private_file
 from workbench.launch.accelerate.failure_files import Process
 from workbench.launch.accelerate.job_file import FOLDER, VALUE, JobFile, ProcessEnv
@@ -35,16 +35,11 @@ from workbench.launch.first_events import FirstEvents
 from workbench.launch.job import Job, JobSink, NullSink
 from workbench.launch.listeners import Listeners
 from workbench.launch.thread import JobRunner
-from workbench.runs.folder import control
-from workbench.runs.printable import printable
 from workbench.runs.read import read_header
 from workbench.runs.store import RunFolder
-from workbench.settings import Settings, SettingsError, metadata_of
 
 _START = 1800.0
 """Seconds that ranks wait at least until all are there."""
-_PERIOD = 0.1
-"""Seconds between two checks for commands."""
 
 
 def main(run: Path) -> int:
@@ -138,7 +133,7 @@ def _interface(world: int) -> str | None:
 def _first(run: Path, given: JobFile, processes: list[Process]) -> int:
     job_file.remove(run)
     folder = RunFolder.take_over(run)
-    work = _Work(run, given, processes)
+    work = _Work(run, given, processes, lambda: folder_commands.listen(job))
     job: Job[Any] = Job(run.name, given.assignment.kind, folder, work, lambda job: None)
     trackers = given.words.trackers
     given.assignment.task.use_trackers(trackers)
@@ -151,14 +146,15 @@ def _first(run: Path, given: JobFile, processes: list[Process]) -> int:
 class _Work:
     """The assignment as the work of a job of this process, which writes its record."""
 
-    def __init__(self, run: Path, given: JobFile, processes: list[Process]) -> None:
-        self._run, self._given, self._processes = run, given, processes
+    def __init__(self, run: Path, given: JobFile, processes: list[Process], listen: Callable[[], None]) -> None:
+        """listen: lets commands come. It is called when the other ranks begin too: a job that stops before leaves them waiting."""
+        self._run, self._given, self._processes, self._listen = run, given, processes, listen
         self.settings, self.updates = given.settings, 0
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         try:
-            with _listening(self._run, inbox, emit, self.settings):
-                done = self._given.assignment(FirstEvents(emit, self._given.words), inbox)
+            self._listen()
+            done = self._given.assignment(FirstEvents(emit, self._given.words), inbox)
             if done.value is not None:
                 private_file.write(self._run / FOLDER / VALUE, done.value)
             return done.status
@@ -178,43 +174,6 @@ class _Work:
         failure_files.write(self._run / FOLDER, mine)
         emit(Message(f"{root.where}:\n{root.text}", "error", self._given.assignment.updates))
         raise root.error
-
-
-@contextlib.contextmanager
-def _listening(run: Path, inbox: Mailbox, emit: Callable[[Event], None], settings: Settings) -> Iterator[None]:
-    """Inside, the commands in `control/` go to the inbox."""
-    over = threading.Event()
-
-    def listen() -> None:
-        told: Command | str | None = None
-        while not over.wait(_PERIOD):
-            for command in control.take(run):
-                refused = command if isinstance(command, str) else _refused(command, settings)
-                if refused is None and not isinstance(command, str):
-                    inbox.put(command)
-                elif refused is not None and not (isinstance(command, str) and command == told):  # a file that is not a command and cannot be removed is found again
-                    emit(Message(printable(refused), "warning"))
-                told = command
-
-    thread = threading.Thread(target=listen, name="workbench-control", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def _refused(command: Command, settings: Settings) -> str | None:
-    """Why a command is refused; files may come from anybody who may write to the folder."""
-    if not isinstance(command, Change):
-        return None
-    try:
-        settings.replace(**command.values)
-    except SettingsError as error:
-        return f"a change was left out: {error}"
-    fixed = [name for name in command.values if not metadata_of(name).live]
-    return f"a change was left out: {fixed[0]} cannot change while a run is running." if fixed else None
 
 
 # -- the others

@@ -12,14 +12,13 @@ from workbench.commands import Command, Mailbox
 from workbench.events import Message, Status, Validated
 from workbench.launch.accelerate.failure_files import LaunchError
 from workbench.launch.attached.attached_job import LaunchedJob, in_words
-from workbench.launch.code_line import line
+from workbench.launch.code_line import attached, line
 from workbench.launch.job import WORKERS, Job, JobSink
 from workbench.launch.thread import JobRunner
 from workbench.runs.folder import control
-from workbench.runs.folder.alive import identity
 from workbench.runs.folder.ids import check_id
 from workbench.runs.printable import printable
-from workbench.runs.read import RUNS, list_runs, read_header, summary, where_written
+from workbench.runs.read import RUNS, list_runs, read_header, summary
 from workbench.runs.record.event_log import EventLog
 from workbench.runs.run import Run
 from workbench.settings import Settings
@@ -37,9 +36,9 @@ _PATIENCE = 30.0
 def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
     """Follow a run of another process with its full history, or one that has ended.
 
-    The job is like that of its own bench: `events` grow, `result()` waits and gives a `Run` (or what a finder found),
-    `stop()`, `pause()`, `resume()` and `change()` reach a run with strategy='launch'. Any other run belongs to the
-    process that trains it and can only be followed. An interrupt of a wait ends the wait and not the run.
+    The job is like that of its own bench: `events` grow, `result()` waits and gives a `Run` (or what a finder found).
+    `stop()`, `pause()`, `resume()`, `change()`, `validate()` and `checkpoint()` reach the run through its folder, also while a cell
+    keeps its kernel busy. An interrupt of a wait ends the wait and not the run.
     `events` holds the whole record when it returns. The record is empty while the processes of a launched run start,
     which takes some seconds.
     Raises FileNotFoundError where `root` has no such run, ValueError where its folder is not a record.
@@ -48,8 +47,7 @@ def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
     header = read_header(folder)
     summary(folder)  # an unreadable record raises an error here, and not in the thread that follows it
     kind, work = header.get("kind") or "", _Following(folder, header)
-    job = Attached(run_id, kind, Path(root), work, _finish(kind, folder))
-    job._inbox = _RefusingMailbox(_refusal(folder, header))
+    job = Attached(run_id, kind, work, _finish(kind, folder))
     runner = JobRunner(job, lambda job, event: ())
     threading.Thread(target=runner.run, name=WORKERS[0], daemon=True).start()
     if work.follower.caught_up.wait(_PATIENCE):
@@ -63,11 +61,12 @@ def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
 class Attached(Job[Any]):
     """A job that belongs to another process."""
 
-    def __init__(self, run_id: str, kind: str, root: Path, work: _Following, finish: Callable[[Job[Any]], Any]) -> None:
+    def __init__(self, run_id: str, kind: str, work: _Following, finish: Callable[[Job[Any]], Any]) -> None:
         super().__init__(run_id, kind, None, work, finish, Attached._say)
         self.events = EventLog(record=work.folder)
-        where = "" if root == Path(".workbench") else f", {str(root)!r}"
-        self._code = f"wb.attach({run_id!r}{where})"
+        self._following = work.folder
+        self._inbox = _CheckingMailbox(work.folder)
+        self._code = attached(work.folder)
         self._told: Callable[[str], None] = lambda code: None
 
     def on_request(self, callback: Callable[[str], None]) -> None:
@@ -75,16 +74,18 @@ class Attached(Job[Any]):
         self._told = callback
 
     @staticmethod
-    def _say(job: Job[Any], method: str, arguments: Mapping[str, Any]) -> Callable[[], None]:
+    def _say(job: Job[Any], method: str, arguments: Mapping[str, Any], of: str) -> Callable[[], None]:
         assert isinstance(job, Attached)
         return partial(job._told, line(method, arguments, of=job._code))
+
+    def _begin(self) -> None:
+        """It may still wait for its turn: its status is that of its record."""
 
     def _interrupted(self) -> None:
         """The job continues: it was not started here."""
 
     def _keys(self) -> Mapping[str, tuple[str, Callable[[], str]]]:
-        refuses = isinstance(self._inbox, _RefusingMailbox) and self._inbox.refusal is not None
-        return {} if refuses else super()._keys()
+        return super()._keys() if control.takes(self._following) else {}
 
     def _repr_mimebundle_(self, **_: Any) -> Any:
         return self._panel()._repr_mimebundle_()
@@ -125,27 +126,16 @@ class _Following:
         return end.status
 
 
-class _RefusingMailbox(Mailbox):
-    """A mailbox that raises an error if nothing reads the commands."""
+class _CheckingMailbox(Mailbox):
+    """A mailbox that raises an error where nothing reads the command: the run has ended, for example."""
 
-    def __init__(self, refusal: str | None) -> None:
+    def __init__(self, run: Path) -> None:
         super().__init__()
-        self.refusal = refusal
+        self._run = run
 
     def put(self, command: Command) -> None:
-        if self.refusal is not None:
-            raise RuntimeError(f"{type(command).__name__.lower()}() {self.refusal}")
+        control.check_taken(self._run, command)
         super().put(command)
-
-
-def _refusal(folder: Path, header: Mapping[str, Any]) -> str | None:
-    """Why a run takes no commands from here."""
-    if header.get("launched"):
-        return None
-    where = printable(where_written(header))
-    own = {**header, **identity()} == {**header}
-    who = "its own job in this process does it" if own else f"it must be asked for there, in {where}"
-    return f"does not reach {folder.name}, which was not launched: {who}."
 
 
 def _folder(run_id: str, root: Path) -> Path:

@@ -111,7 +111,7 @@ def _start(plan: accelerate.LaunchPlan, away: Detached) -> subprocess.Popen[byte
         text = f"{run.name} waits for its other machines: run `sh {script} NUMBER` on each, where NUMBER is " + ("1." if last == 1 else f"1 to {last}.")
         away.folder.append(Message(text, "warning"))
     process = accelerate.start(plan, run)
-    away.folder.name_writer(process.pid, launched=True)
+    away.folder.name_writer(process.pid)
     return process
 
 

@@ -1,0 +1,95 @@
+"""Reports a record: as data for programs, and as lines of text. `workbench runs` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from workbench.runs.brief import RunBrief
+from workbench.runs.checkpoints import find, list_checkpoints
+from workbench.runs.folder.annotations import read_annotations
+from workbench.runs.read import RunSummary, shown_status, summary
+from workbench.runs.run import Run
+from workbench.runs.setting_text import recorded
+from workbench.units import duration, number
+
+
+def summary_data(run: RunSummary) -> dict[str, Any]:
+    """One run of the list, as data."""
+    added = read_annotations(run.path)
+    return {
+        "id": run.id, "kind": run.kind, "status": shown_status(run.status, run.unseen), "created": run.created, "updates": run.step,
+        "seconds": run.seconds, "metrics": run.metrics, "error": run.error, "name": added.name, "tags": [*added.tags], "pinned": added.pinned,
+    }  # fmt: skip
+
+
+def record_data(path: Path) -> dict[str, Any]:
+    """What the record of a run says of it, but for its history."""
+    run = Run.open(path)  # first: its error says that this is no run folder
+    found = summary(path)
+    task = found.header.get("task")
+    return {
+        **summary_data(found),
+        "epochs": run.epochs,
+        "metrics": run.metrics,
+        "best": RunBrief.read(path).best,
+        "notes": run.notes,
+        "model": task if isinstance(task, dict) else {},
+        "versions": found.header.get("versions") or {},
+        "settings": run.settings.model_dump(mode="json"),
+        "changed": [*run.settings.changed()],
+        "changes": [{"update": event.step, **event.values} for event in run.changes],
+        "resumed_from": [{"update": event.step, "run": event.run, "checkpoint": event.checkpoint, **event.values} for event in run.resumes],
+        "checkpoints": [*_checkpoints(path)],
+        "health": [str(finding) for finding in run.health],
+    }
+
+
+def _checkpoints(run: Path) -> Iterator[dict[str, Any]]:
+    """The checkpoints of a run, oldest first."""
+    checkpoints = list_checkpoints(run)
+    best = find(run, "best").name if any(one.value is not None for one in checkpoints) else None
+    for one in checkpoints:
+        yield {
+            "name": one.name, "update": one.step, "epoch": one.epoch, "monitor": one.monitor, "value": one.value, "best": one.name == best,
+            "resumable": one.resumable, "why_not": one.why,
+        }  # fmt: skip
+
+
+def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
+    """A record for people."""
+    model, best = record["model"], record["best"]
+    yield f"{record['id']}: {record['kind']} {record['status']}"
+    facts = [  # pairs, since a metric may have one of these names
+        ("name", record["name"]),
+        ("tags", ", ".join(record["tags"])),
+        ("pinned", "yes" * record["pinned"]),
+        ("notes", record["notes"]),
+        ("model", f"{model['model']}, {model.get('parameters')} parameters" if model.get("model") else ""),
+        ("updates", f"{record['updates']} in {record['epochs']} epoch{'s' * (record['epochs'] != 1)}"),
+        ("time", duration(record["seconds"])),
+    ]
+    for name, value in record["metrics"].items():
+        top = best.get(name)
+        facts.append((name, number(value) + ("" if top is None or top == value else f" (best {number(top)})")))
+    width = max(len(name) for name, _ in facts)
+    for name, text in facts:
+        for at, line in enumerate(text.splitlines()):
+            yield f"  {name * (at == 0):<{width}}  {line}".rstrip()
+    yield from (f"  setting {name} = {recorded(name, record['settings'][name])}" for name in record["changed"])
+    for event in record["changes"]:
+        yield f"  changed at update {_values(event, 'update')}"
+    for event in record["resumed_from"]:
+        yield f"  resumed at update {event['update']} from {event['run']}@{_values(event, 'checkpoint', 'update', 'run')}"
+    for one in record["checkpoints"]:
+        value = "" if one["value"] is None else f"{one['monitor']} {number(one['value'])}"
+        weights = "" if one["resumable"] else f"weights alone: {one['why_not']}"
+        yield "  ".join(filter(None, [f"  checkpoint {one['name']:<12}", f"epoch {one['epoch']}", value, "best" * one["best"], weights]))
+    yield from (f"  health: {finding}" for finding in record["health"])
+    yield from (f"  {line}" for line in (record["error"] or "").splitlines())
+
+
+def _values(event: Mapping[str, Any], first: str, *without: str) -> str:
+    """An event's first fact, and the settings that came with it."""
+    return ", ".join([str(event[first]), *(f"{name}={recorded(name, value)}" for name, value in event.items() if name not in (first, *without))])
