@@ -10,9 +10,10 @@ export type Texts = ReturnType<typeof textsOf>;
 
 export function textsOf(trans: TranslationBundle) {
   return {
-    runs: trans.__("Runs"),
     panelCaption: trans.__("Training runs"),
     list: trans.__("Training runs. Enter opens a run, Space selects several, Delete deletes"),
+
+    listHint: trans.__("Click a run to open it. Click with Shift or Ctrl (Cmd on a Mac) to select several."),
 
     status: {
       queued: trans.__("queued"), running: trans.__("running"), paused: trans.__("paused"), finished: trans.__("finished"),
@@ -34,7 +35,6 @@ export function textsOf(trans: TranslationBundle) {
       "value desc": trans.__("Highest validation value first"), "value asc": trans.__("Lowest validation value first"),
       "time desc": trans.__("Longest first"), "name asc": trans.__("By name"), "status asc": trans.__("By status"),
     } as Record<string, string>,
-    refresh: trans.__("Load the list again"),
 
     count: (n: number) => trans._n("%1 run", "%1 runs", n, n),
     countOf: (n: number, of: number) => trans.__("%1 of %2 runs", n, of),
@@ -48,7 +48,7 @@ export function textsOf(trans: TranslationBundle) {
     clear: trans.__("Show all runs"),
     failed: (why: string) => trans.__("The runs could not be loaded: %1", why),
     retry: trans.__("Try again"),
-    lost: trans.__("The connection to the server is lost. It is tried again by itself; what is shown may be old."),
+    lost: trans.__("The connection to the server is lost. JupyterLab tries to connect again. The list may be out of date."),
     absent: trans.__("This Jupyter server does not run Tuning Workbench's server extension. Install tuning-workbench[lab] where the server runs, and start the server again."),
 
     percent: (share: number) => trans.__("%1%", Math.floor(100 * share)),
@@ -82,6 +82,10 @@ export function textsOf(trans: TranslationBundle) {
       export: trans.__("Export as a script…"),
       permit: trans.__("Allow browser notifications"),
     },
+    choose: (least: number, most: number, n: number) => (
+      n > most ? trans._n("This is for %1 run at most. %2 are selected.", "This is for %1 runs at most. %2 are selected.", most, most, n)
+      : trans._n("Select a run first.", "Select at least %1 runs first.", least, least)
+    ),
     refused: trans.__("This could not be done"),
 
     stopTitle: (run: string) => trans.__("Stop %1?", run),
@@ -92,7 +96,7 @@ export function textsOf(trans: TranslationBundle) {
     deleteTitle: (n: number) => trans._n("Delete %1 run?", "Delete %1 runs?", n, n),
     deleteBody: (runs: string[]) => trans.__("%1 and all checkpoints in it: this cannot be undone.", runs.join(", ")),
     delete: trans.__("Delete"),
-    forceTitle: (run: string) => trans.__("Delete %1 all the same?", run),
+    forceTitle: (run: string) => trans.__("Delete %1 anyway?", run),
     editTitle: (run: string) => trans.__("Name, tags and notes of %1", run),
     name: trans.__("Name"),
     tags: trans.__("Tags, separated by commas"),

@@ -39,6 +39,50 @@ test("more can be asked for while the list is loaded again", async () => {
   assert.equal(list.rows.length, 2 * PAGE);
 });
 
+test("more comes although the list changes all the time, and the list is loaded once more after the last change", async () => {
+  const all = runs(120);
+  const waiting: (() => void)[] = [];
+  let under = 0;
+  const list = new RunList(async ({ offset, limit }) => {
+    assert.equal(++under, 1); // one request at a time
+    await new Promise<void>((yes) => waiting.push(yes));
+    under--;
+    return page(all.slice(offset, offset + limit), { matching: all.length, total: all.length });
+  });
+  const answer = async () => {
+    while (waiting.length === 0) await new Promise(setImmediate);
+    waiting.shift()!();
+  };
+  const first = list.refresh();
+  await answer();
+  await first;
+  const more = list.more();
+  for (let i = 0; i < 3; i++) void list.refresh();
+  await answer();
+  while (list.rows.length < 2 * PAGE) await new Promise(setImmediate); // the load that was under way is not lost
+  assert.ok(list.loading);
+  all.unshift(row("0121-fit"));
+  await answer();
+  await more;
+  assert.deepEqual([list.rows.length, list.rows[0]!.run, list.loading, waiting.length], [2 * PAGE, "0121-fit", false, 0]);
+});
+
+test("a run that begins between two pages is no second row of another run", async () => {
+  const all = runs(450);
+  const { list, asked } = listOf(all);
+  await list.refresh();
+  for (let i = 0; i < 8; i++) await list.more();
+  asked.length = 0;
+  asked.push = (query) => {
+    if (query.offset === 200 && all.length === 450) all.unshift(row("0451-fit"));
+    return Array.prototype.push.call(asked, query);
+  };
+  await list.refresh();
+  assert.equal(new Set(list.rows.map(keyOf)).size, list.rows.length);
+  await list.refresh(); // as the server says that one has begun
+  assert.deepEqual([list.rows.length, list.rows[0]!.run], [450, "0451-fit"]);
+});
+
 test("what is loaded is loaded again in as many requests as the server allows", async () => {
   const { list, asked } = listOf(runs(450));
   await list.refresh();
@@ -114,7 +158,7 @@ test("one, several and a range are selected", async () => {
   list.select(list.rows[3]!, "to");
   assert.deepEqual(ids(), [4, 3, 2]);
   list.select(list.rows[0]!, "to"); // from the same run, in the other direction
-  assert.deepEqual(ids(), [5, 4]);
+  assert.deepEqual([ids(), list.row(list.active)?.run], [[5, 4], "0005-fit"]); // the keyboard is at the end of the range: the next key makes it longer
 });
 
 test("a run that is gone is not selected, and the keyboard is at the one in its place", async () => {

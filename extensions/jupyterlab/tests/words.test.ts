@@ -2,7 +2,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { nullTranslator } from "@jupyterlab/translation";
 import { readEvent } from "../src/messages";
-import { tagsIn } from "../src/runs/tags";
+import { freeName } from "../src/launcher/names";
+import { changesOf, tagsIn } from "../src/runs/edited";
 import { lineOf, nameOf, progressOf, shapeOf, statusOf, trainingNow, whenOf } from "../src/runs/words";
 import { DOMAIN, textsOf } from "../src/texts";
 import { row } from "./rows";
@@ -53,4 +54,15 @@ test("tags are separated by commas", () => {
 test("an event of a later version is left out", () => {
   assert.deepEqual(readEvent('{"type": "list"}'), { type: "list" });
   assert.equal(readEvent('{"type": "weather"}'), null);
+});
+
+test("of a form only what was changed is sent", () => {
+  const before = { name: "wide net", tags: ["sgd", "baseline"], notes: "" };
+  assert.deepEqual(changesOf(before, { ...before, tags: ["sgd", "baseline"] }), {});
+  assert.deepEqual(changesOf(before, { ...before, name: "", tags: ["sgd"] }), { name: "", tags: ["sgd"] });
+});
+
+test("a new notebook has the name of its template, and never that of a file that is there", () => {
+  assert.equal(freeName("own-data", ["other.ipynb"]), "own-data.ipynb");
+  assert.equal(freeName("own-data", ["own-data.ipynb", "own-data-1.ipynb", "own-data-3.ipynb"]), "own-data-2.ipynb");
 });

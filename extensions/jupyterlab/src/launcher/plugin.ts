@@ -9,6 +9,7 @@ import { ITranslator, nullTranslator } from "@jupyterlab/translation";
 import { IClient, type Client } from "../client";
 import { runsIcon } from "../icon";
 import { CATEGORY, DOMAIN } from "../texts";
+import { freeName } from "./names";
 
 const NEW = "tuning-workbench:new-notebook";
 
@@ -31,7 +32,7 @@ export const launcher: JupyterFrontEndPlugin<void> = {
       execute: async ({ template, cwd }) => {
         try {
           const content = await api.template(String(template));
-          const path = await save(serviceManager.contents, String(cwd ?? browser?.model.path ?? ""), content);
+          const path = await save(serviceManager.contents, String(cwd ?? browser?.model.path ?? ""), String(template), content);
           return await commands.execute("docmanager:open", { path, factory: "Notebook", ...(await kernelFor(app)) });
         } catch (error) {
           await showErrorMessage(trans.__("No notebook was made from the template"), error as Error);
@@ -51,11 +52,18 @@ export const launcher: JupyterFrontEndPlugin<void> = {
   },
 };
 
-/** Save a notebook under a new name in a folder. */
-async function save(contents: Contents.IManager, folder: string, content: Record<string, unknown>): Promise<string> {
-  const { path } = await contents.newUntitled({ path: folder, type: "notebook" });
-  await contents.save(path, { type: "notebook", format: "json", content });
-  return path;
+/** Save a notebook in a folder, under the name of its template, with a number where that name is taken. */
+async function save(contents: Contents.IManager, folder: string, template: string, content: Record<string, unknown>): Promise<string> {
+  const { path, name } = await contents.newUntitled({ path: folder, type: "notebook" });
+  try {
+    await contents.save(path, { type: "notebook", format: "json", content });
+    const { content: there } = await contents.get(folder) as { content: Contents.IModel[] };
+    const free = freeName(template, there.map((one) => one.name));
+    return (await contents.rename(path, path.slice(0, -name.length) + free)).path;
+  } catch (error) {
+    await contents.delete(path).catch(() => {}); // nothing half made stays; the error is that of before
+    throw error;
+  }
 }
 
 /** The one kernel for Python; where there are several, JupyterLab asks which. */

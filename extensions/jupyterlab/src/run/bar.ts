@@ -1,7 +1,7 @@
 // The head of a run's pane: its state in words, and what can be done with it.
 
 import type { CommandRegistry } from "@lumino/commands";
-import { el, setText } from "../../../live/src/shared/dom";
+import { el, focusIn, setText } from "../../../live/src/shared/dom";
 import { stateOf, type Details } from "../messages";
 import { ids } from "../runs/commands";
 import { actionsFor, menuOf } from "../runs/menu";
@@ -22,6 +22,8 @@ export class RunBar {
   private readonly buttons = el("div", "wb-pane-buttons");
   private readonly why = el("p", "wb-pane-quiet");
   private shown = "";
+  /** As drawn last. */
+  private row: Details["row"] | null = null;
 
   constructor(private readonly commands: CommandRegistry, private readonly texts: Texts, private readonly words: PaneTexts) {
     this.root = el("header", "wb-pane-bar", "", { "aria-label": words.bar });
@@ -32,6 +34,7 @@ export class RunBar {
 
   draw({ row, why_no_commands }: Details): void {
     const { texts, words } = this;
+    this.row = row;
     setText(this.name, nameOf(row));
     setText(this.id, row.name ? row.run : "");
     this.status.dataset["status"] = stateOf(row);
@@ -54,10 +57,12 @@ export class RunBar {
     const shown = own.map(({ command }) => command).join(" ");
     if (shown !== this.shown) {
       this.shown = shown;
-      const focused = this.buttons.contains(document.activeElement);
+      const held = focusIn(this.buttons);
       this.buttons.replaceChildren(...own.map(({ command, args }) => this.button(command, this.commands.label(command, args), () => void this.commands.execute(command, args))));
-      this.buttons.append(this.more(row));
-      if (focused) this.buttons.querySelector("button")?.focus();
+      const more = this.more();
+      this.buttons.append(more);
+      // Never to another command: whoever presses Enter now would execute it.
+      if (held !== null) (this.buttons.querySelector<HTMLElement>(`[data-command="${held.dataset["command"] ?? ""}"]`) ?? more).focus();
     }
     for (const button of this.buttons.querySelectorAll<HTMLButtonElement>("[data-command]")) {
       const action = own.find(({ command }) => command === button.dataset["command"]);
@@ -72,10 +77,11 @@ export class RunBar {
     return made;
   }
 
-  private more(row: Details["row"]): HTMLButtonElement {
+  private more(): HTMLButtonElement {
     const made = el("button", "wb-pane-button", this.words.more, { type: "button", title: this.words.moreHint, "aria-haspopup": "menu" });
     made.addEventListener("click", () => {
-      const groups = actionsFor([row]).map((group) => group.filter(({ command }) => command !== ids.open && !BUTTONS.includes(command)));
+      if (this.row === null) return;
+      const groups = actionsFor([this.row]).map((group) => group.filter(({ command }) => command !== ids.open && !BUTTONS.includes(command)));
       const { left, bottom } = made.getBoundingClientRect();
       menuOf(this.commands, groups).open(left, bottom);
     });

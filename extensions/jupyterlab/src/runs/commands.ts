@@ -1,16 +1,16 @@
-// The commands on runs, for the palette, menus, shortcuts and other plugins: those with args act on these runs, the others on the
-// runs that are selected in the Runs panel.
+// The commands that change runs, for the palette, menus, shortcuts and other plugins.
 
-import { Clipboard, Dialog, showDialog, showErrorMessage } from "@jupyterlab/apputils";
+import { Clipboard, Dialog, showDialog } from "@jupyterlab/apputils";
 import type { CommandRegistry } from "@lumino/commands";
-import type { ReadonlyPartialJSONObject } from "@lumino/coreutils";
 import { ApiError } from "../api";
 import type { Client } from "../client";
 import { isLive, keyOf, stateOf } from "../messages";
 import type { CommandType, Ref, Row } from "../messages";
 import type { Texts } from "../texts";
 import { EditForm } from "./edit-form";
+import type { RunsInUse } from "./in-use";
 import type { RunList } from "./list";
+import { addRunCommand, ONE, SOME } from "./run-command";
 import { nameOf } from "./words";
 
 const PREFIX = "tuning-workbench:";
@@ -35,15 +35,8 @@ export const ids = {
   export: `${PREFIX}export-run`,
 } as const;
 
-/** The runs that a command is for, from its arguments: {root, run}, or {runs: [{root, run}, …]}; else those selected. */
-export function refsOf(args: ReadonlyPartialJSONObject, list: RunList): Ref[] {
-  if (Array.isArray(args["runs"])) return args["runs"] as unknown as Ref[];
-  if (typeof args["run"] === "string") return [args as unknown as Ref];
-  return list.chosen;
-}
-
-export function addCommands(commands: CommandRegistry, client: Client, list: RunList, texts: Texts): void {
-  new RunCommands(commands, client, list, texts).add();
+export function addCommands(commands: CommandRegistry, client: Client, list: RunList, inUse: RunsInUse, texts: Texts): void {
+  new RunCommands(commands, client, list, inUse, texts).add();
 }
 
 class RunCommands {
@@ -51,6 +44,7 @@ class RunCommands {
     private readonly commands: CommandRegistry,
     private readonly client: Client,
     private readonly list: RunList,
+    private readonly inUse: RunsInUse,
     private readonly texts: Texts,
   ) {}
 
@@ -71,28 +65,16 @@ class RunCommands {
   }
 
   /** A command for one run; `can`: whether it is possible for that run as it is now. */
-  private one(id: string, label: string, work: (ref: Ref) => Promise<void>, can: (row: Row) => boolean = () => true): void {
-    this.several(id, label, ([ref]) => work(ref!), can, 1);
+  private one(id: string, label: string, work: (ref: Ref) => Promise<void>, can?: (row: Row) => boolean): void {
+    this.several(id, label, ([ref]) => work(ref!), can, ONE);
   }
 
-  private several(id: string, label: string, work: (refs: Ref[]) => Promise<void>, can: (row: Row) => boolean = () => true, most = Infinity): void {
-    this.commands.addCommand(id, {
-      label,
-      isEnabled: (args) => {
-        const refs = refsOf(args, this.list);
-        return refs.length > 0 && refs.length <= most && refs.every((ref) => {
-          const row = this.row(ref);
-          return row === undefined || can(row); // of one that is not in the list, the server decides
-        });
-      },
-      execute: async (args) => {
-        try {
-          await work(refsOf(args, this.list));
-        } catch (error) {
-          await showErrorMessage(this.texts.refused, error instanceof Error ? error.message : String(error));
-        }
-      },
-    });
+  private several(id: string, label: string, work: (refs: Ref[]) => Promise<void>, can: (row: Row) => boolean = () => true, count: typeof ONE | typeof SOME = SOME): void {
+    const each = (ref: Ref) => {
+      const row = this.row(ref);
+      return row === undefined || can(row); // of one that is not in the list, the server decides
+    };
+    addRunCommand(this.commands, this.inUse, this.texts, { id, label, count, can: (refs) => refs.every(each), work });
   }
 
   private row(ref: Ref): Row | undefined {
@@ -110,18 +92,21 @@ class RunCommands {
   }
 
   private async annotate(ref: Ref): Promise<void> {
-    const row = this.row(ref) ?? (await this.client.api.run(ref)).row;
+    const { row } = await this.client.api.run(ref); // what the list knows may be older than another tab's changes
     const { texts } = this;
     const buttons = [Dialog.cancelButton({ label: texts.cancel }), Dialog.okButton({ label: texts.save })];
     const { button, value } = await showDialog({ title: texts.editTitle(ref.run), body: new EditForm(row, texts), buttons, focusNodeSelector: "input" });
-    if (!button.accept || value === null) return;
+    if (!button.accept || value === null || Object.keys(value).length === 0) return;
     await this.client.api.annotate(ref, value);
     this.client.changed();
   }
 
   private async pin(refs: Ref[], pinned: boolean): Promise<void> {
-    await Promise.all(refs.map((ref) => this.client.api.annotate(ref, { pinned })));
-    this.client.changed();
+    try {
+      await Promise.all(refs.map((ref) => this.client.api.annotate(ref, { pinned })));
+    } finally {
+      this.client.changed(); // also where one of them was refused
+    }
   }
 
   private async remove(refs: Ref[]): Promise<void> {

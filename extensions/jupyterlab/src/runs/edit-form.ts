@@ -5,7 +5,7 @@ import { Widget } from "@lumino/widgets";
 import { el } from "../../../live/src/shared/dom";
 import type { Annotations, Row } from "../messages";
 import type { Texts } from "../texts";
-import { tagsIn } from "./tags";
+import { changesOf, tagsIn, type Edited } from "./edited";
 
 // The same limits as in workbench/runs/folder/annotations.py.
 const NAME = 80, NOTES = 3000, TAG = 40, TAGS = 20;
@@ -14,11 +14,13 @@ export class EditForm extends Widget implements Dialog.IBodyWidget<Annotations> 
   private readonly name = el("input", "jp-mod-styled", "", { type: "text", maxlength: String(NAME) });
   private readonly tags = el("input", "jp-mod-styled", "", { type: "text", maxlength: String((TAG + 2) * TAGS) });
   private readonly notes = el("textarea", "jp-mod-styled", "", { maxlength: String(NOTES), rows: "5" });
+  private readonly before: Edited;
 
   constructor(row: Row, texts: Texts) {
     super();
     this.addClass("wb-side-form");
     [this.name.value, this.tags.value, this.notes.value] = [row.name, row.tags.join(", "), row.notes];
+    this.before = this.now();
     for (const [text, control] of [[texts.name, this.name], [texts.tags, this.tags], [texts.notes, this.notes]] as const) {
       const label = el("label", "", text);
       label.append(control);
@@ -26,7 +28,12 @@ export class EditForm extends Widget implements Dialog.IBodyWidget<Annotations> 
     }
   }
 
+  /** What the person changed: the rest may have been changed elsewhere meanwhile. */
   getValue(): Annotations {
+    return changesOf(this.before, this.now());
+  }
+
+  private now(): Edited {
     return { name: this.name.value, notes: this.notes.value, tags: tagsIn(this.tags.value) };
   }
 }

@@ -28,8 +28,17 @@ export class RunList {
   readonly selected = new Set<string>();
   /** The row that the keyboard is at. */
   active: string | null = null;
+  /** Where a range begins: the row that was selected last without one. */
+  private anchor: string | null = null;
   private filter: Filter = NEWEST;
+  /** As many rows as are wanted. */
+  private wanted = PAGE;
+  /** Counts the questions: an answer to an earlier one is dropped. */
   private asked = 0;
+  /** The load under way, if there is one. */
+  private work: Promise<void> = Promise.resolve();
+  /** Something has changed after the load under way began. */
+  private stale = false;
 
   /** fetch: a page of runs from the server. */
   constructor(private readonly fetch: (query: Query) => Promise<Page>) {}
@@ -39,19 +48,25 @@ export class RunList {
   }
 
   /** Ask for other runs, or for another order. */
-  async ask(filter: Partial<Filter>): Promise<void> {
+  ask(filter: Partial<Filter>): Promise<void> {
     this.filter = { ...this.filter, ...filter };
-    await this.load(PAGE);
+    this.wanted = PAGE;
+    return (this.work = this.load());
   }
 
-  /** Load again what is loaded. */
+  /** Load again what is loaded. While that is under way it is finished, and done once more. */
   refresh(): Promise<void> {
-    return this.load(Math.max(PAGE, this.rows.length));
+    if (this.loading) this.stale = true;
+    else this.work = this.load();
+    return this.work;
   }
 
-  /** Load the next page. */
-  async more(): Promise<void> {
-    if (this.hasMore) await this.load(this.rows.length + PAGE);
+  /** Load the next page; a load that is under way takes it along. */
+  more(): Promise<void> {
+    if (!this.hasMore) return Promise.resolve();
+    this.wanted = this.rows.length + PAGE;
+    if (!this.loading) this.work = this.load();
+    return this.work;
   }
 
   get hasMore(): boolean {
@@ -79,10 +94,10 @@ export class RunList {
     return this.rows.filter((row) => this.selected.has(keyOf(row)));
   }
 
-  /** Select this run alone ("one"), add it or take it away ("toggle"), or select all from the active one to it ("to"). */
+  /** Select this run alone ("one"), add it or take it away ("toggle"), or select all from the one before to it ("to"). */
   select(ref: Ref, how: "one" | "toggle" | "to"): void {
     const key = keyOf(ref);
-    const from = this.rows.findIndex((row) => keyOf(row) === this.active);
+    const from = this.rows.findIndex((row) => keyOf(row) === this.anchor);
     if (how === "toggle") {
       if (!this.selected.delete(key)) this.selected.add(key);
     } else {
@@ -92,33 +107,39 @@ export class RunList {
       range.forEach((row) => this.selected.add(keyOf(row)));
       this.selected.add(key);
     }
-    if (how !== "to") this.active = key;
+    if (how !== "to") this.anchor = key;
+    this.active = key;
     this.changed.emit();
   }
 
-  /** Load the first `count` rows in as many requests as that needs; answers to earlier questions are dropped. */
-  private async load(count: number): Promise<void> {
+  private async load(): Promise<void> {
     const asked = ++this.asked;
     this.loading = true;
     this.changed.emit();
-    const rows: ListedRow[] = [];
+    do {
+      this.stale = false;
+      await this.read(asked);
+      if (asked !== this.asked) return; // by another question
+      this.loading = this.stale;
+      this.changed.emit();
+    } while (this.stale);
+  }
+
+  /** Read as many rows as are wanted, in as many requests as that needs. */
+  private async read(asked: number): Promise<void> {
+    const rows = new Map<string, ListedRow>(); // a run that began between two requests moves a row from one page to the next
+    let offset = 0;
     try {
       for (;;) {
-        const { rows: more, ...page } = await this.fetch({ ...this.filter, offset: rows.length, limit: Math.min(MOST, count - rows.length) });
+        const { rows: more, ...page } = await this.fetch({ ...this.filter, offset, limit: Math.min(MOST, this.wanted - offset) });
         if (asked !== this.asked) return;
-        rows.push(...more.map((row) => ({ ...row, columns: page.columns })));
-        if (more.length > 0 && rows.length < Math.min(count, page.matching)) continue;
-        this.take(rows, page);
-        return;
+        offset += more.length;
+        for (const row of more) rows.set(keyOf(row), { ...row, columns: page.columns });
+        if (more.length > 0 && offset < Math.min(this.wanted, page.matching)) continue;
+        return this.take([...rows.values()], page);
       }
     } catch (error) {
-      if (asked !== this.asked) return;
-      this.error = error instanceof Error ? error.message : String(error);
-    } finally {
-      if (asked === this.asked) {
-        this.loading = false;
-        this.changed.emit();
-      }
+      if (asked === this.asked) this.error = error instanceof Error ? error.message : String(error);
     }
   }
 

@@ -31,7 +31,7 @@ export function actionsFor(rows: Row[]): Item[][] {
   return [[one(ids.open), wait, one(ids.stop)], [one(ids.validate), one(ids.checkpoint)], ...common, [all(ids.delete)]];
 }
 
-/** A menu of these actions; those of other plugins that are not there are left out. */
+/** A menu of these actions; those of other plugins that are not there are left out. When it closes, the focus is where it was. */
 export function menuOf(commands: CommandRegistry, groups: Item[][]): Menu {
   const menu = new Menu({ commands });
   const there = groups.map((group) => group.filter(({ command }) => commands.hasCommand(command))).filter((group) => group.length > 0);
@@ -39,6 +39,10 @@ export function menuOf(commands: CommandRegistry, groups: Item[][]): Menu {
     if (i > 0) menu.addItem({ type: "separator" });
     group.forEach((item) => menu.addItem(item));
   });
-  menu.aboutToClose.connect(() => setTimeout(() => menu.dispose())); // its command runs first
+  const held = document.activeElement;
+  menu.aboutToClose.connect(() => {
+    if (held instanceof HTMLElement) held.focus({ preventScroll: true });
+    setTimeout(() => menu.dispose()); // its command runs first
+  });
   return menu;
 }

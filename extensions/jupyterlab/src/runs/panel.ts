@@ -50,6 +50,7 @@ export class RunsPanel extends Widget {
     this.title.caption = texts.panelCaption;
     this.filters = new Filters(list, texts);
     this.body.setAttribute("aria-label", texts.list);
+    this.body.title = texts.listHint;
     this.actions.setAttribute("aria-label", texts.actions);
     this.notice.append(this.noticeText, this.noticeButton);
     this.end.append(this.more);
@@ -57,7 +58,7 @@ export class RunsPanel extends Widget {
     scroll.append(this.body, this.end);
     this.node.append(this.filters.root, this.notice, scroll, this.caption, this.actions);
     this.body.addEventListener("click", (event) => this.clicked(event));
-    this.body.addEventListener("dblclick", (event) => this.open(this.rowAt(event)));
+    this.body.addEventListener("dblclick", (event) => this.open(this.rowAt(event), true));
     this.body.addEventListener("keydown", (event) => this.pressed(event));
     this.body.addEventListener("contextmenu", (event) => this.context(event));
     this.more.addEventListener("click", () => void list.more());
@@ -209,13 +210,18 @@ export class RunsPanel extends Widget {
     return found && this.list.row(found[0]);
   }
 
+  /** A click opens the run, and the keyboard stays in the list; with Shift, Ctrl or Cmd it selects several. */
   private clicked(event: MouseEvent): void {
     const row = this.rowAt(event);
-    if (row) this.list.select(row, event.shiftKey ? "to" : event.ctrlKey || event.metaKey ? "toggle" : "one");
+    if (row === undefined) return;
+    const how = event.shiftKey ? "to" : event.ctrlKey || event.metaKey ? "toggle" : "one";
+    this.list.select(row, how);
+    if (how === "one") this.open(row, false);
   }
 
-  private open(row: Row | undefined): void {
-    if (row && this.commands.hasCommand(ids.open)) void this.commands.execute(ids.open, { root: row.root, run: row.run });
+  /** activate: the keyboard goes to the pane. */
+  private open(row: Row | undefined, activate: boolean): void {
+    if (row && this.commands.hasCommand(ids.open)) void this.commands.execute(ids.open, { root: row.root, run: row.run, activate });
   }
 
   /** The keys of a list box: arrows move, with Shift they select, Space toggles, Enter opens. */
@@ -225,7 +231,7 @@ export class RunsPanel extends Widget {
     const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: rows.length - 1 }[event.key];
     const row = rows[at];
     if (to !== undefined) this.moveTo(Math.min(Math.max(to, 0), rows.length - 1), event);
-    else if (event.key === "Enter") this.open(row);
+    else if (event.key === "Enter") this.open(row, true);
     else if (event.key === " " && row) this.list.select(row, "toggle");
     else if (event.key === "ContextMenu" || (event.key === "F10" && event.shiftKey)) this.menuAt(row);
     else return;

@@ -21,7 +21,8 @@ export class RowView {
     this.root.dataset["run"] = row.run;
     this.root.dataset["status"] = stateOf(row);
     this.root.toggleAttribute("data-trouble", row.trouble !== null);
-    this.root.title = row.notes;
+    if (row.notes) this.root.title = row.notes;
+    else this.root.removeAttribute("title"); // that of the list
     this.root.replaceChildren(this.head(row), this.state(row), ...this.bar(row), this.numbers(row), ...this.more(row));
   }
 
