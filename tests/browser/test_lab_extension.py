@@ -106,7 +106,8 @@ def test_a_notebook_from_a_template(lab: Lab) -> None:
     lab.screenshot("launcher")
     assert lab.violations(".jp-Launcher") == []
     section.locator(".jp-LauncherCard", has_text=titles[0]).press("Enter")
-    lab.page.wait_for_function("() => jupyterapp.shell.currentWidget?.context?.path.includes('Untitled')")
+    name = lab.server.get("workbench/api/templates")[0]["name"]
+    lab.page.wait_for_function("(name) => jupyterapp.shell.currentWidget?.context?.path.endsWith(`${name}.ipynb`)", arg=name)
     lab.page.wait_for_function("() => jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'")
     path = str(lab.page.evaluate("() => jupyterapp.shell.currentWidget.context.path"))
     made = nbformat.read(lab.server.notebooks / path, as_version=4)

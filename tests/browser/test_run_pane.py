@@ -104,6 +104,7 @@ def test_a_run_of_a_busy_kernel(lab: Lab) -> None:
     expect(pane.status).to_contain_text("stopped")
     lab.until("print([job.status for job in study.jobs])", "['stopped']")  # its cell has ended
     cells_of_the_run(lab, pane)
+    benches_of_another_folder(lab, pane)
     its_script(lab, pane)
     assert lab.complaints == []
 
@@ -131,6 +132,17 @@ def commands_by_keyboard_alone(lab: Lab, pane: Pane) -> None:
     expect(lab.page.get_by_role("menuitem", name="Copy the run's id")).to_be_visible()
     keyboard.press("Escape")
     expect(lab.page.get_by_role("menuitem", name="Copy the run's id")).to_have_count(0)
+    expect(pane.button("More…")).to_be_focused()
+    keyboard.press("Enter")
+    lab.page.get_by_role("menuitem", name="Pin", exact=True).click()
+
+    def can_be_unpinned() -> bool:
+        pane.button("More…").click()
+        found = lab.page.get_by_role("menuitem", name="Unpin", exact=True).count()
+        keyboard.press("Escape")
+        return found == 1
+
+    wait_for(can_be_unpinned)
 
 
 def every_look(lab: Lab, pane: Pane) -> None:
@@ -192,6 +204,26 @@ def cells_of_the_run(lab: Lab, pane: Pane) -> None:
     lab.page.wait_for_function("() => __lab.panel().content.widgets.length === 4")
     sources = [cell["source"] for cell in lab.cells()]
     assert any(source.startswith("study.fit(start=") for source in sources), sources
+
+
+def benches_of_another_folder(lab: Lab, pane: Pane) -> None:
+    """A run is continued by a bench that keeps its runs where the run is: there may be a run of the same id elsewhere."""
+    dialog = lab.page.locator(".jp-Dialog")
+    before = len(lab.cells())
+    another = "wb.Workbench(torch.nn.Linear(8, 1), train=data, loss=slow, accelerator='cpu', root={!r})"
+    lab.execute(f"_kept = study\nstudy = {another.format('elsewhere/.workbench')}")
+    pane.button("Continue in the notebook").click()
+    expect(dialog).to_contain_text("No bench in the kernel of busy.ipynb keeps its runs where 0001-fit is.")
+    accept(lab.page, "Close")
+    lab.execute(f"first = _kept\nsecond = {another.format('.workbench')}")
+    pane.button("Continue in the notebook").click()
+    expect(dialog).to_contain_text("For which bench?")
+    expect(dialog.locator("option")).to_have_text(["first", "second"])
+    dialog.locator("select").select_option("second")
+    accept(lab.page, "OK")
+    lab.page.wait_for_function("(count) => __lab.panel().content.widgets.length === count", arg=before + 1)
+    assert any(cell["source"].startswith("second.fit(start=") for cell in lab.cells())
+    lab.execute("study = _kept\ndel first, second")
 
 
 def its_script(lab: Lab, pane: Pane) -> None:

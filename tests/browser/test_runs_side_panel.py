@@ -81,6 +81,15 @@ class Panel:
         """The tab of a pane beside the notebook."""
         return self.lab.page.locator("#jp-main-dock-panel .lm-TabBar-tab", has_text=title)
 
+    def close(self, title: str) -> None:
+        """A pane, by the cross of its tab."""
+        self.pane(title).locator(".lm-TabBar-tabCloseIcon").click()
+        expect(self.pane(title)).to_have_count(0)
+
+    def can(self, command: str) -> bool:
+        """Whether a command without arguments, as in the palette, is possible now."""
+        return bool(self.lab.page.evaluate("(command) => jupyterapp.commands.isEnabled(`tuning-workbench:${command}`)", command))
+
     @property
     def dialog(self) -> Locator:
         return self.lab.page.locator(".jp-Dialog")
@@ -119,6 +128,9 @@ def test_runs_of_another_process(lab: Lab, panel: Panel) -> None:
         expect(item).to_contain_text("0003-fit")
         expect(item).to_contain_text("left")
         running.click()
+        expect(panel.pane("0003-fit")).to_have_count(1)
+        expect(running).to_be_focused()  # the keyboard stays in the list
+        panel.close("0003-fit")
         for theme in ("light", "dark"):
             lab.theme(theme)
             lab.screenshot(f"runs-panel-{theme}")
@@ -214,15 +226,23 @@ def test_the_list_by_keyboard_alone(lab: Lab, panel: Panel) -> None:
         page.keyboard.press(key)
         expect(panel.row(run)).to_be_focused()
         expect(panel.row(run)).to_have_attribute("aria-selected", "true")
+    assert (panel.can("open-run"), panel.can("compare-runs")) == (True, False)
     page.keyboard.press("Enter")
     expect(panel.pane("0002-fit")).to_have_count(1)
-    panel.row("0002-fit").focus()
-    page.keyboard.press("Shift+ArrowUp")
-    expect(panel.root).to_contain_text("2 selected")
+    page.wait_for_function("() => document.activeElement?.closest('.wb-pane')")
+    page.keyboard.press("Alt+Shift+R")
+    expect(panel.row("0002-fit")).to_be_focused()
+    for key, run, count in (("ArrowUp", "0003-fit", 2), ("ArrowUp", "0004-fit", 3), ("ArrowDown", "0003-fit", 2)):
+        page.keyboard.press(f"Shift+{key}")
+        expect(panel.row(run)).to_be_focused()
+        expect(panel.root).to_contain_text(f"{count} selected")
+    assert (panel.can("open-run"), panel.can("compare-runs")) == (False, True)
     panel.action("Compare").focus()
     page.keyboard.press("Enter")
     expect(panel.pane("Comparison of 2 runs")).to_have_count(1)
-    panel.row("0003-fit").focus()
+    page.wait_for_function("() => document.activeElement?.closest('.wb-pane')")
+    page.keyboard.press("Alt+Shift+R")
+    expect(panel.row("0003-fit")).to_be_focused()
     page.keyboard.press("Home")
     page.keyboard.press("Control+ArrowDown")
     page.keyboard.press(" ")
@@ -247,7 +267,7 @@ def test_the_list_by_keyboard_alone(lab: Lab, panel: Panel) -> None:
     kept = read_annotations(root / "runs" / "0002-fit")
     assert (kept.name, kept.tags, kept.notes) == ("narrow <b>net</b>", ("adam", "small"), "half as wide")
 
-    panel.row("0002-fit").focus()
+    expect(panel.row("0002-fit")).to_be_focused()
     page.keyboard.press("Shift+F10")
     menu = page.locator(".lm-Menu")
     expect(menu).to_contain_text("Copy the run's id")
@@ -255,18 +275,56 @@ def test_the_list_by_keyboard_alone(lab: Lab, panel: Panel) -> None:
     page.keyboard.press("Escape")
     expect(menu).to_have_count(0)
 
-    panel.row("0002-fit").focus()
+    expect(panel.row("0002-fit")).to_be_focused()
     page.keyboard.press("Delete")
     expect(panel.dialog).to_contain_text("0002-fit and all checkpoints in it")
     page.keyboard.press("Escape")
     expect(panel.dialog).to_have_count(0)
     assert (root / "runs" / "0002-fit").is_dir()
-    panel.row("0002-fit").focus()
+    expect(panel.row("0002-fit")).to_be_focused()
     page.keyboard.press("Delete")
     panel.accept("Delete")
     panel.shows("0004-fit", "0003-fit", "0001-fit")
+    expect(panel.row("0001-fit")).to_be_focused()  # the one in its place
     assert not (root / "runs" / "0002-fit").exists()
     assert all("404" in line for line in lab.complaints), lab.complaints  # its pane asks for it once more
+
+
+def test_a_command_is_for_the_run_in_use(lab: Lab, panel: Panel) -> None:
+    root = lab.folder / ".workbench"
+    for at in (1, 2):
+        Record(root, f"000{at}-fit", created=1767225600.0 + at).steps(20).ended()
+    lab.open_notebook(["1"])
+    panel.open().shows("0002-fit", "0001-fit")
+    panel.row("0001-fit").click()
+    panel.row("0002-fit").click()
+    expect(panel.pane("0002-fit")).to_have_class(re.compile("lm-mod-current"))
+
+    def edits(run: str) -> None:
+        lab.page.evaluate("() => void jupyterapp.commands.execute('tuning-workbench:annotate-run')")
+        expect(panel.dialog).to_contain_text(f"Name, tags and notes of {run}")
+        lab.page.keyboard.press("Escape")
+        expect(panel.dialog).to_have_count(0)
+
+    edits("0002-fit")
+    panel.pane("0001-fit").click()
+    edits("0001-fit")  # the pane, although another run is selected in the list
+    panel.row("0002-fit").press("F2")
+    expect(panel.dialog).to_contain_text("Name, tags and notes of 0002-fit")
+    annotate(root / "runs" / "0002-fit", tags=["by another"])
+    panel.dialog.get_by_label("Name").fill("deep net")
+    panel.accept("Save")
+    expect(panel.row("0002-fit")).to_contain_text("deep net")
+    kept = read_annotations(root / "runs" / "0002-fit")
+    assert (kept.name, kept.tags) == ("deep net", ("by another",))
+    panel.close("0001-fit")
+    panel.close("deep net")
+    lab.page.locator('.jp-SideBar [data-id="tuning-workbench-runs"]').click()
+    expect(panel.root).to_be_hidden()
+    assert not panel.can("annotate-run")  # what is selected is out of sight
+    lab.page.evaluate("() => void jupyterapp.commands.execute('tuning-workbench:compare-runs')")
+    expect(panel.dialog).to_contain_text("Select at least 2 runs first.")
+    assert lab.complaints == []
 
 
 def test_many_runs_and_a_narrow_panel(lab: Lab, panel: Panel) -> None:

@@ -4,7 +4,7 @@ import type { CommandRegistry } from "@lumino/commands";
 import { el, focusIn, setText } from "../../../live/src/shared/dom";
 import { stateOf, type Details } from "../messages";
 import { ids } from "../runs/commands";
-import { actionsFor, menuOf } from "../runs/menu";
+import { actionsFor, buttonFor, menuOf } from "../runs/menu";
 import { nameOf, progressOf, shapeOf, statusOf } from "../runs/words";
 import type { Texts } from "../texts";
 import type { PaneTexts } from "./texts";
@@ -55,19 +55,17 @@ export class RunBar {
     const actions = groups.flat().filter(({ command }) => command !== ids.open && this.commands.hasCommand(command));
     const own = actions.filter(({ command }) => BUTTONS.includes(command));
     const shown = own.map(({ command }) => command).join(" ");
+    const held = focusIn(this.buttons);
     if (shown !== this.shown) {
       this.shown = shown;
-      const held = focusIn(this.buttons);
       this.buttons.replaceChildren(...own.map(({ command, args }) => this.button(command, this.commands.label(command, args), () => void this.commands.execute(command, args))));
-      const more = this.more();
-      this.buttons.append(more);
-      // Never to another command: whoever presses Enter now would execute it.
-      if (held !== null) (this.buttons.querySelector<HTMLElement>(`[data-command="${held.dataset["command"] ?? ""}"]`) ?? more).focus();
+      this.buttons.append(this.more());
     }
     for (const button of this.buttons.querySelectorAll<HTMLButtonElement>("[data-command]")) {
       const action = own.find(({ command }) => command === button.dataset["command"]);
       if (action) button.disabled = !this.commands.isEnabled(action.command, action.args);
     }
+    if (held !== null && focusIn(this.buttons) === null) (buttonFor(this.buttons, held.dataset["command"] ?? "") ?? this.buttons.querySelector<HTMLElement>("[aria-haspopup]"))?.focus();
   }
 
   private button(command: string, label: string, act: () => void): HTMLButtonElement {

@@ -46,3 +46,12 @@ export function menuOf(commands: CommandRegistry, groups: Item[][]): Menu {
   });
   return menu;
 }
+
+/**
+ * Where the focus of a button belongs after the buttons were made again: on that of the same command, or of Pause and Resume on the
+ * other. Never on another command: whoever presses Enter now would execute it.
+ */
+export function buttonFor(buttons: HTMLElement, command: string): HTMLButtonElement | null {
+  const same = command === ids.pause || command === ids.resume ? [ids.pause, ids.resume] : [command];
+  return buttons.querySelector(same.map((id) => `[data-command="${id}"]:enabled`).join());
+}

@@ -12,7 +12,7 @@ import { runsIcon } from "../icon";
 import { Filters } from "./filters";
 import { COMPARED } from "./list";
 import type { RunList } from "./list";
-import { actionsFor, menuOf } from "./menu";
+import { actionsFor, buttonFor, menuOf } from "./menu";
 import { RowView, setLine } from "./row";
 import { ids } from "./commands";
 
@@ -193,7 +193,7 @@ export class RunsPanel extends Widget {
     const more = this.button(this.texts.moreActions, "", () => this.openMenu(more.getBoundingClientRect().left, more.getBoundingClientRect().bottom));
     more.setAttribute("aria-haspopup", "menu");
     this.actions.replaceChildren(...buttons, more);
-    if (held !== undefined) (buttons.find((one) => one.dataset["command"] === held && !one.disabled) ?? more).focus();
+    if (held !== undefined) (buttonFor(this.actions, held) ?? more).focus();
   }
 
   private button(text: string, command: string, pressed: () => void): HTMLButtonElement {
