@@ -220,7 +220,7 @@ def benches_of_another_folder(lab: Lab, pane: Pane) -> None:
     expect(dialog).to_contain_text("For which bench?")
     expect(dialog.locator("option")).to_have_text(["first", "second"])
     dialog.locator("select").select_option("second")
-    accept(lab.page, "OK")
+    accept(lab.page, "Ok")
     lab.page.wait_for_function("(count) => __lab.panel().content.widgets.length === count", arg=before + 1)
     assert any(cell["source"].startswith("second.fit(start=") for cell in lab.cells())
     lab.execute("study = _kept\ndel first, second")
