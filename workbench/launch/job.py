@@ -363,7 +363,7 @@ class Job(Generic[T]):
         if late:
             calls = [code_line.line(commands.method_of(one), one.values if isinstance(one, Change) else {}, of="job") for one in late]
             more = f" and {len(calls) - _NAMED} more" if len(calls) > _NAMED else ""
-            self._refuse(f"{self.kind} {self.id} has ended without doing what came after its last update: {', '.join(calls[:_NAMED])}{more}.")
+            self._refuse(f"{self.kind} {self.id} ended before it did what was asked: {', '.join(calls[:_NAMED])}{more}.")
         with self._refusing:
             refused, self._refused = self._refused, []
         return refused
