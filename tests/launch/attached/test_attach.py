@@ -126,8 +126,8 @@ def test_what_is_asked_as_the_run_ends_leaves_no_file_and_is_told(tmp_path: Path
 
     def ends_first(inbox: Mailbox) -> Command | None:
         if inbox and len(read_events(folder.path)) == 1:
-            folder.append(RunEnded("finished", 3, 0.5))
             inbox.put(Checkpoint())
+            folder.append(RunEnded("finished", 3, 0.5))
         return take(inbox)
 
     with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit", "takes_commands": True, "settings": {}}) as folder:
