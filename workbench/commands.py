@@ -133,7 +133,11 @@ class Mailbox:
 
     def has(self, kind: type[Command]) -> bool:
         """Whether a command of this kind is waiting; it stays there."""
-        return any(isinstance(command, kind) for command in tuple(self._commands))
+        return any(isinstance(command, kind) for command in self.waiting())
+
+    def waiting(self) -> tuple[Command, ...]:
+        """The commands that wait, the oldest first; they stay there."""
+        return tuple(self._commands)
 
     def wait(self, timeout: float) -> bool:
         with self._arrived:

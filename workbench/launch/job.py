@@ -351,15 +351,10 @@ class Job(Generic[T]):
 
     def _not_done(self, came: Sequence[Command | str]) -> list[Message]:
         """What to tell before its end: refusals, and what it was asked for and did not do. came: what its folder had at last."""
-        asked: list[Command] = []
-        while (command := self._inbox.take()) is not None:
-            asked.append(command)
         for one in came:
             if isinstance(one, str):
                 self._refuse(one)
-            else:
-                asked.append(one)
-        late = [one for one in asked if not isinstance(one, Stop)]  # it has ended, as a Stop asks
+        late = [one for one in (*self._inbox.waiting(), *came) if not isinstance(one, str | Stop)]  # it has ended, as a Stop asks
         if late:
             calls = [code_line.line(commands.method_of(one), one.values if isinstance(one, Change) else {}, of="job") for one in late]
             more = f" and {len(calls) - _NAMED} more" if len(calls) > _NAMED else ""
