@@ -85,7 +85,7 @@ async def test_links_are_not_followed(api, record, root, jp_root_dir, secret):
     address = await api.address("0001-fit")
     assert await api.get(f"{address}/output") == {"text": "", "offset": 0, "more": False}
     assert (await api.get(address))["output"] is False
-    assert (await api.ask(f"{address}/commands", "POST", {"type": "Stop"}))[0] == 500
+    assert (await api.ask(f"{address}/commands", "POST", {"type": "Stop"}))[0] == 409
     key = page["rows"][0]["root"]
     for method, body in (("GET", None), ("DELETE", None), ("PATCH", {"name": "x"})):
         assert (await api.ask(f"api/runs/{key}/0002-fit", method, body))[0] == 404
