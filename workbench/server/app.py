@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from workbench.server.details import Details
 from workbench.server.roots import why_no_runs
 from workbench.server.watcher import Watcher
 
+_log = logging.getLogger("workbench.server")
 _THREADS, _COMMAND_THREADS = 4, 2
 
 
@@ -44,7 +46,7 @@ class WorkbenchServer(ExtensionApp):
         top = Path(self.serverapp.root_dir)
         for one in self.roots:
             if why := why_no_runs(top, one):
-                self.log.warning("WorkbenchServer.roots: %r %s", one, why)
+                _log.warning("WorkbenchServer.roots: %r %s", one, why)
         self.watcher = Watcher(top, self.search_depth, tuple(self.roots))
         self.threads = {
             http.THREADS: ThreadPoolExecutor(_THREADS, thread_name_prefix="workbench-server"),

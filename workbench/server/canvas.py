@@ -107,7 +107,7 @@ class ComparisonCanvas(Canvas):
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         super().__init__()
-        self._runs = {entry.summary.path: LiveRunBrief(entry.summary.path) for entry in entries}
+        self._runs = [(entry.summary.path, LiveRunBrief(entry.summary.path)) for entry in entries]
         self._looked = -_LOOK
         self._reading = False
         """Whether there is more to read of one than was read in a slice."""
@@ -117,13 +117,13 @@ class ComparisonCanvas(Canvas):
             return
         self._looked = time.monotonic()
         briefs = []
-        for path, run in self._runs.items():
+        for path, run in self._runs:
             try:
                 briefs.append(run.brief(time.monotonic() + _SLICE / len(self._runs)))
             except Exception as error:  # noqa: BLE001 - deleted meanwhile, or of somebody else's making: the others are compared
                 read.name_unreadable(path, error)
         self._model.curves.over_one_another(self._model.outbox, briefs)
-        self._reading = any(run.reading for run in self._runs.values())
+        self._reading = any(run.reading for _, run in self._runs)
         self.over = not self._reading and all(one.status in read.OVER for one in briefs)
 
 
