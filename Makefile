@@ -24,12 +24,13 @@ demo: .venv/.demo live ## a short tour that needs nothing: trains, draws, export
 	.venv/bin/workbench demo
 
 lab: install live ## the quickstart notebook in JupyterLab, on this machine alone
-	$(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 $$([ "$$(id -u)" != 0 ] || echo --allow-root) notebooks/quickstart.ipynb
+	JUPYTER_PATH="$(CURDIR)/workbench/server/jupyter" JUPYTER_CONFIG_PATH="$(CURDIR)/workbench/server/jupyter" \
+	  $(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 $$([ "$$(id -u)" != 0 ] || echo --allow-root) notebooks/quickstart.ipynb
 
 test: install live browser ## every test but the slow ones, a real browser included, in three processes, which often wait
 	$(PY) -m pytest -n 3 --no-loadscope-reorder -m 'not slow' --durations=15 $(ARGS)
 
-check: install ## ruff, types, import rules, the front end's types, the documentation's links
+check: install ## ruff, types, import rules, the front ends' types, the documentation's links
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	.venv/bin/lint-imports --no-logo
@@ -62,7 +63,7 @@ test-xla: .venv-xla/.installed ## tests on a device of torch_xla, on this machin
 
 install: .venv/.installed ## .venv with the project and all that its tests need
 
-live: ## the live canvas (extensions/live), bundled again if a source changed
+live: ## the front ends (extensions/: live canvas, JupyterLab), bundled again if a source changed
 	@$(PY) hatch_build.py build
 
 browser: ## Debian's chromium for the tests in a browser, if none is there
@@ -75,8 +76,8 @@ constraints: ## writes what is in .venv now into constraints.txt
 	@mv .venv/constraints.txt constraints.txt
 
 clean: ## everything that make has made
-	rm -rf .venv .venv-ecosystem .venv-xla extensions/live/node_modules workbench/ui/static/*.js workbench/ui/static/*.css \
-	  workbench/ui/static/THIRD-PARTY-NOTICES.txt demo-output site \
+	rm -rf .venv .venv-ecosystem .venv-xla extensions/*/node_modules extensions/jupyterlab/lib workbench/ui/static/*.js workbench/ui/static/*.css \
+	  workbench/ui/static/THIRD-PARTY-NOTICES.txt workbench/server/jupyter/labextensions demo-output site \
 	  tests/artefacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 # The build's own needs come first, at the versions of constraints.txt, so that pip need not make a second

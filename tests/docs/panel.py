@@ -1,6 +1,7 @@
 """Makes the pictures of the panel in docs/ from those that the browser tests have left: `python -m tests.docs.panel`.
 
-The tests before: `python -m pytest tests/browser/test_quickstart.py tests/browser/test_plots.py tests/browser/test_trouble.py`.
+The tests before: `python -m pytest tests/browser/test_quickstart.py tests/browser/test_plots.py tests/browser/test_trouble.py
+tests/browser/test_lab_extension.py tests/browser/test_run_pane.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from PIL import Image
 from tests.browser.lab import ARTEFACTS
 from tests.docs.pages import DOCS
 
-PICTURES = {"panel": ("panel", None), "panel-dark": ("panel-dark", None), "panel-wide": ("plots-1600", None), "panel-diverged": ("trouble-diverged", 1092)}
+PICTURES = {
+    "panel": ("panel", None), "panel-dark": ("panel-dark", None), "panel-wide": ("plots-1600", None), "panel-diverged": ("trouble-diverged", 1092),
+    "lab-run": ("run-pane-beside", None), "lab-panel": ("panel-beside", None),
+}  # fmt: skip
 """By picture, that of a test, and how many pixels of its height are shown."""
 
 if __name__ == "__main__":

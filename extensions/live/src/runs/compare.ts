@@ -62,7 +62,7 @@ export class Compare {
     });
     const log = logToggle(store, "compare.log", this.frame, "auto");
     this.log = log;
-    const away = el("button", "wb-tool", texts.close, { type: "button", title: words.close });
+    const away = el("button", "wb-tool wb-compare-close", texts.close, { type: "button", title: words.close });
     away.addEventListener("click", () => store.request("compare", { runs: [] }));
     this.card.tools.append(choice, log.root);
     plotTools(this.card, "compared-runs", {

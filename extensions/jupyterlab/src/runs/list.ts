@@ -1,0 +1,134 @@
+// The list of runs as far as it is loaded: what is asked for, the rows that have come, and which of them are selected.
+
+import { Signal } from "@lumino/signaling";
+import { keyOf } from "../messages";
+import type { Event, Page, Query, Ref, Row } from "../messages";
+
+export const PAGE = 50;
+/** As many as the server gives at once. */
+const MOST = 200;
+/** As many as can be compared. */
+export const COMPARED = 5;
+
+export type Filter = Omit<Query, "offset" | "limit">;
+export const NEWEST: Filter = { search: "", status: "", tag: "", root: "", sort: "created", order: "desc" };
+
+/** A row, and the names of the settings in its cells: each page has its own. */
+export type ListedRow = Row & { columns: string[] };
+
+export class RunList {
+  readonly changed = new Signal<this, void>(this);
+  rows: ListedRow[] = [];
+  /** What the last page said besides its rows; null: none has come. */
+  page: Omit<Page, "rows"> | null = null;
+  /** Why the last request failed, or "". */
+  error = "";
+  loading = false;
+  /** By `keyOf`, in the order of the selection. */
+  readonly selected = new Set<string>();
+  /** The row that the keyboard is at. */
+  active: string | null = null;
+  private filter: Filter = NEWEST;
+  private asked = 0;
+
+  /** fetch: a page of runs from the server. */
+  constructor(private readonly fetch: (query: Query) => Promise<Page>) {}
+
+  get asks(): Filter {
+    return this.filter;
+  }
+
+  /** Ask for other runs, or for another order. */
+  async ask(filter: Partial<Filter>): Promise<void> {
+    this.filter = { ...this.filter, ...filter };
+    await this.load(PAGE);
+  }
+
+  /** Load again what is loaded. */
+  refresh(): Promise<void> {
+    return this.load(Math.max(PAGE, this.rows.length));
+  }
+
+  /** Load the next page. */
+  async more(): Promise<void> {
+    if (this.hasMore) await this.load(this.rows.length + PAGE);
+  }
+
+  get hasMore(): boolean {
+    return this.page !== null && this.rows.length < this.page.matching;
+  }
+
+  /** What the server says by itself; whether the list has to be loaded again. */
+  hear(event: Event): boolean {
+    if (event.type === "list") return true;
+    const told = new Map((event.type === "rows" ? event.rows : [event.row]).map((row) => [keyOf(row), row]));
+    if (!this.rows.some((row) => told.has(keyOf(row)))) return event.type === "began";
+    // The server does not know which settings this list shows: they do not change while a run runs.
+    this.rows = this.rows.map((row) => ({ ...row, ...told.get(keyOf(row)), cells: row.cells }));
+    this.changed.emit();
+    return event.type === "ended";
+  }
+
+  /** A row by its key, of those that are loaded. */
+  row(key: string | null): ListedRow | undefined {
+    return this.rows.find((row) => keyOf(row) === key);
+  }
+
+  /** The rows that are selected, in the order of the list. */
+  get chosen(): ListedRow[] {
+    return this.rows.filter((row) => this.selected.has(keyOf(row)));
+  }
+
+  /** Select this run alone ("one"), add it or take it away ("toggle"), or select all from the active one to it ("to"). */
+  select(ref: Ref, how: "one" | "toggle" | "to"): void {
+    const key = keyOf(ref);
+    const from = this.rows.findIndex((row) => keyOf(row) === this.active);
+    if (how === "toggle") {
+      if (!this.selected.delete(key)) this.selected.add(key);
+    } else {
+      this.selected.clear();
+      const to = this.rows.findIndex((row) => keyOf(row) === key);
+      const range = how === "to" && from >= 0 ? this.rows.slice(Math.min(from, to), Math.max(from, to) + 1) : [];
+      range.forEach((row) => this.selected.add(keyOf(row)));
+      this.selected.add(key);
+    }
+    if (how !== "to") this.active = key;
+    this.changed.emit();
+  }
+
+  /** Load the first `count` rows in as many requests as that needs; answers to earlier questions are dropped. */
+  private async load(count: number): Promise<void> {
+    const asked = ++this.asked;
+    this.loading = true;
+    this.changed.emit();
+    const rows: ListedRow[] = [];
+    try {
+      for (;;) {
+        const { rows: more, ...page } = await this.fetch({ ...this.filter, offset: rows.length, limit: Math.min(MOST, count - rows.length) });
+        if (asked !== this.asked) return;
+        rows.push(...more.map((row) => ({ ...row, columns: page.columns })));
+        if (more.length > 0 && rows.length < Math.min(count, page.matching)) continue;
+        this.take(rows, page);
+        return;
+      }
+    } catch (error) {
+      if (asked !== this.asked) return;
+      this.error = error instanceof Error ? error.message : String(error);
+    } finally {
+      if (asked === this.asked) {
+        this.loading = false;
+        this.changed.emit();
+      }
+    }
+  }
+
+  private take(rows: ListedRow[], page: Omit<Page, "rows">): void {
+    const at = this.rows.findIndex((row) => keyOf(row) === this.active);
+    [this.rows, this.page, this.error] = [rows, page, ""];
+    const there = new Set(rows.map(keyOf));
+    for (const key of this.selected) if (!there.has(key)) this.selected.delete(key);
+    if (this.active === null || there.has(this.active)) return;
+    const next = rows[Math.min(at, rows.length - 1)]; // the run is gone: the keyboard is at the one in its place
+    this.active = next === undefined ? null : keyOf(next);
+  }
+}

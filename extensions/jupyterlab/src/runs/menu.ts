@@ -1,0 +1,44 @@
+// What can be done with the selected runs: the buttons below the list, and the menu of a right click.
+
+import type { CommandRegistry } from "@lumino/commands";
+import type { ReadonlyJSONObject } from "@lumino/coreutils";
+import { Menu } from "@lumino/widgets";
+import { isLive, stateOf } from "../messages";
+import type { Row } from "../messages";
+import { ids } from "./commands";
+import { COMPARED } from "./list";
+
+interface Item {
+  command: string;
+  args: ReadonlyJSONObject;
+}
+
+/** The commands for these runs, in groups; those in the first group have buttons. */
+export function actionsFor(rows: Row[]): Item[][] {
+  const refs = rows.map(({ root, run }) => ({ root, run }));
+  const [row] = rows;
+  if (row === undefined) return [];
+  const all = (command: string): Item => ({ command, args: { runs: refs } });
+  const pin = all(rows.every(({ pinned }) => pinned) ? ids.unpin : ids.pin);
+  if (rows.length > 1) {
+    const compare = rows.length <= COMPARED ? [all(ids.compare)] : [];
+    return [[...compare, all(ids.delete)], [pin]];
+  }
+  const one = (command: string): Item => ({ command, args: { ...refs[0] } });
+  const common = [[one(ids.annotate), pin, one(ids.copyId), one(ids.settings)]];
+  if (!isLive(row)) return [[one(ids.open), one(ids.continue)], [one(ids.export)], ...common, [all(ids.delete)]];
+  const wait = one(stateOf(row) === "paused" ? ids.resume : ids.pause);
+  return [[one(ids.open), wait, one(ids.stop)], [one(ids.validate), one(ids.checkpoint)], ...common, [all(ids.delete)]];
+}
+
+/** A menu of these actions; those of other plugins that are not there are left out. */
+export function menuOf(commands: CommandRegistry, groups: Item[][]): Menu {
+  const menu = new Menu({ commands });
+  const there = groups.map((group) => group.filter(({ command }) => commands.hasCommand(command))).filter((group) => group.length > 0);
+  there.forEach((group, i) => {
+    if (i > 0) menu.addItem({ type: "separator" });
+    group.forEach((item) => menu.addItem(item));
+  });
+  menu.aboutToClose.connect(() => setTimeout(() => menu.dispose())); // its command runs first
+  return menu;
+}

@@ -1,0 +1,248 @@
+"""The pane of a run in JupyterLab: of a kernel that is busy, of one that was killed, of several runs that are compared."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from urllib.error import HTTPError
+
+import pytest
+from playwright.sync_api import Locator, Page, WebSocketRoute, expect
+
+from tests.launch.launched import ended, wait_for
+
+from .faces import LAB
+from .lab import Lab
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(autouse=True)
+def in_jupyterlab(lab: Lab) -> None:
+    if lab.server.face is not LAB:
+        pytest.skip("Notebook 7 has one notebook in a page, and no launcher")
+
+
+BENCH = """import time, torch
+import workbench as wb
+
+def slow(output, target):
+    time.sleep(0.02)
+    return torch.nn.functional.mse_loss(output, target)
+
+torch.manual_seed(0)
+x = torch.randn(400, 8)
+data = x, x.sum(1, keepdim=True)
+study = wb.Workbench(torch.nn.Linear(8, 1), train=data, val=data, loss=slow, batch_size=20, lr=1e-2, accelerator="cpu")"""
+BUSY = 'print("training", flush=True)\nprint(study.fit(max_epochs=5000).result().status)'
+RECORD = "for rate in (1e-2, 3e-3):\n    study.fit(lr=rate, max_epochs=2).result()"
+
+
+class Pane:
+    """The pane of one run of the notebook's folder, or of several."""
+
+    def __init__(self, lab: Lab, *runs: str) -> None:
+        self.lab = lab
+        key = hashlib.sha256(str((lab.folder / ".workbench").resolve()).encode()).hexdigest()[:12]
+        refs = [{"root": key, "run": run} for run in runs]
+        wait_for(lambda: all(listed(lab, ref) for ref in refs))
+        command, args = ("open-run", refs[0]) if len(refs) == 1 else ("compare-runs", {"runs": refs})
+        lab.page.evaluate("([command, args]) => void jupyterapp.commands.execute(`tuning-workbench:${command}`, args)", [command, args])
+        self.root = lab.page.locator(".wb-pane")
+        self.status = self.root.locator(".wb-pane-status")
+        self.canvas = self.root.locator(".wb-live")
+
+    def button(self, name: str) -> Locator:
+        return self.root.locator(".wb-pane-bar").get_by_role("button", name=name, exact=True)
+
+    def section(self, title: str) -> Locator:
+        """A part below the plots, unfolded."""
+        found = self.root.locator(".wb-pane-section", has=self.lab.page.get_by_role("heading", name=title, exact=True))
+        if found.get_attribute("open") is None:
+            found.locator("summary").first.click()
+        return found
+
+    def moves(self) -> None:
+        """Wait until the canvas is at a later update than now."""
+        done = self.canvas.locator(".wb-progress")
+        expect(done).to_contain_text(re.compile(r"\d+/"))
+        before = done.inner_text()
+        expect(done).not_to_have_text(before, use_inner_text=True)
+
+
+def listed(lab: Lab, ref: dict[str, str]) -> bool:
+    """Whether the server has found the folder of a new root, and the run in it."""
+    try:
+        rows = lab.server.get(f"workbench/api/runs?root={ref['root']}")["rows"]
+    except HTTPError as error:
+        if error.code != 404:
+            raise
+        return False
+    return any(row["run"] == ref["run"] for row in rows)
+
+
+def accept(page: Page, label: str) -> None:
+    page.locator(".jp-Dialog").get_by_role("button", name=label, exact=True).click()
+
+
+def test_a_run_of_a_busy_kernel(lab: Lab) -> None:
+    lab.viewport(1500, 1000)
+    lab.open_notebook([BENCH, BUSY], name="busy.ipynb")
+    lab.run_cell(0)
+    lab.run_cell(1, wait=False)
+    expect(lab.output(1)).to_contain_text("training")
+    pane = Pane(lab, "0001-fit")
+    expect(pane.status).to_contain_text("running")
+    pane.moves()
+    assert lab.violations(".wb-pane") == []
+    lab.screenshot("run-pane-beside")
+    commands_by_keyboard_alone(lab, pane)
+    every_look(lab, pane)
+    a_page_loaded_again(lab, pane)
+    pane.button("Stop…").click()
+    accept(lab.page, "Stop")
+    expect(pane.status).to_contain_text("stopped")
+    lab.until("print([job.status for job in study.jobs])", "['stopped']")  # its cell has ended
+    cells_of_the_run(lab, pane)
+    its_script(lab, pane)
+    assert lab.complaints == []
+
+
+def commands_by_keyboard_alone(lab: Lab, pane: Pane) -> None:
+    keyboard = lab.page.keyboard
+    lab.page.wait_for_function("() => document.activeElement?.closest('.wb-pane')")
+    keyboard.press("Tab")
+    expect(pane.button("Pause")).to_be_focused()
+    keyboard.press("Enter")
+    expect(pane.status).to_contain_text("paused")
+    expect(pane.canvas.locator(".wb-progress")).to_contain_text("paused")
+    expect(pane.button("Resume")).to_be_focused()
+    keyboard.press("Enter")
+    expect(pane.status).to_contain_text("running")
+    expect(pane.button("Pause")).to_be_focused()
+    for name in ("Stop…", "Validate now", "Write a checkpoint now"):
+        keyboard.press("Tab")
+        expect(pane.button(name)).to_be_focused()
+    keyboard.press("Enter")
+    checkpoints = pane.section("Checkpoints")
+    expect(checkpoints.locator("tbody tr")).to_have_count(1)
+    pane.button("More…").focus()
+    keyboard.press("Enter")
+    expect(lab.page.get_by_role("menuitem", name="Copy the run's id")).to_be_visible()
+    keyboard.press("Escape")
+    expect(lab.page.get_by_role("menuitem", name="Copy the run's id")).to_have_count(0)
+
+
+def every_look(lab: Lab, pane: Pane) -> None:
+    """Dark, and in a narrow pane: nothing is cut off, and nothing needs a bar to scroll sideways."""
+    expect(pane.section("Settings").locator("tbody tr").first).to_contain_text("lr")
+    lab.theme("dark")
+    expect(pane.canvas).to_have_attribute("data-dark", "")
+    assert lab.violations(".wb-pane") == []
+    lab.screenshot("run-pane-dark")
+    lab.viewport(520, 900)
+    lab.frames()
+    assert pane.root.evaluate("(pane) => pane.scrollWidth - pane.clientWidth") <= 0
+    lab.screenshot("run-pane-narrow")
+    lab.viewport(1500, 1000)
+    lab.theme("light")
+    expect(pane.canvas).not_to_have_attribute("data-dark", "")
+
+
+def a_page_loaded_again(lab: Lab, pane: Pane) -> None:
+    """The pane is there again, with the switches of its cards as they were; a connection that is lost comes back by itself."""
+    log = pane.canvas.locator(".wb-loss").locator(".wb-tool", has_text="log")
+    pressed = log.get_attribute("aria-pressed")
+    log.click()
+    now = "false" if pressed == "true" else "true"
+    expect(log).to_have_attribute("aria-pressed", now)
+    sockets: list[WebSocketRoute] = []
+    down = False
+
+    def connect(socket: WebSocketRoute) -> None:
+        if down:
+            socket.close(code=1012)
+            return
+        socket.connect_to_server()
+        sockets.append(socket)
+
+    lab.page.route_web_socket(re.compile("/workbench/api/canvas"), connect)
+    lab.save()
+    lab.layout_saved("tuning-workbench-run-", '"loss.log": "' + ("on" if now == "true" else "off"))
+    lab.reload()
+    pane.moves()
+    expect(log).to_have_attribute("aria-pressed", now)
+    lost = pane.root.get_by_text("The connection to the Jupyter server is lost.")
+    expect(lost).to_be_hidden()
+    down = True
+    sockets[-1].close(code=1012)
+    expect(lost).to_be_visible()
+    down = False
+    expect(lost).to_be_hidden()
+    pane.moves()
+
+
+def cells_of_the_run(lab: Lab, pane: Pane) -> None:
+    """Lines for the bench as the notebook calls it."""
+    pane.button("Insert its settings as a cell").click()
+    lab.page.wait_for_function("() => __lab.panel().content.widgets.length === 3")
+    sources = [cell["source"] for cell in lab.cells()]
+    assert any(re.fullmatch(r"study\.set\(.*lr=0\.01.*\)", source) for source in sources), sources
+    pane.button("Continue in the notebook").click()
+    lab.page.wait_for_function("() => __lab.panel().content.widgets.length === 4")
+    sources = [cell["source"] for cell in lab.cells()]
+    assert any(source.startswith("study.fit(start=") for source in sources), sources
+
+
+def its_script(lab: Lab, pane: Pane) -> None:
+    """Written by the kernel's bench, and opened; what it cannot do is told in a dialog."""
+    pane.button("Export as a script…").click()
+    lab.page.locator(".jp-Dialog input").fill("busy.ipynb")
+    accept(lab.page, "Export")
+    expect(lab.page.locator(".jp-Dialog")).to_contain_text("busy.ipynb")
+    accept(lab.page, "Close")
+    pane.button("Export as a script…").click()
+    lab.page.locator(".jp-Dialog input").fill("trained.py")
+    accept(lab.page, "Export")
+    expect(lab.page.locator(".jp-FileEditor .cm-content")).to_contain_text("Written by Tuning Workbench")
+    assert (lab.folder / "trained.py").is_file()
+
+
+def test_a_launched_run_outlives_its_kernel(lab: Lab) -> None:
+    lab.viewport(1500, 1000)
+    lab.open_notebook([BENCH, 'job = study.fit(strategy="launch", max_epochs=5000)'], name="launched.ipynb")
+    with ended(lab.folder / ".workbench"):
+        lab.run_cell(0)
+        lab.run_cell(1)
+        pane = Pane(lab, "0001-fit")
+        expect(pane.status).to_contain_text("running")
+        pane.moves()
+        for session in lab.server.get("api/sessions"):
+            lab.server.get(f"api/sessions/{session['id']}", "DELETE")
+        pane.moves()
+        output = pane.section("Output").get_by_role("region", name="What the processes of the run have printed")
+        expect(output).to_be_visible()
+        pane.button("Pause").click()
+        expect(pane.status).to_contain_text("paused")
+        pane.button("Stop…").click()
+        accept(lab.page, "Stop")
+        expect(pane.status).to_contain_text("stopped")
+        lab.screenshot("run-pane-launched")
+
+
+def test_a_comparison(lab: Lab) -> None:
+    lab.viewport(1300, 900)
+    lab.open_notebook([BENCH.replace("0.02", "0"), RECORD], name="compared.ipynb")
+    lab.run_cell(0)
+    lab.run_cell(1)
+    pane = Pane(lab, "0001-fit", "0002-fit")
+    card = pane.canvas.locator(".wb-compare")
+    expect(card.locator("table")).to_contain_text("0002-fit")
+    lab.save()
+    lab.layout_saved("tuning-workbench-compare-")
+    lab.reload()
+    expect(card.locator("table")).to_contain_text("3e-3")
+    expect(pane.canvas.locator(".wb-card:visible")).to_have_count(1)
+    expect(pane.canvas.locator(".wb-progress")).to_be_hidden()  # it is of one run
+    assert lab.violations(".wb-pane") == []
+    lab.screenshot("run-pane-compare")

@@ -1,0 +1,381 @@
+"""The Runs panel in JupyterLab's left side bar: runs of other processes, with the real server."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from playwright.sync_api import Locator, Route, WebSocketRoute, expect
+
+import workbench as wb
+from tests.launch.launched import kernel
+from tests.server.records import Record
+from workbench.runs.folder.annotations import annotate, read_annotations
+
+from .faces import LAB
+from .lab import Lab
+
+pytestmark = pytest.mark.browser
+
+SLOW = """
+import sys, time, torch, workbench as wb
+
+def loss(output, y):
+    time.sleep(0.02)
+    return torch.nn.functional.mse_loss(output, y)
+
+data = torch.randn(64, 3), torch.randn(64, 1)
+bench = wb.Workbench(torch.nn.Linear(3, 1), train=data, val=data, loss=loss, root=sys.argv[1], accelerator="cpu", batch_size=8)
+print(bench.fit(max_epochs=5000).result().status, flush=True)
+"""
+"""A fit in another process; it goes on until it is stopped."""
+BUSY = "import time\nprint('busy', flush=True)\ntime.sleep(1000)"
+
+
+def fits(root: Path, *rates: float) -> None:
+    """Short fits, one for each learning rate."""
+    data = torch.randn(32, 3), torch.randn(32, 1)
+    with wb.Workbench(torch.nn.Linear(3, 1), train=data, val=data, loss=F.mse_loss, root=root, accelerator="cpu", batch_size=8) as bench:
+        for lr in rates:
+            bench.fit(max_epochs=3, lr=lr).result()
+
+
+class Panel:
+    """The Runs panel, opened, with the runs of this test alone."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.root = lab.page.locator("#tuning-workbench-runs")
+        self.list = self.root.get_by_role("listbox", name="Training runs")
+        self.rows = self.list.get_by_role("option")
+
+    def open(self) -> Panel:
+        self.lab.page.locator('.jp-SideBar [data-id="tuning-workbench-runs"]').click()
+        expect(self.root).to_be_visible()
+        self.filter("Folder", self.lab.folder.name)
+        return self
+
+    def filter(self, name: str, label: str | re.Pattern[str]) -> None:
+        """Choose in one of the filters."""
+        option = self.root.get_by_label(name, exact=True).locator("option", has_text=label if isinstance(label, re.Pattern) else re.compile(f"^{label}$"))
+        expect(option).to_have_count(1)
+        self.root.get_by_label(name, exact=True).select_option(value=option.get_attribute("value"))
+
+    def shows(self, *runs: str) -> None:
+        """Until the list has these runs, in this order."""
+        expect(self.rows).to_have_count(len(runs))
+        for at, run in enumerate(runs):
+            expect(self.rows.nth(at)).to_have_attribute("data-run", run)
+
+    def row(self, run: str) -> Locator:
+        return self.list.locator(f'[data-run="{run}"]')
+
+    def action(self, name: str) -> Locator:
+        return self.root.get_by_role("toolbar").get_by_role("button", name=name, exact=True)
+
+    def pane(self, title: str) -> Locator:
+        """The tab of a pane beside the notebook."""
+        return self.lab.page.locator("#jp-main-dock-panel .lm-TabBar-tab", has_text=title)
+
+    @property
+    def dialog(self) -> Locator:
+        return self.lab.page.locator(".jp-Dialog")
+
+    def accept(self, label: str) -> None:
+        self.dialog.get_by_role("button", name=label, exact=True).click()
+        expect(self.dialog).to_have_count(0)
+
+
+@pytest.fixture
+def panel(lab: Lab) -> Panel:
+    if lab.server.face is not LAB:
+        pytest.skip("a side bar is open in JupyterLab alone")
+    Record(lab.folder / "elsewhere" / ".workbench", "0001-fit").steps().ended()  # with two folders there is a choice of them
+    return Panel(lab)
+
+
+def test_runs_of_another_process(lab: Lab, panel: Panel) -> None:
+    root = lab.folder / ".workbench"
+    fits(root, 0.1, 0.01)
+    lab.open_notebook([BUSY])
+    panel.open().shows("0002-fit", "0001-fit")
+    for words in ("0002-fit", "finished", "val_loss", "lr 0.01"):
+        expect(panel.row("0002-fit")).to_contain_text(words)
+    lab.run_cell(0, wait=False)  # the kernel is busy from here on
+    expect(lab.output(0)).to_contain_text("busy")
+    item = lab.page.locator("#jp-main-statusbar").get_by_role("button", name="Training:")
+    expect(item).to_have_count(0)
+    with kernel(SLOW, str(root)) as other:
+        running = panel.row("0003-fit")
+        expect(running).to_contain_text("running")
+        panel.shows("0003-fit", "0002-fit", "0001-fit")
+        before = running.inner_text()
+        expect(running).not_to_have_text(before, use_inner_text=True)
+        expect(running).to_contain_text("left")
+        expect(item).to_contain_text("0003-fit")
+        expect(item).to_contain_text("left")
+        running.click()
+        for theme in ("light", "dark"):
+            lab.theme(theme)
+            lab.screenshot(f"runs-panel-{theme}")
+            assert lab.violations("#tuning-workbench-runs") == []
+            assert lab.violations("#jp-main-statusbar .wb-status") == []
+        panel.action("Pause").click()
+        expect(running).to_contain_text("paused")
+        expect(item).to_contain_text("paused")
+        panel.action("Resume").click()
+        expect(running).to_contain_text("running")
+
+        lab.reload()
+        lab.page.locator("#jupyterlab-splash").wait_for(state="detached")
+        expect(panel.root).to_be_visible()
+        panel.filter("Folder", lab.folder.name)
+        panel.shows("0003-fit", "0002-fit", "0001-fit")
+        expect(panel.pane("0003-fit")).to_have_count(0)
+        item.click()
+        expect(panel.pane("0003-fit")).to_have_count(1)
+        lab.page.evaluate(AWAY)
+        running.click()
+        panel.action("Stop…").click()
+        panel.accept("Stop")
+        expect(running).to_contain_text("stopped")
+        assert other.stdout is not None
+        assert other.stdout.readline().strip() == "stopped"
+    expect(item).to_have_count(0)
+    lab.page.wait_for_function("() => window.shown.length === 1")
+    ((title, body),) = lab.page.evaluate("() => window.shown")
+    assert title == "0003-fit stopped"
+    assert "val_loss" in body
+    lab.page.locator("#jp-main-statusbar").get_by_title("1 notification").click()
+    expect(lab.page.locator(".jp-Notification-List")).to_contain_text("0003-fit stopped")
+    lab.theme("light")
+    lab.interrupt()
+    assert lab.complaints == []
+
+
+AWAY = """() => {
+  window.shown = [];
+  Object.defineProperty(document, 'hidden', { get: () => true, configurable: true });
+  window.Notification = class {
+    static permission = 'granted';
+    constructor(title, { body }) { window.shown.push([title, body]); }
+    close() {}
+  };
+}"""
+"""The person looks at another tab, and has allowed this one's notifications."""
+
+
+def test_the_list_by_keyboard_alone(lab: Lab, panel: Panel) -> None:
+    root = lab.folder / ".workbench"
+    for at, (lr, value) in enumerate([(0.1, 0.3), (0.01, 0.2), (0.001, 0.4)], 1):
+        Record(root, f"000{at}-fit", settings={"lr": lr}, created=1767225600.0 + at).steps(20).checked(value).ended(val_loss=value)
+    Record(root, "0004-fit", created=1767225605.0).steps(2).ended("failed", "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x3 and 4x1)")
+    annotate(root / "runs" / "0001-fit", name="wide net", tags=["sgd", "baseline"], notes="the first one", pinned=True)
+    lab.open_notebook(["1"])
+    panel.open().shows("0004-fit", "0003-fit", "0002-fit", "0001-fit")
+    page = lab.page
+    expect(panel.row("0004-fit")).to_contain_text("mat1 and mat2")
+    expect(panel.row("0001-fit")).to_contain_text("wide net")
+    expect(panel.row("0001-fit")).to_contain_text("baseline")
+
+    panel.root.get_by_label("Search runs").focus()
+    page.keyboard.type("lr=0.01")
+    panel.shows("0002-fit")
+    page.keyboard.press("ControlOrMeta+A")
+    page.keyboard.type("nothing of that kind")
+    expect(panel.root).to_contain_text("No run matches.")
+    page.keyboard.press("Tab")  # through the filters
+    button = panel.root.get_by_role("button", name="Show all runs")
+    for _ in range(6):
+        if button.evaluate("(button) => button === document.activeElement"):
+            break
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(panel.root.get_by_label("Search runs")).to_be_focused()
+    panel.filter("Folder", lab.folder.name)
+    panel.shows("0004-fit", "0003-fit", "0002-fit", "0001-fit")
+    panel.filter("Order", "Lowest validation value first")
+    panel.shows("0002-fit", "0001-fit", "0003-fit", "0004-fit")
+    panel.filter("Status", re.compile(r"failed \(1\)"))
+    panel.shows("0004-fit")
+    panel.filter("Status", "Any status")
+    panel.filter("Tag", "sgd")
+    panel.shows("0001-fit")
+    panel.filter("Tag", "Any tag")
+    panel.filter("Order", "Newest first")
+    panel.shows("0004-fit", "0003-fit", "0002-fit", "0001-fit")
+
+    panel.list.focus()
+    for key, run in (("ArrowDown", "0004-fit"), ("End", "0001-fit"), ("ArrowUp", "0002-fit")):
+        page.keyboard.press(key)
+        expect(panel.row(run)).to_be_focused()
+        expect(panel.row(run)).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+    expect(panel.pane("0002-fit")).to_have_count(1)
+    panel.row("0002-fit").focus()
+    page.keyboard.press("Shift+ArrowUp")
+    expect(panel.root).to_contain_text("2 selected")
+    panel.action("Compare").focus()
+    page.keyboard.press("Enter")
+    expect(panel.pane("Comparison of 2 runs")).to_have_count(1)
+    panel.row("0003-fit").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("Control+ArrowDown")
+    page.keyboard.press(" ")
+    expect(panel.root).to_contain_text("2 selected")
+    page.keyboard.press(" ")
+
+    page.keyboard.press("ArrowDown")
+    expect(panel.row("0002-fit")).to_be_focused()
+    page.keyboard.press("F2")
+    expect(panel.dialog.get_by_label("Name")).to_be_focused()
+    page.keyboard.type("narrow <b>net</b>")
+    page.keyboard.press("Tab")
+    page.keyboard.type("adam, small")
+    page.keyboard.press("Tab")
+    page.keyboard.type("half as wide")
+    assert lab.violations(".jp-Dialog") == []
+    lab.screenshot("runs-panel-edit")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(panel.row("0002-fit")).to_contain_text("narrow <b>net</b>")
+    kept = read_annotations(root / "runs" / "0002-fit")
+    assert (kept.name, kept.tags, kept.notes) == ("narrow <b>net</b>", ("adam", "small"), "half as wide")
+
+    panel.row("0002-fit").focus()
+    page.keyboard.press("Shift+F10")
+    menu = page.locator(".lm-Menu")
+    expect(menu).to_contain_text("Copy the run's id")
+    lab.screenshot("runs-panel-menu")
+    page.keyboard.press("Escape")
+    expect(menu).to_have_count(0)
+
+    panel.row("0002-fit").focus()
+    page.keyboard.press("Delete")
+    expect(panel.dialog).to_contain_text("0002-fit and all checkpoints in it")
+    page.keyboard.press("Escape")
+    expect(panel.dialog).to_have_count(0)
+    assert (root / "runs" / "0002-fit").is_dir()
+    panel.row("0002-fit").focus()
+    page.keyboard.press("Delete")
+    panel.accept("Delete")
+    panel.shows("0004-fit", "0003-fit", "0001-fit")
+    assert not (root / "runs" / "0002-fit").exists()
+    assert all("404" in line for line in lab.complaints), lab.complaints  # its pane asks for it once more
+
+
+def test_many_runs_and_a_narrow_panel(lab: Lab, panel: Panel) -> None:
+    root = lab.folder / ".workbench"
+    for at in range(1, 71):
+        tags = {"tags": ["a tag with several words", "sgd"], "name": "a rather long name that a person gave to it"} if at == 70 else {}
+        run = Record(root, f"{at:04d}-fit", settings={"lr": at / 1000, "max_epochs": at}, created=1767225600.0 + at).steps(20).ended()
+        if tags:
+            annotate(run.path, **tags)  # type: ignore[arg-type]
+    lab.open_notebook(["1"])
+    panel.open()
+    expect(panel.rows).to_have_count(50)
+    expect(panel.root).to_contain_text("70 of")
+    more = panel.root.get_by_role("button", name="Show 20 more")
+    more.focus()
+    lab.page.keyboard.press("Enter")
+    expect(panel.rows).to_have_count(70)
+    expect(more).to_have_count(0)
+    panel.row("0070-fit").scroll_into_view_if_needed()
+    panel.row("0070-fit").click()
+    panel.row("0068-fit").click(modifiers=["Shift"])
+    expect(panel.root).to_contain_text("3 selected")
+    # JupyterLab's side bar is at least 250 px wide; themes may change that.
+    lab.page.add_style_tag(content="#tuning-workbench-runs { min-width: 0 !important; width: 200px !important; }")
+    overflowing = "(node) => [...node.querySelectorAll('.wb-side-row, .wb-side-filters, .wb-side-actions')].filter((one) => one.scrollWidth > one.clientWidth).length"
+    assert panel.root.evaluate(overflowing) == 0
+    lab.screenshot("runs-panel-narrow-light", panel.root)
+    lab.theme("dark")
+    lab.screenshot("runs-panel-narrow-dark", panel.root)
+    lab.theme("light")
+    assert lab.violations("#tuning-workbench-runs") == []
+    assert lab.complaints == []
+
+
+def test_no_runs_an_error_a_lost_connection_and_no_server_extension(lab: Lab, panel: Panel) -> None:
+    state = {"answer": "empty"}
+    sockets: list[WebSocketRoute] = []
+    empty = {"rows": [], "matching": 0, "total": 0, "columns": [], "statuses": {}, "tags": [], "roots": [], "reading": False}
+
+    def runs(route: Route) -> None:
+        if state["answer"] == "empty":
+            route.fulfill(json=empty)
+        elif state["answer"] == "refused":
+            route.fulfill(status=500, body=json.dumps({"message": "the disk <i>is full</i>"}))
+        else:
+            route.continue_()
+
+    def events(socket: WebSocketRoute) -> None:
+        socket.connect_to_server()
+        sockets.append(socket)
+
+    lab.page.route(re.compile("workbench/api/runs[?]"), runs)
+    lab.page.route_web_socket(re.compile("workbench/api/events"), events)
+    Record(lab.folder / ".workbench", "0001-fit").steps().ended()
+    lab.open_notebook(["1"])
+    lab.page.locator('.jp-SideBar [data-id="tuning-workbench-runs"]').click()
+    expect(panel.root).to_contain_text("No runs yet.")
+    lab.screenshot("runs-panel-empty", panel.root)
+    state["answer"] = "refused"
+    panel.root.get_by_label("Search runs").fill("fit")
+    expect(panel.root).to_contain_text("The runs could not be loaded: the disk <i>is full</i>")
+    lab.screenshot("runs-panel-error", panel.root)
+    state["answer"] = "real"
+    panel.root.get_by_role("button", name="Try again").click()
+    expect(panel.rows).not_to_have_count(0)
+    assert all("500" in line for line in lab.complaints), lab.complaints
+
+    sockets[-1].close()
+    expect(panel.root).to_contain_text("The connection to the server is lost.")
+    panel.root.get_by_role("button", name="Try again").click()
+    expect(panel.root).not_to_contain_text("The connection to the server is lost.")
+    sockets[-1].close()  # and by itself
+    expect(panel.root).to_contain_text("The connection to the server is lost.")
+    expect(panel.root).not_to_contain_text("The connection to the server is lost.")
+
+    lab.page.route(re.compile("workbench/api/templates$"), lambda route: route.fulfill(status=404, json={"message": "Not Found"}))
+    lab.reload()
+    expect(panel.root).to_contain_text("does not run Tuning Workbench's server extension")
+
+
+def test_an_hour_of_messages_leaves_nothing_behind(lab: Lab, panel: Panel) -> None:
+    sockets: list[WebSocketRoute] = []
+    lab.page.route_web_socket(re.compile("workbench/api/events"), lambda socket: sockets.append(socket))
+    Record(lab.folder / ".workbench", "0001-fit").steps(2)
+    lab.open_notebook(["1"])
+    panel.open().shows("0001-fit")
+    page = lab.server.get("workbench/api/runs?limit=200")
+    (row,) = [row for row in page["rows"] if row["status"] == "running" and row["root"] in [one["key"] for one in page["roots"] if one["name"] == lab.folder.name]]
+
+    def hear(first: int, end: int) -> None:
+        for step in range(first, end):
+            sockets[-1].send(json.dumps({"type": "rows", "rows": [{**row, "step": step, "total": None, "progress": None, "left": "", "spark": [step % 100, 50]}]}))
+        expect(panel.row("0001-fit")).to_contain_text(f"{end - 1} updates")
+        expect(lab.page.locator("#jp-main-statusbar")).to_contain_text(f"{end - 1} updates")
+
+    session = lab.page.context.new_cdp_session(lab.page)
+
+    def kept() -> tuple[int, int, int]:
+        """Nodes, listeners and bytes of the page, without what nothing refers to."""
+        lab.frames()
+        session.send("HeapProfiler.collectGarbage")
+        counted = session.send("Memory.getDOMCounters")
+        return counted["nodes"], counted["jsEventListeners"], session.send("Runtime.getHeapUsage")["usedSize"]
+
+    hear(2, 200)
+    before = kept()
+    hear(200, 3800)
+    after = kept()
+    # JupyterLab itself makes some more; what each message left behind would be thousands.
+    assert after[0] <= before[0] + 400
+    assert after[1] <= before[1] + 400
+    assert after[2] <= before[2] + 2_000_000
