@@ -15,6 +15,7 @@ from workbench.runs.folder.annotations import Annotations, read_annotations
 from workbench.runs.folder.control import TAKES
 from workbench.runs.health.finding import in_a_line
 from workbench.runs.printable import printable
+from workbench.runs.read import RunSummary
 from workbench.server.roots import Root
 from workbench.settings import Settings
 from workbench.ui import format
@@ -36,7 +37,7 @@ class Entry:
     """What the list keeps of each run: of ten thousand runs the rest stays on the disk."""
 
     root: Root
-    summary: read.RunSummary
+    summary: RunSummary
     """Without its header."""
     stamp: tuple[int, int]
     """Of its folder, which changes when a file in it is replaced."""
@@ -51,9 +52,11 @@ class Entry:
     metric: str = ""
     exact: bool = False
     """Whether loss and value are those of a brief, and not the last ones of the record."""
+    unreadable_until: float = 0.0
+    """Until when its record is not tried again, by `time.monotonic`."""
 
     @classmethod
-    def read(cls, root: Root, summary: read.RunSummary, stamp: tuple[int, int]) -> Entry:
+    def read(cls, root: Root, summary: RunSummary, stamp: tuple[int, int]) -> Entry:
         """Make the entry of a run from its header, the end of its record, and what a person added."""
         header, given = summary.header, summary.header.get("settings") or {}
         task, monitor = header.get("task"), given.get("monitor")
@@ -81,11 +84,12 @@ class Entry:
         """As a person reads it."""
         return read.shown_status(self.summary.status, self.summary.unseen)
 
+    def take_state(self, now: RunBrief | RunSummary) -> None:
+        """Take over the present state of a run."""
+        self.summary = replace(self.summary, status=now.status, step=now.step, seconds=now.seconds, error=now.error, unseen=now.unseen, created=now.created)
+
     def take(self, brief: RunBrief) -> None:
-        """Take over the present state, loss and value of a run from its brief."""
-        self.summary = replace(
-            self.summary, status=brief.status, step=brief.step, seconds=brief.seconds, error=brief.error, unseen=brief.unseen, created=brief.created
-        )
+        """Take over the loss and the value of a run from its brief."""
         self.loss, self.value, self.metric, self.exact = finite(brief.loss), finite(brief.value), brief.monitor, True
 
 
