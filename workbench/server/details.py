@@ -14,6 +14,7 @@ from workbench.events import Changed, Event, Resumed, RunEnded, RunStarted
 from workbench.launch.code_line import attached, line
 from workbench.runs import read, setting_text
 from workbench.runs.checkpoints import Checkpoint, list_checkpoints
+from workbench.runs.folder.control import why_not_taken
 from workbench.runs.folder.files import open_regular
 from workbench.runs.health import Finding, Health
 from workbench.runs.health.search_results import SearchResults
@@ -22,7 +23,7 @@ from workbench.runs.record.follow import Tail
 from workbench.runs.record.stream import joined
 from workbench.secrets import without_secrets
 from workbench.server.commands import settings_of
-from workbench.server.rows import Entry, why_no_commands
+from workbench.server.rows import Entry
 from workbench.settings import LOCAL
 from workbench.ui import format, texts
 from workbench.ui.canvas.findings import MOST, described, failure
@@ -65,7 +66,7 @@ class Details:
             "findings": described(findings),
             "error": failure(run.kind, seen.end or RunEnded(run.status, run.step, run.seconds, run.error)),
             "output": _has_output(path),
-            "why_no_commands": why_no_commands(entry),
+            "why_no_commands": why_not_taken(entry.summary),
             "reading": seen.reading,
             "code": _code(entry, checkpoints),
         }
