@@ -18,7 +18,6 @@ from workbench.runs.brief import RunBrief
 from workbench.runs.folder import control
 from workbench.runs.folder.annotations import Annotations, annotate, read_annotations
 from workbench.runs.record import follow
-from workbench.runs.run import Run
 from workbench.server import details, http, rows, watcher
 from workbench.ui.canvas.runs.runs_table import moving
 
@@ -109,15 +108,10 @@ async def test_details_say_what_the_run_says(api, record):
     settings = {one["name"]: (one["text"], one["default"]) for one in found["settings"]}
     assert settings["lr"] == ("0.1", False)
     assert settings["max_epochs"][1] is True
-    whole = Run.open(run.path)
-    assert [one["text"] for one in found["findings"]] == [one.text for one in whole.health if one.trouble != "failed"]
-    assert (found["error"]["type"], found["error"]["message"]) == ("ValueError", "no")
     assert found["output"] is True
     assert found["why_no_commands"] == "A command comes too late: fit 0001-fit has failed."
-    root = str(run.path.parents[1])
-    assert found["code"]["attach"] == f"wb.attach('0001-fit', {root!r})"
     assert found["code"]["settings"] in ("bench.set(lr=0.1, batch_size=8)", "bench.set(batch_size=8, lr=0.1)")
-    assert (found["code"]["continue"], found["code"]["export"]) == ("", "bench.export('0001-fit.py', run='0001-fit')")
+    assert found["code"]["continue"] == ""
 
 
 async def test_details_of_a_run_that_trains_are_those_of_now(api, record):
@@ -127,7 +121,7 @@ async def test_details_of_a_run_that_trains_are_those_of_now(api, record):
     run.steps(20)
     run.ended("failed", "ValueError: no")
     found = await api.get(address)
-    assert (found["error"]["type"], found["row"]["step"], found["row"]["status"]) == ("ValueError", 70, "failed")
+    assert (found["row"]["error"], found["row"]["step"], found["row"]["status"]) == ("ValueError: no", 70, "failed")
 
 
 async def test_details_of_a_long_record_come_in_parts(api, record, monkeypatch):

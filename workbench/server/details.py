@@ -1,4 +1,4 @@
-"""Everything about one run, for its page: facts, settings, changes, checkpoints, findings, and what it has printed."""
+"""Everything about one run, for its page: facts, settings, changes, checkpoints, and what it has printed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.events import Changed, Event, Resumed, RunEnded, RunStarted
-from workbench.launch.code_line import attached, line
+from workbench.events import Changed, Event, Resumed, RunStarted
+from workbench.launch.code_line import line
 from workbench.runs import read, setting_text
 from workbench.runs.checkpoints import Checkpoint, list_checkpoints
 from workbench.runs.folder.control import why_not_taken
 from workbench.runs.folder.files import open_regular
-from workbench.runs.health import Finding, Health
-from workbench.runs.health.search_results import SearchResults
 from workbench.runs.printable import printable
 from workbench.runs.record.follow import Tail
 from workbench.runs.record.stream import joined
@@ -26,7 +24,6 @@ from workbench.server.commands import settings_of
 from workbench.server.rows import Entry
 from workbench.settings import LOCAL
 from workbench.ui import format, texts
-from workbench.ui.canvas.findings import MOST, described, failure
 from workbench.ui.canvas.transport.messages import cut
 
 CHUNK = 1 << 16
@@ -51,20 +48,17 @@ class Details:
 
     def of(self, entry: Entry, row: dict[str, Any]) -> dict[str, Any]:
         """All about a run, beside its row. OSError or ValueError where it cannot be read. "reading": the record is long, and only
-        its beginning was read for changes, findings and facts; ask again for the rest."""
-        path, run = entry.summary.path, entry.summary
+        its beginning was read for changes and facts; ask again for the rest."""
+        path = entry.summary.path
         header = read.read_header(path)
         seen = self._record(entry).seen()
         checkpoints = list_checkpoints(path)
-        findings = SearchResults(path).with_results(seen.findings)
         return {
             "row": row,
             "facts": [[label, cut(printable(text), _TEXT)] for label, text in _facts(entry, header, seen).items() if text],
             "settings": _settings(entry),
             "changes": [[step, cut(text, _TEXT)] for step, text in seen.changes],
             "checkpoints": [_checkpoint(one) for one in checkpoints[-_CHECKPOINTS:]],
-            "findings": described(findings),
-            "error": failure(run.kind, seen.end or RunEnded(run.status, run.step, run.seconds, run.error)),
             "output": _has_output(path),
             "why_no_commands": why_not_taken(entry.summary),
             "reading": seen.reading,
@@ -86,9 +80,7 @@ class _Seen:
     """What the events of a run say that were read."""
 
     start: RunStarted | None = None
-    end: RunEnded | None = None
     changes: tuple[tuple[int, str], ...] = ()
-    findings: tuple[Finding, ...] = ()
     reading: bool = True
     """Whether there is more to read."""
 
@@ -99,9 +91,7 @@ class _Record:
     def __init__(self, folder: Path) -> None:
         self._tail, self._lock = Tail(folder), threading.Lock()
         self._seen = _Seen()
-        self._health = Health()
         self._start: RunStarted | None = None
-        self._end: RunEnded | None = None
         self._changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES)
 
     def seen(self) -> _Seen:
@@ -119,10 +109,9 @@ class _Record:
             for event in joined(events):
                 self._add(event)
             reading = time.monotonic() >= until
-        self._seen = _Seen(self._start, self._end, tuple(self._changes), tuple(self._health.findings[:MOST]), reading)
+        self._seen = _Seen(self._start, tuple(self._changes), reading)
 
     def _add(self, event: Event) -> None:
-        self._health.on_event(event)
         match event:
             case RunStarted():
                 self._start = event
@@ -131,8 +120,6 @@ class _Record:
             case Resumed():
                 edited = [format.change(name, value) for name, value in event.values.items()]
                 self._changes.append((event.step, ", ".join([f"{texts.RESUMED} from {event.run}", *edited])))
-            case RunEnded():
-                self._end = event
             case _:
                 pass
 
@@ -222,13 +209,9 @@ def _size(folder: Path) -> int:
 
 def _code(entry: Entry, checkpoints: list[Checkpoint]) -> dict[str, str]:
     """Lines for a cell. Where code runs is not among the settings: a record of somebody else's does not decide that."""
-    id = entry.summary.id
-    fit = entry.summary.kind == "fit"
     given = {name: value for name, value in settings_of(entry).changed().items() if name not in LOCAL}
-    resumable = fit and entry.summary.over and any(one.resumable for one in checkpoints)
+    resumable = entry.summary.kind == "fit" and entry.summary.over and any(one.resumable for one in checkpoints)
     return {
-        "attach": attached(entry.summary.path),
         "settings": line("set", given) if given else "",
-        "continue": line("fit", {"start": id}) if resumable else "",
-        "export": line("export", {"run": id}, f"{id}.py") if fit else "",
+        "continue": line("fit", {"start": entry.summary.id}) if resumable else "",
     }

@@ -1,7 +1,5 @@
 // The types of what the server sends (workbench/server/), and of what it is asked for.
 
-import type { Failed, Finding } from "../../live/src/data/messages";
-
 /** Which run: the key of its root, and its id there. */
 export interface Ref {
   root: string;
@@ -90,13 +88,13 @@ export interface Details {
   /** Settings that were changed while it ran: the update, and what. */
   changes: [step: number, text: string][];
   checkpoints: { name: string; step: number; what: string; bytes: number }[];
-  findings: Finding[];
-  error: Failed | null;
   /** Whether it has a file of what it printed. */
   output: boolean;
   why_no_commands: string;
+  /** Its record is long, and only its beginning was read for facts and changes: whoever asks again has more. */
+  reading: boolean;
   /** Lines of code for a notebook; "" where there is none. */
-  code: { attach: string; settings: string; continue: string; export: string };
+  code: { settings: string; continue: string };
 }
 
 export type CommandType = "Stop" | "Pause" | "Resume" | "Validate" | "Checkpoint" | "Change";
