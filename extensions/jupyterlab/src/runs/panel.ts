@@ -63,7 +63,7 @@ export class RunsPanel extends Widget {
     this.body.addEventListener("contextmenu", (event) => this.context(event));
     this.more.addEventListener("click", () => void list.more());
     scroll.addEventListener("scroll", () => {
-      if (scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < NEAR_PX && !list.loading) void list.more();
+      if (scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < NEAR_PX) void list.more();
     });
     list.changed.connect(this.update, this);
     client.linked.connect(this.linkChanged, this);
