@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from urllib.error import HTTPError
 
 import pytest
-from playwright.sync_api import Locator, Page, WebSocketRoute, expect
+from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
 
 from tests.launch.launched import ended, wait_for
+from tests.server.records import Record
 
 from .faces import LAB
 from .lab import Lab
@@ -39,18 +41,27 @@ RECORD = "for rate in (1e-2, 3e-3):\n    study.fit(lr=rate, max_epochs=2).result
 
 
 class Pane:
-    """The pane of one run of the notebook's folder, or of several."""
+    """The pane that is in front: of one run of the notebook's folder, which is opened, or of several."""
 
     def __init__(self, lab: Lab, *runs: str) -> None:
         self.lab = lab
+        self.root = lab.page.locator(".wb-pane:visible")
+        self.status = self.root.locator(".wb-pane-status")
+        self.canvas = self.root.locator(".wb-live")
+        if runs:
+            self.open(*runs)
+
+    def open(self, *runs: str) -> None:
+        lab = self.lab
         key = hashlib.sha256(str((lab.folder / ".workbench").resolve()).encode()).hexdigest()[:12]
         refs = [{"root": key, "run": run} for run in runs]
         wait_for(lambda: all(listed(lab, ref) for ref in refs))
         command, args = ("open-run", refs[0]) if len(refs) == 1 else ("compare-runs", {"runs": refs})
         lab.page.evaluate("([command, args]) => void jupyterapp.commands.execute(`tuning-workbench:${command}`, args)", [command, args])
-        self.root = lab.page.locator(".wb-pane")
-        self.status = self.root.locator(".wb-pane-status")
-        self.canvas = self.root.locator(".wb-live")
+
+    @property
+    def message(self) -> Locator:
+        return self.root.locator(".wb-pane-content > .wb-pane-message")
 
     def button(self, name: str) -> Locator:
         return self.root.locator(".wb-pane-bar").get_by_role("button", name=name, exact=True)
@@ -246,3 +257,129 @@ def test_a_comparison(lab: Lab) -> None:
     expect(pane.canvas.locator(".wb-progress")).to_be_hidden()  # it is of one run
     assert lab.violations(".wb-pane") == []
     lab.screenshot("run-pane-compare")
+
+
+def tab(lab: Lab, name: str) -> Locator:
+    return lab.page.locator("#jp-main-dock-panel .lm-TabBar-tab", has_text=name)
+
+
+def test_runs_that_are_gone_and_a_server_without_the_extension(lab: Lab) -> None:
+    root = lab.folder / ".workbench"
+    for at in range(1, 5):
+        Record(root, f"{at:04d}-fit", settings={"lr": at / 100}).steps(20).ended()
+    asked: list[str] = []
+    lab.page.on("request", lambda request: asked.append(request.url))
+    lab.page.on("websocket", lambda socket: asked.append(socket.url))
+    lab.page.route(re.compile("/workbench/static/"), like_a_hub)
+    lab.open_notebook(["1"], name="gone.ipynb")
+    Pane(lab, "0004-fit")
+    Pane(lab, "0003-fit")
+    Pane(lab, "0001-fit", "0002-fit", "0003-fit")
+    pane = Pane(lab)
+    expect(pane.canvas.locator(".wb-compare table")).to_contain_text("0003-fit")
+    lab.save()
+    lab.layout_saved("tuning-workbench-compare-", "0003-fit", "0004-fit")
+    assert lab.complaints == []
+
+    shutil.rmtree(root / "runs" / "0003-fit")
+    asked.clear()
+    lab.reload()
+    expect(pane.message).to_contain_text("0003-fit cannot be shown")
+    table = pane.canvas.locator(".wb-compare table")
+    expect(table).to_contain_text("0002-fit")
+    expect(table).not_to_contain_text("0003-fit")
+    assert lab.violations(".wb-pane:visible") == []
+    lab.screenshot("run-pane-gone")
+    assert not any("0004-fit" in url for url in asked)  # what is not seen is not asked for
+    tab(lab, "0003-fit").click()
+    expect(pane.message).to_contain_text("there is no such run")
+    expect(pane.message).not_to_contain_text("connection")
+    pane.message.get_by_role("button", name="Close this pane").click()
+    expect(tab(lab, "0003-fit")).to_have_count(0)
+    assert not any("api/canvas" in url and "0003-fit" in url for url in asked)
+    tab(lab, "0004-fit").click()
+    expect(pane.status).to_contain_text("finished")
+    expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
+
+    lab.save()
+    lab.page.route(re.compile("/workbench/"), lambda route: route.fulfill(status=404, content_type="text/html", body="<html>404</html>"))
+    lab.complaints.clear()
+    lab.reload()
+    expect(pane.message).to_contain_text("does not run Tuning Workbench's server extension")
+    assert lab.violations(".wb-pane:visible") == []
+    assert len(lab.complaints) < 10, lab.complaints
+    lab.page.unroute_all()
+    pane.message.get_by_role("button", name="Try again").click()
+    expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
+    expect(pane.message).to_be_hidden()
+
+
+def like_a_hub(route: Route) -> None:
+    """A JupyterHub refuses scripts that come without its token."""
+    if {"authorization", "x-xsrftoken"} & route.request.headers.keys():
+        route.continue_()
+    else:
+        route.fulfill(status=403)
+
+
+def test_frames_and_panes_leave_nothing_behind(lab: Lab) -> None:
+    sockets: list[WebSocketRoute] = []
+    frames: list[bytes] = []
+    closed: list[int | None] = []
+
+    def connect(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+        sockets.append(socket)
+
+        def heard(message: str | bytes) -> None:
+            if isinstance(message, bytes):
+                frames.append(message)
+            socket.send(message)
+
+        def end(code: int | None, reason: str | None) -> None:
+            closed.append(code)
+            server.close()
+
+        server.on_message(heard)
+        socket.on_close(end)
+
+    lab.page.route_web_socket(re.compile("/workbench/api/canvas"), connect)
+    Record(lab.folder / ".workbench", "0001-fit").steps(90).checked(0.5).ended()
+    lab.open_notebook(["1"], name="left.ipynb")
+    pane = Pane(lab, "0001-fit")
+    expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
+    session = lab.page.context.new_cdp_session(lab.page)
+
+    def kept() -> tuple[int, int, int]:
+        """Nodes, listeners and bytes of the page, without what nothing refers to."""
+        lab.frames()
+        session.send("HeapProfiler.collectGarbage")
+        counted = session.send("Memory.getDOMCounters")
+        return counted["nodes"], counted["jsEventListeners"], session.send("Runtime.getHeapUsage")["usedSize"]
+
+    def draw(times: int) -> None:
+        for _ in range(times):
+            for frame in drawn:
+                sockets[0].send(frame)
+
+    def again(times: int) -> None:
+        """Close the pane and open it again."""
+        for _ in range(times):
+            lab.page.evaluate("() => jupyterapp.shell.currentWidget.close()")
+            expect(pane.root).to_have_count(0)
+            Pane(lab, "0001-fit")
+            expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
+
+    drawn = [*frames]
+    assert drawn
+    draw(100)
+    before = kept()
+    draw(1800)
+    growth = [after - first for after, first in zip(kept(), before, strict=True)]
+    print("frames", len(drawn), growth)
+    again(3)
+    before = kept()
+    again(15)
+    more = [after - first for after, first in zip(kept(), before, strict=True)]
+    print("panes", more, len(sockets), len(closed))
+    wait_for(lambda: len(closed) == len(sockets) - 1)
