@@ -329,7 +329,7 @@ def like_a_hub(route: Route) -> None:
 def test_frames_and_panes_leave_nothing_behind(lab: Lab) -> None:
     sockets: list[WebSocketRoute] = []
     frames: list[bytes] = []
-    closed: list[int | None] = []
+    closed: set[WebSocketRoute] = set()
 
     def connect(socket: WebSocketRoute) -> None:
         server = socket.connect_to_server()
@@ -341,7 +341,7 @@ def test_frames_and_panes_leave_nothing_behind(lab: Lab) -> None:
             socket.send(message)
 
         def end(code: int | None, reason: str | None) -> None:
-            closed.append(code)
+            closed.add(socket)
             server.close()
 
         server.on_message(heard)
@@ -366,24 +366,29 @@ def test_frames_and_panes_leave_nothing_behind(lab: Lab) -> None:
             for frame in drawn:
                 sockets[0].send(frame)
 
-    def again(times: int) -> None:
-        """Close the pane and open it again."""
-        for _ in range(times):
-            lab.page.evaluate("() => jupyterapp.shell.currentWidget.close()")
-            expect(pane.root).to_have_count(0)
-            Pane(lab, "0001-fit")
-            expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
-
     drawn = [*frames]
     assert drawn
     draw(100)
     before = kept()
     draw(1800)
-    growth = [after - first for after, first in zip(kept(), before, strict=True)]
-    print("frames", len(drawn), growth)
-    again(3)
-    before = kept()
-    again(15)
-    more = [after - first for after, first in zip(kept(), before, strict=True)]
-    print("panes", more, len(sockets), len(closed))
+    nodes, listeners, size = (after - first for after, first in zip(kept(), before, strict=True))
+    assert nodes <= 50
+    assert listeners <= 50
+    assert size <= 500_000
+
+    for _ in range(15):
+        lab.page.evaluate(CLOSE)
+        expect(pane.root).to_have_count(0)
+        pane.open("0001-fit")
+        expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
     wait_for(lambda: len(closed) == len(sockets) - 1)
+    wait_for(lambda: kept() and lab.page.evaluate("() => __closed.every((one) => one.deref() === undefined)"))
+
+
+CLOSE = """() => {
+  const pane = jupyterapp.shell.currentWidget;
+  const parts = [pane, pane.content, pane.node, ...['.wb-live', '.wb-pane-bar', '.u-over'].map((part) => pane.node.querySelector(part))];
+  (window.__closed ??= []).push(...parts.map((part) => new WeakRef(part)));
+  pane.close();
+}"""
+"""Close the pane that is in front, and remember its parts only until nothing else does."""
