@@ -229,6 +229,9 @@ def test_watch_of_a_run_that_failed_or_whose_process_died_fails(tmp_path: Path) 
 def test_stop_pause_and_resume_reach_a_run_through_its_folder(tmp_path: Path) -> None:
     for id, kind in (("0001-fit", "fit"), ("0002-find_lr", "find_lr")):
         RunFolder.create(tmp_path, id, {"kind": kind, "takes_commands": True}).close()
+    RunFolder.create(tmp_path, "0003-fit", {"kind": "fit", "launched": True}).close()  # of the version before
+    told(tmp_path, "stop", "3")
+    assert list(control.take(tmp_path / "runs" / "0003-fit")) == [Stop()]
     for name in ("pause", "resume", "stop"):
         assert told(tmp_path, name, "1") == [f"0001-fit is asked to {name}."]
     assert list(control.take(tmp_path / "runs" / "0001-fit")) == [Pause(), Resume(), Stop()]

@@ -51,10 +51,19 @@ _TYPES: dict[str, type[Command]] = {kind.__name__: kind for kind in get_args(Com
 
 def check(method: str, id: str, kind: str, ended: str | None) -> None:
     """Raise RuntimeError where a job cannot do what `method` asks: "pause". ended: how it has ended; None: it has not."""
-    if kind != "fit" and method != "stop":
-        raise RuntimeError(f"{method}() is for fits; a {kind} job can only be stopped.")
-    if ended is not None:
-        raise RuntimeError(f"{method}() comes too late: {kind} {id} has {ended}.")
+    why = why_not_of(method, kind) or ("" if ended is None else too_late(f"{method}()", id, kind, ended))
+    if why:
+        raise RuntimeError(why)
+
+
+def why_not_of(method: str, kind: str) -> str:
+    """Why no job of this kind does what `method` asks; "": it does."""
+    return f"{method}() is for fits; a {kind} job can only be stopped." if kind != "fit" and method != "stop" else ""
+
+
+def too_late(what: str, id: str, kind: str, ended: str) -> str:
+    """Why a job that has ended does not do what is asked: "pause()"."""
+    return f"{what} comes too late: {kind} {id} has {ended}."
 
 
 def method_of(command: Command) -> str:
@@ -124,7 +133,11 @@ class Mailbox:
 
     def has(self, kind: type[Command]) -> bool:
         """Whether a command of this kind is waiting; it stays there."""
-        return any(isinstance(command, kind) for command in tuple(self._commands))
+        return any(isinstance(command, kind) for command in self.waiting())
+
+    def waiting(self) -> tuple[Command, ...]:
+        """The commands that wait, the oldest first; they stay there."""
+        return tuple(self._commands)
 
     def wait(self, timeout: float) -> bool:
         with self._arrived:

@@ -175,7 +175,7 @@ class Settings(BaseModel):
     )
     reload_dataloaders_every_n_epochs: int = _setting(
         0, "Call train_dataloader() and val_dataloader() of a LightningModule or DataModule again at the start of every n-th epoch. "
-        "0: once.", "data", "epochs", ge=0,
+        "0: once. Data that were given to the bench stay.", "data", "epochs", ge=0,
     )  # fmt: skip
     limit_train_batches: Batches = _setting(
         1.0, "Use this many (int) or this fraction (float) of an epoch's training batches.", "data", _PART

@@ -109,6 +109,15 @@ def test_a_line_reads_back_equal(name: str) -> None:
     check()
 
 
+def test_a_number_is_a_float_whatever_its_line_says() -> None:
+    """Arrays of float64 take no int that is beyond theirs."""
+    (value,) = ev.from_line(f'{{"type": "Validated", "step": 1, "epoch": 0, "metrics": {{"loss": {10**300}}}}}').metrics.values()  # type: ignore[union-attr]
+    assert type(value) is float
+    assert value == 1e300
+    with pytest.raises(ValueError, match="metrics"):
+        ev.from_line(f'{{"type": "Validated", "step": 1, "epoch": 0, "metrics": {{"loss": {10**400}}}}}')
+
+
 def test_nan_survives_as_nan() -> None:
     back = ev.from_line(ev.to_line(ev.Validated(1, 0, {"val_loss": math.nan})))
     assert isinstance(back, ev.Validated)

@@ -90,6 +90,8 @@ def test_it_has_the_threads_of_the_run_or_as_many_as_are_asked_for(before: str, 
     assert text.count("torch.set_num_threads(config.threads)") == 1
     assert ("torch.set_num_threads(Config.threads)" in text) == ("Data" in before)
     script.main(script.Config(), tmp_path / "out")
+    torch.set_num_threads(2)
+    script.main(script.Config(), tmp_path / "one")
     assert torch.get_num_threads() == 1
     script.main(script.Config(threads=2), tmp_path / "two")
     assert torch.get_num_threads() == 2

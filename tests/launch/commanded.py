@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,12 @@ class Waiting:
             self.requests.append(event.code)
 
 
-def commanded(root: Path, **settings: Any) -> tuple[wb.Workbench, Waiting]:
+def commanded(root: Path, *listeners: Callable[[BenchEvent], None], **settings: Any) -> tuple[wb.Workbench, Waiting]:
     """The bench; a fit of it ends when it is stopped."""
     torch.set_num_threads(1)
     loss, data = Waiting(root), labelled(32)
     usual: dict[str, Any] = {"max_epochs": 100_000, "gradient_clip_val": 1.0, "enable_progress_bar": False, "dry_run": False}
-    return bench(plain_net(), data, root, val=data, loss=loss, listeners=[loss.hear], **{**usual, **settings}), loss
+    return bench(plain_net(), data, root, val=data, loss=loss, listeners=[loss.hear, *listeners], **{**usual, **settings}), loss
 
 
 def ask(job: Job[Any], root: Path) -> None:

@@ -17,11 +17,11 @@ import workbench as wb
 from tests.launch import pools
 from tests.launch.commanded import SECOND, ask, commanded, told
 from tests.launch.launched import kernel, wait_for
-from workbench.commands import Change, Pause, Resume, Stop
-from workbench.events import Called, Changed, Message, Saved, StatusChanged, StepsDone, Validated
+from workbench.commands import Change, Checkpoint, Command, Pause, Resume, Stop, Validate
+from workbench.events import BenchEvent, Called, Changed, Message, Saved, StatusChanged, StepsDone, Validated
 from workbench.launch.job import Job
 from workbench.runs.folder import control
-from workbench.runs.read import read_header
+from workbench.runs.read import read_events, read_header
 from workbench.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -290,3 +290,122 @@ def test_the_record_says_that_it_takes_commands(tmp_path: Path) -> None:
     assert json.loads((folder_of(found[0]) / "run.json").read_text())["takes_commands"] is True
     assert not [event for job in found for event in job.events if isinstance(event, Called | StatusChanged)]
     assert Run.open(folder_of(found[0])).status == "finished"
+
+
+# -- what may hold up a command, and what may lose it
+
+
+class Holding:
+    """A listener that waits at the first request of another process until it is let go."""
+
+    def __init__(self) -> None:
+        self.holds, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, event: BenchEvent) -> None:
+        if isinstance(event, Called) and event.code.startswith("wb.attach"):
+            self.holds.set()
+            assert self.go.wait(200)
+
+
+def test_a_slow_listener_delays_no_command(tmp_path: Path) -> None:
+    """Not one to the same run, and not one to a run that waits for its turn."""
+    slow = Holding()
+    bench, loss = commanded(tmp_path, slow)
+    loss.wanted = {}
+    trains, waits, last = bench.fit(), bench.fit(), bench.fit(max_steps=2)
+    try:
+        control.send(folder_of(trains), Change({"lr": 0.5}))
+        assert slow.holds.wait(200)
+        control.send(folder_of(waits), Stop())
+        wait_for(waits.done)
+        assert (waits.result().step, trains.status) == (0, "running")
+        control.send(folder_of(trains), Stop())
+        wait_for(trains.done)
+        assert [change.values for change in trains.result().changes] == [{"lr": 0.5}]
+        assert last.result(200).step == 2
+    finally:
+        slow.go.set()
+    wait_for(lambda: len(loss.requests) == 3)
+    wait_for(lambda: not listens())
+
+
+def test_a_listener_of_a_command_cannot_wait_for_a_job(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def wait(event: BenchEvent) -> None:
+        if isinstance(event, Called) and event.code.startswith("wb.attach"):
+            try:
+                job.result()
+            except RuntimeError as error:
+                refused.append(str(error))
+
+    bench, loss = commanded(tmp_path, wait)
+    loss.wanted = {}
+    job = bench.fit()
+    control.send(folder_of(job), Change({"lr": 0.5}))
+    wait_for(lambda: refused)
+    assert refused == ["a listener or a model cannot wait for fit 0001-fit: the job waits for it."]
+    bench.close()
+
+
+def test_a_folder_that_hangs_holds_up_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network folder, say. Runs of its root begin and end; those of other roots get their commands, too."""
+    stalled, other = (commanded(tmp_path / name) for name in ("stalled", "other"))
+    stalled[1].wanted = other[1].wanted = {}
+    hangs, go, take = threading.Event(), threading.Event(), control.take
+
+    def hanging(run: Path) -> Iterator[Command | str]:
+        if run == tmp_path / "stalled" / "runs" / "0001-fit":
+            hangs.set()
+            assert go.wait(200)
+        return take(run)
+
+    monkeypatch.setattr(control, "take", hanging)
+    held, waits = stalled[0].fit(), stalled[0].fit()
+    try:
+        assert hangs.wait(200)
+        waits.stop()
+        assert waits.done()
+        elsewhere = other[0].fit()
+        control.send(folder_of(elsewhere), Stop())
+        wait_for(elsewhere.done)
+        after = stalled[0].fit(max_steps=2)
+    finally:
+        go.set()
+    held.stop()
+    assert (held.result(200).status, after.result(200).step) == ("stopped", 2)
+    wait_for(lambda: not listens())
+
+
+def test_what_comes_too_late_is_told_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that come between the last look and the end of the run."""
+    bench, loss = commanded(tmp_path)
+    loss.wanted, take = {2: 1}, control.take
+    looks = "workbench-control"
+    monkeypatch.setattr(control, "take", lambda run: iter(()) if threading.current_thread().name == looks else take(run))
+    job = bench.fit(max_steps=3)
+    for command in (Validate(), Change({"lr": 0.5}), *[Checkpoint()] * 4, Stop()):
+        control.send(folder_of(job), command)
+    (folder_of(job) / "control" / "0.json").write_text("{")
+    loss.requests.append("")
+    run = job.result(200)
+    assert (run.status, run.step, run.changes) == ("finished", 3, ())
+    unread, late = messages(job)
+    assert "0.json in control/ is no command" in unread
+    calls = "job.validate(), job.change(lr=0.5), job.checkpoint(), job.checkpoint(), job.checkpoint() and 1 more."
+    assert late == f"fit 0001-fit ended before it did what was asked: {calls}"
+    assert [event.text for event in read_events(folder_of(job)) if isinstance(event, Message)] == [unread, late]
+    assert list((folder_of(job) / "control").iterdir()) == []
+
+
+def test_what_a_run_took_and_could_not_do_is_told_before_its_end(tmp_path: Path) -> None:
+    bench, loss = commanded(tmp_path)
+    loss.wanted = {}
+    first, waits = bench.fit(), bench.fit()
+    control.send(folder_of(waits), Change({"lr": 0.25}))
+    wait_for(lambda: loss.requests)
+    control.send(folder_of(waits), Stop())
+    assert waits.result(200).step == 0
+    assert messages(waits) == ["fit 0002-fit ended before it did what was asked: job.change(lr=0.25)."]
+    bench.close()
+    assert messages(first) == []

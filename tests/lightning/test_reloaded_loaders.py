@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 import workbench as wb
 from tests.lightning.both import Losses, boring, pl, rows, same_state, trainer
+from workbench.events import Message
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -98,6 +99,86 @@ def test_the_order_of_samples_is_another_one_in_each_epoch(tmp_path: Path) -> No
             bench.fit().result()
             seen.append(bench.runs[-1].history["loss"].tolist())
     assert seen[0] == seen[1]
+
+
+class Noisy(TensorDataset):
+    """Each sample is drawn anew, in a worker."""
+
+    def __getitem__(self, index: int) -> Any:
+        return (super().__getitem__(index)[0] + torch.rand(4),)
+
+
+class FromWorkers(Drawn):
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(Noisy(torch.ones(8, 4)), batch_size=4, num_workers=1)
+
+
+def test_workers_draw_other_numbers_in_each_epoch(tmp_path: Path) -> None:
+    found = []
+    for every in (0, 1):
+        with bench_of(made(FromWorkers), tmp_path / str(every), max_epochs=3, reload_dataloaders_every_n_epochs=every) as bench:
+            found.append(bench.fit().result().history["loss"].tolist())
+    assert found[0] == found[1]
+    assert len({*found[0]}) == 6
+
+
+class Sampled(Drawn):
+    """All ranks read one order, which a sampler without a generator draws."""
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        sampler = WeightedRandomSampler(torch.ones(16).tolist(), 16)
+        return DataLoader(TensorDataset(torch.arange(64.0).reshape(16, 4)), batch_size=4, sampler=sampler)
+
+
+def test_ranks_have_another_order_in_each_epoch(tmp_path: Path) -> None:
+    found = []
+    for every in (0, 1):
+        with bench_of(made(Sampled), tmp_path / str(every), max_epochs=3, reload_dataloaders_every_n_epochs=every, devices=2, lr=0.0) as bench:
+            found.append(bench.fit().result().history["loss"].tolist())
+    assert found[0] == found[1]
+
+
+class Dies(Growing):
+    """Its fit fails at an update."""
+
+    at = -1
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if self.trainer.global_step == self.at:
+            raise OSError("no more")
+        return super().training_step(batch, batch_idx)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("at", [4, 6, 10])
+def test_a_schedule_keeps_its_plan_after_a_resume(at: int, tmp_path: Path) -> None:
+    """It is planned for the epochs as the first one is, and a message says that they are not."""
+    given = {"max_epochs": 4, "reload_dataloaders_every_n_epochs": 1, "lr_schedule": "cosine", "checkpoint_every": 1}
+    with bench_of(made(Dies), tmp_path / "whole", **given) as bench:
+        whole = bench.fit().result()
+        (told,) = [event.text for event in whole.events if isinstance(event, Message) and "lr_schedule" in event.text]
+        assert told.startswith("epoch 1 has 3 batches, and the one before had 2: lr_schedule='cosine' was planned for 8 updates")
+    dies = made(Dies)
+    dies.at = at
+    with bench_of(dies, tmp_path / "cut", **given) as bench, pytest.raises(OSError, match="no more"):
+        bench.fit().result()
+    with bench_of(made(Dies), tmp_path / "cut", **given) as bench:
+        rest = bench.fit(start="0001-fit").result()
+    assert rest.resumes[0].step == at
+    assert rest.history["lr"].tolist() == whole.history["lr"].tolist()
+    assert rest.history["loss"].tolist() == whole.history["loss"].tolist()
+
+
+class Empty(Growing):
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(rows(8)[: 8 * (self.trainer.current_epoch == 0)], batch_size=4)
+
+
+def test_loaders_that_become_empty(tmp_path: Path) -> None:
+    with bench_of(made(Empty), tmp_path, max_epochs=2, reload_dataloaders_every_n_epochs=1) as bench, pytest.raises(wb.TaskError, match=r"train.* no samples"):
+        bench.fit().result()
 
 
 class Stream(IterableDataset[Any]):

@@ -7,7 +7,9 @@ import re
 
 import pytest
 from jupyter_server.auth import AllowAllAuthorizer
+from jupyter_server.base.handlers import JupyterHandler
 from tornado.httpclient import HTTPClientError, HTTPRequest
+from tornado.web import HTTPError
 from tornado.websocket import websocket_connect
 
 from workbench.runs.folder import control
@@ -141,6 +143,20 @@ async def test_the_bundle_is_that_of_the_notebook(api):
     for name in ("panel.js", "THIRD-PARTY-NOTICES.txt", "../texts.py", "..%2ftexts.py", "live.js/../../texts.py", "live%2ejs%00"):
         status, _ = await api.ask(f"static/{name}")
         assert status == 404, name
+
+
+async def test_the_bundle_comes_where_scripts_need_the_token_against_other_sites(api, monkeypatch):
+    """JupyterHub asks for it in each request of a script, also one that only reads; JupyterLab sends it in a header, or the address."""
+
+    def check(self):
+        if not (self.get_argument("_xsrf", "") or self.request.headers.get("X-XSRFToken")):
+            raise HTTPError(403)
+
+    monkeypatch.setattr(JupyterHandler, "check_xsrf_cookie", check)
+    for path in ("static/live.js", "static/live.css", "api/runs"):
+        assert (await api.ask(f"{path}?1795725271623", headers={**api.headers, "X-XSRFToken": "a"}))[0] == 200
+        assert (await api.ask(f"{path}?_xsrf=a"))[0] == 200
+    assert (await api.ask("static/live.js"))[0] == 403
 
 
 async def test_what_is_answered_is_json_that_no_browser_takes_for_a_page(api, record):

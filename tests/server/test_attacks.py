@@ -11,8 +11,9 @@ from tornado.httpclient import HTTPClientError
 
 from tests.attacks import poison
 from tests.server.test_access import REQUESTS, RUN
-from tests.server.test_canvas import Picture, decoded
+from tests.server.test_canvas import Picture, decoded, shown
 from workbench.runs.folder.annotations import annotate
+from workbench.runs.read import summary
 
 IDS = [
     "..", ".", "..%2F..", "..%2F0001-fit", "%2e%2e%2f%2e%2e", "0001-fit%2F..%2F0001-fit", "%2Fetc%2Fpasswd", "0001-fit%00", "%00", "0001-fit%0A",
@@ -85,7 +86,7 @@ async def test_links_are_not_followed(api, record, root, jp_root_dir, secret):
     address = await api.address("0001-fit")
     assert await api.get(f"{address}/output") == {"text": "", "offset": 0, "more": False}
     assert (await api.get(address))["output"] is False
-    assert (await api.ask(f"{address}/commands", "POST", {"type": "Stop"}))[0] == 500
+    assert (await api.ask(f"{address}/commands", "POST", {"type": "Stop"}))[0] == 409
     key = page["rows"][0]["root"]
     for method, body in (("GET", None), ("DELETE", None), ("PATCH", {"name": "x"})):
         assert (await api.ask(f"api/runs/{key}/0002-fit", method, body))[0] == 404
@@ -115,10 +116,12 @@ async def test_lines_that_are_no_events_are_left_out(api, root, trained, what):
     (row,) = await api.rows()
     assert row["run"] == "0007-fit"
     await api.get(await api.address("0007-fit"))
-    for arguments in ({"root": row["root"], "run": "0007-fit"}.items(), [("compare", f"{row['root']}/0007-fit")] * 2):
-        socket = await api.socket("api/canvas", arguments)
-        picture = Picture().take(*decoded(await socket.read()))
-        assert picture.state["followed"] is True
+    socket = await api.socket("api/canvas", {"root": row["root"], "run": "0007-fit"}.items())
+    picture = await shown(socket, Picture(), lambda picture: picture.state.get("progress"))
+    assert picture.state["progress"]["done"] == summary(run).step
+    socket = await api.socket("api/canvas", [("compare", f"{row['root']}/0007-fit")] * 2)
+    picture = await shown(socket, Picture(), lambda picture: picture.state.get("compared"))
+    assert picture.state["compared"]["runs"] == ["0007-fit"] * 2
 
 
 @pytest.mark.parametrize("value", poison.HOSTILE, ids=lambda value: str(value)[:12])

@@ -15,9 +15,15 @@ from workbench.events import Changed, RunStarted
 from workbench.runs.brief import RunBrief
 from workbench.runs.folder import control
 from workbench.runs.folder.prune import remove_folder
-from workbench.runs.read import read_events
+from workbench.runs.read import read_events, summary
+from workbench.runs.record import follow
 from workbench.runs.record.stream import joined
+from workbench.server import canvas
+from workbench.server.canvas import ComparisonCanvas
+from workbench.server.roots import Root
+from workbench.server.rows import Entry
 from workbench.ui.canvas.model import CanvasModel
+from workbench.ui.canvas.runs.run_brief import LiveRunBrief
 from workbench.ui.canvas.transport.messages import LIMIT
 
 
@@ -175,7 +181,7 @@ async def test_anything_else_is_refused_in_words(api, record, message, said):
     assert len(refused["text"]) < 500
     assert not (run.path / "control").exists()
     assert run.path.exists()
-    await socket.send({"type": "ready"})  # and the canvas goes on
+    await socket.send({"type": "ready"})  # and the canvas answers
     await shown(socket, Picture(), has(20, "running"))
 
 
@@ -204,6 +210,54 @@ async def test_runs_over_one_another(api, record):
     assert picture.state["compared"]["runs"] == [run.id for run in runs]
     await socket.send({"type": "ask", "what": "use_clip", "value": 0.5})
     assert (await socket.until(lambda one: isinstance(one, dict)))[-1]["type"] == "refused"
+
+
+async def test_a_run_that_cannot_be_read_does_not_hold_up_the_others(api, record, monkeypatch):
+    good = LiveRunBrief.brief
+
+    def brief(self, *until):
+        if self._folder.name == "0001-fit":
+            raise RecursionError("unforeseen")
+        return good(self, *until)
+
+    for at in (1, 2):
+        record(f"000{at}-fit").steps(20).ended()
+    root = (await api.rows())[0]["root"]
+    monkeypatch.setattr(LiveRunBrief, "brief", brief)
+    socket = await api.socket("api/canvas", [("compare", f"{root}/000{at}-fit") for at in (1, 2)])
+    picture = await shown(socket, Picture(), lambda picture: "compared" in picture.state and len(picture.tables.get("compared", ())))
+    assert picture.state["compared"]["runs"] == ["0002-fit"]
+
+
+async def test_long_records_are_compared_in_parts(api, record, monkeypatch):
+    monkeypatch.setattr(follow, "_BLOCK", 64)
+    monkeypatch.setattr(canvas, "_SLICE", 0.0)
+    runs = [record(f"000{at}-fit", settings={"lr": 0.1 * at}) for at in (1, 2)]
+    for run in runs:
+        run.steps(20).checked(0.5).steps(20).ended()
+    compared = ComparisonCanvas([Entry.read(Root("", "", run.path), summary(run.path), (0, 0)) for run in runs])
+    frames = []
+    while not compared.over or not frames:
+        frame = compared.frame()
+        frames += [] if frame is None else [decoded(frame)]
+    assert len(frames) > 2
+    picture = Picture()
+    for frame in frames:
+        picture.take(*frame)
+    wanted = drawn(runs[0], compared=runs)
+    for one in (picture, wanted):
+        one.state["compared"].pop("view")  # how often the curves were replaced
+    picture.same_as(wanted)
+
+
+async def test_a_canvas_that_fails_closes_its_socket_and_says_so(api, record, monkeypatch):
+    def fails(self):
+        raise RecursionError("unforeseen")
+
+    monkeypatch.setattr(canvas.Canvas, "frame", fails)
+    socket = await opened(api, record("0001-fit").steps(20))
+    assert await socket.read() is None
+    assert (socket.connection.close_code, "RecursionError" in socket.connection.close_reason) == (1011, True)
 
 
 async def test_a_compared_run_that_runs_moves(api, record):

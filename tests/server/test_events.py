@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from workbench.runs.folder.annotations import annotate
 from workbench.runs.folder.prune import remove_folder
+from workbench.server import watcher
 
 
 def of(kind):
@@ -126,3 +128,39 @@ async def test_a_page_that_asks_on_the_events_socket_gets_nothing(api, record):
     events = await api.socket("api/events")
     await events.send({"type": "ask"})
     assert (await events.read())["type"] == "rows"
+
+
+async def test_a_run_that_is_asked_for_before_it_is_listed_is_heard_of(api, record, monkeypatch):
+    monkeypatch.setattr(watcher, "_PATIENCE", 0.0)
+    record("0000-fit").steps()
+    key = (await api.rows())[0]["root"]
+    events = await api.socket("api/events")
+    await events.until(lambda one: one["type"] == "rows" and one["rows"])
+    ids = [f"{at:04d}-fit" for at in range(1, 9)]
+    for id in ids:
+        record(id).steps()
+        assert (await api.get(f"api/runs/{key}/{id}"))["row"]["run"] == id
+    began = set[str]()
+    while began != {*ids}:
+        began.add((await events.until(of("began")))[-1]["row"]["run"])
+
+
+async def test_a_page_that_leaves_does_not_wait_for_the_watcher(api, record, jp_serverapp):
+    """Tornado's thread answers while the watcher is at work."""
+    record("0001-fit").steps()
+    events = await api.socket("api/events")
+    await events.read()
+    begun, go = threading.Event(), threading.Event()
+
+    def listener(_):
+        begun.set()
+        assert go.wait(60), "the server's loop waited"
+
+    watching = jp_serverapp.web_app.settings["workbench_watcher"]
+    hearing = asyncio.get_running_loop().run_in_executor(None, watching.listen, listener)
+    assert await asyncio.to_thread(begun.wait, 60)
+    events.connection.close()
+    assert await events.read() is None
+    await api.get("api/templates")
+    go.set()
+    await asyncio.to_thread(await hearing)

@@ -9,7 +9,7 @@ import pytest
 from traitlets import TraitError
 
 from workbench.server.app import WorkbenchServer
-from workbench.server.roots import find_roots
+from workbench.server.roots import find_roots, why_no_runs
 
 
 def made(folder):
@@ -38,6 +38,28 @@ def test_given_roots_come_first_and_may_be_elsewhere(tmp_path):
     assert [root.name for root in found] == [str(elsewhere), "results", "a"]
     assert [root.path for root in found] == [elsewhere, top / "results", top / "a" / ".workbench"]
     assert [root.key for root in found] == [hashlib.sha256(os.fsencode(root.path)).hexdigest()[:12] for root in found]
+
+
+def test_a_projects_folder_stands_for_its_records(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    made(tmp_path / "project" / ".workbench")
+    (tmp_path / "top").mkdir()
+    for given in ("~/project", "~/project/.workbench", str(tmp_path / "project")):
+        assert [root.path for root in find_roots(tmp_path / "top", 0, [given])] == [tmp_path / "project" / ".workbench"]
+        assert why_no_runs(tmp_path / "top", given) == ""
+        assert WorkbenchServer(roots=[given]).roots == [given]
+
+
+def test_a_given_folder_without_runs_says_why(tmp_path):
+    (tmp_path / "empty").mkdir()
+    made(tmp_path / "theirs")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "runs").symlink_to(tmp_path / "theirs" / "runs", target_is_directory=True)
+    for given, said in {"none": "there is no folder", "empty": "neither a folder runs nor .workbench/runs", "linked": "is a link. Give the folder"}.items():
+        assert said in why_no_runs(tmp_path, given)
+        assert str(tmp_path / given) in why_no_runs(tmp_path, given)
+    assert why_no_runs(tmp_path, "theirs") == ""
 
 
 def test_links_to_folders_are_not_searched(tmp_path):
@@ -71,6 +93,17 @@ class TestConfigured:
         assert set(roots) == {".", "a", str(tmp_path / "elsewhere")}
         assert [row["root"] for row in page["rows"]] == [roots["a"], roots[str(tmp_path / "elsewhere")]]
         assert len(await api.rows(root=roots["a"])) == 1
+
+
+class TestWrong:
+    @pytest.fixture
+    def jp_server_config(self, jp_server_config):
+        return {**jp_server_config, "WorkbenchServer": {"roots": ["nowhere"]}}
+
+    async def test_the_log_names_a_root_that_is_not_there(self, api, caplog, jp_root_dir):
+        said = f"WorkbenchServer.roots: 'nowhere' is not read, since there is no folder {jp_root_dir / 'nowhere'}. Give an existing folder"
+        assert any(said in one.getMessage() for one in caplog.get_records("setup"))
+        assert await api.rows() == []
 
 
 async def test_a_root_that_is_made_later_is_found(api, record, jp_root_dir):

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import shutil
+import threading
+from copy import copy
 
 import pytest
 
+from tests.server.conftest import PATIENCE, Api
 from workbench.commands import Change, Checkpoint, Pause, Resume, Stop, Validate
+from workbench.events import Changed
 from workbench.runs.brief import RunBrief
 from workbench.runs.folder import control
 from workbench.runs.folder.annotations import Annotations, annotate, read_annotations
+from workbench.runs.record import follow
 from workbench.runs.run import Run
+from workbench.server import details, http, rows, watcher
 from workbench.ui.canvas.runs.runs_table import moving
 
 
@@ -85,9 +93,10 @@ async def test_a_wrong_argument_is_named(api, arguments, said):
     assert said in await api.refused(400, f"api/runs?{arguments}")
 
 
-async def test_jupyterlab_may_add_the_time_to_an_address(api, record):
+@pytest.mark.parametrize("added", ["1795724098898", "_xsrf=2|a|b|1"])
+async def test_jupyter_may_add_arguments_to_an_address(api, record, added):
     record("0001-fit").steps()
-    assert (await api.ask("api/runs?limit=5&1795724098898"))[0] == 200
+    assert (await api.ask(f"api/runs?limit=5&{added}"))[0] == 200
 
 
 async def test_details_say_what_the_run_says(api, record):
@@ -104,14 +113,14 @@ async def test_details_say_what_the_run_says(api, record):
     assert [one["text"] for one in found["findings"]] == [one.text for one in whole.health if one.trouble != "failed"]
     assert (found["error"]["type"], found["error"]["message"]) == ("ValueError", "no")
     assert found["output"] is True
-    assert "has ended (failed)" in found["why_no_commands"]
+    assert found["why_no_commands"] == "A command comes too late: fit 0001-fit has failed."
     root = str(run.path.parents[1])
     assert found["code"]["attach"] == f"wb.attach('0001-fit', {root!r})"
     assert found["code"]["settings"] in ("bench.set(lr=0.1, batch_size=8)", "bench.set(batch_size=8, lr=0.1)")
     assert (found["code"]["continue"], found["code"]["export"]) == ("", "bench.export('0001-fit.py', run='0001-fit')")
 
 
-async def test_details_of_a_run_that_goes_on_are_those_of_now(api, record):
+async def test_details_of_a_run_that_trains_are_those_of_now(api, record):
     run = record("0001-fit").steps(50)
     address = await api.address("0001-fit")
     assert (await api.get(address))["row"]["step"] == 50
@@ -119,6 +128,107 @@ async def test_details_of_a_run_that_goes_on_are_those_of_now(api, record):
     run.ended("failed", "ValueError: no")
     found = await api.get(address)
     assert (found["error"]["type"], found["row"]["step"], found["row"]["status"]) == ("ValueError", 70, "failed")
+
+
+async def test_details_of_a_long_record_come_in_parts(api, record, monkeypatch):
+    run = record("0001-fit")
+    for at in range(1, 11):
+        run.steps(5).add(Changed(5 * at, {"lr": 0.1 * at}))
+    run.ended()
+    address = await api.address("0001-fit")
+    with monkeypatch.context() as slow:
+        slow.setattr(follow, "_BLOCK", 64)
+        slow.setattr(details, "_SLICE", 0.0)
+        parts = [await api.get(address)]
+        while parts[-1]["reading"]:
+            parts.append(await api.get(address))
+    assert len(parts) > 5
+    assert {part["row"]["status"] for part in parts} == {"finished"}
+    changes = [[step for step, _ in part["changes"]] for part in parts]
+    assert len(changes[0]) < 3
+    assert changes[-1] == [5 * at for at in range(1, 11)]
+
+
+async def test_long_records_hold_up_no_command_and_no_other_request(api, record, monkeypatch):
+    """Four requests read as many records at once; others answer what is there."""
+    reads, go = [], threading.Event()
+    new = follow.Tail.new
+
+    def slow(self):
+        if threading.current_thread().name.startswith("workbench-server"):
+            reads.append(self)
+            assert go.wait(60)
+        return new(self)
+
+    runs = [record(f"000{at}-fit").steps() for at in range(5)]
+    addresses = [await api.address(run.id) for run in runs]
+    monkeypatch.setattr(follow.Tail, "new", slow)
+    asked = [asyncio.create_task(Api.ask(copy(api), addresses[at])) for at in (0, 1, 2)]
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while len(reads) < 3:
+                await asyncio.sleep(0)
+        assert (await api.get(addresses[0]))["reading"] is True
+        asked.append(asyncio.create_task(Api.ask(copy(api), addresses[3])))
+        async with asyncio.timeout(PATIENCE):
+            while len(reads) < 4:
+                await asyncio.sleep(0)
+        assert (await api.ask(f"{addresses[4]}/commands", "POST", {"type": "Stop"}))[0] == 204
+        assert list(control.take(runs[4].path)) == [Stop()]
+    finally:
+        go.set()
+    assert [status for status, _ in await asyncio.gather(*asked)] == [200] * 4
+    async with asyncio.timeout(PATIENCE):
+        for address in addresses[:4]:
+            while (await api.get(address))["reading"]:  # a slow machine reads on in the next answer
+                pass
+
+
+async def test_a_run_in_the_place_of_one_that_was_deleted_is_another(api, record, root):
+    record("0001-fit", settings={"lr": 0.1}).steps(10).ended()
+    address = await api.address("0001-fit")
+    shutil.rmtree(root / "runs")
+    (root / "runs").mkdir()
+    run = record("0001-fit", settings={"lr": 0.5}).steps(50)
+    assert (await api.get(address))["code"]["settings"] == "bench.set(lr=0.5)"
+    (row,) = await api.rows()
+    assert (row["status"], row["step"], row["commands"]) == ("running", 50, True)
+    assert (await api.ask(f"{address}/commands", "POST", {"type": "Stop"}))[0] == 204
+    assert list(control.take(run.path)) == [Stop()]
+
+
+async def test_a_run_that_goes_while_it_is_read_is_not_there(api, record):
+    run = record("0001-fit").steps().ended()
+    address = await api.address("0001-fit")
+    (run.path / "run.json").unlink()
+    assert "is no longer there" in await api.refused(404, address)
+
+
+async def test_an_unforeseen_error_has_a_text(api, record, monkeypatch):
+    record("0001-fit").steps().ended()
+    address = await api.address("0001-fit")
+
+    def fails(*_):
+        raise OverflowError("too large")
+
+    monkeypatch.setattr(http, "output", fails)
+    assert "OverflowError: too large" in await api.refused(500, f"{address}/output")
+
+
+async def test_a_row_that_cannot_be_made_is_left_out(api, record, monkeypatch):
+    def row(entry, *rest):
+        if entry.summary.id == "0001-fit":
+            raise RecursionError("unforeseen")
+        return rows.row(entry, *rest)
+
+    monkeypatch.setattr(watcher, "row", row)
+    runs = [record(f"000{at}-fit").steps() for at in (1, 2)]
+    assert [one["run"] for one in await api.rows()] == ["0002-fit"]
+    events = await api.socket("api/events")
+    await events.read()
+    for run in runs:
+        run.steps().ended()
+    assert (await events.until(lambda one: one["type"] == "ended"))[-1]["row"]["run"] == "0002-fit"
 
 
 @pytest.mark.parametrize(("given", "command"), [

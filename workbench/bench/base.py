@@ -138,10 +138,12 @@ class BenchBase:
         return partial(self._drop, job, told) if method == "stop" else told
 
     def _drop(self, job: AnyJob, told: Callable[[], None]) -> None:
-        """End a stopped job at once where it waits for another one to end."""
-        told()
-        if job.status == "queued":
+        """End a stopped job at once where it waits for another one to end; a slow listener does not delay that."""
+        waits = job.status == "queued"
+        if waits:
             self._launcher.drop(job)
+        told()
+        if waits:
             self._listeners.tell(StatusChanged("stopped"))
 
 

@@ -107,6 +107,8 @@ class _Fit:
         self.observations = Observations(session, emit)
         self._limits = Limits.of(session.settings)
         self.stopped = False
+        self._length_told = False
+        """Whether the message was emitted that epochs have another length than planned."""
         self.stop_requested = False
         """Whether the task, on any rank, asked for the end of the fit."""
 
@@ -154,13 +156,24 @@ class _Fit:
         session, state, resumed = self.session, self.session.state, self.session.state.mid_epoch
         state.stage, session.data.epoch = "train", state.epoch
         if not resumed:
-            session.data.reload_if_due()
+            self._reload_loaders()
         self.validation.begin_epoch(resumed=resumed)
         if not resumed:
             weight_averaging.begin_epoch(session)
             state.epoch_step, state.batch_idx, state.mid_epoch = state.step, 0, True
             session.hooks.epoch_started()
         session.refresh_parameters()
+
+    def _reload_loaders(self) -> None:
+        """Let the task make its loaders again, every so many epochs."""
+        session, before = self.session, self.session.data.batches
+        session.data.reload_if_due()
+        now = session.data.batches
+        if now != before and session.settings.lr_schedule != "constant" and not self._length_told:
+            self._length_told = True
+            text = f"epoch {session.state.epoch} has {now} batches, and the one before had {before}"
+            plan = "" if session.updates is None else f" for {session.updates} updates"
+            session.notes.append(Message(f"{text}: lr_schedule={session.settings.lr_schedule!r} was planned{plan}, before the loaders were made again.", "warning", session.state.step))
 
     def windows(self) -> Iterator[Sequence[Any]]:
         """The batches of each update until the epoch's end. Between two updates, with nothing read yet, a run can be
@@ -209,7 +222,7 @@ class _Fit:
                 break
             if self.over(state.epoch):
                 checkpoints.cut()
-                if not session.ranks.any(state.batch_idx != session.data.batches):
+                if not session.ranks.any(state.batch_idx != session.data.batches_of_pass):
                     next(batches, None)  # it was the last one: at the end of its pass a sampler may draw
                 break
         self.observations.after_pass()

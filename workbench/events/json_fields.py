@@ -84,8 +84,7 @@ def _count(value: Any) -> int:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{value!r:.80} is not a number")
-    float(value)  # an int may be too large to be one
-    return value
+    return float(value)  # an int may be too large to be one
 
 
 def _none(value: Any) -> None:

@@ -21,6 +21,7 @@ from workbench.engine.data.checksums import BATCHES
 from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
+from workbench.engine.snapshot import Modes
 from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, Validated
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Hooks, Metrics
@@ -32,6 +33,7 @@ from workbench.export.inputs.hooks import (
     teardown_calls,
     with_plain_base,
 )
+from workbench.export.inputs.module_readers import reads_modules
 from workbench.export.inputs.optimizers import optimizers_of
 from workbench.export.inputs.saved_data import SavedData, check_unchanged
 from workbench.export.inputs.step import step_of
@@ -301,8 +303,8 @@ def _of_task(
         "partial": task.partial,
         "double": session.meter.double,
         "batch_norm": has_batch_norm([task.model]),
-        "frozen_modes": not all(part.training for part in task.model.modules()),
-        "copied": settings.weight_averaging is not None and isinstance(task, Supervised) and _is_copied(task.model),
+        **_averaging(session, settings),
+        "tensor_first": isinstance(batch, (list, tuple)) and len(batch) > 0 and isinstance(batch[0], Tensor),
         "sparse": bool(task.sparse_layer),
         "compiled": task.compiler is not None,
         "compiled_parts": any(own_name(name) != name for name, _ in task.model.named_parameters()),
@@ -369,10 +371,29 @@ def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
     )
 
 
+def _averaging(session: Session, settings: Settings) -> dict[str, bool]:
+    """What decides whether a copy of the model, as torch's `AveragedModel` has it, gives the run's averages."""
+    task = session.task
+    if settings.weight_averaging is None or not isinstance(task, Supervised):
+        return {"frozen_modes": True, "copied": False}
+    modes = Modes.of(task)
+    session.train_mode()
+    frozen = not all(part.training and type(part).train is nn.Module.train for part in task.model.modules())
+    modes.restore()
+    given = [task._loss, *task.metrics.values(), *task.epoch_metrics.values()]
+    return {"frozen_modes": frozen, "copied": _is_copied(task.model) and not any(map(reads_modules, given))}
+
+
 def _is_copied(model: nn.Module) -> bool:
-    """Whether a deep copy of the model does the same; one with hooks may not, as a hook may hold the original."""
-    if any(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks for part in model.modules()):
-        return False
+    """Whether a deep copy of the model does the same. One with hooks or functions of its own may not: they may hold the original. Buffers
+    of other classes than torch's may change in an evaluation.
+    """
+    for part in model.modules():
+        own = part.__dict__.values()
+        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or any(map(reads_modules, own)):
+            return False
+        if part._buffers and not type(part).__module__.startswith("torch."):
+            return False
     tensors = itertools.chain(model.parameters(), model.buffers())
     try:
         copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})

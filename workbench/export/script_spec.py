@@ -99,7 +99,9 @@ class ScriptSpec:
     batch_norm: bool
     """Whether the model has batch-norm statistics."""
     frozen_modes: bool
-    """Whether a part of the model stays in eval mode while the model trains."""
+    """Whether a part of the model stays in eval mode while the model trains, or `train()` of a part does something else."""
+    tensor_first: bool
+    """Whether the first part of a training batch is a tensor."""
     copied: bool
     """Whether a deep copy of the model does the same; False also where none is needed."""
     compiled: bool
@@ -367,7 +369,7 @@ class ScriptSpec:
     def refreshes_with_torch(self) -> bool:
         """Whether torch's `update_bn`, which knows inputs that come first in a batch, collects the run's batch-norm statistics."""
         plain = self.averages_with_torch and self.refreshes_batch_norm and not self.distributed
-        return plain and self.batch == "pair" and not self.train.empty and not self.frozen_modes
+        return plain and self.batch == "pair" and self.tensor_first and not self.train.empty and not self.frozen_modes
 
     @property
     def has_swa_lrs(self) -> bool:

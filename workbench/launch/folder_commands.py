@@ -1,59 +1,134 @@
 """Brings the commands that come into the folders of this process's jobs (`control/`) to the jobs, as long as they wait or run.
 
-One thread looks for all jobs. It ends when there are none, and it is not one that listeners or a disk may hold up.
+One thread looks for all jobs of a root: a disk that hangs delays no command to a job of another root. Listeners hear of a command in
+a thread of its job: a slow one delays no command at all.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
-from workbench.launch.job import AnyJob
+from workbench.commands import Command
+from workbench.launch.job import WORKERS, AnyJob
 from workbench.runs.folder import control
 
 _PERIOD = 0.2
 """Seconds between two looks."""
 
-_jobs: dict[AnyJob, Path] = {}
+
+class _Listening:
+    """Takes the commands of one job from its folder."""
+
+    def __init__(self, job: AnyJob, path: Path) -> None:
+        self.root = path.parents[1]
+        self._job, self._path = job, path
+        self._looking = threading.Lock()
+        """Held during a look."""
+        self._over = False
+        self._left_out: set[str] = set()
+        """What the latest look could not take: what cannot be removed is found again by each look, and told once."""
+        self._reports: deque[Callable[[], object]] = deque()
+        self._reporting = False
+        self._lock = threading.Lock()
+        """Of the reports."""
+
+    def look(self) -> None:
+        """Hand on what has come."""
+        with self._looking:
+            if self._over:
+                return
+            for command in self.take():
+                if isinstance(command, str):
+                    self._job._refuse(command)
+                elif (report := self._job._obey(command)) is not None:
+                    self._report(report)
+
+    def end(self) -> None:
+        """Look no more. When this returns, no look is under way."""
+        with self._looking:
+            self._over = True
+
+    def take(self) -> list[Command | str]:
+        """What has come since it was last asked: commands, and why other files are none."""
+        found = list(control.take(self._path))
+        known, self._left_out = self._left_out, {one for one in found if isinstance(one, str)}
+        return [one for one in found if not isinstance(one, str) or one not in known]
+
+    def _report(self, report: Callable[[], object]) -> None:
+        with self._lock:
+            self._reports.append(report)
+            if self._reporting:
+                return
+            try:
+                threading.Thread(target=self._report_all, name=WORKERS[2], daemon=True).start()
+                self._reporting = True
+            except RuntimeError as error:  # the process ends, or has no thread left; the next command tries again
+                self._job._refuse(f"listeners do not hear of a command now: {error}")
+
+    def _report_all(self) -> None:
+        while True:
+            with self._lock:
+                if not self._reports:
+                    self._reporting = False
+                    return
+                report = self._reports.popleft()
+            try:
+                report()
+            except Exception as error:  # noqa: BLE001  # the reports after it must still be heard
+                self._job._refuse(f"a command of another process arrived, but could not be reported: {error!r}")
+
+
+_jobs: dict[AnyJob, _Listening] = {}
 """The jobs whose folders are looked into."""
+_roots: set[Path] = set()
+"""Those that have a thread."""
 _lock = threading.Lock()
-"""Held while folders are read: a job that was taken out of `_jobs` has no command taken any more."""
-_thread: threading.Thread | None = None
+"""Of these two; never held while a disk is asked."""
 
 
 def listen(job: AnyJob) -> None:
     """From now on the job gets the commands in its folder, if it has one."""
-    global _thread
     if job.folder is None:
         return
+    listening = _Listening(job, job.folder.path.absolute())  # a cell may change the working directory
     with _lock:
-        _jobs[job] = job.folder.path.absolute()  # a cell may change the working directory
-        if _thread is None:
-            thread = threading.Thread(target=_run, name="workbench-control", daemon=True)
-            thread.start()
-            _thread = thread
+        if listening.root not in _roots:
+            threading.Thread(target=_look_into, args=(listening.root,), name=WORKERS[2], daemon=True).start()
+            _roots.add(listening.root)
+        _jobs[job] = listening
 
 
 def leave(job: AnyJob) -> None:
-    """The job gets none any more. When this returns, no look is under way."""
+    """The job gets none any more: another process takes them. When this returns, no look is under way."""
+    _end(job)
+
+
+def end(job: AnyJob) -> list[Command | str]:
+    """The job gets none any more; returns those that have come since the last look, and why other files are none."""
+    listening = _end(job)
+    return [] if listening is None else listening.take()
+
+
+def _end(job: AnyJob) -> _Listening | None:
     with _lock:
-        _jobs.pop(job, None)
+        listening = _jobs.pop(job, None)
+    if listening is not None:
+        listening.end()
+    return listening
 
 
-def _run() -> None:
-    while _look():
+def _look_into(root: Path) -> None:
+    """Look into the folders of this root's jobs until it has none."""
+    while True:
+        with _lock:
+            here = [one for one in _jobs.values() if one.root == root]
+            if not here:
+                _roots.discard(root)
+                return
+        for one in here:
+            one.look()
         time.sleep(_PERIOD)
-
-
-def _look() -> bool:
-    """Hand on what has come; False: there is no job any more."""
-    global _thread
-    with _lock:
-        if not _jobs:
-            _thread = None
-            return False
-        found = [(job, command) for job, path in _jobs.items() for command in control.take(path)]
-    for job, command in found:
-        job._obey(command)
-    return True

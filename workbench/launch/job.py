@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
@@ -30,8 +30,10 @@ from workbench.settings_kwargs import LiveKwargs
 T = TypeVar("T")
 
 
-WORKERS = ("workbench-runner", "workbench-event-writer")
-"""The names of the threads that do a job's work."""
+WORKERS = ("workbench-runner", "workbench-event-writer", "workbench-control")
+"""The names of the threads that do a job's work, or take the commands in its folder."""
+_NAMED = 5
+"""Commands in one message at most."""
 
 
 class EventSink(Protocol):
@@ -127,9 +129,7 @@ class Job(Generic[T]):
         """How many events were shown to whoever waits, so that a warning is printed once."""
         self._output: deque[str] = deque(maxlen=1000)
         self._refused: list[Message] = []
-        """Of the commands that came through its folder before its turn."""
-        self._unread = ""
-        """Why the latest file there is no command."""
+        """Of the commands that came through its folder while it did no work."""
         self._emit: JobSink | None = None
         self._refusing = threading.Lock()
 
@@ -261,15 +261,20 @@ class Job(Generic[T]):
         commands.check("change", self.id, self.kind, self._over)
         return live_change(self.settings, values), Settings.named(values, "change")
 
-    def _ask(self, command: Command, given: Mapping[str, Any] | None = None, of: str = "") -> None:
-        """Leave a command for the job. given: the arguments of the method that asked; of: see `called` of __init__."""
+    def _ask(self, command: Command, given: Mapping[str, Any] | None = None) -> None:
+        """Leave a command for the job, and report it."""
+        report = self._put(command, given)
+        if report is not None:
+            report()
+
+    def _put(self, command: Command, given: Mapping[str, Any] | None = None, of: str = "") -> Callable[[], object] | None:
+        """Leave a command for the job; returns what reports it. given: the arguments of the method that asked; of: see `called` of __init__."""
         method = commands.method_of(command)
         if not isinstance(command, Stop):
             commands.check(method, self.id, self.kind, self._over)
-        tell = self._called(self, method, given or {}, of) if self._called is not None and not self.done() else None
+        report = self._called(self, method, given or {}, of) if self._called is not None and not self.done() else None
         self._inbox.put(command)
-        if tell is not None:
-            tell()
+        return report
 
     @property
     def _over(self) -> Status | None:
@@ -302,47 +307,61 @@ class Job(Generic[T]):
     def _run(self, emit: JobSink) -> tuple[Status, BaseException | None]:
         """Do the work in this thread; a job that was stopped before its turn touches nothing."""
         with self._refusing:
-            self._emit = emit
-        for message in self._refused:
+            self._emit, refused, self._refused = emit, self._refused, []
+        for message in refused:
             emit(message)
-        if self._inbox.has(Stop):
-            return "stopped", None
-        self._begin()
         try:
+            if self._inbox.has(Stop):
+                return "stopped", None
+            self._begin()
             return self._work(emit, self._inbox), None
         except BaseException as error:  # noqa: BLE001  # handed on by result(), whatever it is
             if is_out_of_memory(error):
                 _clear(error)  # its frames hold the tensors that took the memory
             return "failed", error
+        finally:
+            with self._refusing:
+                self._emit = None
 
     def _begin(self) -> None:
         """Its turn has come."""
         self._status = "running"
 
-    def _obey(self, command: Command | str) -> None:
+    def _obey(self, command: Command) -> Callable[[], object] | None:
         """Do what another process asks through the job's folder, as the method of the job does; a refusal becomes a message.
 
-        command: a text says why a file there is no command.
+        Returns what reports it; that calls listeners.
         """
-        if isinstance(command, str):
-            if command != self._unread:  # a file that cannot be removed is found again and again
-                self._unread = command
-                self._refuse(command)
-            return
         assert self.folder is not None
         try:
             asked, given = self._checked_change(command.values) if isinstance(command, Change) else (command, {})
-            self._ask(asked, given, code_line.attached(self.folder.path))
+            return self._put(asked, given, code_line.attached(self.folder.path))
         except Exception as error:  # noqa: BLE001  # files may hold anything, and the thread serves other jobs, too
             self._refuse(f"a command of another process was left out: {error}")
+            return None
 
     def _refuse(self, why: str) -> None:
+        """Add a message on a command that came through its folder: now, or before its work begins, or before its end."""
         message = Message(printable(why), "warning")
         with self._refusing:
             if self._emit is None:
                 self._refused.append(message)
                 return
         self._emit(message)
+
+    def _not_done(self, came: Sequence[Command | str]) -> list[Message]:
+        """What to tell before its end: refusals, and what it was asked for and did not do. came: what its folder had at last."""
+        for one in came:
+            if isinstance(one, str):
+                self._refuse(one)
+        late = [one for one in (*self._inbox.waiting(), *came) if not isinstance(one, str | Stop)]  # it has ended, as a Stop asks
+        if late:
+            calls = [code_line.line(commands.method_of(one), one.values if isinstance(one, Change) else {}, of="job") for one in late]
+            more = f" and {len(calls) - _NAMED} more" if len(calls) > _NAMED else ""
+            self._refuse(f"{self.kind} {self.id} ended before it did what was asked: {', '.join(calls[:_NAMED])}{more}.")
+        with self._refusing:
+            refused, self._refused = self._refused, []
+        return refused
 
     def _set_detached(self, left: threading.Event | None) -> None:
         """Another process does it, until `_detach` sets this event; None: no longer."""

@@ -288,6 +288,8 @@ class JobRunner:
     def _handle(self, event: Event, line: int | None = None) -> None:
         if isinstance(event, RunEnded):
             self._catch_up()
+            for message in self._job._not_done(folder_commands.end(self._job)):
+                self._handle(message)
         folder, failed = self._job.folder, None
         try:
             if folder is not None and self._writing and line is None:

@@ -56,7 +56,7 @@ _HEADER_SIZE = 1 << 22
 _HEADER: dict[str, tuple[type, ...]] = {
     "id": (str,), "kind": (str,), "created": (int, float, str), "host": (str,), "boot": (str,), "pid_namespace": (str,),
     "pid": (int,), "pid_started": (int, float), "settings": (dict,), "seed": (int,), "threads": (int,), "versions": (dict,),
-    "takes_commands": (bool,),
+    "takes_commands": (bool,), "launched": (bool,),
 }  # fmt: skip
 """What the keys of a `run.json` hold, beside null."""
 _TASK: dict[str, tuple[type, ...]] = {"model": (str,), "parameters": (int,), "trainable": (int,), "device": (str,), "data": (str,)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ from traitlets import Int, List, TraitError, Unicode, validate
 
 from workbench.server import http, sockets
 from workbench.server.details import Details
+from workbench.server.roots import why_no_runs
 from workbench.server.watcher import Watcher
 
-_THREADS = 4
+_log = logging.getLogger("workbench.server")
+_THREADS, _COMMAND_THREADS = 4, 2
 
 
 class WorkbenchServer(ExtensionApp):
@@ -22,7 +26,7 @@ class WorkbenchServer(ExtensionApp):
     name = "workbench"
     load_other_extensions = True
     roots = List(
-        Unicode(), help="Folders of records (the root of a bench: `.workbench`) besides those that are found. A relative one is within the server's root folder."
+        Unicode(), help="Folders of records (the root of a bench: `.workbench`) besides those that are found. A relative one is within the server's root folder. Of a project's folder its `.workbench` is meant."
     ).tag(config=True)
     search_depth = Int(
         4, min=0, max=32,
@@ -32,16 +36,23 @@ class WorkbenchServer(ExtensionApp):
     @validate("roots")
     def _within(self, proposal: Any) -> list[str]:
         for one in proposal["value"]:
-            if not Path(one).is_absolute() and ".." in Path(one).parts:
+            if not Path(one).expanduser().is_absolute() and ".." in Path(one).parts:
                 raise TraitError(f"WorkbenchServer.roots: {one!r} leads out of the server's root folder. Give the absolute path of a folder that is elsewhere.")
         return list(proposal["value"])
 
     def initialize_settings(self) -> None:
         """Start nothing: the watcher's thread begins with the first request."""
         assert self.serverapp is not None
-        self.watcher = Watcher(Path(self.serverapp.root_dir), self.search_depth, tuple(self.roots))
-        self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="workbench-server")
-        self.settings.update(workbench_watcher=self.watcher, workbench_threads=self.threads, workbench_details=Details())
+        top = Path(self.serverapp.root_dir)
+        for one in self.roots:
+            if why := why_no_runs(top, one):
+                _log.warning("WorkbenchServer.roots: %r %s", one, why)
+        self.watcher = Watcher(top, self.search_depth, tuple(self.roots))
+        self.threads = {
+            http.THREADS: ThreadPoolExecutor(_THREADS, thread_name_prefix="workbench-server"),
+            http.COMMANDS: ThreadPoolExecutor(_COMMAND_THREADS, thread_name_prefix="workbench-server-commands"),
+        }
+        self.settings.update(self.threads, workbench_watcher=self.watcher, workbench_details=Details())
 
     def initialize_handlers(self) -> None:
         """Add the addresses; Jupyter puts its base address in front."""
@@ -49,5 +60,6 @@ class WorkbenchServer(ExtensionApp):
 
     async def stop_extension(self) -> None:
         """End the threads."""
-        self.watcher.close()
-        self.threads.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self.watcher.close)
+        for threads in self.threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)

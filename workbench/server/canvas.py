@@ -107,21 +107,24 @@ class ComparisonCanvas(Canvas):
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         super().__init__()
-        self._runs = [LiveRunBrief(entry.summary.path) for entry in entries]
+        self._runs = [(entry.summary.path, LiveRunBrief(entry.summary.path)) for entry in entries]
         self._looked = -_LOOK
+        self._reading = False
+        """Whether there is more to read of one than was read in a slice."""
 
     def _fold(self) -> None:
-        if time.monotonic() < self._looked + _LOOK:
+        if not self._reading and time.monotonic() < self._looked + _LOOK:
             return
         self._looked = time.monotonic()
         briefs = []
-        for run in self._runs:
+        for path, run in self._runs:
             try:
-                briefs.append(run.brief())
-            except (OSError, ValueError) as error:  # deleted meanwhile: the others are compared
-                _log.warning("A run cannot be compared: %.300r", str(error))
+                briefs.append(run.brief(time.monotonic() + _SLICE / len(self._runs)))
+            except Exception as error:  # noqa: BLE001 - deleted meanwhile, or of somebody else's making: the others are compared
+                read.name_unreadable(path, error)
         self._model.curves.over_one_another(self._model.outbox, briefs)
-        self.over = all(one.status in read.OVER for one in briefs)
+        self._reading = any(run.reading for _, run in self._runs)
+        self.over = not self._reading and all(one.status in read.OVER for one in briefs)
 
 
 def framed(packet: Packet) -> bytes:

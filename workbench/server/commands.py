@@ -26,7 +26,13 @@ def send(entry: Entry, given: Mapping[str, Any]) -> None:
         raise ConflictError(str(error)) from None
     if isinstance(command, Change):
         command = live_change(settings_of(entry), command.values)
-    control.send(entry.summary.path, command)
+    try:
+        control.send(entry.summary.path, command)
+    except OSError:
+        folder = entry.summary.path / control.CONTROL
+        if folder.is_symlink() or folder.is_file():
+            raise ConflictError(f"{entry.summary.id} cannot get commands: {folder.name} in its folder is a link or a file. Remove it.") from None
+        raise
 
 
 def settings_of(entry: Entry) -> Settings:

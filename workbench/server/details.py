@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict, deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,16 @@ from workbench.events import Changed, Event, Resumed, RunEnded, RunStarted
 from workbench.launch.code_line import attached, line
 from workbench.runs import read, setting_text
 from workbench.runs.checkpoints import Checkpoint, list_checkpoints
+from workbench.runs.folder.control import why_not_taken
 from workbench.runs.folder.files import open_regular
-from workbench.runs.health import Health
+from workbench.runs.health import Finding, Health
 from workbench.runs.health.search_results import SearchResults
 from workbench.runs.printable import printable
 from workbench.runs.record.follow import Tail
 from workbench.runs.record.stream import joined
 from workbench.secrets import without_secrets
 from workbench.server.commands import settings_of
-from workbench.server.rows import Entry, why_no_commands
+from workbench.server.rows import Entry
 from workbench.settings import LOCAL
 from workbench.ui import format, texts
 from workbench.ui.canvas.findings import MOST, described, failure
@@ -33,7 +36,9 @@ _CHANGES, _CHECKPOINTS = 200, 200
 _TEXT = 400
 """Bytes of a fact or a setting."""
 _KEPT = 8
-"""Runs of which what was read is kept: of a run that goes on each answer reads only what is new."""
+"""Runs of which what was read is kept: of a run that trains, each answer reads only what is new."""
+_SLICE = 0.5
+"""Seconds in which an answer reads a record. Of a longer one it has the beginning, and the next answer has more."""
 _AT_ITS_END = -1
 
 
@@ -45,22 +50,24 @@ class Details:
         self._lock = threading.Lock()
 
     def of(self, entry: Entry, row: dict[str, Any]) -> dict[str, Any]:
-        """All about a run, beside its row. OSError or ValueError where it cannot be read."""
+        """All about a run, beside its row. OSError or ValueError where it cannot be read. "reading": the record is long, and only
+        its beginning was read for changes, findings and facts; ask again for the rest."""
         path, run = entry.summary.path, entry.summary
         header = read.read_header(path)
-        record = self._record(entry)
+        seen = self._record(entry).seen()
         checkpoints = list_checkpoints(path)
-        findings = SearchResults(path).with_results(record.health.findings[:MOST])
+        findings = SearchResults(path).with_results(seen.findings)
         return {
             "row": row,
-            "facts": [[label, cut(printable(text), _TEXT)] for label, text in _facts(entry, header, record).items() if text],
+            "facts": [[label, cut(printable(text), _TEXT)] for label, text in _facts(entry, header, seen).items() if text],
             "settings": _settings(entry),
-            "changes": [[step, cut(text, _TEXT)] for step, text in record.changes],
+            "changes": [[step, cut(text, _TEXT)] for step, text in seen.changes],
             "checkpoints": [_checkpoint(one) for one in checkpoints[-_CHECKPOINTS:]],
             "findings": described(findings),
-            "error": failure(run.kind, record.end or RunEnded(run.status, run.step, run.seconds, run.error)),
+            "error": failure(run.kind, seen.end or RunEnded(run.status, run.step, run.seconds, run.error)),
             "output": _has_output(path),
-            "why_no_commands": why_no_commands(entry),
+            "why_no_commands": why_not_taken(entry.summary),
+            "reading": seen.reading,
             "code": _code(entry, checkpoints),
         }
 
@@ -71,39 +78,61 @@ class Details:
             self._read[key] = found
             while len(self._read) > _KEPT:
                 self._read.popitem(last=False)
-        found.update()
         return found
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What the events of a run say that were read."""
+
+    start: RunStarted | None = None
+    end: RunEnded | None = None
+    changes: tuple[tuple[int, str], ...] = ()
+    findings: tuple[Finding, ...] = ()
+    reading: bool = True
+    """Whether there is more to read."""
+
+
 class _Record:
-    """What the events of a run say, folded as they come."""
+    """Folds the events of a run as they come."""
 
     def __init__(self, folder: Path) -> None:
         self._tail, self._lock = Tail(folder), threading.Lock()
-        self.health = Health()
-        self.start: RunStarted | None = None
-        self.end: RunEnded | None = None
-        self.changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES)
+        self._seen = _Seen()
+        self._health = Health()
+        self._start: RunStarted | None = None
+        self._end: RunEnded | None = None
+        self._changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES)
 
-    def update(self) -> None:
-        """Read what is new."""
-        with self._lock:
-            while events := self._tail.new():
-                for event in joined(events):
-                    self._add(event)
+    def seen(self) -> _Seen:
+        """Read what is new, for a while. While another request reads, this is what it last saw: nobody waits for it."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._read(time.monotonic() + _SLICE)
+            finally:
+                self._lock.release()
+        return self._seen
+
+    def _read(self, until: float) -> None:
+        reading = False
+        while not reading and (events := self._tail.new()):
+            for event in joined(events):
+                self._add(event)
+            reading = time.monotonic() >= until
+        self._seen = _Seen(self._start, self._end, tuple(self._changes), tuple(self._health.findings[:MOST]), reading)
 
     def _add(self, event: Event) -> None:
-        self.health.on_event(event)
+        self._health.on_event(event)
         match event:
             case RunStarted():
-                self.start = event
+                self._start = event
             case Changed():
-                self.changes.append((event.step, ", ".join(format.change(name, value) for name, value in event.values.items())))
+                self._changes.append((event.step, ", ".join(format.change(name, value) for name, value in event.values.items())))
             case Resumed():
                 edited = [format.change(name, value) for name, value in event.values.items()]
-                self.changes.append((event.step, ", ".join([f"{texts.RESUMED} from {event.run}", *edited])))
+                self._changes.append((event.step, ", ".join([f"{texts.RESUMED} from {event.run}", *edited])))
             case RunEnded():
-                self.end = event
+                self._end = event
             case _:
                 pass
 
@@ -148,12 +177,12 @@ def _has_output(path: Path) -> bool:
         return False
 
 
-def _facts(entry: Entry, header: dict[str, Any], record: _Record) -> dict[str, str]:
+def _facts(entry: Entry, header: dict[str, Any], seen: _Seen) -> dict[str, str]:
     task = header.get("task")
     task = task if isinstance(task, dict) else {}
     versions = header.get("versions") or {}
     parameters = task.get("parameters")
-    start = record.start
+    start = seen.start
     return {
         "Job": format.job(entry.summary.kind),
         "Model": f"{entry.model} ({format.count(parameters)} parameters)" if entry.model and parameters else entry.model,

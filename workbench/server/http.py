@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler, AuthenticatedFileHandler
@@ -28,7 +28,8 @@ from workbench.server.watcher import Watcher
 from workbench.settings import SettingsError
 from workbench.values import shown
 
-T = TypeVar("T")
+THREADS, COMMANDS = "workbench_threads", "workbench_command_threads"
+"""The names of the server's threads in its settings."""
 RESOURCE = "workbench"
 """The name of all this for an authorizer."""
 _LARGEST = 1 << 16
@@ -46,18 +47,22 @@ class Handler(APIHandler):
         found: Watcher = self.settings["workbench_watcher"]
         return found
 
-    async def answer(self, work: Callable[[], Any]) -> None:
-        """Answer with what `work` returns; None: with no content."""
+    async def answer(self, work: Callable[[], Any], threads: str = THREADS) -> None:
+        """Answer with what `work` returns; None: with no content. threads: those that work."""
         try:
-            found = await self.in_thread(work)
+            found = await asyncio.get_running_loop().run_in_executor(self.settings[threads], work)
         except NotFoundError as error:
             self._refuse(404, error)
+        except FileNotFoundError:
+            self._refuse(404, "The run's folder, or a file in it, is no longer there. The run may have been deleted: list the runs again.")
         except ConflictError as error:
             self._refuse(409, error)
         except (ValueError, TypeError, SettingsError) as error:
             self._refuse(400, error)
-        except OSError as error:
-            self._refuse(500, error)
+        except Exception as error:
+            self.log.exception("A request for runs could not be answered.")
+            why = (error.strerror if isinstance(error, OSError) else None) or error  # the former names no paths
+            self._refuse(500, f"The server could not do this ({type(error).__name__}: {why}). See its log, and try again.")
         else:
             if found is None:
                 self.set_status(204)
@@ -65,12 +70,11 @@ class Handler(APIHandler):
             else:
                 self.finish(json.dumps(found, allow_nan=False))
 
-    def in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
-        return asyncio.get_running_loop().run_in_executor(self.settings["workbench_threads"], work)
-
     def arguments(self) -> dict[str, str]:
-        """The arguments in the address; of one that is given twice the last. JupyterLab adds the time, which is none."""
-        return {name: self.get_query_argument(name) for name in self.request.query_arguments if name != "token" and not name.isdecimal()}
+        """The arguments in the address; of one that is given twice the last. Those of Jupyter are none: the token, that against
+        requests of other sites, and the time that JupyterLab adds."""
+        given = self.request.query_arguments
+        return {name: self.get_query_argument(name) for name in given if name not in ("token", "_xsrf") and not name.isdecimal()}
 
     def body(self, known: tuple[str, ...]) -> dict[str, Any]:
         """The JSON object that came. ValueError: it is none, too large, or has other names than these."""
@@ -87,7 +91,7 @@ class Handler(APIHandler):
             raise ValueError(f"{shown(unknown[0], 40)} is unknown here: send some of {', '.join(known)}.")
         return found
 
-    def _refuse(self, status: int, error: Exception) -> None:
+    def _refuse(self, status: int, error: Exception | str) -> None:
         self.set_status(status)
         self.finish({"message": str(error)})
 
@@ -153,7 +157,7 @@ class Commands(Handler):
     @web.authenticated
     @authorized
     async def post(self, key: str, id: str) -> None:
-        await self.answer(partial(self._send, key, id))
+        await self.answer(partial(self._send, key, id), COMMANDS)  # which do not wait until records are read
 
     def _send(self, key: str, id: str) -> None:
         given = self.body(("type", "values"))

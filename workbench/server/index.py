@@ -1,10 +1,13 @@
 """Keeps the runs of all roots in memory, as far as their list needs them, and finds out what has changed on the disk.
 
-One thread reads (`watcher.py`). Others may look at what is here while they hold the lock, under which it changes.
+One thread reads (`watcher.py`). Others may look at what is here while they hold the lock, under which it changes; they may also
+ask for `changed`.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import threading
 import time
@@ -21,16 +24,21 @@ from workbench.server.rows import Entry
 from workbench.ui.canvas.runs.run_brief import LiveRunBrief
 
 Key = tuple[str, str]
-BRIEFS = 400
-"""Briefs of ended runs in memory at most, of some 15 kB each."""
+BRIEFS = 1000
+"""Briefs of ended runs in memory at most, of some 15 kB each. All pages that are open together should need fewer."""
 _OPEN = 50
 """Records of runs that may have ended, unseen from here, that are held open at most. Others are read whole when they grow."""
+_TURN = 0.05
+"""Seconds in which the record of one run is read, at least a part of it, before another one has a turn."""
+_AGAIN = 10.0
+"""Seconds after which a record is tried again that the system did not let us read."""
 _SETTLED = 2.0
 """Seconds after which a folder's time is older than its clock is coarse."""
 _EACH = 500
 """Ended runs in whose folders one look sees whether a person has changed something."""
 _FULL = 30.0
 """Seconds after which each root is listed again, whatever its times say: those of a network's folders may be late."""
+_log = logging.getLogger("workbench.server")
 
 
 class Index:
@@ -43,6 +51,8 @@ class Index:
         self.roots: dict[str, Root] = {}
         self.unread: OrderedDict[Key, Path] = OrderedDict()
         """Folders that may be runs, in the order in which they are read."""
+        self.moved: dict[Key, None] = {}
+        """Runs that had not ended, and of whose records something new was read."""
         self._briefs: OrderedDict[Key, RunBrief] = OrderedDict()
         self._live: dict[Key, LiveRunBrief] = {}
         self._records: dict[Key, tuple[int, int]] = {}
@@ -56,7 +66,10 @@ class Index:
     def use(self, roots: Iterable[Root]) -> None:
         """Keep the runs of these roots."""
         with self._lock:
-            self.roots = {root.key: root for root in roots}
+            before, self.roots = self.roots, {root.key: root for root in roots}
+            for root in self.roots.values():
+                if root.key not in before and not is_readable(root):
+                    _log.warning("%r lists no runs: its folder runs is a link. Give the folder that the link leads to in WorkbenchServer.roots.", str(root.path))
             for key in [key for key in (*self.entries, *self.unread, *self._no_runs) if key[0] not in self.roots]:
                 self._forget(key)
             self._listed = {key: seen for key, seen in self._listed.items() if key in self.roots}
@@ -68,6 +81,15 @@ class Index:
                 self._briefs.move_to_end(key)
             return self._briefs.get(key)
 
+    def lacks(self, entry: Entry, exact: bool = False) -> bool:
+        """Whether the brief of a fit is still to be read for its row; exact: for a sort by its loss or value, which are kept longer."""
+        has = entry.exact if exact else entry.key in self._briefs
+        return entry.summary.kind == "fit" and not has and time.monotonic() >= entry.unreadable_until
+
+    def is_begun(self, key: Key) -> bool:
+        """Whether a part of a record was read, and the rest is not."""
+        return key in self._live and self._live[key].reading
+
     def look(self) -> bool:
         """Find new folders and those that are gone. Returns whether a run is gone, or what a person has added to one has changed."""
         changed = False
@@ -78,7 +100,8 @@ class Index:
 
     def read_next(self) -> Entry | None:
         """Read the next unread folder; None: it holds no run."""
-        key, path = next(iter(self.unread.items()))
+        with self._lock:
+            key, path = next(iter(self.unread.items()))
         return self.read(self.roots[key[0]], path)
 
     def read(self, root: Root, path: Path) -> Entry | None:
@@ -101,52 +124,73 @@ class Index:
         return entry
 
     def move(self) -> list[Entry]:
-        """Read what is new of the runs that have not ended. Returns those whose record has grown, or that have ended."""
-        moved = []
+        """Read what is new of the runs that have not ended, of each for a moment. Returns those that have moved since the last time."""
         for key, entry in [(one.key, one) for one in list(self.entries.values()) if one.live]:
             stamp = _stamp(entry.summary.path / read.RECORD)
             before, self._records[key] = self._records.get(key), stamp
-            if stamp == before and (entry.summary.unseen or key not in self._live):
+            if stamp == before and (entry.summary.unseen or not (key in self._live or entry.unreadable_until)):
                 continue
-            if self.read_brief(key):
-                moved.append(entry)
+            self.read_brief(key)
+        with self._lock:
+            moved = [self.entries[key] for key in self.moved if key in self.entries]
+            self.moved.clear()
         return moved
 
-    def read_brief(self, key: Key) -> bool:
-        """Read what is new in the record of a run. False: it cannot be read now, or is not there any more."""
+    def read_brief(self, key: Key) -> None:
+        """Read what is new in the record of a run, for a moment: `is_begun` says whether there is more.
+
+        Where it cannot be read, the run keeps a row, with its present state and no curve.
+        """
         entry = self.entries.get(key)
         if entry is None:
-            return False
-        path = entry.summary.path
+            return
+        path, brief = entry.summary.path, None
         growing = self._live.get(key) or LiveRunBrief(path)
+        began = time.monotonic()
         try:
-            brief = growing.brief()
+            if began >= entry.unreadable_until:
+                brief = growing.brief(began + _TURN)
+                entry.unreadable_until = 0.0
         except Exception as error:  # noqa: BLE001 - a record of anybody's making; it must not keep others from being read
+            entry.unreadable_until = began + _AGAIN if isinstance(error, OSError) else math.inf
             if not isinstance(error, FileNotFoundError):
                 read.name_unreadable(path, error)
-            entry.exact = True  # there is no more to be had
-            return False
+        now = brief or _state(path)
+        if now is None:
+            return
         with self._lock:
             if self.entries.get(key) is not entry:
-                return False
-            entry.take(brief)
-            self._briefs[key] = brief
-            self._briefs.move_to_end(key)
-            if entry.live and (not entry.summary.unseen or key in self._live or len(self._live) < _OPEN):
+                return
+            if entry.live:
+                self.moved[key] = None
+            entry.take_state(now)
+            if brief is not None and growing.reading:
                 self._live[key] = growing
-            elif not entry.live:
-                self._live.pop(key, None)
+                return
+            if brief is not None:
+                entry.take(brief)
+                self._briefs[key] = brief
+                self._briefs.move_to_end(key)
+            self._live.pop(key, None)
+            if not entry.live:
                 self._records.pop(key, None)
+            elif brief is not None and (not entry.summary.unseen or len(self._live) < _OPEN):
+                self._live[key] = growing
             while len(self._briefs) > BRIEFS + len(self._live):
                 self._briefs.popitem(last=False)
-        return True
 
-    def annotations_changed(self, key: Key) -> bool:
-        """Read what a person has added to a run, if a file in its folder was replaced. Returns whether it has changed."""
+    def changed(self, key: Key) -> bool:
+        """Read what a person has added to a run, if a file in its folder was replaced; if the folder is that of another run now, it
+        is read anew. Returns whether anything has changed."""
         entry = self.entries.get(key)
         stamp = (0, 0) if entry is None else _stamp(entry.summary.path)
         if entry is None or stamp == entry.stamp:
             return False
+        if _created(entry.summary.path) not in (None, entry.summary.created):
+            with self._lock:
+                self._forget(key)
+                self.unread[key] = entry.summary.path
+            return True
         added = read_annotations(entry.summary.path)
         with self._lock:
             before, entry.annotations, entry.stamp = entry.annotations, added, stamp
@@ -164,6 +208,7 @@ class Index:
             found = {(root.key, path.name): path for path in read.run_folders(root.path)} if changed_at else {}
         except OSError:
             found = {}
+        replaced = [self.changed(key) for key in list(self.entries) if key[0] == root.key and key in found] if changed_at != known else []
         known_keys = {key for key in (*self.entries, *self.unread, *self._no_runs) if key[0] == root.key}
         gone = known_keys - found.keys()
         new = sorted(((_stamp(path)[0], key, path) for key, path in found.items() if key not in known_keys and is_id(key[1])), reverse=True)
@@ -172,7 +217,7 @@ class Index:
             for key in gone:
                 self._forget(key)
             self.unread.update((key, path) for _, key, path in new)  # the newest first
-        return was_listed
+        return was_listed or any(replaced)
 
     def _look_at_no_runs(self) -> None:
         """Read folders that were no runs again where they have changed."""
@@ -191,7 +236,7 @@ class Index:
         first = self._turn % len(keys)
         self._turn = first + _EACH
         live = [entry.key for entry in list(self.entries.values()) if entry.live]
-        changed = [key for key in (*live, *keys[first : first + _EACH]) if self.annotations_changed(key)]
+        changed = [key for key in (*live, *keys[first : first + _EACH]) if self.changed(key)]
         return bool(changed)
 
     def _no_run(self, key: Key, stamp: tuple[int, int]) -> None:
@@ -200,8 +245,24 @@ class Index:
             self._no_runs[key] = stamp
 
     def _forget(self, key: Key) -> None:
-        for kept in (self.entries, self.unread, self._briefs, self._live, self._records, self._no_runs):
+        for kept in (self.entries, self.unread, self.moved, self._briefs, self._live, self._records, self._no_runs):
             kept.pop(key, None)
+
+
+def _state(folder: Path) -> read.RunSummary | None:
+    """The state of a run by the end of its record; None: that cannot be read."""
+    try:
+        return read.summary(folder)
+    except Exception:  # noqa: BLE001 - a record of anybody's making
+        return None
+
+
+def _created(folder: Path) -> float | None:
+    """When the run in this folder was made; None: there is none that can be read."""
+    try:
+        return read.created(read.read_header(folder), folder)
+    except (OSError, ValueError):
+        return None
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -12,9 +12,10 @@ from workbench.runs import read, setting_text
 from workbench.runs.brief import RunBrief
 from workbench.runs.compare import differences
 from workbench.runs.folder.annotations import Annotations, read_annotations
-from workbench.runs.folder.control import TAKES
+from workbench.runs.folder.control import TAKES, why_not_taken
 from workbench.runs.health.finding import in_a_line
 from workbench.runs.printable import printable
+from workbench.runs.read import RunSummary
 from workbench.server.roots import Root
 from workbench.settings import Settings
 from workbench.ui import format
@@ -26,6 +27,7 @@ NOTES, ERROR = 12_000, 300
 """Bytes of a person's notes, and of an error, at most."""
 _RECENT = 40
 """Points of the loss curve, of 400 at most, from whose times the time left is estimated."""
+_OF_COMMANDS = (TAKES, "launched", "pid", "host")
 _NONE = Annotations()
 _DEFAULTS = {name: json.loads(json.dumps(one.default)) for name, one in Settings.model_fields.items()}
 """As a header has them."""
@@ -36,8 +38,8 @@ class Entry:
     """What the list keeps of each run: of ten thousand runs the rest stays on the disk."""
 
     root: Root
-    summary: read.RunSummary
-    """Without its header."""
+    summary: RunSummary
+    """With as much of its header as says whether it takes commands."""
     stamp: tuple[int, int]
     """Of its folder, which changes when a file in it is replaced."""
     annotations: Annotations = _NONE
@@ -45,24 +47,25 @@ class Entry:
     """Those that are not at their default values."""
     model: str = ""
     launched: bool = False
-    takes_commands: bool = False
     loss: float | None = None
     value: float | None = None
     metric: str = ""
     exact: bool = False
     """Whether loss and value are those of a brief, and not the last ones of the record."""
+    unreadable_until: float = 0.0
+    """Until when its record is not tried again, by `time.monotonic`."""
 
     @classmethod
-    def read(cls, root: Root, summary: read.RunSummary, stamp: tuple[int, int]) -> Entry:
+    def read(cls, root: Root, summary: RunSummary, stamp: tuple[int, int]) -> Entry:
         """Make the entry of a run from its header, the end of its record, and what a person added."""
         header, given = summary.header, summary.header.get("settings") or {}
         task, monitor = header.get("task"), given.get("monitor")
         metric = monitor if isinstance(monitor, str) else "val_loss"
         added = read_annotations(summary.path)
         return cls(
-            root, replace(summary, header={}, metrics={}), stamp, _NONE if added == _NONE else added,
+            root, replace(summary, header={name: header[name] for name in _OF_COMMANDS if name in header}, metrics={}), stamp, _NONE if added == _NONE else added,
             read.accepted({name: value for name, value in given.items() if not setting_text.same(value, _DEFAULTS.get(name, value))}),
-            str(task.get("model") or "") if isinstance(task, dict) else "", header.get("launched") is True or given.get("strategy") == "launch", header.get(TAKES) is True,
+            str(task.get("model") or "") if isinstance(task, dict) else "", header.get("launched") is True or given.get("strategy") == "launch",
             finite(summary.metrics.get("loss")), finite(summary.metrics.get(metric)), metric if metric in summary.metrics else "",
         )  # fmt: skip
 
@@ -81,11 +84,12 @@ class Entry:
         """As a person reads it."""
         return read.shown_status(self.summary.status, self.summary.unseen)
 
+    def take_state(self, now: RunBrief | RunSummary) -> None:
+        """Take over the present state of a run."""
+        self.summary = replace(self.summary, status=now.status, step=now.step, seconds=now.seconds, error=now.error, unseen=now.unseen, created=now.created)
+
     def take(self, brief: RunBrief) -> None:
-        """Take over the present state, loss and value of a run from its brief."""
-        self.summary = replace(
-            self.summary, status=brief.status, step=brief.step, seconds=brief.seconds, error=brief.error, unseen=brief.unseen, created=brief.created
-        )
+        """Take over the loss and the value of a run from its brief."""
         self.loss, self.value, self.metric, self.exact = finite(brief.loss), finite(brief.value), brief.monitor, True
 
 
@@ -103,7 +107,7 @@ def row(entry: Entry, brief: RunBrief | None, cells: Sequence[str] = ()) -> dict
         "time": duration(run.seconds), "created": finite(run.created) or 0, "from": cut(brief.origin, CELL) if brief is not None else "",
         "name": cut(added.name, ADDED), "tags": [cut(tag, ADDED) for tag in added.tags], "pinned": added.pinned, "notes": cut(added.notes, NOTES),
         "cells": [cut(cell, CELL) for cell in cells], "spark": drawn["spark"], "dots": drawn["dots"], "trouble": drawn["trouble"],
-        "commands": not why_no_commands(entry), "launched": entry.launched,
+        "commands": not why_not_taken(run), "launched": entry.launched,
         "error": "" if run.error is None else cut(printable(in_a_line(run.error)), ERROR),
     }  # fmt: skip
 
@@ -114,16 +118,6 @@ def cells(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
     differ = dict(list(differences([entry.settings for entry in fits]).items())[:COLUMNS])
     values = iter(zip(*differ.values(), strict=True)) if differ else iter([()] * len(fits))
     return [*differ], [[*next(values)] if entry.summary.kind == "fit" else [""] * len(differ) for entry in entries]
-
-
-def why_no_commands(entry: Entry) -> str:
-    """Why a run takes no commands now; "": it takes them."""
-    run = entry.summary
-    if run.over:
-        return f"{run.id} has ended ({run.status}), so it takes no commands. To train on, continue it with a new fit."
-    if not entry.takes_commands:
-        return f"{run.id} takes commands only in the process that trains it, since an older version began it. Use its job there."
-    return ""
 
 
 def finite(value: float | None) -> float | None:

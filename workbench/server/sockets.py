@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from jupyter_core.utils import ensure_async
@@ -19,7 +19,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 from workbench.server.canvas import COMPARED, Canvas, ComparisonCanvas, RunCanvas, change_of
 from workbench.server.commands import send
 from workbench.server.errors import ConflictError, NotFoundError
-from workbench.server.http import RESOURCE
+from workbench.server.http import COMMANDS, RESOURCE, THREADS
 from workbench.server.watcher import Watcher
 from workbench.settings import SettingsError
 from workbench.ui import texts
@@ -65,8 +65,18 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
         found: Watcher = self.settings["workbench_watcher"]
         return found
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self.settings["workbench_threads"], work)
+    async def in_thread(self, work: Callable[[], T], threads: str = THREADS) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.settings[threads], work)
+
+    async def until_closed(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work of an open socket. An error of it is logged, and closes the socket, so that the page connects again."""
+        try:
+            await work
+        except (WebSocketClosedError, StreamClosedError):
+            pass
+        except Exception as error:
+            self.log.exception("A page's websocket (%s) is closed, since its messages cannot be made.", self.request.path)
+            self.close(1011, f"{type(error).__name__}: see the server's log")
 
 
 class Events(Socket):
@@ -84,20 +94,25 @@ class Events(Socket):
     async def open(self, *_: str) -> None:
         super().open()
         self._loop = asyncio.get_running_loop()
-        self._writer = asyncio.create_task(self._write())
+        self._writer = asyncio.create_task(self.until_closed(self._write()))
         self._end = await self.in_thread(lambda: self.watcher.listen(self._hear))
         if self._closed:  # meanwhile
-            self._end()
+            self._leave()
 
     def on_message(self, message: str | bytes) -> None:
         """Nothing is asked for here."""
 
     def on_close(self) -> None:
         self._closed = True
-        if self._end is not None:
-            self._end()
+        self._leave()
         self._waits.set()
         super().on_close()
+
+    def _leave(self) -> None:
+        """Hear nothing more. The watcher may be at work and keep this waiting, so a thread does it."""
+        if self._end is not None:
+            with contextlib.suppress(RuntimeError):  # the server ends, and has none left
+                self.settings[THREADS].submit(self._end)
 
     def _hear(self, message: dict[str, Any]) -> None:
         """Take a message in the watcher's thread."""
@@ -114,14 +129,13 @@ class Events(Socket):
         self._waits.set()
 
     async def _write(self) -> None:
-        with contextlib.suppress(WebSocketClosedError, StreamClosedError):
-            while not self._closed:
-                await self._waits.wait()
-                self._waits.clear()
-                rows, others = self._rows, self._others
-                self._rows, self._others = None, []
-                for message in ([] if rows is None else [{"type": "rows", "rows": [*rows.values()]}]) + others:
-                    await self.write_message(json.dumps(message, allow_nan=False))
+        while not self._closed:
+            await self._waits.wait()
+            self._waits.clear()
+            rows, others = self._rows, self._others
+            self._rows, self._others = None, []
+            for message in ([] if rows is None else [{"type": "rows", "rows": [*rows.values()]}]) + others:
+                await self.write_message(json.dumps(message, allow_nan=False))
 
 
 class CanvasSocket(Socket):
@@ -142,7 +156,7 @@ class CanvasSocket(Socket):
         super().open()
         one = self._entries[0] if len(self._entries) == 1 else None
         self._canvas: Canvas = ComparisonCanvas(self._entries) if one is None else RunCanvas(one)
-        self._writer = asyncio.create_task(self._draw())
+        self._writer = asyncio.create_task(self.until_closed(self._draw()))
 
     def on_close(self) -> None:
         self._closed = True
@@ -175,7 +189,7 @@ class CanvasSocket(Socket):
                 return texts.not_of_attached(message)
             if not await self.may("write"):
                 return "You may look at runs here, and not change them: the server's authorizer says so."
-            await self.in_thread(lambda: self._send(command))
+            await self.in_thread(lambda: self._send(command), COMMANDS)
         except (ConflictError, NotFoundError, SettingsError, ValueError, TypeError, OSError) as error:
             return str(error)
         return ""
@@ -186,18 +200,17 @@ class CanvasSocket(Socket):
 
     async def _draw(self) -> None:
         idle = _INTERVAL
-        with contextlib.suppress(WebSocketClosedError, StreamClosedError):
-            while not self._closed:
-                self._woken.clear()
-                frame = await self.in_thread(self._canvas.frame)
-                if frame is not None:
-                    await self.write_message(frame, binary=True)
-                    await asyncio.sleep(_INTERVAL)
-                    idle = _INTERVAL
-                    continue
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), None if self._canvas.over else idle)
-                idle = min(_IDLE, 1.5 * idle)
+        while not self._closed:
+            self._woken.clear()
+            frame = await self.in_thread(self._canvas.frame)
+            if frame is not None:
+                await self.write_message(frame, binary=True)
+                await asyncio.sleep(_INTERVAL)
+                idle = _INTERVAL
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), None if self._canvas.over else idle)
+            idle = min(_IDLE, 1.5 * idle)
 
 
 def _names(arguments: Mapping[str, list[bytes]]) -> list[tuple[str, str]]:

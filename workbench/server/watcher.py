@@ -6,12 +6,12 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from workbench.runs.folder.ids import check_id
-from workbench.runs.read import run_folders
+from workbench.runs.read import name_unreadable, run_folders
 from workbench.server.errors import NotFoundError
 from workbench.server.index import Index, Key
 from workbench.server.query import EXACT, Query
@@ -28,8 +28,13 @@ _SHARE = 0.002
 """The share of a core that searches for roots take, within these bounds."""
 _SLICE = 0.1
 """Seconds in which new runs are read, and then the records that pages want, before somebody else has a turn."""
-_PATIENCE, _FOR_ROWS = 0.5, 0.3
-"""Seconds that a page waits at most for the list, and then for its own rows. It hears of what is read later."""
+_PATIENCE, _FOR_ROWS, _FOR_ONE = 0.5, 0.3, 5.0
+"""Seconds that a page waits at most for the list, then for its own rows, and for a run that is not in the list yet. It hears of
+what is read later."""
+_AT_ONCE = 8
+"""Long records at most that are read by turns. Each of them is held open, so further ones wait."""
+_LIST_EVERY = 5.0
+"""Seconds between two messages that pages lack less than before, while long records are read."""
 _log = logging.getLogger("workbench.server")
 
 
@@ -51,6 +56,7 @@ class Watcher:
         """Runs whose whole records are to be read, in this order."""
         self._lacking = False
         """Whether a page was answered before all was read."""
+        self._list_due = 0.0
         self._longer = False
         """Whether runs were read since the listeners were told of the list."""
         self._told: dict[Key, dict[str, Any]] = {}
@@ -71,9 +77,10 @@ class Watcher:
             self._look_now()
             live = [entry for entry in self._index.entries.values() if entry.live]
             self._read_whole([entry for entry in live if not entry.summary.unseen])
-            rows = {entry.key: self._row(entry) for entry in live}
+            rows = {entry.key: one for entry, one in self._rows(live)}
             if not self._listeners:
                 self._since, self._told = began, rows
+                self._index.moved.clear()  # what moved before is in these rows
             self._listeners.append(listener)
             listener({"type": "rows", "rows": [*rows.values()]})
             self._changed.notify_all()
@@ -94,14 +101,14 @@ class Watcher:
         with self._changed:
             self._look_now()
             entries = list(self._index.entries.values())
-            exact = self._read_whole(entries) if query.sort in EXACT else True
+            exact = self._read_whole(entries, exact=True) if query.sort in EXACT else True
         found = query.found(entries)
         matching = [one for one in found if query.status in ("", one.status)]
         page = matching[query.offset : query.offset + query.limit]
         with self._changed:
             exact &= self._read_whole(page)
             columns, values = cells(page)
-            rows = [row(one, self._index.brief(one.key), cell) for one, cell in zip(page, values, strict=True)]
+            rows = [one for _, one in self._rows(page, values)]
             reading = bool(self._index.unread or not exact or not self._answered)
             self._lacking |= reading
             roots = [{"key": root.key, "name": root.name} for root in self._index.roots.values()]
@@ -121,17 +128,19 @@ class Watcher:
         folder = next((path for path in run_folders(root.path) if path.name == id), None) if is_readable(root) else None
         if folder is None:
             raise NotFoundError(f"run={shown(id, 80)}: there is no such run in {root.name}. It may have been deleted: list the runs again.")
-        entry = entry or self._index.read(root, folder)
+        if self._index.changed((key, id)):
+            entry = self._index.entries.get((key, id))
+        entry = entry or self._read_first((key, id), folder)
         if entry is None:
             raise NotFoundError(f"run={shown(id, 80)}: its folder in {root.name} holds no readable record.")
         return entry
 
     def row(self, entry: Entry) -> dict[str, Any]:
         """The row of a run that was found."""
-        self._index.annotations_changed(entry.key)
+        self._index.changed(entry.key)
         with self._changed:
             self._read_whole([entry])
-            return self._row(entry)
+            return row(entry, self._index.brief(entry.key))
 
     def look(self) -> None:
         """Look soon: a run was changed or deleted here."""
@@ -147,14 +156,32 @@ class Watcher:
         self._start()
         self._changed.wait_for(lambda: self._closed or (self._answered >= asked and not self._index.unread), _PATIENCE)
 
-    def _read_whole(self, entries: Sequence[Entry]) -> bool:
-        """Read the records of these fits next. The caller holds the lock. Returns whether it was done within a while."""
-        self._wanted = dict.fromkeys(_inexact(entries)) | self._wanted
+    def _read_whole(self, entries: Sequence[Entry], exact: bool = False) -> bool:
+        """Read the records of these fits next: for their rows, or for an exact sort. The caller holds the lock. Returns whether it
+        was done within a while."""
+        self._wanted = {one.key: None for one in entries if self._index.lacks(one, exact)} | self._wanted
         self._start()
-        return self._changed.wait_for(lambda: self._closed or not _inexact(entries), _FOR_ROWS)
+        return self._changed.wait_for(lambda: self._closed or not any(self._index.lacks(one, exact) for one in entries), _FOR_ROWS)
 
-    def _row(self, entry: Entry) -> dict[str, Any]:
-        return row(entry, self._index.brief(entry.key))
+    def _read_first(self, key: Key, folder: Path) -> Entry | None:
+        """Have the thread read a folder next; None: it holds no run."""
+        with self._changed:
+            if key not in self._index.entries:
+                self._index.unread[key] = folder
+                self._index.unread.move_to_end(key, last=False)
+                self._start()
+                self._changed.wait_for(lambda: self._closed or key not in self._index.unread, _FOR_ONE)
+            return self._index.entries.get(key)
+
+    def _rows(self, entries: Sequence[Entry], values: Sequence[Sequence[str]] = ()) -> list[tuple[Entry, dict[str, Any]]]:
+        """Their rows. One that cannot be made is left out and logged: it does not hold up the others. values: their cells."""
+        made = []
+        for at, entry in enumerate(entries):
+            try:
+                made.append((entry, row(entry, self._index.brief(entry.key), values[at] if values else ())))
+            except Exception as error:  # noqa: BLE001 - a record of anybody's making
+                name_unreadable(entry.summary.path, error)
+        return made
 
     def _start(self) -> None:
         if self._thread is None and not self._closed:
@@ -205,7 +232,8 @@ class Watcher:
         changed = self._index.look()
         moved = self._index.move()
         with self._changed:
-            rows = [(entry, self._row(entry)) for entry in moved]
+            self._wanted |= {entry.key: None for entry in moved if self._index.is_begun(entry.key)}
+            rows = self._rows(moved)
             news = [one for entry, one in rows if entry.live and self._told.get(entry.key) != one]
             self._told = {key: one for key, one in self._told.items() if key in self._index.entries} | {entry.key: one for entry, one in rows if entry.live}
             if news:
@@ -230,8 +258,10 @@ class Watcher:
                 self._index.read_brief(entry.key)
                 added.append(entry)
         with self._changed:
-            for entry in added:
-                self._tell({"type": "began" if entry.live else "ended", "row": self._row(entry)})
+            for entry, one in self._rows(added):
+                self._tell({"type": "began" if entry.live else "ended", "row": one})
+                if not entry.live:
+                    self._index.moved.pop(entry.key, None)  # told
             if self._longer and not self._index.unread:
                 self._longer = False
                 self._tell({"type": "list"})
@@ -243,14 +273,15 @@ class Watcher:
                 key = next(iter(self._wanted))
                 del self._wanted[key]
             entry = self._index.entries.get(key)
-            if entry is not None and not entry.exact:
-                self._index.read_brief(key)
+            if entry is None or not (self._index.lacks(entry) or self._index.is_begun(key)):
+                continue
+            self._index.read_brief(key)
+            if self._index.is_begun(key):
+                with self._changed:
+                    by_turns = sum(map(self._index.is_begun, self._wanted)) < _AT_ONCE
+                    self._wanted = self._wanted | {key: None} if by_turns else {key: None} | self._wanted
         with self._changed:
-            if self._lacking and not self._wanted and not self._index.unread:
-                self._lacking = False
+            if self._lacking and not self._index.unread and (not self._wanted or time.monotonic() >= self._list_due):
+                self._list_due = time.monotonic() + _LIST_EVERY
+                self._lacking = bool(self._wanted)
                 self._tell({"type": "list"})
-
-
-def _inexact(entries: Iterable[Entry]) -> list[Key]:
-    """The fits whose records are not read yet."""
-    return [one.key for one in entries if one.summary.kind == "fit" and not one.exact]

@@ -378,6 +378,50 @@ def test_averages_of_torch_where_they_are_the_runs(case: str, of_torch: bool, tm
     assert ("swa_utils.update_bn(" in text, "def refresh_batch_norm(" in text) == (case == "swa", frozen or case == "ema")
 
 
+EMA = f"{BOTH}, weight_averaging='ema', ema_decay=0.5, max_epochs=2"
+READERS: dict[str, tuple[str, str]] = {
+    "a loss that reads the model": (
+        EMA.replace("F.cross_entropy", "penalised"),
+        "def penalised(output, y):\n    return F.cross_entropy(output, y) + 0.1 * model.head.weight.square().sum()\n",
+    ),
+    "a metric that reads the model": (f"{EMA}, metrics={{'norm': lambda output, y: model.head.weight.norm()}}", ""),
+    "a layer in a closure": (EMA, "class Own(Net):\n    def __init__(self):\n        super().__init__()\n        self.act = lambda h: self.head(F.relu(h))\n\n"
+                             "    def forward(self, x):\n        return self.act(self.body(x))\n\n\nmodel = Own()\n"),
+    "a forward put in its place": (EMA, "old = model.forward\nmodel.forward = lambda x: old(x) * 2\n"),
+    "a buffer that an evaluation changes": (
+        f"{EMA}, num_sanity_val_steps=0",
+        "class Counts(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.body = nn.Linear(8, 3)\n"
+        "        self.register_buffer('seen', torch.zeros(()))\n\n    def forward(self, x):\n        self.seen += 1\n"
+        "        return self.body(x) * (1 + 0.1 * self.seen)\n\n\nmodel = Counts()\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", READERS)
+def test_what_reads_the_model_reads_the_averaged_weights(case: str, runner: Runner, tmp_path: Path) -> None:
+    repeats(make_bench(tmp_path, *READERS[case]), runner, tmp_path)
+    assert "class Average:" in next(tmp_path.rglob("train.py")).read_text()
+
+
+REFRESHED: dict[str, tuple[str, str]] = {
+    "train() keeps a layer in eval mode": (
+        EMA, "class Own(Net):\n    def train(self, mode=True):\n        super().train(mode)\n        self.norm.eval()\n        return self\n\n\nmodel = Own()\n",
+    ),
+    "inputs in a dict": (
+        EMA.replace("train=(x, y), ", "train=Named(), ").replace("val=(x[:50], y[:50])", "val=Named()"),
+        "class Named(torch.utils.data.Dataset):\n    def __len__(self):\n        return 60\n\n    def __getitem__(self, i):\n        return {'a': x[i]}, y[i]\n\n\n"
+        "class Own(Net):\n    def forward(self, given):\n        return super().forward(given['a'])\n\n\nmodel = Own()\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFRESHED)
+def test_what_update_bn_does_not_do(case: str, runner: Runner, tmp_path: Path) -> None:
+    repeats(make_bench(tmp_path, *REFRESHED[case]), runner, tmp_path)
+    text = next(tmp_path.rglob("train.py")).read_text()
+    assert ("swa_utils.AveragedModel(" in text, "swa_utils.update_bn(" in text) == (True, False)
+
+
 HOOKED = "model.body.register_forward_hook(lambda module, given, output: output)\n"
 LOCKED = "import threading\nmodel.lock = threading.Lock()\n"
 

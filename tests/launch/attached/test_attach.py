@@ -12,11 +12,12 @@ import torch.nn.functional as F
 import workbench as wb
 from tests.engine.problems import bench, labelled, plain_net
 from tests.launch.launched import wait_for
-from workbench.commands import Change, Pause, Stop
+from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Stop
 from workbench.events import Message, RunEnded, RunStarted, StepsDone, pack, to_line
 from workbench.launch.accelerate import private_file
 from workbench.launch.accelerate.failure_files import LaunchError
 from workbench.runs.folder import control
+from workbench.runs.read import read_events
 from workbench.runs.store import RunFolder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -117,6 +118,26 @@ def test_what_is_asked_is_a_line_of_code_that_asks_the_same(tmp_path: Path, monk
             assert asked[:2] == asked[2:] == [Pause(), Change({"lr": 1e-4})]
             folder.append(RunEnded("stopped", 0, 0.5))
             assert job.wait(200)
+
+
+def test_what_is_asked_as_the_run_ends_leaves_no_file_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end comes into the record while a command waits to be sent: nobody would read its file."""
+    take = Mailbox.take
+
+    def ends_first(inbox: Mailbox) -> Command | None:
+        if inbox and len(read_events(folder.path)) == 1:
+            inbox.put(Checkpoint())
+            folder.append(RunEnded("finished", 3, 0.5))
+        return take(inbox)
+
+    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit", "takes_commands": True, "settings": {}}) as folder:
+        folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
+        job = wb.attach("0001-fit", tmp_path)
+        monkeypatch.setattr(Mailbox, "take", ends_first)
+        job.pause()
+        assert job.wait(200)
+        assert list(control.take(folder.path)) == [Pause()]  # was on its way
+    assert [event.text for event in job.events if isinstance(event, Message)] == ["fit 0001-fit ended before it did what was asked: job.checkpoint()."]
 
 
 def test_a_run_whose_process_died(tmp_path: Path) -> None:

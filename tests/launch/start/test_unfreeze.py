@@ -72,7 +72,7 @@ def test_unfrozen_layers_train_from_the_checkpoint_on(optimizer: str, tmp_path: 
         (resumed,) = run.resumes
         assert resumed.unfrozen == ("0.weight", "0.bias")
         assert [one.unfrozen for one in again.resumes] == [resumed.unfrozen, ()]
-        assert any("train from here on and did not before: 0.weight, 0.bias" in event.text for event in run.events if isinstance(event, Message))
+        assert any(event.text.startswith("0.weight, 0.bias will train from here on") and event.level == "warning" for event in run.events if isinstance(event, Message))
         norms = {name: again.history[f"grad_norm/{name}"] for name in NAMES}
         assert [int(np.isnan(column).sum()) for column in norms.values()] == [14, 14, 0, 0]
         assert not again.health
@@ -88,6 +88,70 @@ def test_the_record_of_the_frozen_run_stays(tmp_path: Path) -> None:
     found = Run.open(tmp_path / "runs" / first.id)
     assert [name for name in found.history if name.startswith("grad_norm/")] == ["grad_norm/2.weight", "grad_norm/2.bias"]
     assert not [event for event in found.events if isinstance(event, Resumed)]
+
+
+class Summed(torch.optim.SGD):
+    """Makes its state when it is made."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr)
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["sum"] = torch.zeros_like(p)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            if p.grad is not None:
+                self.state[p]["sum"].add_(p.grad.square())
+                p.addcdiv_(p.grad, self.state[p]["sum"].sqrt() + 1e-8, value=-self.param_groups[0]["lr"])
+
+
+class Counted(Summed):
+    """Makes its state at its first step alone, for all parameters together."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        torch.optim.SGD.__init__(self, parameters, lr)
+        self.param_groups[0]["steps"] = 0
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        if not self.param_groups[0]["steps"]:
+            for p in self.param_groups[0]["params"]:
+                self.state[p]["sum"] = torch.zeros_like(p)
+        self.param_groups[0]["steps"] += 1
+        super().step()
+
+
+def test_optimizers_that_make_their_state_early(tmp_path: Path) -> None:
+    losses, _ = by_hand(Summed)
+    with bench_of(tmp_path, optimizer=Summed) as bench:
+        bench.fit(max_epochs=2).result()
+        bench.model.requires_grad_(True)
+        assert bench.fit(start="continue", max_epochs=4).result().history["loss"].tolist() == np.float32(losses).tolist()
+    with bench_of(tmp_path / "counted", optimizer=Counted) as bench:
+        bench.fit(max_epochs=1).result()
+        bench.model.requires_grad_(True)
+        with pytest.raises(wb.TaskError, match=r"Counted cannot step with the state of the checkpoint and the parameters that were frozen until now"):
+            bench.fit(start="continue", max_epochs=2).result()
+
+
+class Thaws(nn.Module):
+    """Its forward unfreezes a layer for which there is no optimizer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.net[0].requires_grad_(True)
+        return self.net(x)
+
+
+def test_layers_that_the_run_itself_unfroze_are_not_taken_for_the_users(tmp_path: Path) -> None:
+    with wb.Workbench(Thaws(), train=wb.batches(data()), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", dry_run=False) as bench:
+        bench.fit(max_epochs=1).result()
+        with pytest.raises(wb.TaskError, match="the optimizer has other parameters here"):
+            bench.fit(start="continue", max_epochs=2).result()
 
 
 def test_an_optimizer_with_one_state_for_all_parameters(tmp_path: Path) -> None:

@@ -195,12 +195,12 @@ def test_a_fit_obeys_its_keys(terminal: Callable[..., _Terminal], tmp_path: Path
     assert child.end() == 0
 
 
-@pytest.mark.parametrize("takes", [False, True])
-def test_a_run_of_another_process_has_the_keys_that_reach_it(terminal: Callable[..., _Terminal], tmp_path: Path, takes: bool) -> None:
-    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit", **({"takes_commands": True} if takes else {})}) as folder:
+@pytest.mark.parametrize("takes", ["", "launched", "takes_commands"])
+def test_a_run_of_another_process_has_the_keys_that_reach_it(terminal: Callable[..., _Terminal], tmp_path: Path, takes: str) -> None:
+    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit", **({takes: True} if takes else {})}) as folder:
         folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
         child = terminal("import sys, workbench as wb; print('LEFT', wb.attach('0001-fit', sys.argv[1]).watch())", str(tmp_path))
-        assert ("s stop" in child.until("q quit")) == takes
+        assert ("s stop" in child.until("q quit")) == bool(takes)
         if takes:
             child.type("p")
             child.until("Pause requested.")

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from workbench.commands import Change, Command, Pause, Resume, Stop, from_line, to_line
+from workbench.events import RunEnded, RunStarted, Status
 from workbench.runs.folder import control
+from workbench.runs.folder.files import Folder
+from workbench.runs.read import summary
+from workbench.runs.store import RunFolder
 
 ALL: list[Command] = [Pause(), Resume(), Change({"lr": 0.1, "gradient_clip_val": None}), Stop()]
 
@@ -74,6 +80,65 @@ def test_links_folders_and_half_written_files_are_not_read(tmp_path: Path) -> No
     assert "0.json" in told
     assert secret.exists()
     assert (folder / ".2.json").exists()
+
+
+def test_a_command_that_cannot_be_removed_is_told_and_holds_up_none_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be carried out by each look. A file of another user's in a sticky folder, say."""
+    control.send(tmp_path, Pause())
+    (stays,) = (tmp_path / "control").iterdir()
+    control.send(tmp_path, Stop())
+    remove = Folder.remove
+
+    def refuse(folder: Folder, name: str) -> None:
+        if name == stays.name:
+            raise PermissionError(1, "not permitted", name)
+        remove(folder, name)
+
+    monkeypatch.setattr(Folder, "remove", refuse)
+    told, command = control.take(tmp_path)
+    assert isinstance(told, str)
+    assert f"{stays.name} in control/ cannot be removed" in told
+    assert command == Stop()
+    assert list(control.take(tmp_path)) == [told]
+
+
+# -- who takes them
+
+
+@pytest.mark.parametrize(
+    ("header", "end", "why", "of_pause"),
+    [
+        ({"kind": "fit", "takes_commands": True}, None, "", ""),
+        ({"kind": "fit", "launched": True}, None, "", ""),  # of the version before, whose launched processes read commands
+        ({"kind": "find_lr", "takes_commands": True}, None, "", "pause() is for fits; a find_lr job can only be stopped."),
+        ({"kind": "fit", "takes_commands": True}, "stopped", "{} comes too late: fit a has stopped.", "{} comes too late: fit a has stopped."),
+        (
+            {"kind": "fit", "takes_commands": True, "pid": 1, "pid_started": -1.0}, None, "{} comes too late: fit a has failed.",
+            "{} comes too late: fit a has failed.",
+        ),
+        *[
+            (
+                {"kind": "fit", "host": "node7", "pid": 123, **says}, None,
+                *["{} does not reach a: an older version trains it, which takes no commands from its folder. Ask its own job, in process 123 on node7."] * 2,
+            )
+            for says in ({}, {"launched": False}, {"takes_commands": False})
+        ],
+    ],
+)  # fmt: skip
+def test_why_a_run_takes_no_command_now(tmp_path: Path, header: dict[str, Any], end: Status | None, why: str, of_pause: str) -> None:
+    with RunFolder.create(tmp_path, "a", header) as folder:
+        folder.append(RunStarted("a", header["kind"], {}, "cpu"))
+        if end is not None:
+            folder.append(RunEnded(end, 0, 0.5))
+        for run in (folder.path, summary(folder.path)):
+            assert control.why_not_taken(run) == why.format("A command")
+            assert control.why_not_taken(run, Stop()) == why.format("stop()")
+            assert control.why_not_taken(run, Pause()) == of_pause.format("pause()")
+            if of_pause:
+                with pytest.raises(RuntimeError, match=re.escape(of_pause.format("pause()"))):
+                    control.check_taken(run, Pause())
+            else:
+                control.check_taken(run, Pause())
 
 
 @pytest.mark.parametrize("command", ALL)

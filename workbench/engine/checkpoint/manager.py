@@ -157,7 +157,7 @@ class CheckpointManager(Checkpointing):
         it.
         """
         session = self._session
-        if session.ranks.any(session.state.batch_idx != session.data.batches or session.state.pieces > 0):
+        if session.ranks.any(session.state.batch_idx != session.data.batches_of_pass or session.state.pieces > 0):
             flush(session, self._emit, wait=True)
             state, why = self._state(ResumePoint.here(session))
             self._left = session.state.step, _copied(state), why

@@ -101,6 +101,15 @@ def load_module_state(task: Task, state: Mapping[str, Mapping[str, Any]], device
     return moved, [path.partition(":")[2] or path for path in state if path not in modules]
 
 
+def freed(task: Task, state: Mapping[str, Mapping[str, Any]]) -> set[int]:
+    """The ids of the parameters that the run unfroze itself, of what `ModuleState.state` stored."""
+    modules, found = dict(_named(task)), set()
+    for path, attributes in state.items():
+        own = modules[path]._parameters if path in modules else {}
+        found |= {id(own[name[1:]]) for name, kept in attributes.items() if name[:1] == "?" and name[1:] in own and kept.get("value") is True}
+    return found
+
+
 def _kept(value: Any) -> dict[str, Any]:
     if isinstance(value, GENERATORS):
         return {"random": to_plain(generator_state(value), "a generator")}

@@ -6,7 +6,7 @@ and only its progress is the checkpoint's. Where no such setting changed, everyt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from torch.optim import Optimizer
@@ -73,8 +73,8 @@ def add_groups(session: Session, states: Sequence[Mapping[str, Any]]) -> None:
                 opt.optimizer.add_param_group({"params": parameters})
 
 
-def mismatch(session: Session, states: Sequence[Mapping[str, Any]]) -> str | None:
-    """The first difference between a session's optimizers and a checkpoint's; None: they fit."""
+def mismatch(session: Session, states: Sequence[Mapping[str, Any]], freed: Set[int] = frozenset()) -> str | None:
+    """The first difference between a session's optimizers and a checkpoint's; None: they fit. freed: as in `unfrozen`."""
     if len(states) != len(session.optimizers):
         return f"it has {_count(len(states), 'optimizer')}, and here there are {len(session.optimizers)}"
     for opt, state in zip(session.optimizers, states, strict=True):
@@ -85,7 +85,7 @@ def mismatch(session: Session, states: Sequence[Mapping[str, Any]]) -> str | Non
         here, there = _shapes(session, opt), state["shapes"]
         if len(here) != len(there):
             return f"{which} had {_count(len(there), 'parameter group')} and has {len(here)} here"
-        if here != there and not _is_grown(session, opt, state):
+        if here != there and not _is_grown(session, opt, state, freed):
             return f"{which} has other parameters here"
         own, theirs = ([part["type"] for part in state["own"]], [type(s).__name__ for s in _Schedules(session, opt).own])
         if own != theirs and state["swa"] is None:
@@ -93,17 +93,20 @@ def mismatch(session: Session, states: Sequence[Mapping[str, Any]]) -> str | Non
     return None
 
 
-def unfrozen(session: Session, states: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The names of the parameters that train here and did not then."""
+def unfrozen(session: Session, states: Sequence[Mapping[str, Any]], freed: Set[int] = frozenset()) -> tuple[str, ...]:
+    """The names of the parameters that train here and did not then.
+
+    freed: the ids of those that the run itself had unfrozen by then, without an optimizer for them; they are refused.
+    """
     found = []
     for opt, state in zip(session.optimizers, states, strict=True):
-        if _is_grown(session, opt, state):
+        if _is_grown(session, opt, state, freed):
             then = {name for names in state["names"] for name in names}
             found += [name for names in _names(session, opt) for name in names if name not in then]
     return tuple(found)
 
 
-def _is_grown(session: Session, opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
+def _is_grown(session: Session, opt: OptimizerHandle, state: Mapping[str, Any], freed: Set[int] = frozenset()) -> bool:
     """Whether the optimizer's groups have the parameters that they had then, and others too, which were frozen."""
     here, then = _names(session, opt), state.get("names", ())
     shapes = [dict(zip(names, sizes, strict=True)) for names, sizes in zip(here, _shapes(session, opt), strict=True)]
@@ -112,13 +115,17 @@ def _is_grown(session: Session, opt: OptimizerHandle, state: Mapping[str, Any]) 
     plain = by_parameter and not session.weights.sharded
     if not plain or len(here) != len(then) or here == then or "" in [name for names in (*here, *then) for name in names]:
         return False
+    before = {name for names in then for name in names}
+    added = [p for name, p in session.task.trained_parameters().items() if name not in before and p.requires_grad]
+    if not freed.isdisjoint(map(id, added)):
+        return False
     kept = zip(shapes, then, state["shapes"], strict=True)
     return all(group.get(name) == size for group, names, sizes in kept for name, size in zip(names, sizes, strict=True))
 
 
-def _grown(state: Mapping[str, Any], then: Sequence[Sequence[str]], here: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """The state of an optimizer with the numbers that its parameters have here; new parameters have no state yet."""
-    own: dict[int, Any] = {}
+def _grown(state: Mapping[str, Any], fresh: Mapping[str, Any], then: Sequence[Sequence[str]], here: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """The state of an optimizer with the numbers that its parameters have here; new parameters have the state of the `fresh` one."""
+    own: dict[int, Any] = dict(fresh["state"])
     groups, number = [], 0
     for group, before, now in zip(state["param_groups"], then, here, strict=True):
         old = dict(zip(before, group["params"], strict=True))
@@ -140,7 +147,10 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
             weight_averaging.begin_rates(session, opt)
         swa_lrs = [group.get("swa_lr") for group in opt.optimizer.param_groups]
         own = state["state"]
-        _put_state(session, opt, _grown(own, state["names"], _names(session, opt)) if _is_grown(session, opt, state) else own)
+        if _is_grown(session, opt, state):
+            own = _grown(own, opt.optimizer.state_dict(), state["names"], _names(session, opt))
+            opt.grown = True
+        _put_state(session, opt, own)
         for number, group in list(enumerate(opt.optimizer.param_groups))[opt.made_groups :]:  # the setting says nothing of a group that a hook added
             base = group.get("initial_lr", group["lr"])
             fresh[number] = {**{name: value for name, value in group.items() if name != "params"}, "lr": base, "initial_lr": base}

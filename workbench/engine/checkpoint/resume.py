@@ -109,8 +109,8 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     session.hooks.weights_restored(edits).put_states(state["optimizers"])
     session.hooks.load_state(state["moments"])
     if added := optimizer_state.unfrozen(session, state["optimizers"]):
-        text = f"parameters that train from here on and did not before: {first_names(added, 3)}."
-        session.notes.append(Message(text, "info", session.state.step))
+        text = f"{first_names(added, 3)} will train from here on: frozen until now. If you forgot to freeze them, stop, and make the bench as for that run."
+        session.notes.append(Message(text, "warning", session.state.step))
     optimizer_state.restore(session, state["optimizers"], state["settings"], state["plan"])
     for opt in session.optimizers:
         opt.continued = True
@@ -157,6 +157,12 @@ def first_steps(session: Session, path: Path) -> Iterator[None]:
         opt = _stepping(session, error)
         if opt is None or opt.taken > taken[id(opt.optimizer)]:
             raise
+        if opt.grown:
+            kind = type(opt.optimizer).__name__
+            raise TaskError(
+                f"{kind} cannot step with the state of the checkpoint and the parameters that were frozen until now ({type(error).__name__}: {error}). "
+                "Freeze them again, or begin from the weights: bench.load(run), then bench.fit()."
+            ) from error
         with restoring(path):
             raise
 
@@ -244,7 +250,7 @@ def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping
     for part, kept in pairs or ():
         if kept["tensors"]:
             wrong = wrong or mismatch(part, kept["tensors"], grown=True)
-    wrong = wrong or optimizer_state.mismatch(session, state["optimizers"])
+    wrong = wrong or optimizer_state.mismatch(session, state["optimizers"], module_state.freed(session.task, state["held"]))
     untrained = [prefix for prefix in session.task.trained_modules if not any(name.startswith(prefix) for name in weights)]
     if wrong is not None and untrained:
         raise TaskError(

@@ -85,25 +85,33 @@ class Loaders:
     def _reload(self) -> None:
         train, val = self._task.train, self._task.val
         if train is not None and train.made_by_object:
-            before = self._train.state_between_passes()["generator"]
-            self._train.close()
+            before = self._train
             self._forget(train)
             self._train = self._reading(self.settings)
-            if train.parts.generator is None:
-                self._train.loader.generator.set_state(before)  # or each epoch would have the order of the first
+            self._train.follow(before, own_generator=train.parts.generator is not None)
+            before.close()
             self._given, self._whole = 0, False
             self.batches, self._even = self._of_all(_count(self._train.loader, self.settings, "train"))
         if val is not None and val.made_by_object:
-            for spec, reading in self._val:
+            earlier = [reading for _, reading in self._val]
+            for spec, _ in self._val:
                 self._forget(spec)
-                reading.close()
             self._read_val()
+            for (spec, now), reading in zip(self._val, earlier, strict=True):
+                now.follow(reading, own_generator=spec.parts.generator is not None)
+                reading.close()
 
     def _forget(self, spec: DataSpec) -> None:
         """Let the object make this loader again; a copy of a stream was one of the old loader's."""
         spec.refresh()
         spec.copied = None
         self._copied = [one for one in self._copied if one is not spec]
+
+    @property
+    def batches_of_pass(self) -> int | None:
+        """The training batches of the present pass, which keeps its batch size; None where they cannot be known."""
+        current = self._current
+        return self.batches if current is None or current is self._train else self._batches_of(current)
 
     def reload_as(self, position: Mapping[str, Any]) -> None:
         """Before `place`: make the loaders as the object made them for the epochs around this position."""

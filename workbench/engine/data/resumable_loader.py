@@ -302,6 +302,18 @@ class ResumableLoader:
         self._restore_common_rng(position)
         return doubts
 
+    def follow(self, before: ResumableLoader, *, own_generator: bool) -> None:
+        """Let the first pass be the next one after those of another loader: it has another order, and other seeds of workers.
+
+        own_generator: the user's loader has a generator, which is left as it is.
+        """
+        state = before.state_between_passes()
+        if self._sampler is not None:
+            self._sampler.set_passes(int(state["passes"]))
+        if not own_generator:
+            self.loader.generator.set_state(state["generator"])
+        self._restore_common_rng(state)
+
     def _restore_common_rng(self, position: Mapping[str, Any]) -> None:
         """Let all ranks shard as they would have; a fit of one process has nothing that ranks draw alike."""
         if self._common_rng is not None and position.get("dealing") is not None:

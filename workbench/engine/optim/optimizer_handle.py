@@ -55,6 +55,8 @@ class OptimizerHandle:
         """The parameter groups with which the task made it; hooks may add others."""
         self.continued = False
         """Whether it has a checkpoint's state."""
+        self.grown = False
+        """Whether it has parameters that the checkpoint's did not have."""
         self.taken = 0
         """Steps taken."""
         self.step_options: dict[str, Any] = {}

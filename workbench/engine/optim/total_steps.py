@@ -25,7 +25,8 @@ def ahead_of_plan(feeds: Loaders, past: Mapping[str, Any]) -> int:
     """
     epoch, epochs, known = past["epoch"], feeds.settings.epochs, past["length"]
     now, planned = feeds.updates_in(epoch), feeds.planned()
-    if now is None or epochs is None or planned is None or now == known["per_epoch"]:
+    reloads = bool(feeds.settings.reload_dataloaders_every_n_epochs) and known["per_epoch"] is not None  # the run's plan stays
+    if now is None or epochs is None or planned is None or now == known["per_epoch"] or reloads:
         return int(known["ahead"])
     begins = epoch + past["mid_epoch"]
     later = sum(feeds.updates_in(number) or 0 for number in range(begins, epochs))

@@ -88,7 +88,7 @@ def held_out_of(spec: DataSpec, owner: Any, sliced: Sliced, settings: Settings, 
     names = ", ".join(one.key for one in spec.sets)
     if first.kind != "samples" or first.with_set_epoch:
         what = "have a set_epoch" if first.kind == "samples" else "are no data sets with samples by number"
-        raise ExportError(f"the sets of val ({names}) {what}, and a script has several of others only: fit with one of them to export it.")
+        raise ExportError(f"the sets of val ({names}) {what}: no script has several such sets. Fit with one of them to export it.")
     for one, other in zip(spec.sets[1:], others, strict=True):
         different = [field.name for field in dataclasses.fields(Data) if getattr(first, field.name) != getattr(other, field.name)]
         if different:

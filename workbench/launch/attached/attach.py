@@ -85,7 +85,7 @@ class Attached(Job[Any]):
         """The job continues: it was not started here."""
 
     def _keys(self) -> Mapping[str, tuple[str, Callable[[], str]]]:
-        return super()._keys() if control.takes(self._following) else {}
+        return {} if control.why_not_taken(self._following) else super()._keys()
 
     def _repr_mimebundle_(self, **_: Any) -> Any:
         return self._panel()._repr_mimebundle_()

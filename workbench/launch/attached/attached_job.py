@@ -29,7 +29,7 @@ from workbench.runs.folder import control
 from workbench.runs.folder.alive import is_alive
 from workbench.runs.folder.files import open_regular
 from workbench.runs.printable import printable
-from workbench.runs.read import read_header
+from workbench.runs.read import read_header, summary
 from workbench.runs.record.follow import Tail
 from workbench.runs.record.stream import stream
 from workbench.share.package import pack
@@ -159,11 +159,18 @@ class LaunchedJob:
                 raise StillRunning(f"{self._run.name} continues without this process: wb.attach({self._run.name!r}) follows it.")
 
     def _pass_on(self, inbox: Mailbox, emit: EventSink) -> None:
-        while (command := inbox.take()) is not None:
+        while not self._over() and (command := inbox.take()) is not None:
             try:
                 self._send(command)
             except OSError as error:
                 emit(Message(f"{type(command).__name__} could not be sent to {self._run.name} ({error}).", "error"))
+
+    def _over(self) -> bool:
+        """Whether its record has an end that was not read yet: what is asked then stays in the inbox, and the job tells of it."""
+        try:
+            return summary(self._run).over
+        except (OSError, ValueError):
+            return False
 
     def _alive(self) -> bool:
         try:

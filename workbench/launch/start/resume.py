@@ -51,7 +51,7 @@ class ResumeHistory(NamedTuple):
         if self.layers is None or self.layers == started.layers:
             return self.events
         added = tuple(name for name in started.layers if name not in self.layers)
-        last = max((event for event in self.events if isinstance(event, Resumed)), key=lambda event: event.step, default=None)
+        last = next((event for event in reversed(self.events) if isinstance(event, Resumed)), None)
         events = (replace(event, unfrozen=added) if isinstance(event, Resumed) and event is last else event for event in self.events)
         return [inherited.with_layers(event, self.layers, started.layers) for event in events]
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from workbench.commands import Command, check, from_line, method_of, to_line
+from workbench.commands import Command, from_line, method_of, to_line, too_late, why_not_of
 from workbench.runs.folder.files import Folder, make_folder
 from workbench.runs.printable import printable
-from workbench.runs.read import read_header, summary, where_written
+from workbench.runs.read import RunSummary, summary, where_written
 
 CONTROL = "control"
 TAKES = "takes_commands"
@@ -32,25 +33,37 @@ def send(run: Path, command: Command) -> None:
         folder.write(name, (to_line(command) + "\n").encode())
 
 
-def check_taken(run: Path, command: Command) -> None:
-    """Raise RuntimeError where the run in this folder would not carry out the command: it has ended, for example."""
-    found, method = summary(run), method_of(command)
+def why_not_taken(run: Path | RunSummary, command: Command | None = None) -> str:
+    """Why a run would not carry out this command now; "": it would. command: None asks whether it takes any.
+
+    Of a summary, the header needs `takes_commands`, `launched`, `pid` and `host`.
+    """
+    found = summary(run) if isinstance(run, Path) else run
     id, kind = printable(found.id), printable(found.kind)
-    check(method, id, kind, found.status if found.over else None)
-    if not found.header.get(TAKES):
+    if command is not None and (why := why_not_of(method_of(command), kind)):
+        return why
+    what = "A command" if command is None else f"{method_of(command)}()"
+    if found.over:
+        return too_late(what, id, kind, found.status)
+    if not takes(found.header):
         where = printable(where_written(found.header))
-        raise RuntimeError(
-            f"{method}() does not reach {id}: an older version trains it, which takes no commands from its folder. Ask its own job, in {where}."
-        )
+        return f"{what} does not reach {id}: an older version trains it, which takes no commands from its folder. Ask its own job, in {where}."
+    return ""
 
 
-def takes(run: Path) -> bool:
-    """Whether the process of the run in this folder reads commands there."""
-    return bool(read_header(run).get(TAKES))
+def check_taken(run: Path | RunSummary, command: Command) -> None:
+    """Raise RuntimeError where the run would not carry out the command: it has ended, for example."""
+    if why := why_not_taken(run, command):
+        raise RuntimeError(why)
+
+
+def takes(header: Mapping[str, Any]) -> bool:
+    """Whether the process that began the run of this header reads the commands in its folder. Older versions do in launched runs alone."""
+    return bool(header.get(TAKES) or header.get("launched"))
 
 
 def take(run: Path) -> Iterator[Command | str]:
-    """The commands that have come, the oldest first; they are gone then. For a file that is none: why not."""
+    """The commands that have come, the oldest first; they are gone then. For a file that is none, or that cannot be removed: why."""
     try:
         with Folder.opened(run / CONTROL) as folder:
             for name in sorted(folder.names()):
@@ -60,7 +73,10 @@ def take(run: Path) -> Iterator[Command | str]:
                     found: Command | str = from_line(folder.read(name, _LARGEST).decode())
                 except (OSError, ValueError, RecursionError) as error:
                     found = f"{name} in {CONTROL}/ is no command ({error}); it was left out."
-                folder.remove(name)
+                try:
+                    folder.remove(name)
+                except OSError as error:  # it would be carried out again and again
+                    found = f"{name} in {CONTROL}/ cannot be removed ({error}), so it is not carried out."
                 yield found
     except FileNotFoundError:
         return

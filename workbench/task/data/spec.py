@@ -268,6 +268,8 @@ class DataSpec:
         parts, count = self.parts, self.samples
         if count is None or size <= count or parts.own_batches is not None:
             return
+        if count == 0:
+            raise TaskError(f"the {self.name} data have no samples.")
         listed: Any = parts.dataset  # a list is a data set of samples as well
         ready = f"; if these are ready batches, give {self.name}=wb.batches(…)" if isinstance(listed, (list, tuple)) else ""
         raise TaskError(

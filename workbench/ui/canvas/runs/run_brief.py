@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from workbench.events import Event
+from workbench.runs import read
 from workbench.runs.brief import COLUMNS, Fold, RunBrief
 from workbench.runs.record.follow import Tail
 from workbench.runs.record.stream import joined
@@ -18,16 +22,29 @@ class LiveRunBrief:
         self._folder, self._tail, self._fold = folder, Tail(folder, COLUMNS), Fold()
         self._created: float | None = None
         """The time at which the read run was made; None: none was read yet."""
+        self.reading = False
+        """Whether the last brief is without the end of the record, since time was up."""
 
-    def brief(self) -> RunBrief:
-        """Its present brief; OSError or ValueError where there is no run."""
-        found = RunBrief.so_far(self._folder, self._new(), self._fold)
+    def brief(self, until: float = math.inf) -> RunBrief:
+        """Its present brief; OSError or ValueError where there is no run.
+
+        until: when to stop reading, by `time.monotonic`. Each call reads a part at least. Before the whole record is read, the
+        brief has the present state of the run, and the curves of what was read.
+        """
+        found = RunBrief.so_far(self._folder, self._new(until), self._fold)
         if self._created not in (None, found.created):  # a deleted run's name may be used again
             self._tail, self._fold = Tail(self._folder, COLUMNS), Fold()
-            found = RunBrief.so_far(self._folder, self._new(), self._fold)
+            found = RunBrief.so_far(self._folder, self._new(until), self._fold)
         self._created = found.created
+        if self.reading:
+            now = read.summary(self._folder)
+            found = replace(found, status=now.status, step=now.step, seconds=now.seconds, error=now.error, unseen=now.unseen)
         return found
 
-    def _new(self) -> Iterator[Event]:
+    def _new(self, until: float) -> Iterator[Event]:
+        self.reading = False
         while events := self._tail.new():
             yield from joined(events)
+            if time.monotonic() >= until:
+                self.reading = True
+                return
