@@ -95,6 +95,8 @@ export interface Details {
   /** Whether it has a file of what it printed. */
   output: boolean;
   why_no_commands: string;
+  /** Its record is long, and only its beginning was read for facts and changes: whoever asks again has more. */
+  reading: boolean;
   /** Lines of code for a notebook; "" where there is none. */
   code: { attach: string; settings: string; continue: string; export: string };
 }

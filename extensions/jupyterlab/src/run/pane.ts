@@ -136,6 +136,7 @@ abstract class CanvasPane extends Widget {
     if (!this.failures.some(([, error]) => !(error instanceof ApiError) || error instanceof NoServerError) && (this.isVisible || this.failures.length > 0)) this.canvas.show(this.left);
     if (this.isVisible && details.length > 0) this.draw(details, question);
     this.drawNotice();
+    if (details.some(({ reading }) => reading)) this.lookSoon();
     const { link } = this.options.client;
     if (this.tries > 0 && link !== "lost" && link !== "absent") this.lookSoon(pause(this.tries - 1, Math.random())); // else when it is open again
   }
