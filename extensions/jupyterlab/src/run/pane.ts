@@ -116,7 +116,7 @@ abstract class CanvasPane extends Widget {
   }
 
   private seen(): void {
-    if (this.stale && this.isVisible) void this.look();
+    if (this.stale) this.lookSoon(0); // not at once: JupyterLab shows panes for a moment while it puts them in their places
   }
 
   private async look(): Promise<void> {
