@@ -309,6 +309,7 @@ def test_runs_that_are_gone_and_a_server_without_the_extension(lab: Lab) -> None
     lab.page.route(re.compile("/workbench/"), lambda route: route.fulfill(status=404, content_type="text/html", body="<html>404</html>"))
     lab.complaints.clear()
     lab.reload()
+    tab(lab, "0004-fit").click()  # the layout was perhaps not saved since
     expect(pane.message).to_contain_text("does not run Tuning Workbench's server extension")
     assert lab.violations(".wb-pane:not(.lm-mod-hidden *)") == []
     assert len(lab.complaints) < 10, lab.complaints
