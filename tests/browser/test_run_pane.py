@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from urllib.error import HTTPError
 
 import pytest
-from playwright.sync_api import Locator, Page, WebSocketRoute, expect
+from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
 
 from tests.launch.launched import ended, wait_for
+from tests.server.records import Record
 
 from .faces import LAB
 from .lab import Lab
@@ -39,18 +41,26 @@ RECORD = "for rate in (1e-2, 3e-3):\n    study.fit(lr=rate, max_epochs=2).result
 
 
 class Pane:
-    """The pane of one run of the notebook's folder, or of several."""
+    """The pane that is in front: of one run of the notebook's folder, which is opened, or of several."""
 
     def __init__(self, lab: Lab, *runs: str) -> None:
         self.lab = lab
-        key = hashlib.sha256(str((lab.folder / ".workbench").resolve()).encode()).hexdigest()[:12]
-        refs = [{"root": key, "run": run} for run in runs]
+        self.root = lab.page.locator(".wb-pane:visible")
+        self.status = self.root.locator(".wb-pane-status")
+        self.canvas = self.root.locator(".wb-live")
+        if runs:
+            self.open(*runs)
+
+    def open(self, *runs: str) -> None:
+        lab = self.lab
+        refs = [{"root": key_of(lab), "run": run} for run in runs]
         wait_for(lambda: all(listed(lab, ref) for ref in refs))
         command, args = ("open-run", refs[0]) if len(refs) == 1 else ("compare-runs", {"runs": refs})
         lab.page.evaluate("([command, args]) => void jupyterapp.commands.execute(`tuning-workbench:${command}`, args)", [command, args])
-        self.root = lab.page.locator(".wb-pane")
-        self.status = self.root.locator(".wb-pane-status")
-        self.canvas = self.root.locator(".wb-live")
+
+    @property
+    def message(self) -> Locator:
+        return self.root.locator(".wb-pane-content > .wb-pane-message")
 
     def button(self, name: str) -> Locator:
         return self.root.locator(".wb-pane-bar").get_by_role("button", name=name, exact=True)
@@ -68,6 +78,11 @@ class Pane:
         expect(done).to_contain_text(re.compile(r"\d+/"))
         before = done.inner_text()
         expect(done).not_to_have_text(before, use_inner_text=True)
+
+
+def key_of(lab: Lab) -> str:
+    """The key of the notebook's folder of runs."""
+    return hashlib.sha256(str((lab.folder / ".workbench").resolve()).encode()).hexdigest()[:12]
 
 
 def listed(lab: Lab, ref: dict[str, str]) -> bool:
@@ -278,3 +293,135 @@ def test_a_comparison(lab: Lab) -> None:
     expect(pane.canvas.locator(".wb-progress")).to_be_hidden()  # it is of one run
     assert lab.violations(".wb-pane") == []
     lab.screenshot("run-pane-compare")
+
+
+def tab(lab: Lab, name: str) -> Locator:
+    return lab.page.locator("#jp-main-dock-panel .lm-TabBar-tab", has_text=name)
+
+
+def test_runs_that_are_gone_and_a_server_without_the_extension(lab: Lab) -> None:
+    root = lab.folder / ".workbench"
+    for at in range(1, 5):
+        Record(root, f"{at:04d}-fit", settings={"lr": at / 100}).steps(20).ended()
+    asked: list[str] = []
+    lab.page.on("request", lambda request: asked.append(request.url))
+    lab.page.on("websocket", lambda socket: asked.append(socket.url))
+    lab.page.route(re.compile("/workbench/static/"), like_a_hub)
+    lab.open_notebook(["1"], name="gone.ipynb")
+    Pane(lab, "0004-fit")
+    Pane(lab, "0003-fit")
+    Pane(lab, "0001-fit", "0002-fit", "0003-fit")
+    pane = Pane(lab)
+    expect(pane.canvas.locator(".wb-compare table")).to_contain_text("0003-fit")
+    lab.save()
+    lab.layout_saved(*(f"tuning-workbench-{kind}-{key_of(lab)}/{run}" for kind, run in (("compare", "0001-fit"), ("run", "0003-fit"), ("run", "0004-fit"))))
+    assert lab.complaints == []
+
+    shutil.rmtree(root / "runs" / "0003-fit")
+    asked.clear()
+    lab.reload()
+    expect(pane.message).to_contain_text("0003-fit cannot be shown")
+    table = pane.canvas.locator(".wb-compare table")
+    expect(table).to_contain_text("0002-fit")
+    expect(table).not_to_contain_text("0003-fit")
+    assert lab.violations(".wb-pane:not(.lm-mod-hidden *)") == []
+    lab.screenshot("run-pane-gone")
+    assert not any("0004-fit" in url for url in asked)  # what is not seen is not asked for
+    tab(lab, "0003-fit").click()
+    expect(pane.message).to_contain_text("there is no such run")
+    expect(pane.message).not_to_contain_text("connection")
+    pane.message.get_by_role("button", name="Close this pane").click()
+    expect(tab(lab, "0003-fit")).to_have_count(0)
+    assert not any("api/canvas" in url and "0003-fit" in url for url in asked)
+    tab(lab, "0004-fit").click()
+    expect(pane.status).to_contain_text("finished")
+    expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
+
+    lab.save()
+    lab.page.route(re.compile("/workbench/"), lambda route: route.fulfill(status=404, content_type="text/html", body="<html>404</html>"))
+    lab.complaints.clear()
+    lab.reload()
+    tab(lab, "0004-fit").click()  # the layout was perhaps not saved since
+    expect(pane.message).to_contain_text("does not run Tuning Workbench's server extension")
+    assert lab.violations(".wb-pane:not(.lm-mod-hidden *)") == []
+    assert len(lab.complaints) < 10, lab.complaints
+    lab.page.unroute_all()
+    pane.message.get_by_role("button", name="Try again").click()
+    expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
+    expect(pane.message).to_be_hidden()
+
+
+def like_a_hub(route: Route) -> None:
+    """A JupyterHub refuses scripts that come without its token."""
+    if {"authorization", "x-xsrftoken"} & route.request.headers.keys():
+        route.continue_()
+    else:
+        route.fulfill(status=403)
+
+
+def test_frames_and_panes_leave_nothing_behind(lab: Lab) -> None:
+    sockets: list[WebSocketRoute] = []
+    frames: list[bytes] = []
+    closed: set[WebSocketRoute] = set()
+
+    def connect(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+        sockets.append(socket)
+
+        def heard(message: str | bytes) -> None:
+            if isinstance(message, bytes):
+                frames.append(message)
+            socket.send(message)
+
+        def end(code: int | None, reason: str | None) -> None:
+            closed.add(socket)
+            server.close()
+
+        server.on_message(heard)
+        socket.on_close(end)
+
+    lab.page.route_web_socket(re.compile("/workbench/api/canvas"), connect)
+    Record(lab.folder / ".workbench", "0001-fit").steps(90).checked(0.5).ended()
+    lab.open_notebook(["1"], name="left.ipynb")
+    pane = Pane(lab, "0001-fit")
+    expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
+    session = lab.page.context.new_cdp_session(lab.page)
+
+    def kept() -> tuple[int, int, int]:
+        """Nodes, listeners and bytes of the page, without what nothing refers to."""
+        lab.frames()
+        session.send("HeapProfiler.collectGarbage")
+        counted = session.send("Memory.getDOMCounters")
+        return counted["nodes"], counted["jsEventListeners"], session.send("Runtime.getHeapUsage")["usedSize"]
+
+    def draw(times: int) -> None:
+        for _ in range(times):
+            for frame in drawn:
+                sockets[0].send(frame)
+
+    drawn = [*frames]
+    assert drawn
+    draw(100)
+    before = kept()
+    draw(1800)
+    nodes, listeners, size = (after - first for after, first in zip(kept(), before, strict=True))
+    assert nodes <= 50
+    assert listeners <= 50
+    assert size <= 500_000
+
+    for _ in range(15):
+        lab.page.evaluate(CLOSE)
+        expect(pane.root).to_have_count(0)
+        pane.open("0001-fit")
+        expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
+    wait_for(lambda: len(closed) == len(sockets) - 1)
+    wait_for(lambda: kept() and lab.page.evaluate("() => __closed.every((one) => one.deref() === undefined)"))
+
+
+CLOSE = """() => {
+  const pane = jupyterapp.shell.currentWidget;
+  const parts = [pane, pane.content, pane.node, ...['.wb-live', '.wb-pane-bar', '.u-over'].map((part) => pane.node.querySelector(part))];
+  (window.__closed ??= []).push(...parts.map((part) => new WeakRef(part)));
+  pane.close();
+}"""
+"""Close the pane that is in front, and remember its parts only until nothing else does."""

@@ -3,6 +3,7 @@
 import { URLExt } from "@jupyterlab/coreutils";
 import { ServerConnection } from "@jupyterlab/services";
 import type { Annotations, CommandType, Details, Output, Page, Query, Ref, Row, Template } from "./messages";
+import type { Texts } from "./texts";
 
 const ROOT = "workbench/";
 
@@ -13,12 +14,19 @@ export class ApiError extends Error {
   }
 }
 
-export class Api {
-  constructor(readonly settings: ServerConnection.ISettings) {}
+/** The question did not reach our part of the server. */
+export class NoServerError extends ApiError {}
 
-  /** The address of a file that the server keeps for the page. */
-  url(path: string): string {
-    return URLExt.join(this.settings.baseUrl, ROOT, path);
+/** Proxies answer so where the server behind them does not. */
+const FROM_PROXIES = [502, 503, 504];
+
+export class Api {
+  /** texts: what to say where the question did not reach our part of the server. */
+  constructor(readonly settings: ServerConnection.ISettings, private readonly texts: Pick<Texts, "absent" | "unreachable">) {}
+
+  /** The text of a file that the server keeps for the page. It is asked for as all else is, so that the same proofs of who asks go with it. */
+  file(name: string): Promise<string> {
+    return this.request("GET", `static/${name}`);
   }
 
   /** The address of a websocket; whoever opens it may have to prove who they are by a token in it. */
@@ -64,12 +72,25 @@ export class Api {
   }
 
   private async ask<T>(method: string, path: string, body?: unknown): Promise<T> {
+    const text = await this.request(method, path, body);
+    return (text ? JSON.parse(text) : undefined) as T;
+  }
+
+  private async request(method: string, path: string, body?: unknown): Promise<string> {
     // Not "no-store", JupyterLab's default: that adds an argument without a name to each address.
     const request: RequestInit = { method, cache: "no-cache", ...(body === undefined ? {} : { body: JSON.stringify(body) }) };
-    const response = await ServerConnection.makeRequest(this.url(path), request, this.settings);
+    const response = await ServerConnection.makeRequest(URLExt.join(this.settings.baseUrl, ROOT, path), request, this.settings).catch((error: unknown) => {
+      throw error instanceof ServerConnection.NetworkError ? new NoServerError(this.texts.unreachable, 0) : error;
+    });
     const text = await response.text();
-    if (!response.ok) throw new ApiError(reasonOf(text) ?? `${response.status} ${response.statusText}`, response.status);
-    return (text ? JSON.parse(text) : undefined) as T;
+    if (!response.ok) throw this.refusal(response, reasonOf(text));
+    return text;
+  }
+
+  private refusal({ status, statusText }: Response, reason: string | null): ApiError {
+    if (reason === null && status === 404) return new NoServerError(this.texts.absent, status);
+    if (reason === null && FROM_PROXIES.includes(status)) return new NoServerError(this.texts.unreachable, status);
+    return new ApiError(reason ?? `${status} ${statusText}`, status);
   }
 }
 

@@ -49,7 +49,8 @@ export function textsOf(trans: TranslationBundle) {
     failed: (why: string) => trans.__("The runs could not be loaded: %1", why),
     retry: trans.__("Try again"),
     lost: trans.__("The connection to the server is lost. JupyterLab tries to connect again. The list may be out of date."),
-    absent: trans.__("This Jupyter server does not run Tuning Workbench's server extension. Install tuning-workbench[lab] where the server runs, and start the server again."),
+    absent: trans.__("This Jupyter server does not run Tuning Workbench's server extension. Install tuning-workbench[lab] where the server runs, and start the server again. This page then finds it by itself."),
+    unreachable: trans.__("The Jupyter server does not answer."),
 
     percent: (share: number) => trans.__("%1%", Math.floor(100 * share)),
     left: (time: string) => trans.__("%1 left", time),
@@ -106,5 +107,7 @@ export function textsOf(trans: TranslationBundle) {
     statusMany: (n: number) => trans._n("%1 run", "%1 runs", n, n),
     statusHint: trans.__("Open the run"),
     ended: (run: string, status: string) => trans.__("%1 %2", run, status),
+    endedMany: (n: number, failed: number) => (failed ? trans.__("%1 runs ended, %2 of them failed", n, failed) : trans.__("%1 runs ended", n)),
+    andMore: (names: string[], n: number) => trans._n("%2 and %1 more", "%2 and %1 more", n, n, names.join(", ")),
   };
 }

@@ -24,7 +24,7 @@ function connected() {
   const looks = { read: () => kept.looks, write: (changed: Record<string, unknown>) => { kept.looks = changed; } };
   const model = new CanvasModel((given) => {
     hears = given;
-    return { send: (text) => { if (open) sent.push(JSON.parse(text)); }, dispose: () => { closed = true; } };
+    return { send: (text) => { if (open) sent.push(JSON.parse(text)); }, retry: () => {}, dispose: () => { closed = true; } };
   }, looks);
   const server = {
     open: () => { open = true; hears.opened(); },

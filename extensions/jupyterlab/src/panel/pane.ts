@@ -36,6 +36,8 @@ export class PanelPane extends Panel {
   private notebook: NotebookPanel | null = null;
   private renderer: (IRenderMime.IRenderer & Panel) | null = null;
   private view: Widget | null = null;
+  /** The number of the last look; those before it are overtaken. */
+  private looks = 0;
   private readonly observer = new MutationObserver(() => this.followView());
 
   constructor(private place: Place, private readonly options: PaneOptions) {
@@ -74,22 +76,36 @@ export class PanelPane extends Panel {
     }
     this.follow(notebook);
     this.message.say(trans.__("The panel appears when the kernel of %1 answers.", path));
-    await notebook.context.ready;
-    await notebook.sessionContext.ready;
-    if (this.left(notebook)) return;
-    const model = await findPanel(notebook, wanted, this.options.choose);
-    if (this.left(notebook)) return;
-    if (model === null) this.offer(trans.__("The kernel of %1 has no bench. Execute the cell that makes one, then show its panel.", path));
-    else await this.put(notebook, model);
+    const number = ++this.looks;
+    const left = () => this.isDisposed || notebook.isDisposed || this.notebook !== notebook || this.looks !== number;
+    try {
+      await this.find(notebook, wanted, left);
+    } catch (error) {
+      if (!left()) this.offer(trans.__("The panel could not be shown: %1", error instanceof Error ? error.message : String(error)));
+    }
   }
 
-  private left(notebook: NotebookPanel): boolean {
-    return this.isDisposed || notebook.isDisposed || this.notebook !== notebook;
+  /** left: whether this was overtaken meanwhile, by another look or the end of the notebook. */
+  private async find(notebook: NotebookPanel, wanted: string, left: () => boolean): Promise<void> {
+    const { trans, choose } = this.options;
+    const { context, sessionContext } = notebook;
+    await context.ready;
+    await sessionContext.ready;
+    const language = (await sessionContext.session?.kernel?.spec)?.language;
+    if (left()) return;
+    if (language !== undefined && language !== "python") {
+      this.offer(trans.__("%1 has a kernel for %2. A bench is in a kernel for Python.", context.path, language));
+      return;
+    }
+    const model = await findPanel(notebook, wanted, choose);
+    if (left()) return;
+    if (model === null) this.offer(trans.__("The kernel of %1 has no bench. Execute the cell that makes one, then show its panel.", context.path));
+    else await this.put(notebook, model, left);
   }
 
-  private async put(notebook: NotebookPanel, model: string): Promise<void> {
-    const shows = await this.showsWidgets(notebook);
-    if (this.left(notebook)) return;
+  private async put(notebook: NotebookPanel, model: string, left: () => boolean): Promise<void> {
+    const shows = await this.showsWidgets(notebook, left);
+    if (left()) return;
     if (!shows) {
       this.message.say(this.options.trans.__("This JupyterLab cannot show widgets. Install ipywidgets beside it (pip install ipywidgets), and load the page again."));
       return;
@@ -108,9 +124,9 @@ export class PanelPane extends Panel {
   }
 
   /** Wait until a notebook can show widgets; false: it cannot. ipywidgets puts its own factory there when it has the kernel. */
-  private async showsWidgets(notebook: NotebookPanel): Promise<boolean> {
+  private async showsWidgets(notebook: NotebookPanel, left: () => boolean): Promise<boolean> {
     const end = Date.now() + MANAGER_MS;
-    while (!this.left(notebook) && Date.now() < end) {
+    while (!left() && Date.now() < end) {
       const factory = notebook.content.rendermime.getFactory(WIDGET);
       if (factory !== undefined && factory !== this.options.rendermime.getFactory(WIDGET)) return true;
       await new Promise((done) => setTimeout(done, LOOK_MS));
@@ -151,6 +167,7 @@ export class PanelPane extends Panel {
   }
 
   private kernelEnded(): void {
+    this.looks += 1;
     this.offer(this.options.trans.__("The kernel of %1 has ended or was restarted, and this panel with it. Execute the cell that makes the bench, then show its panel.", this.place.path));
   }
 

@@ -34,7 +34,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
     const options: PaneOptions = { tracker, rendermime, trans, choose, openNotebook: (path, { id }) => void commands.execute("docmanager:open", { path, options: { ref: id, mode: "split-left" } }) };
 
     const open = (place: Place): MainAreaWidget<PanelPane> => {
-      const known = place.model && panes.find(({ content }) => content.where.model === place.model && content.where.path === place.path);
+      const known = panes.find(({ content: { where } }) => where.path === place.path && (!place.model || where.model === place.model));
       if (known) return known;
       const content = new PanelPane(place, options);
       const pane = new MainAreaWidget({ content });
@@ -59,9 +59,11 @@ export const panel: JupyterFrontEndPlugin<void> = {
       icon: runsIcon,
       isEnabled: () => tracker.currentWidget !== null,
       isVisible: ({ where }) => where !== "toolbar" || seen.has(tracker.currentWidget),
-      execute: ({ path, model }) => {
+      execute: ({ path, model, where }) => {
         const notebook = tracker.currentWidget;
-        const place = typeof path === "string" ? { path, model: String(model ?? "") } : placeIn(notebook, app.contextMenuHitTest((node) => node.classList.contains("jp-Cell")));
+        // JupyterLab keeps the last right click, however long ago it was: only the menu that it opened asks for it.
+        const clicked = where === "context" ? app.contextMenuHitTest((node) => node.classList.contains("jp-Cell")) : undefined;
+        const place = typeof path === "string" ? { path, model: String(model ?? "") } : placeIn(notebook, clicked);
         if (place === null) return undefined;
         const pane = open(place);
         if (!pane.isAttached) shell.add(pane, lab ? "main" : "right", notebook === null ? {} : { ref: notebook.id, mode: "split-right" });
@@ -87,6 +89,7 @@ class Seen {
   private found = false;
   private timer = 0;
   private notebook: NotebookPanel | null = null;
+  private lookedAt: NotebookPanel | null = null;
 
   constructor(private readonly tracker: INotebookTracker, private readonly changed: () => void) {
     tracker.currentChanged.connect(() => this.follow());
@@ -112,7 +115,11 @@ class Seen {
   private look(): void {
     clearTimeout(this.timer);
     this.timer = 0;
-    this.found = this.notebook !== null && !this.notebook.isDisposed && panelsIn(this.notebook).length > 0;
+    const { notebook } = this;
+    const found = notebook !== null && !notebook.isDisposed && panelsIn(notebook).length > 0;
+    if (found === this.found && notebook === this.lookedAt) return;
+    this.found = found;
+    this.lookedAt = notebook;
     this.changed();
   }
 }

@@ -11,6 +11,8 @@ export interface Looks {
   write(looks: Record<string, unknown>): void;
 }
 
+/** What it needs of a connection. */
+type Line = Pick<Connection, "send" | "retry" | "dispose">;
 type Callback = (...args: any[]) => void;
 
 export class CanvasModel implements AnyModel {
@@ -18,12 +20,12 @@ export class CanvasModel implements AnyModel {
   onConnected: (connected: boolean) => void = () => {};
   /** Called with the reason why a request of the canvas was not carried out. */
   onRefused: (why: string) => void = () => {};
-  private readonly connection: Pick<Connection, "send" | "dispose">;
+  private readonly connection: Line;
   private readonly listeners = new Map<string, Set<Callback>>();
   /** A followed run has no learning rate and no clip value to drag: 0 is "no line". */
   private readonly traits: Record<string, unknown> = { marker: 0, clip: 0 };
 
-  constructor(connect: (hears: Hears) => Pick<Connection, "send" | "dispose">, private readonly looks: Looks) {
+  constructor(connect: (hears: Hears) => Line, private readonly looks: Looks) {
     this.connection = connect({
       // The server has a new canvas for each connection, and sends all of it for "ready".
       opened: () => {
@@ -59,6 +61,10 @@ export class CanvasModel implements AnyModel {
   off(event: string, callback?: Callback): void {
     if (callback === undefined) this.listeners.delete(event);
     else this.listeners.get(event)?.delete(callback);
+  }
+
+  retry(): void {
+    this.connection.retry();
   }
 
   dispose(): void {

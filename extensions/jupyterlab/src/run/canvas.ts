@@ -10,32 +10,47 @@ import type { PaneTexts } from "./texts";
 
 export class RunCanvas {
   readonly root = el("section", "wb-pane-canvas");
-  /** Called when the connection opens and when it is lost. */
+  /** Called when the connection opens, and each time it is lost or could not be opened. */
   onConnected: (connected: boolean) => void = () => {};
   private readonly notice = el("div", "wb-pane-message", "", { role: "status" });
+  private shown: { path: string } | null = null;
   private model: CanvasModel | null = null;
   private clean = () => {};
-  private gone = false;
 
-  constructor(private readonly api: Api, private readonly refs: Ref[], private readonly looks: Promise<Looks>, private readonly texts: PaneTexts) {
+  constructor(private readonly api: Api, private readonly looks: Promise<Looks>, private readonly texts: PaneTexts) {
     this.root.setAttribute("aria-label", texts.plots);
     this.root.append(this.notice);
-    void this.show();
+    this.root.hidden = true;
+  }
+
+  /** Show the plots of these runs; of none: nothing. Those that are shown already stay as they are. */
+  show(refs: Ref[]): void {
+    const path = refs.length ? canvasPath(refs) : "";
+    if (path === (this.shown?.path ?? "")) return;
+    this.dispose();
+    this.root.hidden = !path;
+    if (!path) return;
+    this.shown = { path };
+    void this.load(this.shown);
+  }
+
+  /** Try now to open the connection that was lost. */
+  retry(): void {
+    this.model?.retry();
   }
 
   dispose(): void {
-    this.gone = true;
-    this.clean();
-    this.model?.dispose();
+    this.shown = null;
+    this.close();
   }
 
-  private async show(): Promise<void> {
+  private async load(shown: { path: string }): Promise<void> {
     this.say(this.texts.loading);
     try {
       const [bundle, looks] = await Promise.all([liveBundle(this.api), this.looks]);
-      if (this.gone) return;
+      if (this.shown !== shown) return;
       const { api } = this;
-      const model = (this.model = new CanvasModel((hears) => new Connection(() => api.socketUrl(canvasPath(this.refs)), hears, (url) => new api.settings.WebSocket(url)), looks));
+      const model = (this.model = new CanvasModel((hears) => new Connection(() => api.socketUrl(shown.path), hears, (url) => new api.settings.WebSocket(url)), looks));
       model.onConnected = (connected) => this.onConnected(connected);
       model.onRefused = (why) => this.say(why);
       const canvas = bundle.default();
@@ -43,16 +58,25 @@ export class RunCanvas {
       this.clean = canvas.render({ model, el: this.root });
       this.say("");
     } catch (error) {
-      this.say(this.texts.noCanvas(error instanceof Error ? error.message : String(error)), true);
+      if (this.shown !== shown) return;
+      this.close();
+      this.say(this.texts.noCanvas(error instanceof Error ? error.message : String(error)), () => void this.load(shown));
     }
   }
 
-  private say(text: string, again = false): void {
+  private close(): void {
+    this.clean();
+    this.clean = () => {};
+    this.model?.dispose();
+    this.model = null;
+  }
+
+  private say(text: string, again?: () => void): void {
     this.notice.hidden = !text;
     this.notice.textContent = text;
-    if (!again) return;
+    if (again === undefined) return;
     const button = el("button", "wb-pane-button", this.texts.retry, { type: "button" });
-    button.addEventListener("click", () => void this.show());
+    button.addEventListener("click", again);
     this.notice.append(button);
   }
 }

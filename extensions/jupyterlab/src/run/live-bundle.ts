@@ -9,35 +9,30 @@ export interface LiveModule {
 }
 
 let loading: Promise<LiveModule> | null = null;
-let tries = 0;
 
 /** The canvas's module; a failure is not kept, so that the next pane tries again. */
 export function liveBundle(api: Api): Promise<LiveModule> {
-  loading ??= load(api.url("static")).catch((error: unknown) => {
+  loading ??= load(api).catch((error: unknown) => {
     loading = null;
     throw error;
   });
   return loading;
 }
 
-async function load(folder: string): Promise<LiveModule> {
-  const again = tries === 0 ? "" : `?try=${tries}`; // a browser remembers that a module could not be loaded, by its address
-  tries += 1;
-  const [module] = await Promise.all([
-    import(/* webpackIgnore: true */ `${folder}/live.js${again}`) as Promise<LiveModule>,
-    style(`${folder}/live.css${again}`),
-  ]);
-  return module;
-}
-
-function style(address: string): Promise<void> {
-  const link = Object.assign(document.createElement("link"), { rel: "stylesheet", href: address });
-  return new Promise((done, failed) => {
-    link.onload = () => done();
-    link.onerror = () => {
-      link.remove();
-      failed(new Error(address));
-    };
-    document.head.append(link);
-  });
+/**
+ * The files are fetched as text. An import or a link of their addresses could carry neither a token nor a header, and a server may want
+ * them: a JupyterHub refuses scripts that come without its XSRF token.
+ */
+async function load(api: Api): Promise<LiveModule> {
+  const [code, rules] = await Promise.all([api.file("live.js"), api.file("live.css")]);
+  const address = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
+  try {
+    const module = (await import(/* webpackIgnore: true */ address)) as LiveModule;
+    const style = document.createElement("style");
+    style.textContent = rules;
+    document.head.append(style);
+    return module;
+  } finally {
+    URL.revokeObjectURL(address);
+  }
 }

@@ -15,6 +15,8 @@ export function paneTextsOf(trans: TranslationBundle) {
     loading: trans.__("Loading…"),
     lost: trans.__("The connection to the Jupyter server is lost. What is shown may be old. The pane continues by itself when the server answers again."),
     missing: (run: string, why: string) => trans.__("%1 cannot be shown: %2", run, why),
+    nothingToCompare: trans.__("Fewer than two runs are left to compare."),
+    close: trans.__("Close this pane"),
     noCanvas: (why: string) => trans.__("The plots could not be loaded: %1", why),
     retry: trans.__("Try again"),
     noCommands: (why: string) => trans.__("This run takes no commands: %1", why),
@@ -35,6 +37,7 @@ export function paneTextsOf(trans: TranslationBundle) {
     output: trans.__("Output"),
     outputText: trans.__("What the processes of the run have printed"),
     outputCut: trans.__("The beginning is left out."),
+    outputFailed: (why: string) => trans.__("The output could not be read: %1", why),
     outputNone: trans.__("Nothing was printed yet."),
   };
 }

@@ -11,8 +11,9 @@ import type { Client } from "../client";
 import type { Ref } from "../messages";
 import { ids } from "../runs/commands";
 import { CATEGORY, DOMAIN, textsOf } from "../texts";
+import { Endings } from "./endings";
 import { StatusItem } from "./item";
-import { canAsk, notifyEnded } from "./notify";
+import { canAsk, EndNotifications, isAway } from "./notify";
 import type { When } from "./notify";
 
 const ID = "tuning-workbench:status";
@@ -39,8 +40,12 @@ export const status: JupyterFrontEndPlugin<void> = {
       read();
     });
     const permit = () => void app.commands.execute(PERMIT);
+    const list = () => void (app.commands.hasCommand(ids.show) && app.commands.execute(ids.show));
+    const notifications = new EndNotifications(texts, { open, list, permit });
+    const endings = new Endings(isAway, (rows, more) => notifications.show(rows, more));
+    window.addEventListener("focus", () => endings.seen());
     client.events.connect((_, event) => {
-      if (event.type === "ended") notifyEnded(event.row, when, texts, { open, permit });
+      if (event.type === "ended" && (when === "always" || (when === "away" && isAway()))) endings.add(event.row);
     });
     app.commands.addCommand(PERMIT, {
       label: texts.commands.permit,
