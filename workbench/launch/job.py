@@ -258,7 +258,7 @@ class Job(Generic[T]):
 
     def _checked_change(self, values: Mapping[str, Any]) -> tuple[Change, dict[str, Any]]:
         """The command for these values, and the settings as they were given."""
-        commands.check("change", self.id, self.kind, self._over)
+        commands.check("change", self.id, self.kind, self._over())
         return live_change(self.settings, values), Settings.named(values, "change")
 
     def _ask(self, command: Command, given: Mapping[str, Any] | None = None) -> None:
@@ -271,13 +271,12 @@ class Job(Generic[T]):
         """Leave a command for the job; returns what reports it. given: the arguments of the method that asked; of: see `called` of __init__."""
         method = commands.method_of(command)
         if not isinstance(command, Stop):
-            commands.check(method, self.id, self.kind, self._over)
+            commands.check(method, self.id, self.kind, self._over())
         report = self._called(self, method, given or {}, of) if self._called is not None and not self.done() else None
         self._inbox.put(command)
         return report
 
-    @property
-    def _over(self) -> Status | None:
+    def _over(self) -> Status | None:  # no property: Jedi cannot complete an object with a property of this type
         """How it has ended; None: it has not."""
         return self._status if self.done() else None
 
