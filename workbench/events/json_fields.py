@@ -84,7 +84,8 @@ def _count(value: Any) -> int:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{value!r:.80} is not a number")
-    return float(value)  # an int may be too large to be one
+    # Whole numbers stay what they are (batch_size=32); numpy does not take those that are too large.
+    return value if isinstance(value, int) and abs(value) < 1 << 53 else float(value)
 
 
 def _none(value: Any) -> None:
