@@ -3,7 +3,7 @@
 import type { AnyModel } from "../../../live/src/data/anywidget";
 import type { Api } from "../api";
 
-/** An anywidget module, as far as it is used. */
+/** The members of an anywidget module that the pane uses. */
 export interface LiveModule {
   default(): { initialize(options: { model: AnyModel }): void; render(options: { model: AnyModel; el: HTMLElement }): () => void };
 }

@@ -32,7 +32,7 @@ export class OutputText {
     this.root.append(this.trouble, this.cut, this.pre);
   }
 
-  /** Read to its end, and while the run is live what follows, until it is told otherwise. */
+  /** Reads the output to its end. While the run is live it reads on, until it is stopped. */
   follow(live: boolean): void {
     if (this.followed === live) return;
     this.followed = live;

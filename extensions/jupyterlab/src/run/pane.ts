@@ -148,7 +148,7 @@ abstract class CanvasPane extends Widget {
     return left.length > 1 || this.refs.length === 1 ? left : [];
   }
 
-  /** A websocket cannot tell a run that is gone from a line that is cut: where the server is there, it is asked before anything is said. */
+  /** A websocket ends in the same way for a deleted run and for a lost connection: the pane asks the server before it shows which. */
   private connection(connected: boolean): void {
     this.connected = connected;
     this.lost &&= !connected;

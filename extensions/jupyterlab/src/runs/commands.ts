@@ -64,7 +64,7 @@ class RunCommands {
     this.several(ids.delete, words.delete, (refs) => this.remove(refs), (row) => !isLive(row) || row.status.endsWith("?"));
   }
 
-  /** A command for one run; `can`: whether it is possible for that run as it is now. */
+  /** A command for one run; `can`: whether the run can do it now. */
   private one(id: string, label: string, work: (ref: Ref) => Promise<void>, can?: (row: Row) => boolean): void {
     this.several(id, label, ([ref]) => work(ref!), can, ONE);
   }

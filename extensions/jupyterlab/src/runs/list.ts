@@ -1,4 +1,4 @@
-// The list of runs as far as it is loaded: what is asked for, the rows that have come, and which of them are selected.
+// Keeps the loaded part of the list of runs: the query, the rows, and which of them are selected.
 
 import { Signal } from "@lumino/signaling";
 import { keyOf } from "../messages";

@@ -1,4 +1,4 @@
-// Adds a command on runs: it is enabled where there are as many runs as it is for, and says why it was refused.
+// Adds a command on runs. It is enabled for the right number of runs, and shows why the server refused it.
 
 import { showErrorMessage } from "@jupyterlab/apputils";
 import type { CommandRegistry } from "@lumino/commands";

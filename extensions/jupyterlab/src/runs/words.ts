@@ -43,7 +43,7 @@ export function trainingNow(live: Iterable<Row>): Row[] {
   return [...live].filter(({ status }) => !status.endsWith("?")).sort((a, b) => b.created - a.created);
 }
 
-/** What is said of a run in one line. */
+/** A run in one line. */
 export function lineOf(row: Row, texts: Texts): string {
   const state = row.status === "running" ? "" : statusOf(row, texts);
   return [nameOf(row), state, progressOf(row, texts)].filter(Boolean).join(" · ");

@@ -2,7 +2,7 @@
 
 import type { Row } from "../messages";
 
-/** What ends within this time of the first is told with it. */
+/** Runs that end within this time of the first one are in its notification. */
 const GATHER_MS = 2000;
 
 export class Endings {

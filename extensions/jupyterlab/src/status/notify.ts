@@ -32,7 +32,7 @@ export function canAsk(): boolean {
   return "Notification" in window && Notification.permission === "default";
 }
 
-/** What is said of these runs: a title and a line. */
+/** The title and the line of the notification of these runs. */
 export function wordsFor(rows: Row[], texts: Texts): [title: string, body: string] {
   const [row] = rows;
   if (rows.length === 1 && row !== undefined) {
