@@ -230,10 +230,13 @@ class _Fit:
 
     def step(self, window: Sequence[Any]) -> None:
         """Take one update, and emit what has been measured; an error gets a note with its place and batch."""
-        session = self.session
+        session, calls = self.session, self.observations.calls_to_time
         try:
-            with self.observations.update():
+            if calls is None:
                 train_step(session, window)
+            else:
+                with calls:
+                    train_step(session, window)
         except RuntimeError as error:
             if session.settings.detect_anomaly and "returned nan values" in str(error):
                 raise NonFiniteError(f"at update {session.state.step}, detect_anomaly: {error}") from error

@@ -78,7 +78,7 @@ def mismatch(session: Session, states: Sequence[Mapping[str, Any]], freed: Set[i
     if len(states) != len(session.optimizers):
         return f"it has {_count(len(states), 'optimizer')}, and here there are {len(session.optimizers)}"
     for opt, state in zip(session.optimizers, states, strict=True):
-        which = f"optimizer {opt.index}" if session.several else "the optimizer"
+        which = f"optimizer {opt.index}" if session.plan.several else "the optimizer"
         kind = kind_of(opt.optimizer)
         if kind != state["type"]:
             return f"{which} was {state['type']} and is {kind} here"

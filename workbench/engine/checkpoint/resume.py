@@ -55,7 +55,7 @@ class ResumePoint:
         if not parallel.several or session.state.checking or not session.state.mid_epoch:
             return cls(RandomState.capture(), data.position(0 if session.state.checking else session.state.batch_idx))
         # A rank counts its own batches: it may have had fewer than the others, or none.
-        own = data.taken - parallel.waiting if session.tbptt is None else session.state.batch_idx
+        own = data.taken - parallel.waiting if session.plan.tbptt is None else session.state.batch_idx
         return cls(RandomState.capture(), data.position(own, data.begun))
 
 
