@@ -53,7 +53,7 @@ def remember(session: Session, window: Sequence[Any]) -> None:
         replay.buffers = [(buffer, buffer.detach().clone()) for buffer in buffers]
     # Reading the random state costs more than the rest here, so a model without dropout is checked only now and then.
     replay.random = _random_state(session.device) if replay.draws or session.meter.row == 0 else None
-    if session.device.type == "cuda" and state.records:
+    if not session.plan.on_cpu and state.records and session.device.type == "cuda":
         replay.recent.append(ReplayPoint(state.step, window, state.hiddens, replay.random))
 
 

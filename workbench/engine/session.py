@@ -6,6 +6,7 @@ A fit, a finder and a trial each open one (`engine/setup.py`). How far it has co
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -139,8 +140,6 @@ class Session:
         every, norms = self.settings.log_every_n_steps, self.settings.track_grad_norm
         kinds = {p.dtype for p in self.parameters.values()}
         kind = kinds.pop() if len(kinds) == 1 else None
-        if kind is not None and kind.is_complex:  # its norms are real
-            kind = None
         return Meter(len(self.parameters), self.device, every, norms, len(self.optimizers), double, kind)
 
     def _parallel(self, runtime: Runtime, trains: bool) -> Single:
@@ -221,7 +220,7 @@ class Session:
     @property
     def lrs(self) -> list[float]:
         """The present rate of each optimizer: that of its first parameter group that is not at 0."""
-        return [opt.lr for opt in self.optimizers]
+        return list(map(_LR, self.optimizers))
 
     @property
     def base_lr(self) -> float:
@@ -381,4 +380,5 @@ def _trainable(task: Task) -> dict[str, Tensor]:
     return found
 
 
+_LR = operator.attrgetter("lr")
 _AS_IT_IS: contextlib.AbstractContextManager[None] = contextlib.nullcontext()

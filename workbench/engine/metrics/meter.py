@@ -83,13 +83,15 @@ class Meter:
         """By column and row: values that the next flush copies into the ring at once."""
         self._layer_norms: dict[int, Tensor] = {}
         """The same for the norms of all layers."""
-        self.adds_up = kind is not None and device.type == "cpu" and optimizers == 1
+        self.adds_up = kind in (torch.float32, torch.float64) and device.type == "cpu" and optimizers == 1
         """Whether a flush computes the total norms, of all rows at once: nothing reads them before."""
         self._numbers: dict[int, list[float]] = {}
         """By row, the norms of all layers whose total is computed then."""
         self._kind = kind
         self.row = 0
         """The row that the next `record` completes."""
+        self._losses: list[float] = []
+        """On the CPU: the losses of the rows, until the flush."""
         self._lazy = xla.is_xla(device)
         """Whether all values are put aside until a flush: each row of a ring on such a device would be compiled."""
         self._device, self._width = device, self._layers_at + layers
@@ -215,10 +217,7 @@ class Meter:
         """
         if loss.dtype is torch.float64 and self._ring.dtype is not torch.float64:
             self._widen()
-        if self._host is not None:
-            self._host[self.row, 3 * column + LOSS] = loss.item()
-        else:
-            self._put(3 * column + LOSS, loss)
+        self._put(3 * column + LOSS, loss)
 
     def put_clipped(self, column: int, total: Tensor) -> None:
         """Write the total norm after clipping into the row that the next `record` completes."""
@@ -267,9 +266,12 @@ class Meter:
 
     def record(self, step: int, lrs: Sequence[float], loss: Tensor, skipped: bool = False) -> None:
         """Complete the row of update `step`; its norms, if any, are in it already."""
-        self.put_loss(0, loss)
         if not self.row:
             self._first = step
+        if self._host is None or loss.dtype is torch.float64:
+            self.put_loss(0, loss)
+        if self._host is not None:
+            self._losses.append(loss.item())
         self.row += 1
         self._lrs.append(tuple(lrs))
         self._skipped.append(skipped)
@@ -318,7 +320,10 @@ class Meter:
             self.samples,
         )  # fmt: skip
         self.row, self._lrs, self._skipped, self._notes, self.samples = 0, [], [], {}, 0
-        self._ring[: len(rows), TOTAL:] = float("nan")
+        if self._host is not None:
+            self._host[: len(rows), TOTAL:] = np.nan
+        else:
+            self._ring[: len(rows), TOTAL:] = float("nan")
         if ratios is not None and self._ratios is not None:
             self._ratios[: len(rows)] = float("nan")
             self._rated = False
@@ -330,12 +335,15 @@ class Meter:
             self._take(self._ring[:, place], found)
         norms, self._layer_norms = self._layer_norms, {}
         self._take(self._ring[:, self._layers_at :], self._fetched(norms))
+        if self._host is not None:
+            self._host[: self.row, LOSS] = self._losses
+            self._losses = []
         numbers, self._numbers = self._numbers, {}
         rows = [row for row in numbers if row < self.row]
-        if rows and self.norm_order is not None:
+        if rows and self._host is not None and self.norm_order is not None:
             table = torch.tensor([numbers[row] for row in rows], dtype=self._kind)
-            self._ring[rows, self._layers_at :] = table.to(self._ring.dtype)
-            self._ring[rows, TOTAL] = total_norms(table, self.norm_order).to(self._ring.dtype)
+            self._host[rows, self._layers_at :] = table.numpy()
+            self._host[rows, TOTAL] = total_norms(table, self.norm_order).numpy()
 
     def _take(self, columns: Tensor, found: Mapping[int, Tensor]) -> None:
         """Copy values by row into these columns of the ring."""

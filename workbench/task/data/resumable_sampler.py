@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from workbench.task.data.datasets import KeyedBatches
-from workbench.task.data.rng_state import DataRngState, State, process_state, restored_process_state
+from workbench.task.data.rng_state import NO_STATE, DataRngState, State, process_state, restored_process_state
+from workbench.task.data.samplers import draws_alone
 from workbench.task.data.sharding import NO_BATCH, CommonRng, RankShard
 from workbench.task.errors import TaskError
 
@@ -67,8 +68,12 @@ class ResumableBatchSampler(Sampler[Any]):
         # A loader with workers asks twice for its first pass, and begins one of them.
         if self._left is not None:
             return self._rest()
-        process = process_state() if self.common_rng is None else self.common_rng.state
-        self._pass = _Pass({"process": process, "sampler": self.held().state(), "passes": self.passes})
+        if self.common_rng is None and draws_alone(self._users, self.generator):
+            states = {"process": {}, "sampler": NO_STATE}  # reading those of python and numpy would cost as much as an update
+        else:
+            process = process_state() if self.common_rng is None else self.common_rng.state
+            states = {"process": process, "sampler": self.held().state()}
+        self._pass = _Pass({**states, "passes": self.passes})
         with self._drawing():
             return self._begin(self._pass, iter(self.batches))
 
@@ -126,8 +131,12 @@ class ResumableBatchSampler(Sampler[Any]):
 
     def held(self) -> DataRngState:
         """The state of the user's sampler (without the numbers of `KeyedBatches`)."""
-        users = self.batches.batches if isinstance(self.batches, KeyedBatches) else self.batches
-        return DataRngState(batch_sampler=users, beside=self.generator)
+        return DataRngState(batch_sampler=self._users, beside=self.generator)
+
+    @property
+    def _users(self) -> Iterable[Any]:
+        """The user's sampler."""
+        return self.batches.batches if isinstance(self.batches, KeyedBatches) else self.batches
 
     def set_passes(self, passes: int) -> None:
         """Set how many passes have ended."""
