@@ -71,8 +71,6 @@ class Session:
         self.updates = self.data.updates(self.ahead)
         self.optimizers = optimizers_of(task, settings, self.updates, list(self.parameters.values()), self.weights) if trains else []
         self.hooks = Hooks() if task.hooks is None else task.hooks
-        self.noise_scale = self._noise_scale() if trains and settings.track_noise_scale else None
-        """Measures the gradient noise scale; None: not measured."""
         self.plan = self._plan(trains)
         if self.plan.lazy:
             self._refuse_on_tpu()
@@ -88,6 +86,8 @@ class Session:
         self.ratios: UpdateRatios | None = None
         """Measures how far updates move the weights; None: not measured."""
         self.track_ratios(settings.track_update_ratio)
+        self.noise_scale = self._noise_scale() if trains and settings.track_noise_scale else None
+        """Measures the gradient noise scale; None: not measured."""
         self.parallel = self._parallel(runtime, trains)
         """This process's part in an update."""
         self._note_doubts()
@@ -117,7 +117,8 @@ class Session:
 
     def _direct(self) -> bool:
         needs_more = self.ranks.several or self.hooks.within or len(self.optimizers) > 1 or self.task.manual
-        needs_more = needs_more or self.settings.truncated_bptt_steps is not None or self.noise_scale is not None
+        measures_noise = self.settings.track_noise_scale and self._why_no_noise_scale() is None
+        needs_more = needs_more or self.settings.truncated_bptt_steps is not None or measures_noise
         return not needs_more and not any(opt.needs_closure for opt in self.optimizers)
 
     def _connect_task(self, trains: bool) -> None:

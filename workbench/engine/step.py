@@ -68,7 +68,8 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
     if ratios is not None:
         ratios.finish(stepped, loss is not None and state.records)
     if loss is not None:
-        session.precision.update()
+        if session.precision.scaler is not None:
+            session.precision.update()
         state.step += 1
         if meter.samples is not None:
             meter.count(_samples(session, window))
@@ -269,13 +270,14 @@ def _measure_and_clip(
     session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor, *, records: bool
 ) -> Tensor | None:
     """Measure, check and clip one optimizer's gradients; returns their total norm before clipping, if that is known by now."""
-    state, order, gradients = session.state, session.meter.norm_order, opt.gradients()
+    state, weights, order = session.state, session.weights, session.meter.norm_order
+    gradients = weights.gradients_of(opt.trained)
     norms: Norms | None = None
     total: Tensor | None = None
     numbers: list[float] = []
     """On CPU, the norms: no update waits for them there."""
     if records and gradients and order:
-        norms = session.layer_norms(opt, gradients, order)
+        norms = weights.layer_norms(session.ranks, opt.trained, gradients, order)
         numbers = as_floats(norms) if session.plan.on_cpu else []
         total = _put_norms(session, opt, gradients, norms, numbers)
     if session.plan.on_cpu:
