@@ -295,8 +295,12 @@ def _measure_and_clip(
     elif session.settings.gradient_clip_algorithm == "value":
         clipping.clip_value(gradients, clip_val)
     else:
-        norms = session.layer_norms(opt, gradients, 2.0) if norms is None or order != 2.0 else norms
-        clipped = clipping.clip_norm(gradients, total_norm(norms, 2.0), clip_val)
+        if total is None or order != 2.0:
+            norms = session.layer_norms(opt, gradients, 2.0) if norms is None or order != 2.0 else norms
+            norm = total_norm(norms, 2.0)
+        else:
+            norm = total
+        clipped = clipping.clip_norm(gradients, norm, clip_val)
     if records and gradients:
         clipped = session.total_norm(opt, gradients, 2.0) if clipped is None else clipped
         session.meter.put_clipped(session.column(opt), clipped)
