@@ -51,7 +51,7 @@ class Logger(Shared):
         self._trainer = trainer
 
     @property  # type: ignore[misc]
-    def __class__(self) -> type:  # type: ignore[override]
+    def __class__(self) -> type:
         named = _CLASSES.get(vars(self).get("name", ""), "Logger")
         found = tuple(getattr(sys.modules[package], named) for package in _PACKAGES if hasattr(sys.modules.get(package), named))
         return _joined(found) if found else Logger
