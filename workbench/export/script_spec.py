@@ -303,7 +303,7 @@ class ScriptSpec:
     def single_process_reason(self) -> str:
         """Why it can only train in one process; "" where there is no reason."""
         reasons = {
-            "it drives all cores of the TPU": self.on_tpu,
+            "one process drives a TPU": self.on_tpu,
             "the optimizers are stepped by the model": self.manual,
             "several optimizers take turns": self.several and not self.manual,
             "the model may leave out the rest of an epoch": self.lightning.ends_epochs,
