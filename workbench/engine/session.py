@@ -103,10 +103,11 @@ class Session:
             raise TaskError(f"compile={self.settings.compile!r} on a TPU: torch_xla compiles each update itself; leave compile out.")
 
     def _plan(self, trains: bool) -> UpdatePlan:
-        on_cpu = self.device.type == "cpu"
+        on_cpu, lazy, devices = self.device.type == "cpu", xla.is_xla(self.device), self.settings.devices
         return UpdatePlan(
             on_cpu=on_cpu,
-            lazy=xla.is_xla(self.device),
+            lazy=lazy,
+            cores=devices if lazy and isinstance(devices, int) else 1,
             moves=not on_cpu or self.hooks.transfers,
             several=len(self.optimizers) > 1,
             tbptt=self.settings.truncated_bptt_steps,
@@ -246,9 +247,10 @@ class Session:
 
     def to_device(self, batch: Any, stage: Stage = "train") -> Any:
         """The batch on the session's device, moved by the task's own hook where it has one."""
-        if self.hooks.transfers:
-            return self.hooks.transfer(batch, self.device, stage)
-        return to_device(batch, self.device)
+        moved = self.hooks.transfer(batch, self.device, stage) if self.hooks.transfers else to_device(batch, self.device)
+        if self.plan.cores > 1:
+            xla.split(moved, self.plan.cores)
+        return moved
 
     def clip(self, index: int, clip_val: float, algorithm: str) -> None:
         """Clip the gradients of one optimizer in place, for a task that decides itself when to clip."""

@@ -16,6 +16,8 @@ class UpdatePlan:
     """Whether values can be read at once: the device is the CPU."""
     lazy: bool
     """Whether operations wait for `Session.sync_device` (a TPU)."""
+    cores: int
+    """The cores of a TPU among which each batch is divided."""
     moves: bool
     """Whether batches are moved to the device, by torch or by the task's own hook."""
     several: bool
