@@ -39,7 +39,7 @@ from workbench.export.inputs.saved_data import SavedData, check_unchanged
 from workbench.export.inputs.step import step_of
 from workbench.export.inputs.trainer import reads
 from workbench.export.resumed import epoch_ends_of, resume_points_of
-from workbench.export.script_spec import ScriptSpec
+from workbench.export.script_spec import LoggedNames, ScriptSpec
 from workbench.export.source.capture import CallSite
 from workbench.export.source.source import Sliced, slice_call
 from workbench.export.supported import NOT_NEEDED, REFUSED, REPLAYED, SET, SUPPORTED
@@ -48,6 +48,7 @@ from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.task.compiled_model import own_name
+from workbench.task.lightning.logging.aggregate import MARK, recorded_name
 from workbench.task.lightning.overrides import Step as HookStep
 from workbench.task.lightning.task import LightningTask
 from workbench.task.metrics.metrics import synchronises, takes_pair
@@ -112,7 +113,7 @@ def script_spec_of(
             by_length=isinstance(task, Supervised) and task._scheduler is not None and reads(task._scheduler, 1),
             changes=_changes(run),
             sizes=_sizes(run),
-            logged_in_training=_logged_in_training(run),
+            logged=_logged(run, task),
             epoch_ends=epoch_ends_of(run),
             resume_points=resume_points,
             prepare=tuple(setup_calls(sources)),
@@ -220,11 +221,23 @@ def _check_settings(settings: Settings) -> None:
         raise ExportError(f"export does not support seed={settings.seed}: take one below 2**32.")
 
 
-def _logged_in_training(run: Run) -> frozenset[str]:
-    """The metrics that the model logged in training alone, besides the record's own columns."""
-    logged = {name for e in run.outline if isinstance(e, Logged) for name in e.metrics}
-    logged |= {name for e in run.outline if isinstance(e, StepsDone) for name in e.columns}
-    return frozenset(logged - {name for e in run.outline if isinstance(e, Validated) for name in e.metrics})
+def _logged(run: Run, task: Task) -> LoggedNames:
+    """What the model logged, by the names in the record."""
+    if not isinstance(task, LightningTask):
+        return LoggedNames()
+    parts = {recorded_name(name) for name in task.loss_part_names}
+    rows = [e for e in run.outline if isinstance(e, StepsDone)]
+    in_updates = {name for e in rows for name in e.logged} - parts
+    in_epochs = {name for e in run.outline if isinstance(e, Logged) for name in e.metrics}
+    validated = {name for e in run.outline if isinstance(e, Validated) for name in e.metrics}
+    marked = {name.removesuffix(MARK) for name in in_updates | in_epochs | validated if name.endswith(MARK)}
+    return LoggedNames(
+        in_updates=frozenset(in_updates),
+        in_epochs=frozenset(in_epochs),
+        in_training_alone=frozenset((in_updates | in_epochs) - validated),
+        on_bar=tuple(sorted({name for e in rows for name in e.prog_bar} - parts)),
+        marked=tuple(sorted(name for name in marked if recorded_name(name) != name)),
+    )
 
 
 def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:

@@ -28,6 +28,22 @@ from workbench.values import EarlyStopping
 
 
 @dataclasses.dataclass(frozen=True)
+class LoggedNames:
+    """What an object with a `training_step` has logged (`self.log`), by the names in the record."""
+
+    in_updates: frozenset[str] = frozenset()
+    """For single updates."""
+    in_epochs: frozenset[str] = frozenset()
+    """For epochs of training."""
+    in_training_alone: frozenset[str] = frozenset()
+    """In training, and never in a validation."""
+    on_bar: tuple[str, ...] = ()
+    """For single updates, with `prog_bar`."""
+    marked: tuple[str, ...] = ()
+    """The names that the record has for something else: there they end in "_logged"."""
+
+
+@dataclasses.dataclass(frozen=True)
 class ScriptSpec:
     """Everything that a script depends on."""
 
@@ -64,8 +80,7 @@ class ScriptSpec:
     changes: tuple[tuple[int, Mapping[str, float | None]], ...]
     sizes: tuple[tuple[int, int], ...]
     """How many batches made one update from which update on, where that was changed during the run."""
-    logged_in_training: frozenset[str]
-    """The metrics that the user's object logs in training alone."""
+    logged: LoggedNames
     epoch_ends: tuple[int, ...]
     """The updates followed by a change that may have been the last ones of their epochs."""
     resume_points: ResumePoints
@@ -383,9 +398,19 @@ class ScriptSpec:
         return self.val is not None and self.settings.limit_val_batches != 0
 
     @property
+    def logs_training(self) -> bool:
+        """Whether the object logged anything in training."""
+        return bool(self.logged.in_updates or self.logged.in_epochs)
+
+    @property
     def logs_widely(self) -> bool:
-        """Whether what the object logs in a validation needs a class of its own."""
-        return self.lightning.logs_widely
+        """Whether what the object logs needs a class of its own."""
+        return self.lightning.logs_widely or bool(self.logged.in_epochs or self.logged.marked) or self.logs_over_ranks
+
+    @property
+    def logs_over_ranks(self) -> bool:
+        """Whether values of single updates are reduced over the processes."""
+        return self.distributed and self.lightning.logs_over_ranks and bool(self.logged.in_updates)
 
     @property
     def has_metrics(self) -> bool:
@@ -395,7 +420,7 @@ class ScriptSpec:
     def weighs(self, data: Data) -> bool:
         """Whether a batch's weight is the number of samples that were drawn for it."""
         if data is self.train:
-            return self.mean and (self.accumulates or self.distributed) and not self.step.reports_weight
+            return bool(self.logged.in_epochs) or (self.mean and (self.accumulates or self.distributed) and not self.step.reports_weight)
         return self.validates and not (self.step.reports_weight if self.hooks is None else self.lightning.weighs)
 
     @property

@@ -56,7 +56,8 @@ def _hooks(r: ScriptSpec) -> dict[str, bool]:
     both = f"{named} with"
     gaps = r.may_skip_batches or r.train.empty
     inside = r.hooks_in_update and not r.manual
-    followed = ", ".join(sorted(r.monitored & r.logged_in_training))
+    late = r.logged.in_epochs if not r.validates_in_epoch else frozenset()  # known where metrics are judged
+    followed = ", ".join(sorted(r.monitored & (r.logged.in_training_alone - late)))
     ends = r.owns("on_train_batch_start", "on_train_batch_end")
     own_clip = r.owns("configure_gradient_clipping")
     return {

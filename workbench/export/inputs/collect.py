@@ -197,7 +197,13 @@ class LightningNeeds:
     methods: frozenset[str] = frozenset()
     """Lightning's methods that it calls: "optimizers", "lr_schedulers", "clip_gradients"."""
     logs_widely: bool = False
-    """Whether it logs in a validation in more than one way, or outside its `validation_step`."""
+    """Whether it logs in more than one way, or in a validation outside its `validation_step`."""
+    logs_metrics: bool = False
+    """Whether it may log metric objects, with `compute()` and `reset()`."""
+    reduces: bool = False
+    """Whether it may reduce what it logs in another way than to a mean (`reduce_fx`)."""
+    logs_over_ranks: bool = False
+    """Whether it may log values of single updates that are reduced over processes (`sync_dist`)."""
     weighs: bool = False
     """Whether its `validation_step` may report the weight of its batch."""
     datamodule: str = "None"

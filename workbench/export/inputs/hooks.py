@@ -128,7 +128,7 @@ def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: 
         ends_epochs=ends,
         like={name: _PROPERTIES[name] for name in like} | automatic,
         methods=frozenset(wanted),
-        logs_widely=_logs_widely(module, hooks),
+        **_logging(module, hooks),
         weighs=any("weight" in words(code) for code in methods(module)),
     )
 
@@ -144,15 +144,18 @@ def _has(module: Any, name: str, plain: bool) -> bool:
     return not (plain and home is not None and overrides.from_lightning(home)) and hasattr(module, name)
 
 
-def _logs_widely(module: Any, hooks: Mapping[str, Hook]) -> bool:
-    """Whether it may log more in a validation than values of single batches, weighted as the batches are."""
-    parts = module.modules() if isinstance(module, nn.Module) else vars(module).values()
+def _logging(module: Any, hooks: Mapping[str, Hook]) -> dict[str, bool]:
+    """Whether it may log more than values of single batches, weighted as the batches are."""
+    own = [*vars(module).values()]
+    own += [one for held in own if isinstance(held, (list, tuple, dict)) for one in (held.values() if isinstance(held, dict) else held)]
+    parts = [*own, *(module.modules() if isinstance(module, nn.Module) else ())]
     metrics = any(callable(getattr(part, "compute", None)) and callable(getattr(part, "reset", None)) for part in parts)
     logging = [code for code in methods(module) if {"log", "log_dict"} & set(attributes(code))]
     said = {word for code in logging for word in words(code)}
-    return metrics or not said.isdisjoint({"reduce_fx", "batch_size", "on_step", "on_epoch"}) or any(
+    widely = metrics or not said.isdisjoint({"reduce_fx", "batch_size", "on_step", "on_epoch"}) or any(
         f"on_validation_{moment}" in hooks for moment in ("start", "epoch_start", "batch_start", "batch_end", "epoch_end")
     )
+    return {"logs_widely": widely, "logs_metrics": metrics, "reduces": "reduce_fx" in said, "logs_over_ranks": "sync_dist" in said}
 
 
 def _arguments(hook: overrides.Hook) -> tuple[str | None, ...]:

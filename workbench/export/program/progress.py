@@ -21,7 +21,7 @@ _STOPPING = {
 def values(r: ScriptSpec) -> dict[str, object]:
     needed = {name for monitor in r.monitors for name in _given(monitor)}
     resumes = not refusal(r)
-    between = r.owns("on_train_epoch_end") or bool(hooks.progress(r, "current_epoch", ""))
+    between = r.owns("on_train_epoch_end") or bool(hooks.progress(r, "current_epoch", "")) or bool(r.logged.in_epochs)
     looks = any(s.monitor is not None and s.frequency > 1 for o in r.optimizers for s in o.schedules)
     kept = {"best": r.best is not None, "looked": r.may_skip_updates, "looks": looks}
     return {
@@ -29,6 +29,8 @@ def values(r: ScriptSpec) -> dict[str, object]:
         "monitors": [f"EarlyStopping({', '.join([quoted(m.monitor), str(m.patience), *(f'{k}={v}' for k, v in _given(m).items())])})" for m in r.monitors],
         "monitors_wait": any(comes_late(r, monitor.monitor) for monitor in r.monitors),
         "counts_looks": looks,
+        "noted": "logged.update" if r.logs_widely else "logged",
+        "logs_after_batch": bool(r.logged.in_updates) and r.owns("on_train_batch_end"),
         "between": between,
         "nonlocals": [name for name, holds in kept.items() if holds],
         "training_score": _training_score(r),
@@ -77,7 +79,7 @@ def is_of_average(r: ScriptSpec, name: str) -> bool:
 def comes_late(r: ScriptSpec, name: str) -> bool:
     """Whether a metric may have no value yet: before the first average, or where no loss of an epoch was kept."""
     gaps = r.may_skip_updates or r.settings.log_every_n_steps > 1 or r.settings.on_nonfinite == "skip"
-    return is_of_average(r, name) or (name == "train_loss" and gaps)
+    return is_of_average(r, name) or ((name == "train_loss" or name in r.logged.in_epochs) and gaps)
 
 
 def may_end_by_metric(r: ScriptSpec, finished: str) -> list[str]:
