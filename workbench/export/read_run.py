@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import copy
 import itertools
@@ -299,10 +298,6 @@ def _of_task(
     assert isinstance(task, (Supervised, LightningTask))
     assert task.train is not None
     several = task.val is not None and task.val.several
-    if several and (isinstance(task, LightningTask) or not _writes_sets(sliced)):
-        assert task.val is not None
-        names = ", ".join(spec.key for spec in task.val.sets)
-        raise ExportError(f"val has several sets ({names}), which a script has only for an nn.Module and where the call names them: val={{'clean': …, 'shifted': …}}. Fit with one of them to export it.")
     owner = task.module if isinstance(task, LightningTask) else task.model
     sets = {} if saved is None else saved.sets
     train = data_of(task.train, "train", owner, sliced, settings, sets.get("train"))
@@ -336,11 +331,6 @@ def _of_task(
         "metrics": metrics_of(task, next(iter(session.batches[1]), 0), ranks),
         "hooks": None,
     }
-
-
-def _writes_sets(sliced: Sliced) -> bool:
-    """Whether the call of the bench has several validation sets as a dict or a list."""
-    return isinstance(ast.parse(sliced.arguments["val"].strip(), mode="eval").body, (ast.Dict, ast.List, ast.Tuple))
 
 
 def _layout(task: Supervised, batch: Any, sliced: Sliced, settings: Settings) -> str:

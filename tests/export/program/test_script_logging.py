@@ -103,6 +103,41 @@ class Gaps(Own):
         self.log("tried", float(batch_idx), on_step=True, on_epoch=True)
         return None if batch_idx % 3 == 1 else loss
 """
+SETS = """
+class Sets(Own):
+    def __init__(self):
+        super().__init__()
+        self.right = Right()
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        loss = super().validation_step(batch, batch_idx) * (1 + dataloader_idx)
+        self.log("val_loss", loss)
+        self.log("val_of", float(batch_idx + dataloader_idx))
+        return loss
+
+
+class Widely(Sets):
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        loss = Own.validation_step(self, batch, batch_idx)
+        self.right.update(self(batch[0]), batch[1])
+        self.log("right", self.right)
+        self.log(f"own_{dataloader_idx}", loss, add_dataloader_idx=False)
+        return {"loss": loss, "weight": 1.0 + batch_idx}
+
+    def on_validation_batch_end(self, outputs, batch, batch_idx, dataloader_idx):
+        self.log("last", outputs["loss"] * dataloader_idx)
+
+    def on_validation_epoch_end(self):
+        self.log("whole", self.head.bias[0])
+
+
+class Makes(Sets):
+    def val_dataloader(self):
+        return [torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x[n:], y[n:]), 10) for n in (0, 20, 40)]
+
+
+sets = {"a": torch.utils.data.TensorDataset(x, y), "b": torch.utils.data.TensorDataset(x[:9], y[:9])}
+"""
 BY_HAND = """
 class ByHand(Own):
     automatic_optimization = False
@@ -134,6 +169,18 @@ CASES: dict[str, tuple[str, str]] = {
     "every hook": (f"InHooks(), {DATA}, max_epochs=2, accumulate_grad_batches=2", IN_HOOKS),
     "batches left out": (f"Gaps(), {DATA}, max_epochs=2, accumulate_grad_batches=2", GAPS),
     "manual": (f"ByHand(), {DATA}, max_epochs=2", BY_HAND),
+    "several sets in a variable": ("Sets(), train=(x, y), val=sets, batch_size=8, max_epochs=2", EPOCHS + SETS),
+    "several sets in the call, checks within": (
+        "Sets(), train=(x, y), val={'a': (x[:9], y[:9]), 'b': (x[9:20], y[9:20])}, batch_size=8, max_epochs=2, val_check_interval=0.5",
+        EPOCHS + SETS,
+    ),
+    "several sets, logged in many ways": ("Widely(), train=(x, y), val=[*sets.values()], batch_size=8, max_epochs=2", EPOCHS + SETS),
+    "several sets that it makes": ("Makes(), train=(x, y), batch_size=8, max_epochs=2, limit_val_batches=2", EPOCHS + SETS),
+    "several sets, one after another": (
+        "Sets(), train=(x, y), val=CombinedLoader([torch.utils.data.DataLoader(one, 7) for one in sets.values()], 'sequential'), "
+        "batch_size=8, max_epochs=2",
+        "from lightning.pytorch.utilities import CombinedLoader\n" + EPOCHS + SETS,
+    ),
     "an average": (f"Epochs(), {DATA}, max_epochs=2, weight_averaging='ema'", EPOCHS),
 }  # fmt: skip
 

@@ -129,6 +129,12 @@ CASES: dict[str, tuple[str, str]] = {
         "def loader(first, end):\n"
         "    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x[first:end], y[first:end]), batch_size=9)\n",
     ),
+    "several sets in a variable": (
+        f"{PAIR}, val=held_out, max_epochs=2", "held_out = {'clean': (x[:30], y[:30]), 'shifted': (x[30:] + 1, y[30:])}\n",
+    ),
+    "several sets in a list in a variable": (
+        f"{PAIR}, val=held_out, max_epochs=2", "held_out = [torch.utils.data.TensorDataset(x[n:], y[n:]) for n in (0, 50)]\n",
+    ),
     "several sets, a metric over each": (
         f"{PAIR}, val={{'a': torch.utils.data.TensorDataset(x[:30], y[:30]), 'b': torch.utils.data.TensorDataset(x[30:], y[30:])}}, "
         "metrics={'right': Right()}, max_epochs=2",

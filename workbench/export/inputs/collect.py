@@ -29,6 +29,8 @@ class Data:
     """Lines that come before `dataset`, which needs them."""
     kind: Literal["samples", "stream", "batches"] = "samples"
     """Samples by index; samples that can only be iterated; ready batches."""
+    combined: bool = False
+    """Whether it is one of several sets that were given in Lightning's CombinedLoader."""
     arrays: bool = False
     """Whether it is a tuple of arrays, which makes a TensorDataset."""
     converted: bool = False

@@ -35,6 +35,7 @@ def values(r: ScriptSpec) -> dict[str, object]:
         "total_updates": _total_updates(r),
         "refreshing_batches": first(r.train, "training_batches()", "limit") if r.limits else "training_batches()",
         "sanity_batches": _sanity_batches(r),
+        "val_sets": "given_val" if r.val is not None and r.val.before else "val_sets",
         "val_batches": hooks.val_batches(r, r.val),
     }
 
