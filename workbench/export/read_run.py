@@ -20,7 +20,7 @@ from workbench.engine.data.checksums import BATCHES
 from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
-from workbench.engine.snapshot import Modes
+from workbench.engine.snapshot import Modes, scratch
 from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, Validated
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Hooks, Metrics
@@ -318,6 +318,7 @@ def _of_task(
         "compiled_parts": any(own_name(name) != name for name, _ in task.model.named_parameters()),
         "unsaved_buffers": not task.model.state_dict().keys() >= {name for name, _ in task.model.named_buffers()},
         "buffers": tuple(_with_buffers(task)),
+        "changed_by_validation": _changed_by_validation(session, settings),
     }
     if isinstance(task, LightningTask):
         none = {"batch": "own", "mean": False, "loss_is_module": False, "loss_prefix": "", "metrics": Metrics()}
@@ -414,6 +415,30 @@ def _with_buffers(task: Task) -> Iterator[str]:
             yield name
     if any(True for module in task.modules[len(names) :] for _ in module.buffers()):
         yield "metrics"
+
+
+def _changed_by_validation(session: Session, settings: Settings) -> bool:
+    """Whether a validation step changes the model or the loss: a buffer that counts, say. One step on a few samples shows it."""
+    task = session.task
+    if task.val is None or settings.limit_val_batches == 0:
+        return False
+    assert isinstance(task, (Supervised, LightningTask))
+    tensors = [tensor for module in task.trained_modules.values() for tensor in itertools.chain(module.parameters(), module.buffers())]
+    before = [tensor.detach().clone() for tensor in tensors]
+    try:
+        with scratch(session), torch.no_grad():
+            for module in task.modules:
+                module.eval()
+            for spec in task.val.sets:
+                task.dataloader_idx = spec.index
+                batch = first_batch(spec, settings)
+                if batch is not None:
+                    task.validation_step(session.to_device(batch, "val"), 0)
+            return not all(now.shape == old.shape and torch.equal(now, old) for now, old in zip(tensors, before, strict=True))
+    except Exception as error:
+        raise ExportError(f"a validation step could not be tried: {type(error).__name__}: {error}") from error
+    finally:
+        task.dataloader_idx = None
 
 
 def _hooks(task: LightningTask, sliced: Sliced, settings: Settings) -> Hooks:

@@ -129,6 +129,8 @@ class ScriptSpec:
     """Whether the model has buffers that its `state_dict` leaves out."""
     buffers: tuple[str, ...]
     """Which of "network", "loss_function" and "metrics" hold buffers."""
+    changed_by_validation: bool
+    """Whether a validation step changes buffers of the model or of the loss."""
 
     # -- length
 
@@ -425,8 +427,11 @@ class ScriptSpec:
 
     @property
     def tries_validation(self) -> bool:
-        """Whether the sanity check may be seen: by hooks of the object, or by code that keeps a state (a loss that counts its calls)."""
-        return self.validates and self.settings.num_sanity_val_steps != 0 and (self.owns(*VALIDATION, *TRANSFER) or bool(self.state))
+        """Whether the sanity check may be seen: by hooks of the object, in its buffers, or by code that keeps a state (a loss that counts
+        its calls).
+        """
+        seen = self.owns(*VALIDATION, *TRANSFER) or self.changed_by_validation or bool(self.state)
+        return self.validates and self.settings.num_sanity_val_steps != 0 and seen
 
     @cached_property
     def state(self) -> str:

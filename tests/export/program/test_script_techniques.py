@@ -61,6 +61,17 @@ GAPS = (
     "def collate(samples):\n    xs, ys = zip(*samples)\n"
     "    if sum(ys) > 20:\n        return None\n    return torch.stack(xs), torch.stack(ys)\n"
 )
+COUNTING = """
+class Counting(Net):
+    def __init__(self, saved=True):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()), persistent=saved)
+
+    def forward(self, x):
+        if not self.training:
+            self.seen += len(x)
+        return super().forward(x) * (1 + self.seen / 1000)
+"""
 TOLD_BY = "model, train=(x, y), val=(x[:9], y[:9]), loss=F.cross_entropy, metrics={'said': lambda output, target: said[int(model.norm.num_batches_tracked) // 4]}, batch_size=25, max_epochs=8"
 AT_LAST = "early_stopping={'monitor': 'val_loss', 'patience': 1, 'min_delta': 10.0}"
 
@@ -133,6 +144,15 @@ CASES: dict[str, tuple[str, str]] = {
     "early stopping, more is better, a warm-up": (
         f"{TOLD_BY}, early_stopping={{'monitor': 'val_said', 'mode': 'max', 'patience': 2, 'warmup': 3, 'min_delta': 0.5}}",
         "said = [0.0, 5, 4, 4, 6, 6.4, 6.4, 9, 9]\n",
+    ),
+    "a buffer that validations change, the sanity check too": (
+        "Counting(), train=(x, y), val=(x[:30], y[:30]), loss=F.cross_entropy, batch_size=10, max_epochs=2", COUNTING,
+    ),
+    "a buffer that validations change, and no checkpoint has": (
+        "Counting(False), train=(x, y), val=(x[:30], y[:30]), loss=F.cross_entropy, batch_size=10, max_epochs=2", COUNTING,
+    ),
+    "a buffer that validations change, no sanity check": (
+        "Counting(), train=(x, y), val=(x[:30], y[:30]), loss=F.cross_entropy, batch_size=10, max_epochs=2, num_sanity_val_steps=0", COUNTING,
     ),
     "early stopping, good enough": (f"{TOLD_BY}, early_stopping={{'monitor': 'val_said', 'stopping_threshold': 2.0}}", "said = [9.0, 4, 2, 1, 3, 1, 1, 1, 1]\n"),
     "early stopping, not finite before it may end": (

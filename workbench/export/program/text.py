@@ -101,7 +101,7 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
     make, options = _free("build", free), _free("OPTIONS", free)
     known = {item.binds: item.identity for item in [*imports, *_imported(r.sliced.imports)]}
     own_main = renamed.get("main", "main")
-    made = build.built([*r.sliced.blocks, *given], ours, known, own_main)
+    made = build.built([*r.sliced.blocks, *given], ours, known, own_main, _in_workers(r))
     first = [] if r.sets_threads else [names.replaced(THREADS, renamed)]
     parts = [head + "\n\n" + _import_lines(r, imports, renamed)]
     if made.at_once:
@@ -118,6 +118,12 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
     for before, part in itertools.pairwise(parts):
         text += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
     return text + "\n"
+
+
+def _in_workers(r: ScriptSpec) -> set[str]:
+    """The words of the expressions for what loader workers use."""
+    names = ("train", "val", "collate_fn", *(["model"] if r.hooks is not None else [])) if r.settings.num_workers else ()
+    return {word for name in names for word in re.findall(r"\w+", r.given(name) or "")}
 
 
 def _free(name: str, taken: set[str]) -> str:
