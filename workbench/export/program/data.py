@@ -30,6 +30,7 @@ def values(r: ScriptSpec) -> dict[str, object]:
         "windows": "" if r.windows is None else ", ".join(f"{begin}: {size}" for begin, size in sorted(r.windows.items())),
         "with_set_epoch": _with_set_epoch(r),
         "batches": _batches(r),
+        "batches_left": _batches(r) if r.tbptt or r.uses_batch_idx else f"iter({_batches(r)})",
         "batches_in_epoch": batches_in_epoch(r),
         "updates_in_epoch": updates_in_epoch(r),
         "total_updates": _total_updates(r),

@@ -17,11 +17,14 @@ def values(r: ScriptSpec) -> dict[str, object]:
     resumes = not refusal(r)
     between = r.owns("on_train_epoch_end") or bool(hooks.progress(r, "current_epoch", "")) or bool(r.logged.in_epochs)
     looks = any(s.monitor is not None and s.frequency > 1 for o in r.optimizers for s in o.schedules)
+    noted = "logged.update" if r.logs_widely else "logged"
     kept = {"best": r.best is not None, "looked": r.may_skip_updates, "looks": looks}
     return {
         "monitors": monitors,
+        "monitors_together": _together(r),
         "counts_looks": looks,
-        "noted": "logged.update" if r.logs_widely else "logged",
+        "noted": noted,
+        "noted_on_bar": f"{noted}.items(){f' if name in {quoted(r.logged.on_bar)}' if len(r.logged.on_bar) < len(r.logged.in_updates) else ''}",
         "logs_after_batch": bool(r.logged.in_updates) and r.owns("on_train_batch_end"),
         "between": between,
         "nonlocals": [*(name for name, holds in kept.items() if holds), *_remembered(monitors)],
@@ -31,6 +34,7 @@ def values(r: ScriptSpec) -> dict[str, object]:
         "check_due": "" if r.settings.check_val_every_n_epoch in (1, None) else " or ".join(["(epoch + 1) % config.check_val_every_n_epoch == 0", *_last(r)]),
         "epoch_ends": _epoch_ends(r),
         "ema_due": _ema_due(r),
+        "swa_due": "epoch >= config.swa_epoch_start" if r.given("should_update") is None else "should_average(step, epoch)",
         "replays_between_epochs": any(step in r.resume_points.all for step, _ in r.changes)
         or (bool(r.changes) and (r.settings.find_lr_at or r.settings.find_batch_size_at)),
         "replays_after_epoch": r.epoch_ends
@@ -90,9 +94,16 @@ def comes_late(r: ScriptSpec, name: str) -> bool:
     return is_of_average(r, name) or ((name == "train_loss" or name in r.logged.in_epochs) and gaps)
 
 
-def may_end_by_metric(r: ScriptSpec, finished: str) -> list[str]:
-    """The conditions under which a metric may end the run."""
-    return [*hooks.may_end(r, finished), *([at(r.resume_points.all, no=True)] if r.resume_points.all else [])]
+def ended_by_metric(r: ScriptSpec, finished: str) -> str:
+    """The condition under which a metric ends the run: "ended" is the verdict of several."""
+    also = [*hooks.may_end(r, finished), *([at(r.resume_points.all, no=True)] if r.resume_points.all else [])]
+    verdict = "ended" if _together(r) else _monitors(r)[0]["ends"]
+    return " and ".join([f"({verdict})" if also and " or " in verdict else verdict, *also])
+
+
+def _together(r: ScriptSpec) -> bool:
+    """Whether the verdict is made up of several, of which some may be missing."""
+    return len(r.monitors) > 1 or any(comes_late(r, one.monitor) for one in r.monitors)
 
 
 def _training_score(r: ScriptSpec) -> str:
