@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from workbench._version import __version__
 from workbench.engine.checkpoint.files import opened, peek, tensors_of
 from workbench.engine.data.checksums import BATCHES
+from workbench.engine.dry_run.restored_state import restored_state
 from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import Modes, scratch
 from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, Validated
 from workbench.export.errors import ExportError
-from workbench.export.inputs.collect import Hooks, Metrics
+from workbench.export.inputs.collect import Hooks, LoggedNames, Metrics
 from workbench.export.inputs.data import data_of, first_batch, held_out_of, layout_of
 from workbench.export.inputs.hooks import (
     lightning_needs_of,
@@ -38,7 +39,7 @@ from workbench.export.inputs.saved_data import SavedData, check_unchanged
 from workbench.export.inputs.step import step_of
 from workbench.export.inputs.trainer import reads
 from workbench.export.resumed import epoch_ends_of, resume_points_of
-from workbench.export.script_spec import LoggedNames, ScriptSpec
+from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.capture import CallSite
 from workbench.export.source.source import Sliced, slice_call
 from workbench.export.supported import NOT_NEEDED, REFUSED, REPLAYED, SET, SUPPORTED
@@ -418,15 +419,18 @@ def _with_buffers(task: Task) -> Iterator[str]:
 
 
 def _changed_by_validation(session: Session, settings: Settings) -> bool:
-    """Whether a validation step changes the model or the loss: a buffer that counts, say. One step on a few samples shows it."""
+    """Whether a validation may change buffers of the model or of the loss, a count, say: one step on a few samples shows it."""
     task = session.task
-    if task.val is None or settings.limit_val_batches == 0:
-        return False
     assert isinstance(task, (Supervised, LightningTask))
-    tensors = [tensor for module in task.trained_modules.values() for tensor in itertools.chain(module.parameters(), module.buffers())]
-    before = [tensor.detach().clone() for tensor in tensors]
+
+    def buffers() -> list[Tensor]:
+        return [buffer for module in task.trained_modules.values() for buffer in module.buffers()]
+
+    before = [buffer.clone() for buffer in buffers()]
+    if task.val is None or settings.limit_val_batches == 0 or not before:
+        return False
     try:
-        with scratch(session), torch.no_grad():
+        with restored_state(task), scratch(session), torch.no_grad():
             for module in task.modules:
                 module.eval()
             for spec in task.val.sets:
@@ -434,9 +438,9 @@ def _changed_by_validation(session: Session, settings: Settings) -> bool:
                 batch = first_batch(spec, settings)
                 if batch is not None:
                     task.validation_step(session.to_device(batch, "val"), 0)
-            return not all(now.shape == old.shape and torch.equal(now, old) for now, old in zip(tensors, before, strict=True))
-    except Exception as error:
-        raise ExportError(f"a validation step could not be tried: {type(error).__name__}: {error}") from error
+            return any(now.shape != old.shape or not torch.equal(now, old) for now, old in zip(buffers(), before, strict=True))
+    except Exception:  # noqa: BLE001 - a step that needs more around it: then the script has the sanity check, as the run had it
+        return True
     finally:
         task.dataloader_idx = None
 

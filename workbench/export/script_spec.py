@@ -16,6 +16,7 @@ from workbench.export.inputs.collect import (
     Data,
     Hooks,
     LightningNeeds,
+    LoggedNames,
     Metrics,
     Optimizer,
     Step,
@@ -25,22 +26,6 @@ from workbench.export.source.source import Sliced
 from workbench.settings import Settings
 from workbench.techniques.limits import is_whole
 from workbench.values import EarlyStopping
-
-
-@dataclasses.dataclass(frozen=True)
-class LoggedNames:
-    """What an object with a `training_step` has logged (`self.log`), by the names in the record."""
-
-    in_updates: frozenset[str] = frozenset()
-    """For single updates."""
-    in_epochs: frozenset[str] = frozenset()
-    """For epochs of training."""
-    in_training_alone: frozenset[str] = frozenset()
-    """In training, and never in a validation."""
-    on_bar: tuple[str, ...] = ()
-    """For single updates, with `prog_bar`."""
-    marked: tuple[str, ...] = ()
-    """The names that the record has for something else: there they end in "_logged"."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,7 +69,7 @@ class Counting(Net):
 
     def forward(self, x):
         if not self.training:
-            self.seen += len(x)
+            self.seen = self.seen + len(x)
         return super().forward(x) * (1 + self.seen / 1000)
 """
 TOLD_BY = "model, train=(x, y), val=(x[:9], y[:9]), loss=F.cross_entropy, metrics={'said': lambda output, target: said[int(model.norm.num_batches_tracked) // 4]}, batch_size=25, max_epochs=8"
