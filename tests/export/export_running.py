@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import linecache
 import os
@@ -22,7 +23,7 @@ from torch.distributed import TCPStore
 
 import workbench as wb
 from tests.warm import Warm
-from workbench.events import Validated
+from workbench.events import Logged, StepsDone, Validated
 
 PRELUDE = """\
 import torch
@@ -131,7 +132,10 @@ class Outcome:
 
     losses: np.ndarray[Any, np.dtype[np.float64]]
     lrs: np.ndarray[Any, np.dtype[np.float64]]
+    logged: list[dict[str, float]]
+    """What the model logged for each update."""
     validated: list[dict[str, float]]
+    """What is known after epochs and validations."""
     weights: dict[str, torch.Tensor]
     said: str
 
@@ -145,7 +149,8 @@ class Outcome:
         assert [line["step"] for line in validated] == done, "each stands after the updates before it"
         losses = np.array([row["loss"] for row in rows], dtype=np.float64)
         lrs = np.array([row["lr"] for row in rows])
-        return cls(losses, lrs, validated, torch.load(folder / "last.pt", weights_only=True), said)
+        logged = [{name: value for name, value in row.items() if name not in ("step", "loss", "lr")} for row in rows]
+        return cls(losses, lrs, logged, validated, torch.load(folder / "last.pt", weights_only=True), said)
 
 
 def run_alone(command: Sequence[str], script: Path, folder: Path, *options: str) -> Outcome:
@@ -205,16 +210,36 @@ def check(bench: wb.Workbench, run: Any, outcome: Outcome) -> None:
     every = run.settings.log_every_n_steps
     assert np.array_equal(outcome.losses[::every], run.history["loss"], equal_nan=True)
     assert np.array_equal(outcome.lrs[::every].astype(np.float32), run.history["lr"].astype(np.float32))
-    expected = [event for event in run.outline if isinstance(event, Validated) and not event.asked]
-    validated = outcome.validated[: len(expected)] if run.status == "stopped" else outcome.validated  # a script looks at its end, too
-    assert [line["step"] for line in validated] == [event.step for event in expected]
-    for line, event in zip(validated, expected, strict=True):
-        for name, value in event.metrics.items():
-            assert np.array_equal(line[name], value, equal_nan=True), (event.step, name)
+    _check_logged(bench, run, outcome.logged)
+    expected: dict[int, dict[str, float]] = {}
+    for event in run.outline:
+        if isinstance(event, Logged) or (isinstance(event, Validated) and not event.asked):
+            expected[event.step] = {**expected.get(event.step, {}), **event.metrics}
+    validated: dict[int, dict[str, float]] = {}
+    for line in outcome.validated:
+        validated[int(line["step"])] = {**validated.get(int(line["step"]), {}), **line}
+    if run.status == "stopped":  # a script looks at its end, too
+        validated = dict(itertools.islice(validated.items(), len(expected)))
+    assert [*validated] == [*expected]
+    for step, metrics in expected.items():
+        assert validated[step].keys() - {"step", "train_loss"} == metrics.keys() - {"train_loss"}, step
+        for name, value in metrics.items():
+            assert np.array_equal(validated[step][name], value, equal_nan=True), (step, name)
     trained = bench.model.state_dict()
     assert list(trained) == list(outcome.weights)
     for name, value in trained.items():
         assert torch.allclose(value, outcome.weights[name], rtol=0, atol=0, equal_nan=True), name
+
+
+def _check_logged(bench: wb.Workbench, run: Any, lines: list[dict[str, float]]) -> None:
+    """What a LightningModule logged for single updates is in the script's log."""
+    recorded: list[dict[str, float]] = [{} for _ in lines[:: run.settings.log_every_n_steps]]
+    for event in run.outline:
+        for name in event.logged if isinstance(event, StepsDone) else ():
+            if name not in bench._task.loss_part_names:
+                for step, value in zip(event.steps, event.array(name), strict=True):
+                    recorded[step // event.every] |= {} if np.isnan(value) else {name: float(value)}
+    assert [{n: v for n, v in line.items() if not np.isnan(v)} for line in lines[:: run.settings.log_every_n_steps]] == recorded
 
 
 def repeats(bench: wb.Workbench, runner: Runner, folder: Path) -> None:

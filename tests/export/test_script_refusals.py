@@ -57,7 +57,6 @@ CASES = {
         "    def configure(self, settings, updates):\n"
         "        return Optimization(torch.optim.Adam(self.model.parameters(), lr=settings.lr))\n",
     ),
-    r"val has several sets \(a, b\).*where the call names them: val={'clean': …": (f"{PAIR}, val=given, max_epochs=1", "given = {'a': (x, y), 'b': (x, y)}\n"),
     r"val\['b'\] is read in another way than val\['a'\] \(dataset": (
         f"{PAIR}, val={{'a': torch.utils.data.TensorDataset(x, y), 'b': torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y))}}, max_epochs=1", "",
     ),

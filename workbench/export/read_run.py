@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import copy
 import itertools
@@ -18,13 +17,14 @@ from torch import Tensor, nn
 from workbench._version import __version__
 from workbench.engine.checkpoint.files import opened, peek, tensors_of
 from workbench.engine.data.checksums import BATCHES
+from workbench.engine.dry_run.restored_state import restored_state
 from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
-from workbench.engine.snapshot import Modes
+from workbench.engine.snapshot import Modes, scratch
 from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, Validated
 from workbench.export.errors import ExportError
-from workbench.export.inputs.collect import Hooks, Metrics
+from workbench.export.inputs.collect import Hooks, LoggedNames, Metrics
 from workbench.export.inputs.data import data_of, first_batch, held_out_of, layout_of
 from workbench.export.inputs.hooks import (
     lightning_needs_of,
@@ -48,6 +48,7 @@ from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.task.compiled_model import own_name
+from workbench.task.lightning.logging.aggregate import MARK, recorded_name
 from workbench.task.lightning.overrides import Step as HookStep
 from workbench.task.lightning.task import LightningTask
 from workbench.task.metrics.metrics import synchronises, takes_pair
@@ -112,7 +113,7 @@ def script_spec_of(
             by_length=isinstance(task, Supervised) and task._scheduler is not None and reads(task._scheduler, 1),
             changes=_changes(run),
             sizes=_sizes(run),
-            logged_in_training=_logged_in_training(run),
+            logged=_logged(run, task),
             epoch_ends=epoch_ends_of(run),
             resume_points=resume_points,
             prepare=tuple(setup_calls(sources)),
@@ -220,11 +221,23 @@ def _check_settings(settings: Settings) -> None:
         raise ExportError(f"export does not support seed={settings.seed}: take one below 2**32.")
 
 
-def _logged_in_training(run: Run) -> frozenset[str]:
-    """The metrics that the model logged in training alone, besides the record's own columns."""
-    logged = {name for e in run.outline if isinstance(e, Logged) for name in e.metrics}
-    logged |= {name for e in run.outline if isinstance(e, StepsDone) for name in e.columns}
-    return frozenset(logged - {name for e in run.outline if isinstance(e, Validated) for name in e.metrics})
+def _logged(run: Run, task: Task) -> LoggedNames:
+    """What the model logged, by the names in the record."""
+    if not isinstance(task, LightningTask):
+        return LoggedNames()
+    parts = {recorded_name(name) for name in task.loss_part_names}
+    rows = [e for e in run.outline if isinstance(e, StepsDone)]
+    in_updates = {name for e in rows for name in e.logged} - parts
+    in_epochs = {name for e in run.outline if isinstance(e, Logged) for name in e.metrics}
+    validated = {name for e in run.outline if isinstance(e, Validated) for name in e.metrics}
+    marked = {name.removesuffix(MARK) for name in in_updates | in_epochs | validated if name.endswith(MARK)}
+    return LoggedNames(
+        in_updates=frozenset(in_updates),
+        in_epochs=frozenset(in_epochs),
+        in_training_alone=frozenset((in_updates | in_epochs) - validated),
+        on_bar=tuple(sorted({name for e in rows for name in e.prog_bar} - parts)),
+        marked=tuple(sorted(name for name in marked if recorded_name(name) != name)),
+    )
 
 
 def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
@@ -286,10 +299,6 @@ def _of_task(
     assert isinstance(task, (Supervised, LightningTask))
     assert task.train is not None
     several = task.val is not None and task.val.several
-    if several and (isinstance(task, LightningTask) or not _writes_sets(sliced)):
-        assert task.val is not None
-        names = ", ".join(spec.key for spec in task.val.sets)
-        raise ExportError(f"val has several sets ({names}), which a script has only for an nn.Module and where the call names them: val={{'clean': …, 'shifted': …}}. Fit with one of them to export it.")
     owner = task.module if isinstance(task, LightningTask) else task.model
     sets = {} if saved is None else saved.sets
     train = data_of(task.train, "train", owner, sliced, settings, sets.get("train"))
@@ -310,6 +319,7 @@ def _of_task(
         "compiled_parts": any(own_name(name) != name for name, _ in task.model.named_parameters()),
         "unsaved_buffers": not task.model.state_dict().keys() >= {name for name, _ in task.model.named_buffers()},
         "buffers": tuple(_with_buffers(task)),
+        "changed_by_validation": _changed_by_validation(session, settings),
     }
     if isinstance(task, LightningTask):
         none = {"batch": "own", "mean": False, "loss_is_module": False, "loss_prefix": "", "metrics": Metrics()}
@@ -323,11 +333,6 @@ def _of_task(
         "metrics": metrics_of(task, next(iter(session.batches[1]), 0), ranks),
         "hooks": None,
     }
-
-
-def _writes_sets(sliced: Sliced) -> bool:
-    """Whether the call of the bench has several validation sets as a dict or a list."""
-    return isinstance(ast.parse(sliced.arguments["val"].strip(), mode="eval").body, (ast.Dict, ast.List, ast.Tuple))
 
 
 def _layout(task: Supervised, batch: Any, sliced: Sliced, settings: Settings) -> str:
@@ -411,6 +416,33 @@ def _with_buffers(task: Task) -> Iterator[str]:
             yield name
     if any(True for module in task.modules[len(names) :] for _ in module.buffers()):
         yield "metrics"
+
+
+def _changed_by_validation(session: Session, settings: Settings) -> bool:
+    """Whether a validation may change buffers of the model or of the loss, a count, say: one step on a few samples shows it."""
+    task = session.task
+    assert isinstance(task, (Supervised, LightningTask))
+
+    def buffers() -> list[Tensor]:
+        return [buffer for module in task.trained_modules.values() for buffer in module.buffers()]
+
+    before = [buffer.clone() for buffer in buffers()]
+    if task.val is None or settings.limit_val_batches == 0 or not before:
+        return False
+    try:
+        with restored_state(task), scratch(session), torch.no_grad():
+            for module in task.modules:
+                module.eval()
+            for spec in task.val.sets:
+                task.dataloader_idx = spec.index
+                batch = first_batch(spec, settings)
+                if batch is not None:
+                    task.validation_step(session.to_device(batch, "val"), 0)
+            return any(now.shape != old.shape or not torch.equal(now, old) for now, old in zip(buffers(), before, strict=True))
+    except Exception:  # noqa: BLE001 - a step that needs more around it: then the script has the sanity check, as the run had it
+        return True
+    finally:
+        task.dataloader_idx = None
 
 
 def _hooks(task: LightningTask, sliced: Sliced, settings: Settings) -> Hooks:

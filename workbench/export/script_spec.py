@@ -16,6 +16,7 @@ from workbench.export.inputs.collect import (
     Data,
     Hooks,
     LightningNeeds,
+    LoggedNames,
     Metrics,
     Optimizer,
     Step,
@@ -64,8 +65,7 @@ class ScriptSpec:
     changes: tuple[tuple[int, Mapping[str, float | None]], ...]
     sizes: tuple[tuple[int, int], ...]
     """How many batches made one update from which update on, where that was changed during the run."""
-    logged_in_training: frozenset[str]
-    """The metrics that the user's object logs in training alone."""
+    logged: LoggedNames
     epoch_ends: tuple[int, ...]
     """The updates followed by a change that may have been the last ones of their epochs."""
     resume_points: ResumePoints
@@ -114,6 +114,8 @@ class ScriptSpec:
     """Whether the model has buffers that its `state_dict` leaves out."""
     buffers: tuple[str, ...]
     """Which of "network", "loss_function" and "metrics" hold buffers."""
+    changed_by_validation: bool
+    """Whether a validation step changes buffers of the model or of the loss."""
 
     # -- length
 
@@ -389,9 +391,19 @@ class ScriptSpec:
         return self.val is not None and self.settings.limit_val_batches != 0
 
     @property
+    def logs_training(self) -> bool:
+        """Whether the object logged anything in training."""
+        return bool(self.logged.in_updates or self.logged.in_epochs)
+
+    @property
     def logs_widely(self) -> bool:
-        """Whether what the object logs in a validation needs a class of its own."""
-        return self.lightning.logs_widely
+        """Whether what the object logs needs a class of its own."""
+        return self.lightning.logs_widely or bool(self.logged.in_epochs or self.logged.marked) or self.logs_over_ranks
+
+    @property
+    def logs_over_ranks(self) -> bool:
+        """Whether values of single updates are reduced over the processes."""
+        return self.distributed and self.lightning.logs_over_ranks and bool(self.logged.in_updates)
 
     @property
     def has_metrics(self) -> bool:
@@ -401,13 +413,16 @@ class ScriptSpec:
     def weighs(self, data: Data) -> bool:
         """Whether a batch's weight is the number of samples that were drawn for it."""
         if data is self.train:
-            return self.mean and (self.accumulates or self.distributed) and not self.step.reports_weight
+            return bool(self.logged.in_epochs) or (self.mean and (self.accumulates or self.distributed) and not self.step.reports_weight)
         return self.validates and not (self.step.reports_weight if self.hooks is None else self.lightning.weighs)
 
     @property
     def tries_validation(self) -> bool:
-        """Whether the sanity check may be seen: by hooks of the object, or by code that keeps a state (a loss that counts its calls)."""
-        return self.validates and self.settings.num_sanity_val_steps != 0 and (self.owns(*VALIDATION, *TRANSFER) or bool(self.state))
+        """Whether the sanity check may be seen: by hooks of the object, in its buffers, or by code that keeps a state (a loss that counts
+        its calls).
+        """
+        seen = self.owns(*VALIDATION, *TRANSFER) or self.changed_by_validation or bool(self.state)
+        return self.validates and self.settings.num_sanity_val_steps != 0 and seen
 
     @cached_property
     def state(self) -> str:

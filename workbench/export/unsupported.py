@@ -56,7 +56,8 @@ def _hooks(r: ScriptSpec) -> dict[str, bool]:
     both = f"{named} with"
     gaps = r.may_skip_batches or r.train.empty
     inside = r.hooks_in_update and not r.manual
-    followed = ", ".join(sorted(r.monitored & r.logged_in_training))
+    late = r.logged.in_epochs if not r.validates_in_epoch else frozenset()  # known where metrics are judged
+    followed = ", ".join(sorted(r.monitored & (r.logged.in_training_alone - late)))
     ends = r.owns("on_train_batch_start", "on_train_batch_end")
     own_clip = r.owns("configure_gradient_clipping")
     return {
@@ -70,6 +71,8 @@ def _hooks(r: ScriptSpec) -> dict[str, bool]:
         "on_train_batch_start that ends epochs (-1) with accumulate_grad_batches": r.lightning.ends_epochs and r.accumulates,
         "optimizer_step with batches that are left out": r.owns("optimizer_step") and gaps,
         "optimizer_step with on_train_batch_start or on_train_batch_end and accumulate_grad_batches": r.owns("optimizer_step") and ends and r.accumulates,
+        "several validation sets with hooks that move batches to the device": bool(r.val_sets) and r.transfers,
+        "several validation sets with trainer.num_val_batches": bool(r.val_sets) and asks(r, "num_val_batches"),
         "optimizer_step with precision='16-mixed'": r.owns("optimizer_step") and r.scales,
         "a gradient_clip_val that was changed while configure_gradient_clipping, or clip_gradients, clipped": r.changed("gradient_clip_val")
         and (own_clip or "clip_gradients" in r.lightning.methods or "gradient_clip_val" in r.lightning.asks),

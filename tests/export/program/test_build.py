@@ -14,9 +14,9 @@ from workbench.export.source.rewrite.layout import Block
 OURS = "def validate(network, loader):\n    return metrics\n\n\ndef main(config):\n    return model.train(data, limit)\n"
 
 
-def split(*code: str) -> Built:
+def split(*code: str, in_workers: tuple[str, ...] = ()) -> Built:
     blocks = [Block(text, text.startswith(("def ", "class ")), "", number, number) for number, text in enumerate(code)]
-    return built(blocks, OURS, {"torch": "torch", "nn": "torch.nn"})
+    return built(blocks, OURS, {"torch": "torch", "nn": "torch.nn"}, in_workers=in_workers)
 
 
 def texts(blocks: list[Block]) -> list[str]:
@@ -35,8 +35,9 @@ def test_definitions_and_constants_stay() -> None:
 
 def test_a_name_that_is_bound_anew_after_its_use_keeps_its_place() -> None:
     code = ("def make():\n    return SIZE", "SIZE = 7", "model = make()", "SIZE = 8", "data = make()")
-    assert texts(split(*code).moves) == ["data = make()"]
-    assert texts(split(code[0], "SIZE = 7", "model = SIZE + f()", "SIZE = 8", "data = SIZE + f()").moves) == ["data = SIZE + f()"]
+    found = split(*code)
+    assert (texts(found.moves), found.shared) == ([*code[1:]], ["SIZE"])
+    assert texts(split(*code, in_workers=("data",)).moves) == ["data = make()"]
     code = ("def f():\n    return 1", "model = f()", "def f():\n    return 2", "data = f()")
     assert texts(split(*code).moves) == ["data = f()"]
 
@@ -84,12 +85,37 @@ def test_strings_over_several_lines_do_not_move_in() -> None:
 
 
 STAYS = {
-    "a function reads it": ("device = pick()", "def moved(x):\n    return x.to(device)", "model = make()"),
+    "a function with types reads it": ("device = pick()", "def moved(x: Any):\n    return x.to(device)", "model = make()"),
+    "a function reads it when it decorates": ("scale = pick()", "def deco(f):\n    return lambda: f() * scale\n\n@deco\ndef g():\n    pass", "model = make(g)"),
     "a class reads it when it is made": ("base = pick()", "class Net(base):\n    pass", "model = Net()"),
-    "the script's own functions read it": ("metrics = pick()", "model = make()"),
     "an import follows": ("os.environ['A'] = 'b'", "import c", "model = c.make()"),
     "a definition draws": ("torch.manual_seed(0)", "class Net:\n    noise = torch.randn(3)", "model = Net()"),
 }
+
+
+def test_what_functions_read_is_made_globally_where_no_worker_needs_it() -> None:
+    code = ("weight = pick()", "metrics = [weight]", "def loss(x):\n    return x * weight", "data = make()", "model = Net()")
+    found = split(*code)
+    assert (texts(found.stays), found.shared, found.returned) == ([code[2]], ["metrics", "weight"], ["model", "data"])
+    assert "    global metrics, weight  #" in found.function("build", "It.")
+    assert split(*code[:2], "def make():\n    return weight", *code[3:], in_workers=("data",)).shared == []
+
+
+WEIGHTS = {
+    "an argument of the loss": ("weight = y.bincount().float()\n", "loss=functools.partial(F.cross_entropy, weight=weight)"),
+    "what the loss reads": ("weight = y.bincount().float()\ndef loss(output, target):\n    return F.cross_entropy(output, target, weight=weight)\n", "loss=loss"),
+    "a loss with parameters": ("loss = nn.CrossEntropyLoss(weight=y.bincount().float())\n", "loss=loss, metrics={'again': loss}"),
+}
+
+
+@pytest.mark.parametrize("how", WEIGHTS)
+def test_weights_of_classes_do_not_keep_the_data_at_the_top(how: str, runner: Runner, tmp_path: Path) -> None:
+    before, loss = WEIGHTS[how]
+    bench = make_bench(tmp_path, f"model, train=(x, y), val=(x, y), {loss}, max_epochs=2", f"import functools\n{before}")
+    bench.fit().result()
+    script = bench.export(tmp_path / "train.py")
+    assert not {"model", "x", "y", "weight"} & runpy.run_path(str(script), run_name="train").keys()
+    repeats(bench, runner, tmp_path)
 
 
 @pytest.mark.parametrize("why", STAYS)
@@ -117,7 +143,7 @@ def test_importing_a_script_makes_nothing(tmp_path: Path) -> None:
 
 
 def test_options_are_parsed_before_what_stays(runner: Runner, tmp_path: Path) -> None:
-    before = "scale = x.std()\n\n\ndef loss(output, target):\n    return F.cross_entropy(output * scale, target)\n"
+    before = "scale = x.std()\n\n\ndef loss(output: torch.Tensor, target: torch.Tensor):\n    return F.cross_entropy(output * scale, target)\n"
     bench = make_bench(tmp_path, "model, train=(x, y), loss=loss, max_epochs=2", before)
     bench.fit().result()
     text = bench.export(tmp_path / "early.py")

@@ -149,7 +149,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     r"early_stopping or a scheduler that follows train_right, which is logged in training": (
         f"Reads(), {DATA}, early_stopping={{'monitor': 'train_right'}}",
-        "class Reads(Own):\n    def training_step(self, batch, batch_idx):\n        self.log('train_right', 1.0, on_epoch=True)\n"
+        "class Reads(Own):\n    def training_step(self, batch, batch_idx):\n        self.log('train_right', 1.0)\n"
         "        return super().training_step(batch, batch_idx)\n",
     ),
 }  # fmt: skip

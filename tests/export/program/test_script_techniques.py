@@ -61,6 +61,18 @@ GAPS = (
     "def collate(samples):\n    xs, ys = zip(*samples)\n"
     "    if sum(ys) > 20:\n        return None\n    return torch.stack(xs), torch.stack(ys)\n"
 )
+COUNTING = """
+class Counting(Net):
+    def __init__(self, saved=True):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()), persistent=saved)
+
+    def forward(self, x):
+        if not self.training:
+            self.seen = self.seen + len(x)
+        return super().forward(x) * (1 + self.seen / 1000)
+"""
+TOLD_BY = "model, train=(x, y), val=(x[:9], y[:9]), loss=F.cross_entropy, metrics={'said': lambda output, target: said[int(model.norm.num_batches_tracked) // 4]}, batch_size=25, max_epochs=8"
 AT_LAST = "early_stopping={'monitor': 'val_loss', 'patience': 1, 'min_delta': 10.0}"
 
 CASES: dict[str, tuple[str, str]] = {
@@ -128,6 +140,34 @@ CASES: dict[str, tuple[str, str]] = {
         "monitor='val_loss/dataloader_idx_1'",
         "def loader(first, end):\n"
         "    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x[first:end], y[first:end]), batch_size=9)\n",
+    ),
+    "early stopping, more is better, a warm-up": (
+        f"{TOLD_BY}, early_stopping={{'monitor': 'val_said', 'mode': 'max', 'patience': 2, 'warmup': 3, 'min_delta': 0.5}}",
+        "said = [0.0, 5, 4, 4, 6, 6.4, 6.4, 9, 9]\n",
+    ),
+    "a buffer that validations change, the sanity check too": (
+        "Counting(), train=(x, y), val=(x[:30], y[:30]), loss=F.cross_entropy, batch_size=10, max_epochs=2", COUNTING,
+    ),
+    "a buffer that validations change, and no checkpoint has": (
+        "Counting(False), train=(x, y), val=(x[:30], y[:30]), loss=F.cross_entropy, batch_size=10, max_epochs=2", COUNTING,
+    ),
+    "a buffer that validations change, no sanity check": (
+        "Counting(), train=(x, y), val=(x[:30], y[:30]), loss=F.cross_entropy, batch_size=10, max_epochs=2, num_sanity_val_steps=0", COUNTING,
+    ),
+    "early stopping, good enough": (f"{TOLD_BY}, early_stopping={{'monitor': 'val_said', 'stopping_threshold': 2.0}}", "said = [9.0, 4, 2, 1, 3, 1, 1, 1, 1]\n"),
+    "early stopping, not finite before it may end": (
+        f"{TOLD_BY}, min_epochs=6, early_stopping={{'monitor': 'val_said', 'patience': 3, 'divergence_threshold': 50.0}}",
+        "said = [0.0, 5, -float('inf'), float('nan'), 4, 3, 2, 1, 99]\n",
+    ),
+    "early stopping, whatever it is": (
+        f"{TOLD_BY}, early_stopping={{'monitor': 'val_said', 'patience': 2, 'check_finite': False, 'mode': 'max'}}",
+        "said = [0.0, float('nan'), 1, float('inf'), float('inf'), 2, 2, 2, 2]\n",
+    ),
+    "several sets in a variable": (
+        f"{PAIR}, val=held_out, max_epochs=2", "held_out = {'clean': (x[:30], y[:30]), 'shifted': (x[30:] + 1, y[30:])}\n",
+    ),
+    "several sets in a list in a variable": (
+        f"{PAIR}, val=held_out, max_epochs=2", "held_out = [torch.utils.data.TensorDataset(x[n:], y[n:]) for n in (0, 50)]\n",
     ),
     "several sets, a metric over each": (
         f"{PAIR}, val={{'a': torch.utils.data.TensorDataset(x[:30], y[:30]), 'b': torch.utils.data.TensorDataset(x[30:], y[30:])}}, "
@@ -344,7 +384,7 @@ def test_float16(windows: int, runner: Runner, tmp_path: Path, monkeypatch: pyte
 def test_names_of_the_user_stay_beside_techniques(runner: Runner, tmp_path: Path) -> None:
     """What the script calls its own is called otherwise where the user has it already."""
     ours = (
-        "EarlyStopping", "WINDOWS", "check", "first_of", "functools", "make_schedule", "math", "mean_of", "mixed_precision",
+        "WINDOWS", "check", "lowest", "wait", "first_of", "functools", "make_schedule", "math", "mean_of", "mixed_precision",
         "random_numbers_kept", "refresh_batch_norm", "should_average", "training_batches", "weighted_mean", "window_size",
     )  # fmt: skip
     before = "".join(f"{name} = {number}\n" for number, name in enumerate(ours, 1))
@@ -353,7 +393,7 @@ def test_names_of_the_user_stay_beside_techniques(runner: Runner, tmp_path: Path
         f"    assert ({', '.join(ours)}) == {tuple(range(1, len(ours) + 1))}\n"
         "    return F.cross_entropy(output, target)\n\n\n"
         "def averaged(mean, now, count):\n    return mean + (now - mean) / (count + math - 6)\n\n\n"
-        "def annealing(parameters, lr):\n    return torch.optim.SGD(parameters, lr=lr * EarlyStopping)\n"
+        "def annealing(parameters, lr):\n    return torch.optim.SGD(parameters, lr=lr * lowest)\n"
     )
     arguments = (
         "model, train=(x, y), val=(x, y), loss=Average, optimizer=annealing, avg_fn=averaged, weight_averaging='swa', "

@@ -29,6 +29,8 @@ class Data:
     """Lines that come before `dataset`, which needs them."""
     kind: Literal["samples", "stream", "batches"] = "samples"
     """Samples by index; samples that can only be iterated; ready batches."""
+    combined: bool = False
+    """Whether it is one of several sets that were given in Lightning's CombinedLoader."""
     arrays: bool = False
     """Whether it is a tuple of arrays, which makes a TensorDataset."""
     converted: bool = False
@@ -197,11 +199,33 @@ class LightningNeeds:
     methods: frozenset[str] = frozenset()
     """Lightning's methods that it calls: "optimizers", "lr_schedulers", "clip_gradients"."""
     logs_widely: bool = False
-    """Whether it logs in a validation in more than one way, or outside its `validation_step`."""
+    """Whether it logs in more than one way, or in a validation outside its `validation_step`."""
+    logs_metrics: bool = False
+    """Whether it may log metric objects, with `compute()` and `reset()`."""
+    reduces: bool = False
+    """Whether it may reduce what it logs in another way than to a mean (`reduce_fx`)."""
+    logs_over_ranks: bool = False
+    """Whether it may log values of single updates that are reduced over processes (`sync_dist`)."""
     weighs: bool = False
     """Whether its `validation_step` may report the weight of its batch."""
     datamodule: str = "None"
     """The expression for an object that makes the loaders."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LoggedNames:
+    """What an object with a `training_step` has logged (`self.log`), by the names in the record."""
+
+    in_updates: frozenset[str] = frozenset()
+    """For single updates."""
+    in_epochs: frozenset[str] = frozenset()
+    """For epochs of training."""
+    in_training_alone: frozenset[str] = frozenset()
+    """In training, and never in a validation."""
+    on_bar: tuple[str, ...] = ()
+    """For single updates, with `prog_bar`."""
+    marked: tuple[str, ...] = ()
+    """The names that the record has for something else: there they end in "_logged"."""
 
 
 @dataclasses.dataclass(frozen=True)

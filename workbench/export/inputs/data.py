@@ -22,11 +22,12 @@ from workbench.export.source.origins import is_inlined
 from workbench.export.source.source import Sliced
 from workbench.settings import Settings
 from workbench.task.batch import own_count, sample_count
-from workbench.task.data.combined import CombinedBatches
+from workbench.task.data.combined import CombinedBatches, in_turn
 from workbench.task.data.datasets import Batches, Columns
 from workbench.task.data.loader_parts import makes_batches_itself
 from workbench.task.data.sharding import RankShard, common_rng_for
 from workbench.task.data.spec import DataSpec, Loader, batches_in, resumable_sampler_of, users_dataset
+from workbench.task.data.to_dataset import UNNAMED
 from workbench.task.supervised import TARGETS
 
 
@@ -96,7 +97,7 @@ def held_out_of(spec: DataSpec, owner: Any, sliced: Sliced, settings: Settings, 
                 f"{one.name} is read in another way than {spec.sets[0].name} ({', '.join(different)}), and a script has one for all sets: "
                 "give all of them as data sets, or all as loaders of one form, or fit with one of them to export it."
             )
-    return first
+    return dataclasses.replace(first, combined=spec.from_combined)
 
 
 def _with_set_epoch(spec: DataSpec, base: str, *, from_loader: bool, inner: bool) -> tuple[str, ...]:
@@ -175,16 +176,28 @@ def _base(spec: DataSpec, name: str, owner: Any, sliced: Sliced) -> tuple[str, t
     source = f"{name}_data" if given else "network" if maker.__self__ is owner else "train_data"
     base = "given" if name == "train" else f"given_{name}"
     made, index = maker(), ""
-    while isinstance(made, (list, tuple)):
+    while isinstance(made, (list, tuple)) and (spec.index is None or len(made) == 1):
         made, index = made[0], f"{index}[0]"
-    return base, (f"{base} = {source}.{name}_dataloader(){index}",), isinstance(made, DataLoader) and not makes_batches_itself(made)
+    line = f"{base} = {source}.{name}_dataloader(){index}"
+    if spec.index is not None:
+        every, items = _sets_made(made, f"{source}.{name}_dataloader(){index}")
+        base, made = "val_data", every[spec.index]
+        line = f'given_val = {{f"{UNNAMED}{{number}}": given for number, given in enumerate({items})}}'
+    return base, (line,), isinstance(made, DataLoader) and not makes_batches_itself(made)
+
+
+def _sets_made(made: Any, expression: str) -> tuple[list[Any], str]:
+    """The sets that an object has made, and the expression for them."""
+    if in_turn(made):
+        made, expression = made.iterables, f"{expression}.iterables"
+    return ([*made.values()], f"{expression}.values()") if isinstance(made, Mapping) else ([*made], expression)
 
 
 def maker_of(spec: DataSpec) -> Any:
     """The bound method of the user's object that makes this loader; None where data was given."""
     if not spec.made_by_object:
         return None
-    maker = inspect.getclosurevars(spec._given).nonlocals["make"]  # type: ignore[arg-type]
+    maker = inspect.getclosurevars((spec._whole or spec)._given).nonlocals["make"]  # type: ignore[arg-type]
     if not inspect.ismethod(maker):
         raise ExportError(f"{spec.name}_dataloader is no method of a class, so a script cannot call it: define it in one.")
     return maker

@@ -67,7 +67,8 @@ def lightning_needs_of(task: Task, sources: Mapping[str, Any], code: str, plain:
     asks |= {"sanity_checking"} if "validating" in asks else set()
     data = next((name for name in sources if name != "network"), "None")
     own = LightningNeeds(hooks=hooks, asks=asks, trainers=tuple(_homes(sources, plain)) if asks else (), datamodule=data)
-    return _with_module(own, task.hooks, sources["network"], plain) if isinstance(task.hooks, LightningHooks) else own
+    several = task.val is not None and task.val.several
+    return _with_module(own, task.hooks, sources["network"], plain, several) if isinstance(task.hooks, LightningHooks) else own
 
 
 def setup_calls(sources: Mapping[str, Any]) -> Iterator[str]:
@@ -105,10 +106,10 @@ def _transfers(task: Task, used: DataHooks, sources: Mapping[str, Any]) -> Itera
             yield name, Hook(owner)
 
 
-def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: bool) -> LightningNeeds:
+def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: bool, several: bool) -> LightningNeeds:
     """The same, with what the object with `training_step` has."""
     found = {name: used.overridden[name] for name in (*WITHIN, *FIT, *VALIDATION) if name in used.overridden}
-    hooks = {name: Hook("network", _arguments(hook), reads(hook.function, 0)) for name, hook in found.items()}
+    hooks = {name: Hook("network", _arguments(hook, several), reads(hook.function, 0)) for name, hook in found.items()}
     named = frozenset(name for code in methods(module) for name in attributes(code))
     like = tuple(n for n in _PROPERTIES if n in named and not _has(module, n, plain)) if plain or not hasattr(type(module), "current_epoch") else ()
     automatic = {"automatic_optimization": str(bool(module.automatic_optimization))} if plain and _reads_automatic(module, named) else {}
@@ -128,7 +129,7 @@ def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: 
         ends_epochs=ends,
         like={name: _PROPERTIES[name] for name in like} | automatic,
         methods=frozenset(wanted),
-        logs_widely=_logs_widely(module, hooks),
+        **_logging(module, hooks),
         weighs=any("weight" in words(code) for code in methods(module)),
     )
 
@@ -144,22 +145,25 @@ def _has(module: Any, name: str, plain: bool) -> bool:
     return not (plain and home is not None and overrides.from_lightning(home)) and hasattr(module, name)
 
 
-def _logs_widely(module: Any, hooks: Mapping[str, Hook]) -> bool:
-    """Whether it may log more in a validation than values of single batches, weighted as the batches are."""
-    parts = module.modules() if isinstance(module, nn.Module) else vars(module).values()
+def _logging(module: Any, hooks: Mapping[str, Hook]) -> dict[str, Any]:
+    """Whether it may log more than values of single batches, weighted as the batches are."""
+    own = [*vars(module).values()]
+    own += [one for held in own if isinstance(held, (list, tuple, dict)) for one in (held.values() if isinstance(held, dict) else held)]
+    parts = [*own, *(module.modules() if isinstance(module, nn.Module) else ())]
     metrics = any(callable(getattr(part, "compute", None)) and callable(getattr(part, "reset", None)) for part in parts)
     logging = [code for code in methods(module) if {"log", "log_dict"} & set(attributes(code))]
     said = {word for code in logging for word in words(code)}
-    return metrics or not said.isdisjoint({"reduce_fx", "batch_size", "on_step", "on_epoch"}) or any(
+    widely = metrics or not said.isdisjoint({"reduce_fx", "batch_size", "on_step", "on_epoch", "add_dataloader_idx"}) or any(
         f"on_validation_{moment}" in hooks for moment in ("start", "epoch_start", "batch_start", "batch_end", "epoch_end")
     )
+    return {"logs_widely": widely, "logs_metrics": metrics, "reduces": "reduce_fx" in said, "logs_over_ranks": "sync_dist" in said}
 
 
-def _arguments(hook: overrides.Hook) -> tuple[str | None, ...]:
-    """The further arguments of a hook written for Lightning 1."""
+def _arguments(hook: overrides.Hook, several: bool) -> tuple[str | None, ...]:
+    """The further arguments of a hook written for Lightning 1. several: it is told the number of the validation set."""
     if not hook.of_lightning_1:
         return ()
-    known = {name: repr(value) for name, value in overrides.LIGHTNING_1_ARGUMENTS.items()}
+    known = {name: repr(value) for name, value in overrides.LIGHTNING_1_ARGUMENTS.items() if not (several and name == overrides.SET)}
     return tuple(("0" if name == "optimizer_idx" else known.get(name)) for name in hook.names)
 
 

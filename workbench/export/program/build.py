@@ -1,14 +1,15 @@
 """Moves what makes the model and the data into a function, so that importing the script, and `--help`, do nothing.
 
-Definitions, imports and constants stay. Of the other statements the last ones move, as many as can without another result:
-none that a function reads by its global name (a worker process that starts anew has no other way to it), and all in their order.
+Definitions, imports and constants stay. Of the other statements the last ones move, as many as can without another result, all in
+their order. What a function reads by its global name stays global; where a worker process that starts anew, which runs no `main`, or
+a type checker has to find it, it does not move.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -41,6 +42,8 @@ class Built:
     moves: list[Block]
     returned: list[str]
     """The names that `main` takes from the function."""
+    shared: list[str]
+    """The names that it binds globally, since other functions read them."""
     at_once: bool
     """Whether something that may take time stays at the top level."""
 
@@ -51,11 +54,13 @@ class Built:
         lines = []
         for line, inside in _marked(join(self.moves).rstrip("\n")):
             lines.append(line if inside or not line else f"    {line}")
-        return "\n".join([f"def {name}():", f'    """{doc}"""', *lines, f"    return {', '.join(self.returned)}"])
+        first = [f"    global {', '.join(self.shared)}  # other functions read this"] if self.shared else []
+        last = [f"    return {', '.join(self.returned)}"] if self.returned else []
+        return "\n".join([f"def {name}():", f'    """{doc}"""', *first, *lines, *last])
 
     def call(self, name: str) -> list[str]:
         """The line of main."""
-        return [f"{', '.join(self.returned)} = {name}()"] if self.moves else []
+        return [f"{', '.join(self.returned)} = {name}()" if self.returned else f"{name}()"] if self.moves else []
 
 
 def _marked(text: str) -> list[tuple[str, bool]]:
@@ -76,6 +81,18 @@ class _Statement:
     @cached_property
     def reads(self) -> set[str]:
         return {name for use in self.uses for part in (use.eager, use.late, use.optional, use.written_late) for name in part}
+
+    @cached_property
+    def at_once(self) -> set[str]:
+        """The names that it reads when it runs, and those that its decorators read when they are called then."""
+        read = {name for use in self.uses for part in (use.eager, use.optional) for name in part}
+        return read | {n.id for p in self.parts for d in getattr(p, "decorator_list", ()) for n in ast.walk(d) if isinstance(n, ast.Name)}
+
+    @cached_property
+    def typed(self) -> bool:
+        """Whether a type checker looks into functions of it."""
+        functions = [p for p in self.parts if isinstance(p, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        return any(f.returns is not None or any(isinstance(p, ast.arg) and p.annotation for p in ast.walk(f.args)) for f in functions)
 
     @cached_property
     def binds(self) -> set[str]:
@@ -188,34 +205,42 @@ class _Statement:
         return not any(isinstance(part, (*_DEFINES, *_IMPORTS)) for part in self.parts)
 
 
-def built(blocks: Sequence[Block], ours: str, imported: Mapping[str, str], main: str = "main") -> Built:
+def built(blocks: Sequence[Block], ours: str, imported: Mapping[str, str], main: str = "main", in_workers: Iterable[str] = ()) -> Built:
     """The user's statements in two parts.
 
-    ours: the text of the script's own functions, of which one is `main`; imported: what each name of its imports stands for.
+    ours: the text of the script's own functions, of which one is `main`; imported: what each name of its imports stands for; in_workers:
+    the names of what worker processes use.
     """
     statements = [_Statement(block, imported) for block in blocks]
     nodes = ast.parse(ours).body
     whole = next(node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == main)
     others = [uses(node) for node in nodes if node is not whole]
-    elsewhere = {name for other in others for name in other.eager | other.late}
+    fixed = {name for other in others for name in other.eager} | imported.keys()
+    read = {name for other in others for name in other.late}
     bound = names.bound_in(whole)
     if not any(statement.reads & _LOOKS_AROUND for statement in statements):
         changes = _Changes(statements)
+        there = changes.reached(set(in_workers))  # in a worker
         for first in range(len(statements)):
-            moves = _moving(statements, changes, first, elsewhere | imported.keys())
-            returned = [name for name in names.ordered(whole) if name in {n for s in moves for n in s.binds} - bound]
-            if moves and returned and not _unused(moves, returned):
-                stays = [statement for statement in statements if statement not in moves]
-                return Built([s.block for s in stays], [s.block for s in moves], returned, _takes_time(stays))
-    return Built(list(blocks), [], [], _takes_time(statements))
+            moves = _moving(statements, changes, first, fixed, there)
+            made = {n for s in moves for n in s.binds}
+            stays = [statement for statement in statements if statement not in moves]
+            shared = sorted(made & (read | {name for s in stays for name in s.reads}))
+            returned = [name for name in names.ordered(whole) if name in made - bound - {*shared}]
+            if moves and (returned or shared) and not _unused(moves, [*returned, *shared]):
+                return Built([s.block for s in stays], [s.block for s in moves], returned, shared, _takes_time(stays))
+    return Built(list(blocks), [], [], [], _takes_time(statements))
 
 
 def _takes_time(statements: list[_Statement]) -> bool:
     return not all(s.defines or s.constant or s.imports for s in statements)
 
 
-def _moving(statements: list[_Statement], changes: _Changes, first: int, elsewhere: set[str]) -> list[_Statement]:
-    """The statements that move where none before the one of number `first` does; empty where that would change something."""
+def _moving(statements: list[_Statement], changes: _Changes, first: int, fixed: set[str], there: set[str]) -> list[_Statement]:
+    """The statements that move where none before the one of number `first` does; empty where that would change something.
+
+    fixed: the names that the script's own code reads when it is imported; there: those that a worker process may read.
+    """
     moves = [s for s in statements[first:] if not (s.defines or s.constant)]
     while True:
         made = {name for s in moves for name in s.binds}
@@ -241,10 +266,16 @@ def _moving(statements: list[_Statement], changes: _Changes, first: int, elsewhe
         all(s.movable for s in moves)
         and not late
         and not any(s.imports for s in after)
-        and not made & elsewhere
-        and not any((s.reads | s.binds) & made for s in stays)
+        and not made & fixed
+        and not any(_needs(s, made, changes, there) for s in stays)
     )
     return moves if fits else []
+
+
+def _needs(s: _Statement, made: set[str], changes: _Changes, there: set[str]) -> bool:
+    """Whether a statement that stays must find these names when it runs, or where `main` has not run."""
+    read = s.reads & made
+    return bool(s.binds & made or (read and (s.typed or not s.defines or s.binds & there)) or changes.reached(s.at_once) & made)
 
 
 class _Changes:
@@ -266,11 +297,11 @@ class _Changes:
         self.by = {s: self._by(s, changeable) for s in statements}
         """What each may change, with the functions that it may call."""
         again = {name for name, makers in self.makers.items() if len(makers) > 1}
-        self.rebound = {s: self._reached(s.reads) & again for s in statements}
+        self.rebound = {s: self.reached(s.reads) & again for s in statements}
         """What each reads of the names that are bound more than once."""
-        self._looks = {s: self._reached(s.looks) for s in statements}
+        self._looks = {s: self.reached(s.looks) for s in statements}
 
-    def _reached(self, names: set[str]) -> set[str]:
+    def reached(self, names: set[str]) -> set[str]:
         """These names, and all that what they stand for is made of or reads."""
         found, left = set(), list(names)
         while left:
@@ -281,7 +312,7 @@ class _Changes:
         return found
 
     def _by(self, s: _Statement, changeable: set[str]) -> set[str]:
-        reached = self._reached(s.reads)
+        reached = self.reached(s.reads)
         return reached & changeable | s.stores | {path for name in reached for maker in self.makers.get(name, ()) for path in maker.stores}
 
     def differs(self, s: _Statement, changed: set[str]) -> bool:

@@ -30,11 +30,13 @@ def values(r: ScriptSpec) -> dict[str, object]:
         "windows": "" if r.windows is None else ", ".join(f"{begin}: {size}" for begin, size in sorted(r.windows.items())),
         "with_set_epoch": _with_set_epoch(r),
         "batches": _batches(r),
+        "batches_left": _batches(r) if r.tbptt or r.uses_batch_idx else f"iter({_batches(r)})",
         "batches_in_epoch": batches_in_epoch(r),
         "updates_in_epoch": updates_in_epoch(r),
         "total_updates": _total_updates(r),
         "refreshing_batches": first(r.train, "training_batches()", "limit") if r.limits else "training_batches()",
         "sanity_batches": _sanity_batches(r),
+        "val_sets": "given_val" if r.val is not None and r.val.before else "val_sets",
         "val_batches": hooks.val_batches(r, r.val),
     }
 

@@ -14,10 +14,13 @@ _SHAPES = {"constant": "stays", "linear": "falls to 0 in a straight line", "cosi
 
 def values(r: ScriptSpec) -> dict[str, object]:
     one = not (r.several or r.manual)
+    names = [name for own in schedulers(r) for name in own]
     places = [schedule.place for optimizer in r.optimizers for schedule in optimizer.schedules]
     return {
         "schedulers": schedulers(r),
-        "own_schedulers": [name for names in schedulers(r) for name in names],
+        "own_schedulers": names,
+        "told_schedulers": names[0] if len(names) == 1 else f"[{', '.join(names)}]" if names else "None",
+        "manual_schedulers": ", ".join(f"ManualScheduler({name})" for name in names) if r.accumulates else ", ".join(names),
         "places": places,
         "as_pair": r.several and _is_pair(r, places),
         "shape": _SHAPES.get(r.settings.lr_schedule, ""),

@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from workbench.export.inputs.collect import Data, quoted
 from workbench.export.program import hooks, optimizers
 from workbench.export.script_spec import ScriptSpec, at
-from workbench.values import EarlyStopping
 
-_STOPPING = {
-    "sign": "sign=1.0",
-    "min_delta": "min_delta=0.0",
-    "warmup": "warmup=0",
-    "good": 'good=-float("inf")',
-    "bad": 'bad=float("inf")',
-    "finite": "finite=True",
-}
-"""The options of `EarlyStopping` besides the metric and its patience; each is written where a monitor needs it."""
+Monitor = dict[str, Any]
+"""What `main` has of one metric that may end the run."""
 
 
 def values(r: ScriptSpec) -> dict[str, object]:
-    needed = {name for monitor in r.monitors for name in _given(monitor)}
+    monitors = _monitors(r)
     resumes = not refusal(r)
-    between = r.owns("on_train_epoch_end") or bool(hooks.progress(r, "current_epoch", ""))
+    between = r.owns("on_train_epoch_end") or bool(hooks.progress(r, "current_epoch", "")) or bool(r.logged.in_epochs)
     looks = any(s.monitor is not None and s.frequency > 1 for o in r.optimizers for s in o.schedules)
+    noted = "logged.update" if r.logs_widely else "logged"
     kept = {"best": r.best is not None, "looked": r.may_skip_updates, "looks": looks}
     return {
-        "stopping_options": {name: option for name, option in _STOPPING.items() if name in needed},
-        "monitors": [f"EarlyStopping({', '.join([quoted(m.monitor), str(m.patience), *(f'{k}={v}' for k, v in _given(m).items())])})" for m in r.monitors],
-        "monitors_wait": any(comes_late(r, monitor.monitor) for monitor in r.monitors),
+        "monitors": monitors,
+        "monitors_together": _together(r),
         "counts_looks": looks,
+        "noted": noted,
+        "noted_on_bar": f"{noted}.items(){f' if name in {quoted(r.logged.on_bar)}' if len(r.logged.on_bar) < len(r.logged.in_updates) else ''}",
+        "logs_after_batch": bool(r.logged.in_updates) and r.owns("on_train_batch_end"),
         "between": between,
-        "nonlocals": [name for name, holds in kept.items() if holds],
+        "nonlocals": [*(name for name, holds in kept.items() if holds), *_remembered(monitors)],
         "training_score": _training_score(r),
         "check_in_epoch": _check_in_epoch(r),
         "check_after_epoch": _check_after_epoch(r, between) if r.validates_in_epoch else "",
         "check_due": "" if r.settings.check_val_every_n_epoch in (1, None) else " or ".join(["(epoch + 1) % config.check_val_every_n_epoch == 0", *_last(r)]),
         "epoch_ends": _epoch_ends(r),
         "ema_due": _ema_due(r),
+        "swa_due": "epoch >= config.swa_epoch_start" if r.given("should_update") is None else "should_average(step, epoch)",
         "replays_between_epochs": any(step in r.resume_points.all for step, _ in r.changes)
         or (bool(r.changes) and (r.settings.find_lr_at or r.settings.find_batch_size_at)),
         "replays_after_epoch": r.epoch_ends
@@ -55,18 +53,34 @@ def values(r: ScriptSpec) -> dict[str, object]:
 # ---- validations and ends ---------------------------------------------------------------------------------------
 
 
-def _given(monitor: EarlyStopping) -> dict[str, str]:
-    """The arguments of one monitor, besides its metric and its patience."""
-    sign = 1 if monitor.direction == "min" else -1
-    found = {
-        "sign": "-1.0" if sign < 0 else "",
-        "min_delta": repr(monitor.min_delta) if monitor.min_delta else "",
-        "warmup": repr(monitor.warmup) if monitor.warmup else "",
-        "good": "" if monitor.stopping_threshold is None else repr(sign * monitor.stopping_threshold),
-        "bad": "" if monitor.divergence_threshold is None else repr(sign * monitor.divergence_threshold),
-        "finite": "" if monitor.check_finite else "False",
-    }
-    return {name: value for name, value in found.items() if value}
+def _monitors(r: ScriptSpec) -> list[Monitor]:
+    """The metrics that may end the run, each with the variables and the conditions for it."""
+    found = []
+    for number, m in enumerate(r.monitors, 1):
+        own = f"_{number}" if len(r.monitors) > 1 else ""
+        lower = m.direction == "min"
+        best, wait, checks = f"{'lowest' if lower else 'highest'}{own}", f"wait{own}", f"checks{own}"
+        better, worse = ("<", ">") if lower else (">", "<")
+        ends = [f"{wait} >= {max(1, m.patience)}"]
+        ends += ["not math.isfinite(value)"] if m.check_finite else []
+        ends += [] if m.stopping_threshold is None else [f"value {better} {m.stopping_threshold!r}"]
+        ends += [] if m.divergence_threshold is None else [f"value {worse} {m.divergence_threshold!r}"]
+        delta = f" {'+' if lower else '-'} {m.min_delta!r}" if m.min_delta else ""
+        first = f'{"" if lower else "-"}float("inf")'
+        found.append({
+            "metric": quoted(m.monitor), "best": best, "wait": wait, "checks": checks, "warmup": m.warmup, "finite": m.check_finite,
+            "improves": f"value{delta} {better} {best}",
+            "ends": " or ".join(ends),
+            "begins": f"{best}, {wait}, {checks} = {first}, 0, 0" if m.warmup else f"{best}, {wait} = {first}, 0",
+            "late": comes_late(r, m.monitor),
+            "names": [best, wait, *([checks] if m.warmup else [])],
+        })  # fmt: skip
+    return found
+
+
+def _remembered(monitors: list[Monitor]) -> list[str]:
+    """The variables that they keep from one validation to the next."""
+    return [name for one in monitors for name in one["names"]]
 
 
 def is_of_average(r: ScriptSpec, name: str) -> bool:
@@ -77,12 +91,19 @@ def is_of_average(r: ScriptSpec, name: str) -> bool:
 def comes_late(r: ScriptSpec, name: str) -> bool:
     """Whether a metric may have no value yet: before the first average, or where no loss of an epoch was kept."""
     gaps = r.may_skip_updates or r.settings.log_every_n_steps > 1 or r.settings.on_nonfinite == "skip"
-    return is_of_average(r, name) or (name == "train_loss" and gaps)
+    return is_of_average(r, name) or ((name == "train_loss" or name in r.logged.in_epochs) and gaps)
 
 
-def may_end_by_metric(r: ScriptSpec, finished: str) -> list[str]:
-    """The conditions under which a metric may end the run."""
-    return [*hooks.may_end(r, finished), *([at(r.resume_points.all, no=True)] if r.resume_points.all else [])]
+def ended_by_metric(r: ScriptSpec, finished: str) -> str:
+    """The condition under which a metric ends the run: "ended" is the verdict of several."""
+    also = [*hooks.may_end(r, finished), *([at(r.resume_points.all, no=True)] if r.resume_points.all else [])]
+    verdict = "ended" if _together(r) else _monitors(r)[0]["ends"]
+    return " and ".join([f"({verdict})" if also and " or " in verdict else verdict, *also])
+
+
+def _together(r: ScriptSpec) -> bool:
+    """Whether the verdict is made up of several, of which some may be missing."""
+    return len(r.monitors) > 1 or any(comes_late(r, one.monitor) for one in r.monitors)
 
 
 def _training_score(r: ScriptSpec) -> str:
@@ -209,7 +230,7 @@ def _progress(r: ScriptSpec) -> dict[str, str]:
         **{f"config.{name}": r.changed(name) for name in ("lr", "gradient_clip_val")},
     }
     found = {name: name for name, holds in there.items() if holds}
-    found |= {"waits": "[vars(monitor) for monitor in monitors]"} if r.monitors else {}
+    found |= {name: name for name in _remembered(_monitors(r))}
     if r.settings.num_workers:  # each has batches that count the epochs, unless it is started without workers
         counted = [f"{name}.batch_sampler" for name, data in _loaders(r) if data.kind == "samples"]
         found |= {f"{name}.epoch": f'getattr({name}, "epoch", 0)' for name in counted}

@@ -101,7 +101,7 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
     make, options = _free("build", free), _free("OPTIONS", free)
     known = {item.binds: item.identity for item in [*imports, *_imported(r.sliced.imports)]}
     own_main = renamed.get("main", "main")
-    made = build.built([*r.sliced.blocks, *given], ours, known, own_main)
+    made = build.built([*r.sliced.blocks, *given], ours, known, own_main, _in_workers(r))
     first = [] if r.sets_threads else [names.replaced(THREADS, renamed)]
     parts = [head + "\n\n" + _import_lines(r, imports, renamed)]
     if made.at_once:
@@ -118,6 +118,12 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
     for before, part in itertools.pairwise(parts):
         text += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
     return text + "\n"
+
+
+def _in_workers(r: ScriptSpec) -> set[str]:
+    """The words of the expressions for what loader workers use."""
+    names = ("train", "val", "collate_fn", *(["model"] if r.hooks is not None else [])) if r.settings.num_workers else ()
+    return {word for name in names for word in re.findall(r"\w+", r.given(name) or "")}
 
 
 def _free(name: str, taken: set[str]) -> str:
@@ -234,18 +240,20 @@ def _expression(r: ScriptSpec, name: str) -> tuple[str, list[str]]:
 
 
 def _sets(r: ScriptSpec, given: str) -> tuple[str, list[str]]:
-    """A dict of the validation sets, from a dict or a list."""
+    """A dict of the validation sets, from a dict or a list; a LightningModule's are named by their numbers, as in Lightning."""
     assert r.val is not None
     node = ast.parse(given.strip(), mode="eval").body
-    pairs = [] if not isinstance(node, ast.Dict) else [(key, ast.get_source_segment(given.strip(), value) or "") for key, value in zip(node.keys, node.values, strict=True)]
+    named = any(key != f"{UNNAMED}{number}" for number, key in enumerate(r.val_sets))
+    pairs = [] if not isinstance(node, ast.Dict) or r.hooks is not None else [(key, ast.get_source_segment(given.strip(), value) or "") for key, value in zip(node.keys, node.values, strict=True)]
     if r.val.arrays and not r.val.converted and pairs and all(isinstance(key, ast.Constant) for key, _ in pairs):
         made = [(quoted(str(key.value)), *_tensors(text, r.kinds)) for key, text in pairs if isinstance(key, ast.Constant)]
         return "{" + ", ".join(f"{key}: {around}" for key, around, _ in made) + "}", [part for _, _, parts in made for part in parts]
     column = data.CONVERTED if r.val.converted else "torch.as_tensor(column)"
     one = f"TensorDataset(*({column} for column in given))" if r.val.arrays else "given"
-    if isinstance(node, ast.Dict):
+    if named and r.hooks is None and not r.val.combined:
         return ("..." if one == "given" else f"{{name: {one} for name, given in (...).items()}}"), [given]
-    return f'{{f"{UNNAMED}{{number}}": {one} for number, given in enumerate(...)}}', [given]
+    sets = ("(...).iterables" if r.val.combined else "...") if not named else "(...).iterables.values()" if r.val.combined else "(...).values()"
+    return f'{{f"{UNNAMED}{{number}}": {one} for number, given in enumerate({sets})}}', [given]
 
 
 def _tensors(given: str, kinds: Mapping[str, str]) -> tuple[str, list[str]]:

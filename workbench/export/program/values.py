@@ -22,7 +22,7 @@ def values(r: ScriptSpec) -> dict[str, Any]:
     about = (
         data.collate_of, data.given_options, data.of_stream, data.val_batches_of, hooks.asked_to_end, hooks.asks, hooks.call,
         hooks.progress, hooks.step_schedule, optimizers.due, optimizers.may_end, optimizers.set_lr, progress.check_arguments,
-        progress.comes_late, progress.is_of_average, progress.may_end_by_metric,
+        progress.comes_late, progress.is_of_average, progress.ended_by_metric,
     )  # fmt: skip
     return {
         **{function.__name__: functools.partial(function, r) for function in about},
@@ -78,6 +78,7 @@ def _of_update(r: ScriptSpec) -> dict[str, object]:
     names = returned(r)
     needed = {"hiddens", *(["weight"] if r.reports_weight else [])}
     item = ", ".join([*(["number"] if r.uses_batch_idx else []), *(["first"] if r.tbptt else []), "batch"])
+    steps_apart = r.hooks is not None and not r.manual and (r.reads_outputs or r.distributed)
     clips, algorithm = ("config.gradient_clip_val", quoted(r.settings.gradient_clip_algorithm)) if r.clips else ("None", "None")
     return {
         "returned": names,
@@ -90,6 +91,9 @@ def _of_update(r: ScriptSpec) -> dict[str, object]:
         "within": f"({item})" if "," in item else item,
         "only_batch": ", ".join("batch" if name == "batch" else "_" for name in item.split(", ")),
         "samples_in_batch": " * ".join([*([r.train.count] if r.mean else []), *([r.train.steps] if r.tbptt else [])]),
+        "steps_apart": steps_apart,
+        "trained_module": "training" if r.trains_loss or steps_apart else "network" if r.hooks is None else "TrainingStep(network)",
+        "holds_graph": not (r.distributed or r.accumulates or r.several or r.closure or r.manual or r.owns("optimizer_step")),
         "alone": "network" if r.hooks is None and not r.trains_loss else "training",
         "evaluated": "window" if r.accumulates else "number, batch" if r.uses_batch_idx else "batch",
         "readies": r.clips or r.owns("on_before_optimizer_step", "configure_gradient_clipping"),

@@ -27,7 +27,7 @@ from torch.utils.data import (
 
 from workbench.settings import Settings, SettingsError
 from workbench.task.data.collate import DefaultCollate
-from workbench.task.data.combined import has_loaders
+from workbench.task.data.combined import has_loaders, in_turn
 from workbench.task.data.counted_loader import CountedLoader, CountingCollate
 from workbench.task.data.datasets import (
     Batches,
@@ -84,6 +84,8 @@ class DataSpec:
         self._sets: dict[str, DataSpec] = {}
         self.from_loader = False
         """Whether the user gave a DataLoader."""
+        self.from_combined = False
+        """Whether the user gave several sets in Lightning's CombinedLoader."""
         self.from_batches = False
         """Whether the user gave `wb.batches(…)`."""
         self._made: Parts | Mapping[str, Parts] | None = None
@@ -102,7 +104,9 @@ class DataSpec:
         several = sets_in(name, data) if name in ("val", "test") else None
         if several is not None:
             made = {key: cls.of(_name_of_set(name, key, number), one, collate_fn) for number, (key, one) in enumerate(several.items())}
-            return _of_sets(name, made)
+            sets = _of_sets(name, made)
+            sets.from_combined = in_turn(data)
+            return sets
         if isinstance(data, DataLoader):
             parts = parts_of(data)
         else:
