@@ -58,7 +58,7 @@ SAME_OBJECT = set(
     " get_parameter values items keys view reshape detach numpy squeeze unsqueeze flatten ravel expand transpose"
     " permute iterrows get setdefault".split()
 )
-WRAPPERS = {"list", "tuple", "iter", "reversed", "enumerate", "zip", "filter", "sorted", "set", "dict", "chain"}
+WRAPPERS = {"list", "tuple", "iter", "reversed", "enumerate", "zip", "filter", "sorted", "set", "dict", "chain", "vars"}
 WRAPPERS |= {"random_split", "Subset", "TensorDataset", "ConcatDataset", "ChainDataset", "StackDataset", "DataLoader"}
 WRAPPERS |= {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "deque", "OrderedDict", "copy"}
 
@@ -85,6 +85,10 @@ class Summary:
     """The parameters whose objects, or parts of them, its result may hold."""
     state: bool = False
     outside: Outside = Outside()
+    later: frozenset[str] = frozenset()
+    """The parameters that the functions that it defines may change when they are called: of a decorator, a class that gets a method."""
+    keeps_state: bool = False
+    """Whether functions that it defines change its variables, as a counter in a closure does."""
 
 
 class Context(Protocol):
@@ -99,6 +103,12 @@ class Context(Protocol):
 
     def is_module(self, name: str) -> bool:
         """Whether `name` holds a module."""
+
+    def keeps_state(self, name: str) -> bool:
+        """Whether `name` holds a function that changes variables of the function that made it, or an object whose call changes it."""
+
+    def bound_method(self, name: str) -> ast.Attribute | None:
+        """The attribute that `name` was bound to, if it holds a method of some object."""
 
     def kind(self, name: str) -> str | None:
         """What `name` holds, in the words of `capture.kind`."""

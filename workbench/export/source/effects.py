@@ -29,6 +29,7 @@ _STATE = {
     "numpy.random.set_state",
     "pandas.set_option",
 }
+_WORKBENCH = "workbench.Workbench"
 _NOT_STATE = {"torch.set_printoptions", "torch.cuda.set_device"}
 
 
@@ -39,6 +40,13 @@ def changed(node: ast.AST, context: Context) -> frozenset[str]:
     return frozenset(reader.found | _registered(node, context))
 
 
+def surely_changed(node: ast.AST, context: Context) -> frozenset[str]:
+    """The names whose objects `node` changes, without those of which it is only not known that it leaves them as they are."""
+    reader = _Changes(context, conservative=False)
+    reader.visit(node)
+    return frozenset(reader.found)
+
+
 def _registered(node: ast.AST, context: Context) -> set[str]:
     """What a definition changes besides its name: tables in which its decorators enter it, base classes that list theirs."""
     found: set[str] = set()
@@ -47,6 +55,8 @@ def _registered(node: ast.AST, context: Context) -> set[str]:
         root, summary = calls.first_name(function), calls.summary_of(function, context)
         if summary is not None:
             found |= summary.outside.may | summary.outside.later
+            given = calls.arguments(decorator, summary.parameters, summary.may | summary.later) if isinstance(decorator, ast.Call) else ()
+            found.update(name for value in given for name in roots(value, context))
         elif isinstance(function, ast.Attribute) and root is not None and not context.is_module(root):
             found.add(root)
     return found | _of_bases(node, context)
@@ -86,12 +96,14 @@ def sets_environment(node: ast.AST, context: Context) -> bool:
     return False
 
 
-def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context) -> Summary:
-    """What a call of the function `node` does."""
+def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context, around: frozenset[str] = frozenset()) -> Summary:
+    """What a call of the function `node` does. around: the names that the functions around it bind."""
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     names = [a.arg for a in [*arguments, node.args.vararg, node.args.kwarg] if a is not None]
     own = frozenset(names)
-    local = frozenset(local_names(node))
+    parts = (part for statement in node.body for part in own_level(statement))
+    shared = {name for part in parts if isinstance(part, ast.Nonlocal) for name in part.names}
+    local = frozenset(local_names(node) - shared)
     seen: list[frozenset[str]] = []
     outside: list[frozenset[str]] = []
     returns: frozenset[str] = frozenset()
@@ -100,17 +112,18 @@ def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context) ->
         for statement in node.body:
             reader.visit(statement)
         seen.append(frozenset(reader.found) & own)
-        outside.append(frozenset(n for n in reader.found - local if context.kind(n) not in calls.UNCHANGED))
+        outside.append(frozenset(n for n in reader.found - local if n in around or context.kind(n) not in calls.UNCHANGED))
         returns = frozenset(reader.returned)
     state = any(sets_state(statement, context) for statement in node.body)
-    beyond = Outside(outside[0], outside[1], returns - local, _changed_later(node, context) - local)
-    return Summary(tuple(a.arg for a in arguments), seen[0], seen[1], returns & own, state, beyond)
+    later = _changed_later(node, context, local | around)
+    beyond = Outside(outside[0], outside[1], returns - local, later - local)
+    return Summary(tuple(a.arg for a in arguments), seen[0], seen[1], returns & own, state, beyond, later & own, bool(later & local))
 
 
-def _changed_later(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context) -> frozenset[str]:
+def _changed_later(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context, around: frozenset[str]) -> frozenset[str]:
     """The names outside of the functions in a function whose objects they may change."""
     inner = [part for part in ast.walk(node) if isinstance(part, ast.FunctionDef) and part is not node]
-    return frozenset(name for part in inner for name in summarize(part, context).outside.may)
+    return frozenset(name for part in inner for name in summarize(part, context, around).outside.may)
 
 
 def summarize_class(node: ast.ClassDef, context: Context) -> Summary:
@@ -161,6 +174,8 @@ class _Changes(ast.NodeVisitor):
         self.found: set[str] = set()
         self.returned: set[str] = set()
         self.derived: dict[str, frozenset[str]] = {}
+        self.methods: dict[str, ast.Attribute] = {}
+        self.benches: set[str] = set()
         self.depth = 0
 
     # -- bindings of parts of objects
@@ -224,6 +239,10 @@ class _Changes(ast.NodeVisitor):
             roots = frozenset(part.id for part in own_level(value) if isinstance(part, ast.Name))
         else:
             roots = self._roots(value)
+        if isinstance(target, ast.Name) and isinstance(value, ast.Attribute):
+            self.methods[target.id] = value
+        if isinstance(target, ast.Name) and isinstance(value, ast.Call) and self._path(value.func) == _WORKBENCH:
+            self.benches.add(target.id)
         for name in target_names(target):
             self.derived[name] = self.derived.get(name, frozenset()) | (self._expand(roots) - {name})
 
@@ -254,12 +273,21 @@ class _Changes(ast.NodeVisitor):
 
     def visit_Expr(self, node: ast.Expr) -> None:
         if self.conservative and isinstance(node.value, ast.Call):
-            self._statement_call(node.value)
+            self._statement_call(self._spelled(node.value))
+        elif self.conservative and isinstance(node.value, ast.BinOp):  # table << row
+            operands = self._roots(node.value.left) | self._roots(node.value.right)
+            self._add({name for name in operands if self._kind(name) not in (None, *calls.UNCHANGED, *calls.LIBRARY)})
         self.visit(node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
-        self._inner_call(node)
+        self._inner_call(self._spelled(node))
         self.generic_visit(node)
+
+    def _spelled(self, call: ast.Call) -> ast.Call:
+        """The call with the method in place of a name for it: `rows.append(1)` of `add(1)` after `add = rows.append`."""
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        method = self.methods.get(name) or (None if name in self.hidden or name in self.derived else self.context.bound_method(name))
+        return call if method is None else ast.Call(method, call.args, call.keywords)
 
     def _statement_call(self, call: ast.Call) -> None:
         """A call that is a statement: what is not known to be harmless changes all it is given."""
@@ -306,6 +334,8 @@ class _Changes(ast.NodeVisitor):
         root = calls.first_name(call.func)
         in_place = (name.endswith("_") and not name.startswith("_")) or calls.has_true(call, "inplace")
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        self._add(self._fitted(call))
+        self._add({name for keyword in call.keywords if keyword.arg == "out" for name in self._roots(keyword.value)})
         if isinstance(call.func, ast.Attribute) and not (root and self._is_module(root)):
             kind = self._kind(root) if root else None
             summary = self.context.method(name) if name not in calls.CHANGING and kind not in calls.LIBRARY else None
@@ -325,6 +355,8 @@ class _Changes(ast.NodeVisitor):
             # Iterating changes a fresh iterator, and not what it iterates over.
             moves = ("iterator", None) if isinstance(call.args[0], ast.Name) else ("iterator",)
             self._add(name for name in self._roots(call.args[0]) if self._kind(name) in moves)
+        elif isinstance(call.func, ast.Name) and name not in self.hidden and name not in self.derived and self.context.keeps_state(name):
+            self._add({name})
         elif (in_place or name in calls.CHANGING_FIRST) and call.args and not name.startswith("clip_grad_"):
             self._add(self._roots(call.args[0]))
         summary = self._summary(call.func)
@@ -336,6 +368,15 @@ class _Changes(ast.NodeVisitor):
             for value in given:
                 kinds = {n: self._kind(n) for n in self._roots(value)}
                 self._add({n for n, kind in kinds.items() if kind in ("random", "iterator") or (unknown and kind not in calls.UNCHANGED)})
+
+    def _fitted(self, call: ast.Call) -> set[str]:
+        """What a fit of a Workbench trains, or the name of that."""
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "fit":
+            return set()
+        bench = call.func.value
+        if isinstance(bench, ast.Name):
+            return {bench.id} if bench.id in self.benches or self._kind(bench.id) == "workbench" else set()
+        return set(self._roots(bench)) if isinstance(bench, ast.Call) and self._path(bench.func) == _WORKBENCH else set()
 
     def _reads(self, name: str) -> bool:
         """Whether a method of this name only reads its object, by what such a name usually means."""
@@ -413,7 +454,7 @@ def roots(node: ast.expr, context: Context | None = None) -> frozenset[str]:
         case ast.BinOp() if context is not None:
             held = roots(node.left, context) | roots(node.right, context)
             return frozenset(name for name in held if context.kind(name) in ("list", "tuple"))
-        case ast.Call() if context is not None and _is_optimizer(node, context):
+        case ast.Call() if context is not None and _makes_trainer(node, context):
             return frozenset(name for item in node.args for name in roots(item, context))  # its steps change them
         case ast.Call() if context is not None:
             summary = calls.summary_of(node.func, context)
@@ -425,13 +466,14 @@ def roots(node: ast.expr, context: Context | None = None) -> frozenset[str]:
             return frozenset()
 
 
-def makes_optimizer(node: ast.stmt, context: Context) -> bool:
-    """Whether a statement makes an optimizer of torch, or what schedules one."""
-    return any(isinstance(part, ast.Call) and _is_optimizer(part, context) for part in own_level(node))
+def makes_trainer(node: ast.stmt, context: Context) -> bool:
+    """Whether a statement makes an optimizer of torch, what schedules one, or a Workbench."""
+    return any(isinstance(part, ast.Call) and _makes_trainer(part, context) for part in own_level(node))
 
 
-def _is_optimizer(call: ast.Call, context: Context) -> bool:
-    return (calls.path_of(call.func, context) or "").startswith("torch.optim.")
+def _makes_trainer(call: ast.Call, context: Context) -> bool:
+    path = calls.path_of(call.func, context) or ""
+    return path.startswith("torch.optim.") or path == _WORKBENCH
 
 
 def _called_path(node: ast.AST, context: Context) -> str | None:

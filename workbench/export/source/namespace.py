@@ -249,6 +249,26 @@ class At:
             return held == "module"
         return (self.dotted(name) or "") in sys.modules
 
+    def keeps_state(self, name: str) -> bool:
+        for at in self.program.reaching(name, self.place):
+            node = self.program.statements[at].node
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and name in self.program.uses[at].binds and isinstance(node.value, ast.Call):
+                if self.kind(name) != "code":
+                    called = self.method("__call__")
+                    return self.kind(name) not in (*calls.LIBRARY, "network") and called is not None and "self" in called.does
+                made = calls.summary_of(node.value.func, At(self.program, at, self.open))
+                return made is not None and made.keeps_state
+        return False
+
+    def bound_method(self, name: str) -> ast.Attribute | None:
+        for at in self.program.reaching(name, self.place):
+            node = self.program.statements[at].node
+            value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+            if isinstance(value, ast.Attribute) and name in self.program.uses[at].binds and self.kind(name) == "code":
+                root = calls.first_name(value)
+                return value if root is not None and not self.is_module(root) else None
+        return None
+
     def kind(self, name: str) -> str | None:
         held = self.program.kinds.get(name)
         # A name that is bound more than once may have held something else here.

@@ -397,6 +397,13 @@ class Slicer:
 
     def _refuse_change(self, program: Namespace, place: int) -> None:
         statement = program.statements[place]
+        changed = effects.surely_changed(statement.node, At(program, place))
+        for name in sorted(parts.needed_of(program, changed, place, self._model)):
+            raise ExportError(
+                f"`{name}` is needed, but `{statement.gist}` ({statement.place}) changed it with the workbench, which a script does not have. "
+                f"If that trained it, save its weights, make it anew and load them, each in a cell: `torch.save({name}.state_dict(), "
+                f"'weights.pt')`, `{name} = …`, `{name}.load_state_dict(torch.load('weights.pt'))`. Then make this Workbench again."
+            )
         for name in sorted(effects.directly_changed(statement.node)):
             own = [at for at in program.reaching(name, place) if self.tainted(program, at)]
             if not own and self._holds(program, name, place) and program.modules.get(name) is None:
