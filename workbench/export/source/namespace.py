@@ -57,10 +57,15 @@ class Namespace:
     line: Line
     kinds: Mapping[str, str]
     slicer: Namespaces
+    called: int = -1
+    """The place where the Workbench was made; -1: after all statements. What follows ran before the fit."""
     kept: set[int] = field(default_factory=set)
     needed: set[tuple[int, str]] = field(default_factory=set)
     builtins_used: set[tuple[int, str]] = field(default_factory=set)
     """(scope, name) of builtins that kept code reads."""
+
+    def __post_init__(self) -> None:
+        self.called = self.end if self.called < 0 else self.called
 
     @property
     def statements(self) -> list[Statement]:

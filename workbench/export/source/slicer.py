@@ -61,6 +61,9 @@ class Slicer:
         self._tainted: dict[tuple[str, int], bool] = {}
         self._methods: dict[str, Summary | None] = {}
         self._changed: dict[tuple[str, int], frozenset[str]] = {}
+        self._called: frozenset[str] = frozenset()
+        self._taken: set[tuple[str, int]] = set()
+        """What was looked up where the Workbench was made: the name and its binding."""
         self._model: set[tuple[int, str]] = set()
         """The bindings of what the model is made of, whose weights a script reads from the run."""
 
@@ -113,14 +116,32 @@ class Slicer:
 
     # -- asking
 
-    def want(self, program: Namespace, names: Uses, model: ast.expr | None) -> None:
-        """Keep what the Workbench call itself reads."""
-        at = At(program, program.end)
-        self._model = parts.parts_of(program, [(name, program.end) for name in (effects.roots(model, at) if model is not None else ())])
+    def want(self, program: Namespace, names: Uses, model: ast.expr | None, called: frozenset[str]) -> None:
+        """Keep what the Workbench call itself reads, and what the run read later. called: the names that its arguments call."""
+        at = At(program, program.called)
+        self._model = parts.parts_of(program, [(name, program.called) for name in (effects.roots(model, at) if model is not None else ())])
         self._start(program)
-        for name in sorted(names.eager | names.late):
+        self._called = called
+        for name in sorted(names.eager):
+            self._ask(_Ask(program, name, program.called, None))
+        for name in sorted(names.late - names.eager):
             self._ask(_Ask(program, name, program.end, None))
         self._settle()
+        self._refuse_bound_anew(program)
+
+    def _refuse_bound_anew(self, program: Namespace) -> None:
+        """Of a name that the Workbench call took, and that the run read with another meaning, a script can have one only."""
+        for name, at in sorted(self._taken):
+            if program.source_of(name, program.called) == program.source_of(name, program.end) is not None:
+                continue  # imported again
+            for later in range(program.called, program.end):
+                statement = program.statements[later]
+                again = later in program.kept and name in program.bound(later)
+                if again and ast.dump(statement.node) != ast.dump(program.statements[at].node):
+                    raise ExportError(
+                        f"`{name}` was bound anew by `{statement.gist}` ({statement.place}) after the Workbench was made with the former one, "
+                        "and the run used both. Make the Workbench again, fit, and export that run."
+                    )
 
     def try_to_keep(self, home: str, name: str, check: Callable[[], None]) -> None:
         """Keep what `name` means at the end of the namespace `home`, where that adds only definitions and `check` raises no ExportError."""
@@ -145,7 +166,7 @@ class Slicer:
 
     def _start(self, program: Namespace) -> None:
         """Process state that a program sets is part of what its statements compute."""
-        for place, statement in enumerate(program.statements):
+        for place, statement in enumerate(program.statements[: program.called]):
             unmade = statement.refusal is None and not statement.made
             definition = isinstance(statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
             if not unmade or definition or self.tainted(program, place):
@@ -192,6 +213,8 @@ class Slicer:
             self._check_loops(ask, at)
             program.needed.add((at, base))
             self._keep(program, at)
+            if place == program.called and not program.name:
+                self._taken.add((base, at))
             self._queue.append(("touch", program, at, place))
             self._follow_import(ask, at, base, attribute if dot else None)
 
@@ -349,7 +372,8 @@ class Slicer:
 
     def _touch(self, program: Namespace, place: int, at: int) -> None:
         """The value that statement `place` bound may be called at `at`: its functions read their globals then."""
-        if at == program.end or (program.name, place, at) in self._touched:
+        passed = at == program.called and not self._called & program.uses[place].binds  # the call only hands it on
+        if at == program.end or passed or (program.name, place, at) in self._touched:
             return
         self._touched.add((program.name, place, at))
         own = program.uses[place]

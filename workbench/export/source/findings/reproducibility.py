@@ -94,7 +94,7 @@ def _moved_draws(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
     for family in _FAMILIES:
         left_out: int | None = None
         seeded = False
-        for place in [*range(program.end), None]:
+        for place in [*range(program.called), None]:
             kept = place is None or place in program.kept
             nodes = call if place is None else [program.statements[place].node]
             at = program.end if place is None else place
