@@ -275,8 +275,9 @@ class _Changes(ast.NodeVisitor):
         if self.conservative and isinstance(node.value, ast.Call):
             self._statement_call(self._spelled(node.value))
         elif self.conservative and isinstance(node.value, ast.BinOp):  # table << row
-            operands = self._roots(node.value.left) | self._roots(node.value.right)
-            self._add({name for name in operands if self._kind(name) not in (None, *calls.UNCHANGED, *calls.LIBRARY)})
+            operands = [side for part in ast.walk(node.value) if isinstance(part, ast.BinOp) for side in (part.left, part.right)]
+            names = {side.id for side in operands if isinstance(side, ast.Name)}
+            self._add({name for name in names if self._kind(name) not in (None, *calls.UNCHANGED, *calls.LIBRARY)})
         self.visit(node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
