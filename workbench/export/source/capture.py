@@ -350,4 +350,6 @@ def kind(value: Any) -> str:
         return "iterator"
     if own.__module__ == "builtins":
         return own.__name__
+    if any(_KINDS.get(f"{type(part).__module__}.{type(part).__qualname__}") == "random" for part in getattr(value, "__dict__", {}).values()):
+        return "random"  # its methods move it
     return "estimator" if hasattr(own, "fit") and hasattr(own, "get_params") else own.__module__.partition(".")[0]

@@ -11,26 +11,12 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
-from workbench.export.source import calls
+from workbench.export.source import calls, process_state
 from workbench.export.source.calls import Context, Outside, Summary
 from workbench.export.source.origins import is_inlined
 from workbench.export.source.uses import local_names, own_level, target_names
 
-_STATE = {
-    "torch.use_deterministic_algorithms",
-    "torch.serialization.add_safe_globals",
-    "os.chdir",
-    "os.putenv",
-    "os.environ.update",
-    "os.environ.setdefault",
-    "os.environ.pop",
-    "random.setstate",
-    "sys.setrecursionlimit",
-    "numpy.random.set_state",
-    "pandas.set_option",
-}
 _WORKBENCH = "workbench.Workbench"
-_NOT_STATE = {"torch.set_printoptions", "torch.cuda.set_device"}
 
 
 def changed(node: ast.AST, context: Context) -> frozenset[str]:
@@ -82,20 +68,6 @@ def directly_changed(node: ast.AST) -> frozenset[str]:
             return frozenset()
 
 
-def sets_state(node: ast.AST, context: Context) -> bool:
-    """Whether `node` sets state of the whole process that later results depend on: seeds, defaults, environment."""
-    return any(_sets_state(part, context) for part in own_level(node))
-
-
-def sets_environment(node: ast.AST, context: Context) -> bool:
-    """Whether `node` changes environment variables, which some packages read when they are imported."""
-    for part in own_level(node):
-        for path in [*_stored_paths(part, context), _called_path(part, context) or ""]:
-            if path.startswith(("os.environ", "os.putenv")):
-                return True
-    return False
-
-
 def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context, around: frozenset[str] = frozenset()) -> Summary:
     """What a call of the function `node` does. around: the names that the functions around it bind."""
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
@@ -114,7 +86,7 @@ def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context, ar
         seen.append(frozenset(reader.found) & own)
         outside.append(frozenset(n for n in reader.found - local if n in around or context.kind(n) not in calls.UNCHANGED))
         returns = frozenset(reader.returned)
-    state = any(sets_state(statement, context) for statement in node.body)
+    state = any(process_state.sets_state(statement, context) for statement in node.body)
     later = _changed_later(node, context, local | around)
     beyond = Outside(outside[0], outside[1], returns - local, later - local)
     return Summary(tuple(a.arg for a in arguments), seen[0], seen[1], returns & own, state, beyond, later & own, bool(later & local))
@@ -475,51 +447,3 @@ def makes_trainer(node: ast.stmt, context: Context) -> bool:
 def _makes_trainer(call: ast.Call, context: Context) -> bool:
     path = calls.path_of(call.func, context) or ""
     return path.startswith("torch.optim.") or path == _WORKBENCH
-
-
-def _called_path(node: ast.AST, context: Context) -> str | None:
-    return calls.path_of(node.func, context) if isinstance(node, ast.Call) else None
-
-
-def _stored_paths(node: ast.AST, context: Context) -> Iterator[str]:
-    """The paths of attributes and items of modules that an assignment sets: "torch.backends.cudnn.benchmark"."""
-    if isinstance(node, ast.Assign):
-        targets = node.targets
-    elif isinstance(node, ast.AugAssign):
-        targets = [node.target]
-    elif isinstance(node, ast.Delete):
-        targets = node.targets
-    else:
-        return
-    for target in targets:
-        inner: ast.expr = target
-        while isinstance(inner, ast.Subscript):
-            inner = inner.value
-        root = calls.first_name(inner)
-        if isinstance(target, (ast.Attribute, ast.Subscript)) and root and context.is_module(root):
-            path = calls.path_of(inner, context)
-            if path:
-                yield path
-
-
-def _sets_state(node: ast.AST, context: Context) -> bool:
-    for stored in _stored_paths(node, context):
-        if stored.partition(".")[0] not in calls.SHOWING and "display" not in stored and not is_inlined(stored):
-            return True
-    if not isinstance(node, ast.Call):
-        return False
-    summary = calls.summary_of(node.func, context)
-    if summary is not None:
-        return summary.state
-    path = _called_path(node, context)
-    if path is None or path in _NOT_STATE:
-        return False
-    top, _, name = path.rpartition(".")
-    if path == "pandas.set_option":
-        shown = node.args and isinstance(node.args[0], ast.Constant) and "display" in str(node.args[0].value)
-        return not shown
-    if path in _STATE or (name.startswith("set_") and top.partition(".")[0] in ("torch", "multiprocessing")):
-        return True
-    return "seed" in name and not name.startswith(("initial", "get"))
-
-

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from workbench.export.errors import ExportError
-from workbench.export.source import calls, effects, origins, parts
+from workbench.export.source import calls, effects, origins, parts, process_state
 from workbench.export.source.calls import Summary
 from workbench.export.source.capture import kind
-from workbench.export.source.findings.unresolved import unresolved
+from workbench.export.source.findings.unresolved import changed_by_workbench, refuse_bound_anew, unresolved
 from workbench.export.source.namespace import At, Namespace, is_star
 from workbench.export.source.statements import Line, Loop, Source, Statement, is_main_guard, run
 from workbench.export.source.uses import DOT, Uses, imported_name, uses
@@ -127,21 +127,7 @@ class Slicer:
         for name in sorted(names.late - names.eager):
             self._ask(_Ask(program, name, program.end, None))
         self._settle()
-        self._refuse_bound_anew(program)
-
-    def _refuse_bound_anew(self, program: Namespace) -> None:
-        """Of a name that the Workbench call took, and that the run read with another meaning, a script can have one only."""
-        for name, at in sorted(self._taken):
-            if program.source_of(name, program.called) == program.source_of(name, program.end) is not None:
-                continue  # imported again
-            for later in range(program.called, program.end):
-                statement = program.statements[later]
-                again = later in program.kept and name in program.bound(later)
-                if again and ast.dump(statement.node) != ast.dump(program.statements[at].node):
-                    raise ExportError(
-                        f"`{name}` was bound anew by `{statement.gist}` ({statement.place}) after the Workbench was made with the former one, "
-                        "and the run used both. Make the Workbench again, fit, and export that run."
-                    )
+        refuse_bound_anew(program, self._taken)
 
     def try_to_keep(self, home: str, name: str, check: Callable[[], None]) -> None:
         """Keep what `name` means at the end of the namespace `home`, where that adds only definitions and `check` raises no ExportError."""
@@ -171,7 +157,7 @@ class Slicer:
             definition = isinstance(statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
             if not unmade or definition or self.tainted(program, place):
                 continue
-            if effects.sets_state(statement.node, At(program, place)):
+            if process_state.sets_state(statement.node, At(program, place)):
                 self._keep(program, place)
 
     def _settle(self) -> None:
@@ -267,7 +253,7 @@ class Slicer:
             if attribute is None:
                 raise ExportError(
                     f"`{base}` is used as a whole{self._by(ask)}, but it is the module {module}, whose code is "
-                    f"written into the script. Import what you need of it: `from {module} import …`."
+                    f"written into the script. Import what you need of it: `from {module} import …`; what you set in it, set in its file."
                 )
             if self.is_submodule(f"{module}.{attribute}"):
                 raise ExportError(
@@ -423,11 +409,7 @@ class Slicer:
         statement = program.statements[place]
         changed = effects.surely_changed(statement.node, At(program, place))
         for name in sorted(parts.needed_of(program, changed, place, self._model)):
-            raise ExportError(
-                f"`{name}` is needed, but `{statement.gist}` ({statement.place}) changed it with the workbench, which a script does not have. "
-                f"If that trained it, save its weights, make it anew and load them, each in a cell: `torch.save({name}.state_dict(), "
-                f"'weights.pt')`, `{name} = …`, `{name}.load_state_dict(torch.load('weights.pt'))`. Then make this Workbench again."
-            )
+            raise changed_by_workbench(name, statement)
         for name in sorted(effects.directly_changed(statement.node)):
             own = [at for at in program.reaching(name, place) if self.tainted(program, at)]
             if not own and self._holds(program, name, place) and program.modules.get(name) is None:
