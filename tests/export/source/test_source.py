@@ -352,6 +352,21 @@ SLICES = {
         ["class Up:\n    n = 0\n    def __call__(self): self.n += 1; return self.n", "up = Up()", "up()", "model = [up()]"],
         ["class Up:", "    n = 0", "    def __call__(self): self.n += 1; return self.n", "up = Up()", "up()", "model = [up()]"],
     ),
+    "a list as default": (
+        ["def collect(x, into=[]):\n    into.append(x)\n    return into", "collect(1)", "model = [*collect(2)]"],
+        ["def collect(x, into=[]):", "    into.append(x)", "    return into", "collect(1)", "model = [*collect(2)]"],
+    ),
+    "what a cache and the one object of a class keep": (
+        [
+            "import functools\n@functools.cache\ndef table(n):\n    return {}", "table(3)['a'] = 5", "class One(type):\n    def __call__(cls): return table(4)",
+            "class Config(metaclass=One): pass", "Config().update(b=6)", "def fresh(n):\n    return {}", "fresh(3)['a'] = 5", "model = [table(3)['a'], *Config(), fresh(2)]",
+        ],
+        [
+            "@functools.cache", "def table(n):", "    return {}", "table(3)['a'] = 5", "class One(type):", "    def __call__(cls): return table(4)",
+            "class Config(metaclass=One): pass", "Config().update(b=6)", "def fresh(n):", "    return {}", "model = [table(3)['a'], *Config(), fresh(2)]",
+        ],
+    ),
+    "two names at once": (["a = model = [1]", "a[0] = 2", "b = c = [1]", "b[0] = 2"], ["a = model = [1]", "a[0] = 2"]),
     "vars, out=, an operator": (
         [
             "import numpy as np\nclass Table:\n    def __init__(self): self.rows = np.ones(2)\n    def __lshift__(self, row): self.n = row; return self", "table = Table()",
@@ -593,6 +608,13 @@ def test_exploring_a_model_is_left_out_but_building_it_by_a_first_call_is_not() 
     assert plain.code == "model = nn.Sequential(nn.Linear(2, 3))\n"
     lazy = slice_cells(start, "model = nn.Sequential(nn.LazyLinear(3))", "model(torch.zeros(1, 2))", MAKE).sliced
     assert lazy.code == "model = nn.Sequential(nn.LazyLinear(3))\n\nmodel(torch.zeros(1, 2))\n"
+
+
+@pytest.mark.parametrize(("counts", "kept"), [("self.calls += 1", True), ("self.calls = self.calls + 1", True), ("self.calls = 1", False)])
+def test_a_call_that_a_model_counts_is_kept(counts: str, kept: bool) -> None:
+    net = f"class Net(torch.nn.Module):\n    calls = 0\n    def forward(self, x):\n        {counts}\n        self.last = x\n        return x * self.calls"
+    found = code(WB + "import torch", net, "net = Net()", "net(torch.ones(1)).shape", "bench = wb.Workbench([type(net).__name__])")
+    assert ("net(torch.ones(1))" in found) is kept
 
 
 def test_what_changes_a_model() -> None:

@@ -56,7 +56,8 @@ UNCHANGED = ("immutable", "code", "module")
 SAME_OBJECT = set(
     "parameters named_parameters modules named_modules children named_children buffers named_buffers get_submodule"
     " get_parameter values items keys view reshape detach numpy squeeze unsqueeze flatten ravel expand transpose"
-    " permute iterrows get setdefault".split()
+    " permute iterrows get setdefault t narrow select chunk unbind diagonal swapaxes swapdims movedim moveaxis"
+    " state_dict".split()
 )
 WRAPPERS = {"list", "tuple", "iter", "reversed", "enumerate", "zip", "filter", "sorted", "set", "dict", "chain", "vars"}
 WRAPPERS |= {"random_split", "Subset", "TensorDataset", "ConcatDataset", "ChainDataset", "StackDataset", "DataLoader"}
@@ -105,7 +106,10 @@ class Context(Protocol):
         """Whether `name` holds a module."""
 
     def keeps_state(self, name: str) -> bool:
-        """Whether `name` holds a function that changes variables of the function that made it, or an object whose call changes it."""
+        """Whether a call of what `name` holds changes it: a counter in a closure, a list as default, an object that counts its calls."""
+
+    def hands_out(self, name: str) -> bool:
+        """Whether what a call of `name` returns may be held there: by a cache, or as the one object of a class."""
 
     def bound_method(self, name: str) -> ast.Attribute | None:
         """The attribute that `name` was bound to, if it holds a method of some object."""

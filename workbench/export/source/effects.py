@@ -98,6 +98,21 @@ def _changed_later(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Contex
     return frozenset(name for part in inner for name in summarize(part, context, around).outside.may)
 
 
+def accumulates(node: ast.FunctionDef, context: Context) -> bool:
+    """Whether a method changes its object by more than setting an attribute: `self.calls += 1`, `self.seen.append(x)`."""
+    own = node.args.args[0].arg if node.args.args else ""
+    reader = _Changes(context, conservative=False, hidden=frozenset(local_names(node)))
+    for part in (part for statement in node.body for part in own_level(statement)):
+        if isinstance(part, ast.AugAssign):
+            reader.visit_AugAssign(part)
+        elif isinstance(part, ast.Call):
+            reader._inner_call(part)
+        elif isinstance(part, ast.Assign):
+            read = {ast.unparse(inner) for inner in ast.walk(part.value) if isinstance(inner, ast.Attribute)}
+            reader.found |= {own for target in part.targets if ast.unparse(target) in read and calls.first_name(target) == own}
+    return own in reader.found
+
+
 def summarize_class(node: ast.ClassDef, context: Context) -> Summary:
     """What making an instance of the class `node` does; the instance holds what it was made of."""
     methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
@@ -109,7 +124,8 @@ def summarize_class(node: ast.ClassDef, context: Context) -> Summary:
         made = summarize(methods["__init__"], context)
         parameters = made.parameters[1:]
         held = frozenset(parameters) | {"*"}
-        return Summary(parameters, made.may & held, made.does & held, held, made.state, replace(made.outside, later=frozenset(later)))
+        entered = "__enter__" in methods and summarize(methods["__enter__"], context).state
+        return Summary(parameters, made.may & held, made.does & held, held, made.state or entered, replace(made.outside, later=frozenset(later)))
     fields = [part.target.id for part in node.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)]
     return Summary(tuple(fields), frozenset(), frozenset(), frozenset(fields) | {"*"}, outside=Outside(later=frozenset(later)))
 
@@ -164,12 +180,12 @@ class _Changes(ast.NodeVisitor):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self.visit(node.value)
-        self._add(self._roots(node.target))
+        self._add(self._held(node.target))
 
     def visit_Delete(self, node: ast.Delete) -> None:
         for target in node.targets:
             if not isinstance(target, ast.Name):
-                self._add(self._roots(target))
+                self._add(self._held(target))
 
     def visit_For(self, node: ast.For) -> None:
         self.visit(node.iter)
@@ -197,7 +213,7 @@ class _Changes(ast.NodeVisitor):
 
     def _store(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, (ast.Attribute, ast.Subscript)):
-            self._add(self._roots(target))
+            self._add(self._held(target))
         elif isinstance(target, (ast.Tuple, ast.List)):
             for item in target.elts:
                 self._store(item, value)
@@ -282,9 +298,9 @@ class _Changes(ast.NodeVisitor):
             summary = self.context.method(name) if name not in calls.CHANGING and known is None else None
             if summary is not None:
                 if "self" in summary.may:
-                    self._add(self._roots(call.func.value))
+                    self._add(self._held(call.func.value))
             elif known is None or name in known or name.endswith("_"):
-                self._add(self._roots(call.func.value))
+                self._add(self._held(call.func.value))
             if name in calls.TAKES_IN:
                 return
         else:
@@ -323,7 +339,7 @@ class _Changes(ast.NodeVisitor):
                 change = change or name in calls.OF_KIND.get(kind or "", ()) or in_place
                 change = change or (kind is not None and kind not in calls.LIBRARY and not self._reads(name))
             if change and not name.startswith("clip_grad_"):
-                self._add(self._roots(call.func.value))
+                self._add(self._held(call.func.value))
         elif name == "next" and call.args:
             # Iterating changes a fresh iterator, and not what it iterates over.
             moves = ("iterator", None) if isinstance(call.args[0], ast.Name) else ("iterator",)
@@ -370,6 +386,15 @@ class _Changes(ast.NodeVisitor):
 
     def _roots(self, node: ast.expr) -> frozenset[str]:
         return roots(node, self.context)
+
+    def _held(self, node: ast.expr) -> frozenset[str]:
+        """What is changed where `node` or a part of it is: `cache(3)["a"] = 1` changes what `cache` keeps."""
+        inner: ast.expr = node
+        while isinstance(inner, (ast.Attribute, ast.Subscript)):
+            inner = inner.value
+        name = inner.func.id if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) else ""
+        keeps = name != "" and name not in self.hidden and name not in self.derived and self.context.hands_out(name)
+        return self._roots(node) | (frozenset({name}) if keeps else frozenset())
 
     def _add(self, names: object) -> None:
         assert isinstance(names, (frozenset, set, Iterator))

@@ -42,6 +42,9 @@ class Namespaces(Protocol):
     def method(self, name: str, open_: frozenset[str]) -> Summary | None:
         """What methods called `name` do, over all classes of the user's."""
 
+    def accumulates(self, name: str) -> bool:
+        """Whether methods called `name` change their object so that a second call finds it changed."""
+
     def changes(self, program: Namespace, place: int) -> frozenset[str]:
         """The names whose objects statement `place` changes."""
 
@@ -213,6 +216,14 @@ class Namespace:
         return None
 
 
+def _changeable_defaults(node: ast.FunctionDef) -> set[str]:
+    """The parameters whose default is a list, a dict, a set or what a call made."""
+    names = [argument.arg for argument in [*node.args.posonlyargs, *node.args.args]]
+    pairs = [*zip(reversed(names), reversed(node.args.defaults), strict=False)]
+    pairs += [(argument.arg, value) for argument, value in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if value is not None]
+    return {name for name, value in pairs if isinstance(value, (ast.List, ast.Dict, ast.Set, ast.Call))}
+
+
 def is_star(node: ast.stmt) -> bool:
     return isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
 
@@ -257,12 +268,25 @@ class At:
     def keeps_state(self, name: str) -> bool:
         for at in self.program.reaching(name, self.place):
             node = self.program.statements[at].node
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                summary = self.summary(name)
+                return summary is not None and not summary.may.isdisjoint(_changeable_defaults(node))
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and name in self.program.uses[at].binds and isinstance(node.value, ast.Call):
-                if self.kind(name) != "code":
-                    called = self.method("__call__")
-                    return self.kind(name) not in (*calls.LIBRARY, "network") and called is not None and "self" in called.does
-                made = calls.summary_of(node.value.func, At(self.program, at, self.open))
-                return made is not None and made.keeps_state
+                held = self.kind(name)
+                if held == "code":
+                    made = calls.summary_of(node.value.func, At(self.program, at, self.open))
+                    return made is not None and made.keeps_state
+                return held not in calls.LIBRARY and self.program.slicer.accumulates("forward" if held == "network" else "__call__")
+        return False
+
+    def hands_out(self, name: str) -> bool:
+        for at in self.program.reaching(name, self.place):
+            node = self.program.statements[at].node
+            if isinstance(node, ast.ClassDef):
+                return any(keyword.arg == "metaclass" for keyword in node.keywords) or any(
+                    isinstance(part, ast.FunctionDef) and part.name == "__new__" for part in node.body
+                )
+            return isinstance(node, ast.FunctionDef) and bool(node.decorator_list)
         return False
 
     def bound_method(self, name: str) -> ast.Attribute | None:

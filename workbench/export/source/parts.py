@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 from workbench.export.source import calls, effects
 from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.uses import DOT
@@ -16,11 +18,18 @@ def parts_of(program: Namespace, names: list[tuple[str, int]]) -> set[tuple[int,
         scope = program.statements[place].scope if place < program.end else 1
         for at in program.reaching(name, place, scope):
             if (at, name) not in found:
-                found.add((at, name))
+                found |= {(at, own) for own in _together(program.statements[at].node, name)}
                 left += [(root, at) for root in effects.aliases(program.statements[at].node, name, At(program, at))]
                 if _is_handle(program.kinds.get(name)):
                     left += [(changed, at) for changed in program.slicer.changes(program, at) if DOT not in changed]
     return found
+
+
+def _together(node: ast.stmt, name: str) -> set[str]:
+    """The names that `node`, which binds `name`, gives the same object: all of `a = b = []`."""
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    names = {target.id for target in targets if isinstance(target, ast.Name)}
+    return names if name in names else {name}
 
 
 def _is_handle(kind: str | None) -> bool:

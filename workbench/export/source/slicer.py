@@ -481,6 +481,10 @@ class Slicer:
                 self._methods[name] = Summary(("self",), frozenset({"self"} if may else ()), frozenset({"self"} if does else ()))
         return self._methods[name]
 
+    def accumulates(self, name: str) -> bool:
+        """Whether methods called `name` change their object so that a second call finds it changed."""
+        return any(effects.accumulates(node, At(program, program.end)) for program, node in self._method_nodes(name))
+
     def _method_nodes(self, name: str) -> Iterator[tuple[Namespace, ast.FunctionDef]]:
         for program in self.programs.values():
             for statement in program.statements:
