@@ -12,7 +12,8 @@ NET = (
 LIT = (
     "import lightning as L\nclass Lit(L.LightningModule):\n    def __init__(self, width=9, lr=0.01):\n        super().__init__()\n"
     "        self.save_hyperparameters()\n        self.net = Net(width)\n\n    def training_step(self, batch, batch_idx):\n"
-    "        loss = F.cross_entropy(self.net(batch[0]), batch[1])\n        self.log('train_loss', loss)\n        return loss\n\n"
+    "        x = batch[0].clone().requires_grad_()\n        slope, = torch.autograd.grad(self.net(x).sum(), x, create_graph=True)\n"
+    "        loss = F.cross_entropy(self.net(batch[0]), batch[1]) + slope.square().mean()\n        self.log('train_loss', loss)\n        return loss\n\n"
     "    def validation_step(self, batch, batch_idx):\n        self.log('val_loss', F.cross_entropy(self.net(batch[0]), batch[1]))\n\n"
     "    def configure_optimizers(self):\n        return torch.optim.Adam(self.parameters(), lr=self.hparams.lr)"
 )

@@ -173,3 +173,10 @@ def arguments(call: ast.Call, parameters: tuple[str, ...], wanted: frozenset[str
 
 def has_true(call: ast.Call, name: str) -> bool:
     return any(k.arg == name and isinstance(k.value, ast.Constant) and k.value.value is True for k in call.keywords)
+
+
+def reads_command_line(node: ast.AST) -> bool:
+    """Whether `node` reads the arguments that the process was started with."""
+    if isinstance(node, ast.Call) and not node.args and not node.keywords:
+        return terminal(node.func) in ("parse_args", "parse_known_args")
+    return isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.argv"

@@ -120,8 +120,8 @@ class Slicer:
         """Keep what the Workbench call itself reads, and what the run read later. called: the names that its arguments call."""
         at = At(program, program.called)
         self._model = parts.parts_of(program, [(name, program.called) for name in (effects.roots(model, at) if model is not None else ())])
-        self._start(program)
         self._called = called
+        self._start(program)
         for name in sorted(names.eager):
             self._ask(_Ask(program, name, program.called, None))
         for name in sorted(names.late - names.eager):
@@ -339,7 +339,7 @@ class Slicer:
                 "Move it out, before the Workbench is made."
             )
         for part in ast.walk(statement.node):
-            if _reads_command_line(part):
+            if calls.reads_command_line(part):
                 raise ExportError(
                     f"{where} reads the command line, and the script has one of its own, with its settings. "
                     "Write the values that the run used."
@@ -495,13 +495,4 @@ class Slicer:
 
 
 def _changes_of(loop: Loop, at: At) -> set[str]:
-    found: set[str] = set()
-    for node in loop.body:
-        found |= uses(node).binds | effects.changed(node, at)
-    return found
-
-
-def _reads_command_line(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call) and not node.args and not node.keywords:
-        return calls.terminal(node.func) in ("parse_args", "parse_known_args")
-    return isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.argv"
+    return {name for node in loop.body for name in uses(node).binds | effects.changed(node, at)}
