@@ -20,7 +20,7 @@ from workbench.export.source.calls import Summary
 from workbench.export.source.capture import kind
 from workbench.export.source.findings.unresolved import changed_by_workbench, refuse_bound_anew, unresolved
 from workbench.export.source.namespace import At, Namespace, is_star
-from workbench.export.source.statements import Line, Loop, Source, Statement, is_main_guard, run
+from workbench.export.source.statements import Line, Source, Statement, is_main_guard, run
 from workbench.export.source.uses import DOT, Uses, imported_name, uses
 
 BUILTINS = frozenset(dir(builtins)) - {"display", "get_ipython", "exit", "quit", "copyright", "credits", "license"}
@@ -60,10 +60,10 @@ class Slicer:
         self._late_missing: list[tuple[Namespace, int, str]] = []
         self._tainted: dict[tuple[str, int], bool] = {}
         self._methods: dict[str, Summary | None] = {}
+        self._accumulating: dict[str, bool] = {}
         self._changed: dict[tuple[str, int], frozenset[str]] = {}
         self._called: frozenset[str] = frozenset()
-        self._taken: set[tuple[str, int]] = set()
-        """What was looked up where the Workbench was made: the name and its binding."""
+        self._taken: set[tuple[str, int]] = set()  # what was looked up where the Workbench was made, and its binding
         self._model: set[tuple[int, str]] = set()
         """The bindings of what the model is made of, whose weights a script reads from the run."""
 
@@ -118,8 +118,8 @@ class Slicer:
 
     def want(self, program: Namespace, names: Uses, model: ast.expr | None, called: frozenset[str]) -> None:
         """Keep what the Workbench call itself reads, and what the run read later. called: the names that its arguments call."""
-        at = At(program, program.called)
-        self._model = parts.parts_of(program, [(name, program.called) for name in (effects.roots(model, at) if model is not None else ())])
+        held = effects.roots(model, At(program, program.called)) if model is not None else ()
+        self._model = parts.parts_of(program, [(name, program.called) for name in held])
         self._called = called
         self._start(program)
         for name in sorted(names.eager):
@@ -237,8 +237,8 @@ class Slicer:
         program = ask.program
         base = ask.name.partition(DOT)[0]
         for loop in program.line.loops:
-            carried = at < loop.start <= ask.place
-            if carried and base in _changes_of(loop, At(program, program.end)):
+            carried, end = at < loop.start <= ask.place, At(program, program.end)
+            if carried and any(base in uses(node).binds | effects.changed(node, end) for node in loop.body):
                 raise ExportError(
                     f"`{base}` is needed{self._by(ask)}, and changes from turn to turn of the loop around the "
                     f"Workbench call ({program.label}). Make it anew inside the loop, before the call."
@@ -483,7 +483,10 @@ class Slicer:
 
     def accumulates(self, name: str) -> bool:
         """Whether methods called `name` change their object so that a second call finds it changed."""
-        return any(effects.accumulates(node, At(program, program.end)) for program, node in self._method_nodes(name))
+        if name not in self._accumulating:
+            self._accumulating[name] = False  # while it is found
+            self._accumulating[name] = any(effects.accumulates(node, At(program, program.end)) for program, node in self._method_nodes(name))
+        return self._accumulating[name]
 
     def _method_nodes(self, name: str) -> Iterator[tuple[Namespace, ast.FunctionDef]]:
         for program in self.programs.values():
@@ -492,7 +495,3 @@ class Slicer:
                     for node in statement.node.body:
                         if isinstance(node, ast.FunctionDef) and node.name == name:
                             yield program, node
-
-
-def _changes_of(loop: Loop, at: At) -> set[str]:
-    return {name for node in loop.body for name in uses(node).binds | effects.changed(node, at)}
