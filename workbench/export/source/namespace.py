@@ -14,7 +14,7 @@ from workbench.export.errors import ExportError
 from workbench.export.source import calls, effects, origins
 from workbench.export.source.calls import Summary
 from workbench.export.source.statements import Line, Statement
-from workbench.export.source.uses import DOT, Uses, imported_name, uses
+from workbench.export.source.uses import DOT, Uses, imported_name, own_level, uses
 
 _CONSTANT = {"types", "typing", "typing_extensions", "code", "immutable"}
 """What names hold that are constants, aliases of types, or type variables (`capture.kind`)."""
@@ -166,7 +166,7 @@ class Namespace:
         for place, own in enumerate(self.uses):
             written: set[str] = set()
             called: set[str] = set()
-            left = [name for name in own.eager if name in functions]
+            left = [name for name in own.eager if name in functions and not _makes_workbench(self.statements[place].node)]
             while left:
                 name = left.pop()
                 if name not in called:
@@ -222,6 +222,11 @@ def _changeable_defaults(node: ast.FunctionDef) -> set[str]:
     pairs = [*zip(reversed(names), reversed(node.args.defaults), strict=False)]
     pairs += [(argument.arg, value) for argument, value in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if value is not None]
     return {name for name, value in pairs if isinstance(value, (ast.List, ast.Dict, ast.Set, ast.Call))}
+
+
+def _makes_workbench(node: ast.stmt) -> bool:
+    """Whether a statement makes a Workbench, which calls its functions but undoes what they did."""
+    return any(isinstance(part, ast.Call) and calls.terminal(part.func) == "Workbench" for part in own_level(node))
 
 
 def is_star(node: ast.stmt) -> bool:
