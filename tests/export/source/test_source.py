@@ -502,6 +502,12 @@ def test_functions_read_what_the_run_read() -> None:
     assert outcome.sliced.code.count("def ") == 2, "neither the former helper nor the new loss"
 
 
+def test_what_a_workbench_takes_is_not_changed_by_it() -> None:
+    cells = WB + "import random\nclass Env:\n    def __init__(self): self.rng = random.Random(0)\nclass Data:\n    def __init__(self, env): self.env = env\nenv = Env()"
+    found = slice_cells(cells, "first = wb.Workbench([1], train=Data(env))", "bench = wb.Workbench([2], train=Data(env))", then=["bench.fit()"])
+    assert "Workbench" not in found.sliced.code
+
+
 def test_later_cells_do_not_matter() -> None:
     site = run_cells(WB, "x = 1\nmodel = [x]\nbench = wb.Workbench(model)")
     assert execute(slice_call(site))["model"] == [1]

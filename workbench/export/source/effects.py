@@ -29,6 +29,9 @@ def changed(node: ast.AST, context: Context) -> frozenset[str]:
 def surely_changed(node: ast.AST, context: Context) -> frozenset[str]:
     """The names whose objects `node` changes, without those of which it is only not known that it leaves them as they are."""
     reader = _Changes(context, conservative=False)
+    made = [part for part in own_level(node) if isinstance(part, ast.Call)]
+    if any(calls.path_of(call.func, context) == _WORKBENCH for call in made):  # it takes its arguments, and a fit trains them
+        return frozenset(name for call in made for name in reader._fitted(call))
     reader.visit(node)
     return frozenset(reader.found)
 
