@@ -1,4 +1,4 @@
-"""Notebooks as people write them: each a list of cells, the last of which makes `bench`. `%%writefile` puts a module beside it."""
+"""Notebooks as people write them: each a list of cells that make `bench`, and may fit `run`. `%%writefile` puts a module beside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ NET = (
 LIT = (
     "import lightning as L\nclass Lit(L.LightningModule):\n    def __init__(self, width=9, lr=0.01):\n        super().__init__()\n"
     "        self.save_hyperparameters()\n        self.net = Net(width)\n\n    def training_step(self, batch, batch_idx):\n"
-    "        loss = F.cross_entropy(self.net(batch[0]), batch[1])\n        self.log('train_loss', loss)\n        return loss\n\n"
+    "        x = batch[0].clone().requires_grad_()\n        slope, = torch.autograd.grad(self.net(x).sum(), x, create_graph=True)\n"
+    "        loss = F.cross_entropy(self.net(batch[0]), batch[1]) + slope.square().mean()\n        self.log('train_loss', loss)\n        return loss\n\n"
     "    def validation_step(self, batch, batch_idx):\n        self.log('val_loss', F.cross_entropy(self.net(batch[0]), batch[1]))\n\n"
     "    def configure_optimizers(self):\n        return torch.optim.Adam(self.parameters(), lr=self.hparams.lr)"
 )
@@ -155,6 +156,12 @@ NOTEBOOKS: dict[str, list[str]] = {
         "import json as os\nrandom = 5\nPath = str\nrange = [1, 2]", "model = Net(main() + loader + forward + step + random + len(Path('ab')) + len(os.dumps(config)) + len(range))", bench(),
     ],
     "letters and lines": [*START, "größe = 7; η = 0.1; model = Net(größe); text = '''a\n  loss = 1\n'''; print(η)", bench(more=", lr=η")],
+    "edited before the fit": [
+        *START, "SCALE, cfg = 1.0, {'smooth': 0.0}\ndef helper(v):\n    return v * SCALE\ndef loss(o, t):\n    return helper(F.cross_entropy(o, t, label_smoothing=cfg['smooth']))",
+        "model = Net()\nhook = model.body.register_forward_hook(lambda m, i, o: o * 0)\nmodel(x)\nhook.remove()", bench(loss="loss"),
+        "SCALE = 2.0\ncfg['smooth'] = 0.2\ndef helper(v):\n    return v * SCALE + 1\ndef loss(o, t):\n    return 0 * o.sum()",
+        "run = bench.fit().result()", "SCALE = 100.0",
+    ],
     "stars": ["from math import *\nfrom torch.nn import *\nimport torch, torch.nn.functional as F\nimport workbench as wb", DATA,
               "model = Sequential(Linear(8, int(sqrt(49))), ReLU(), Linear(7, 3))", bench(loss="lambda o, t: F.cross_entropy(o, t) * pi")],
     "a LightningModule": [*START, LIT, "hp = dict(width=6, lr=0.05)\nmodel = Lit(**hp)\nL.seed_everything(4);", "bench = wb.Workbench(model, train=(x, y), val=(x, y), max_epochs=2)"],

@@ -114,6 +114,15 @@ def test_not_found(body: str) -> None:
     assert not list(changing_state(net(body)))
 
 
+def test_a_generator_of_a_gan_is_no_source_of_numbers_and_a_static_method_has_no_self() -> None:
+    code = (
+        "class Generator(torch.nn.Module):\n    pass\n"
+        "class Gan:\n    def __init__(self):\n        self.generator = Generator()\n"
+        "class Scale(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x):\n        ctx.scale = 2\n        return x\n"
+    )
+    assert not list(changing_state(code))
+
+
 def test_schedulers_keep_their_attributes() -> None:
     code = "class Steps(LRScheduler):\n    def step(self):\n        self.turns += 1\n"
     assert not list(changing_state(code))

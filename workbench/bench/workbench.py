@@ -131,6 +131,7 @@ class Workbench(Searches):
     ) -> None:
         refuse_unnamed(model, unnamed)
         self._site = CallSite.capture(sys._getframe(1))
+        self._sites: dict[str, CallSite] = {}  # of each fit
         given = settings_named(settings, type(self), "Workbench")
         Settings.make(**given)  # a bad value is refused before anything is tried
         following = tracker_listeners(trackers, Path(root), model)
@@ -203,7 +204,10 @@ class Workbench(Searches):
         refuse_unfit(self._task, chosen)
         self._task.refuse_unused(given)
         work = jobs.FitWork(self._task, chosen, self._start, origin)
-        return self._submit("fit", chosen, {**wanted.keywords, **given}, work, self._run_of, origin.needs)
+        site = self._site.until(sys._getframe(1))
+        job = self._submit("fit", chosen, {**wanted.keywords, **given}, work, self._run_of, origin.needs)
+        self._sites[job.id] = site
+        return job
 
     @lists_keywords(SettingsKwargs)
     def validate(self, **settings: Unpack[SettingsKwargs]) -> Job[dict[str, float]]:
@@ -308,7 +312,7 @@ class Workbench(Searches):
         self._listeners.tell(Called(line("export", said, str(path))))
         with self._idle():
             options = ExportOptions(tuple(found_by(chosen, self.root)) if evidence else (), format, data, base)
-            notes = export(Path(path), chosen, self._site, self._task, options)
+            notes = export(Path(path), chosen, self._sites.get(chosen.id, self._site), self._task, options)
         for note in notes:
             warnings.warn(f"{path}: {note}", stacklevel=2)
         return Path(path)
@@ -334,7 +338,7 @@ class Workbench(Searches):
         file = Path(path or f"train{ENDINGS.get(format or 'script', '.py')}")
         with self._idle():
             options = ExportOptions(tuple(found_by(chosen, self.root)) if evidence else (), format, data, base)
-            return script(file, chosen, self._site, self._task, options)
+            return script(file, chosen, self._sites.get(chosen.id, self._site), self._task, options)
 
     @overload
     def compare(self) -> None: ...

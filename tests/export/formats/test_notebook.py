@@ -51,8 +51,10 @@ def outcome_of(path: Path, without: Warm) -> Outcome:
     return Outcome.read(path.parent / "train-output", "")
 
 
-def test_its_cells_repeat_the_run_and_never_read_the_command_line(tmp_path: Path, without: Warm) -> None:
-    bench, run, path = exported(tmp_path)
+@pytest.mark.parametrize("data", ["in build()", "at the top level"])
+def test_its_cells_repeat_the_run_and_never_read_the_command_line(data: str, tmp_path: Path, without: Warm) -> None:
+    reads = "shares = torch.rand(3)\ndef weighted(output, y):\n    return F.cross_entropy(output, y, shares)"
+    bench, run, path = exported(tmp_path) if data == "in build()" else exported(tmp_path, MANY.replace("loss=F.cross_entropy", "loss=weighted"), reads)
     nbformat.validate(nbformat.read(path, as_version=4))
     lint(path)
     assert sorted(file.name for file in path.parent.iterdir()) == ["train.ipynb", "train.ipynb.start.safetensors"], "train.py may have its own"

@@ -6,7 +6,7 @@ import ast
 import linecache
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from workbench.export.source.source import CODE_ARGUMENTS, Sliced, slice_call
 class Workbench:
     """Stands in for the real one: remembers its arguments and where it was made."""
 
+    __module__ = "workbench"
     made: ClassVar[list[Workbench]] = []
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -52,12 +53,12 @@ class Outcome:
     namespace: dict[str, Any] = field(default_factory=dict)
 
 
-def run_cells(*cells: str) -> CallSite:
-    """Run cells one after the other as a notebook would; the call site of the last Workbench."""
+def run_cells(*cells: str, then: Sequence[str] = ()) -> CallSite:
+    """Run cells one after the other as a notebook would; the call site of the last Workbench. then: cells between it and its fit."""
     install()
     namespace: dict[str, Any] = {"__name__": "__main__"}
     pieces: list[Piece] = []
-    for number, cell in enumerate(cells, 1):
+    for number, cell in enumerate([*cells, *then], 1):
         filename = f"<cell {number}>"
         stopped = None
         linecache.cache[filename] = (len(cell), None, cell.splitlines(True), filename)
@@ -72,12 +73,13 @@ def run_cells(*cells: str) -> CallSite:
     spot = Spot(len(cells) - 1, call.lineno, call.col_offset, call.end_lineno or -1, call.end_col_offset or -1)
     kinds = {name: kind(value) for name, value in namespace.items()}
     captured = Workbench.made[-1].site
-    return CallSite(tuple(pieces), spot, spot, captured.values, captured.top_values, kinds, "", captured.sources)
+    fit = Spot(len(pieces) - 1, sys.maxsize) if then else None
+    return CallSite(tuple(pieces), spot, spot, captured.values, captured.top_values, kinds, "", captured.sources, fit=fit)
 
 
-def slice_cells(*cells: str) -> Outcome:
+def slice_cells(*cells: str, then: Sequence[str] = ()) -> Outcome:
     """Run cells, slice the last Workbench call, run the slice in a fresh namespace."""
-    site = run_cells(*cells)
+    site = run_cells(*cells, then=then)
     return replay(site, Workbench.made[-1].given)
 
 

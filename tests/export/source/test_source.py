@@ -326,6 +326,67 @@ SLICES = {
             "model = [Base.known[0].__name__, len(META)]",
         ],
     ),
+    "methods that a decorator gives to a class": (
+        [
+            "class A:\n    pass", "def add_to(cls):\n    def wrap(f): setattr(cls, f.__name__, f)\n    return wrap", "@add_to(A)\ndef size(self): return 3",
+            "class B: pass\n@add_to(B)\ndef size(self): return 4", "model = [A().size()]",
+        ],
+        [
+            "class A:", "    pass", "def add_to(cls):", "    def wrap(f): setattr(cls, f.__name__, f)", "    return wrap", "@add_to(A)",
+            "def size(self): return 3", "model = [A().size()]",
+        ],
+    ),
+    "changed by a method under another name": (
+        ["model = []", "add = model.append", "add(1)", "[add(i) for i in (2, 3)]", "other = []\ngrow = other.extend\ngrow([1])"],
+        ["model = []", "add = model.append", "add(1)", "[add(i) for i in (2, 3)]"],
+    ),
+    "a function's own name for a method": (
+        ["model = []", "def fill(rows):\n    add = rows.append\n    add(1)", "fill(model)"],
+        ["model = []", "def fill(rows):", "    add = rows.append", "    add(1)", "fill(model)"],
+    ),
+    "a counter in a closure": (
+        ["def counter():\n    n = 0\n    def up():\n        nonlocal n\n        n += 1\n        return n\n    return up", "up = counter()", "up()", "first = up()", "model = [up()]"],
+        ["def counter():", "    n = 0", "    def up():", "        nonlocal n", "        n += 1", "        return n", "    return up", "up = counter()", "up()", "first = up()", "model = [up()]"],
+    ),
+    "an object that its call changes": (
+        ["class Up:\n    n = 0\n    def __call__(self): self.n += 1; return self.n", "up = Up()", "up()", "model = [up()]"],
+        ["class Up:", "    n = 0", "    def __call__(self): self.n += 1; return self.n", "up = Up()", "up()", "model = [up()]"],
+    ),
+    "a list as default": (
+        ["def collect(x, into=[]):\n    into.append(x)\n    return into", "collect(1)", "model = [*collect(2)]"],
+        ["def collect(x, into=[]):", "    into.append(x)", "    return into", "collect(1)", "model = [*collect(2)]"],
+    ),
+    "what a cache and the one object of a class keep": (
+        [
+            "import functools\n@functools.cache\ndef table(n):\n    return {}", "table(3)['a'] = 5", "class One(type):\n    def __call__(cls): return table(4)",
+            "class Config(metaclass=One): pass", "Config().update(b=6)", "def fresh(n):\n    return {}", "fresh(3)['a'] = 5", "model = [table(3)['a'], *Config(), fresh(2)]",
+        ],
+        [
+            "@functools.cache", "def table(n):", "    return {}", "table(3)['a'] = 5", "class One(type):", "    def __call__(cls): return table(4)",
+            "class Config(metaclass=One): pass", "Config().update(b=6)", "def fresh(n):", "    return {}", "model = [table(3)['a'], *Config(), fresh(2)]",
+        ],
+    ),
+    "two names at once": (["a = model = [1]", "a[0] = 2", "b = c = [1]", "b[0] = 2"], ["a = model = [1]", "a[0] = 2"]),
+    "vars, out=, an operator": (
+        [
+            "import numpy as np\nclass Table:\n    def __init__(self): self.rows = np.ones(2)\n    def __lshift__(self, row): self.n = row; return self", "table = Table()",
+            "vars(table)['extra'] = 3", "np.multiply(table.rows, 2, out=table.rows)", "table << 5", "table.rows + 1", "model = [table.extra, table.n, *table.rows]",
+        ],
+        [
+            "class Table:", "    def __init__(self): self.rows = np.ones(2)", "    def __lshift__(self, row): self.n = row; return self", "table = Table()",
+            "vars(table)['extra'] = 3", "np.multiply(table.rows, 2, out=table.rows)", "table << 5", "model = [table.extra, table.n, *table.rows]",
+        ],
+    ),
+    "a handle of a change": (
+        [
+            "class Net:\n    def __init__(self): self.hooks = []\n    def add_module(self, f): self.hooks.append(f); return Handle(self)",
+            "class Handle:\n    def __init__(self, of): self.of = of\n    def remove(self): self.of.hooks.clear()", "net = Net()", "h = net.add_module(1)", "h.remove()", "model = [*net.hooks]",
+        ],
+        [
+            "class Net:", "    def __init__(self): self.hooks = []", "    def add_module(self, f): self.hooks.append(f); return Handle(self)",
+            "class Handle:", "    def __init__(self, of): self.of = of", "    def remove(self): self.of.hooks.clear()", "net = Net()", "h = net.add_module(1)", "h.remove()", "model = [*net.hooks]",
+        ],
+    ),
     "manual training in a loop that changes nothing needed": (
         ["model = [1, 2]", "losses = []\nfor x in model:\n    losses.append(x * 2)\n    print(x)"],
         ["model = [1, 2]"],
@@ -426,6 +487,25 @@ def test_what_a_lambda_in_the_call_reads_later_is_there() -> None:
 def test_several_statements_before_the_call_and_two_calls_in_one_cell() -> None:
     outcome = slice_cells(WB, "a = [1]\nfirst = wb.Workbench(a)\nb = [2]\nsecond = wb.Workbench(b)")
     assert outcome.sliced.code == "b = [2]\n"
+
+
+def test_functions_read_what_the_run_read() -> None:
+    """Between the Workbench and its fit a helper was written anew, and a list changed; the call took what was there."""
+    outcome = slice_cells(
+        WB + "SCALE, MORE = 2, [1]\ndef helper(a):\n    return a * SCALE\ndef loss(a):\n    return helper(a) + MORE[0]\nx = [1]",
+        "bench = wb.Workbench(x, loss=loss)",
+        then=["import json", "def helper(a):\n    return a * SCALE + 0.5", "MORE[0] = 100", "x = [2]\nUNUSED = 3\ndef loss(a):\n    return 0", "SCALE = 3", "bench.set(lr=SCALE)"],
+    )
+    assert outcome.again["model"] == [1]
+    assert outcome.again["loss"](1) == 103.5
+    assert "UNUSED" not in outcome.sliced.code
+    assert outcome.sliced.code.count("def ") == 2, "neither the former helper nor the new loss"
+
+
+def test_what_a_workbench_takes_is_not_changed_by_it() -> None:
+    cells = WB + "import random\nclass Env:\n    def __init__(self): self.rng = random.Random(0)\nclass Data:\n    def __init__(self, env): self.env = env\nenv = Env()"
+    found = slice_cells(cells, "first = wb.Workbench([1], train=Data(env))", "bench = wb.Workbench([2], train=Data(env))", then=["bench.fit()"])
+    assert "Workbench" not in found.sliced.code
 
 
 def test_later_cells_do_not_matter() -> None:
@@ -534,6 +614,13 @@ def test_exploring_a_model_is_left_out_but_building_it_by_a_first_call_is_not() 
     assert plain.code == "model = nn.Sequential(nn.Linear(2, 3))\n"
     lazy = slice_cells(start, "model = nn.Sequential(nn.LazyLinear(3))", "model(torch.zeros(1, 2))", MAKE).sliced
     assert lazy.code == "model = nn.Sequential(nn.LazyLinear(3))\n\nmodel(torch.zeros(1, 2))\n"
+
+
+@pytest.mark.parametrize(("counts", "kept"), [("self.calls += 1", True), ("self.calls = self.calls + 1", True), ("self.calls = 1", False)])
+def test_a_call_that_a_model_counts_is_kept(counts: str, kept: bool) -> None:
+    net = f"class Net(torch.nn.Module):\n    calls = 0\n    def forward(self, x):\n        {counts}\n        self.last = x\n        return x * self.calls"
+    found = code(WB + "import torch", net, "net = Net()", "net(torch.ones(1)).shape", "bench = wb.Workbench([type(net).__name__])")
+    assert ("net(torch.ones(1))" in found) is kept
 
 
 def test_what_changes_a_model() -> None:

@@ -45,6 +45,14 @@ REFUSALS = {
         ["model = [1]\nbench = wb.Workbench(model)", "model[0] = bench.model", "wb.Workbench(model)"],
         ["`model` is changed by `model[0] = bench.model`", "value from the workbench"],
     ),
+    "trained by another Workbench": (
+        ["teacher, x = [1], [2]\nfirst = wb.Workbench(teacher, train=x)", "first.fit().result()", "wb.Workbench([2], loss=lambda a: teacher)"],
+        ["`teacher` is needed, but `first.fit().result()` (In [3], line 1) changed it", "torch.save(teacher.state_dict(), 'weights.pt')"],
+    ),
+    "trained by another Workbench, in a function": (
+        ["def train(m):\n    b = wb.Workbench(m)\n    b.fit()", "teacher = [1]\ntrain(teacher)", "wb.Workbench([2], loss=lambda a: teacher)"],
+        ["`teacher` is needed, but `train(teacher)` (In [3], line 2) changed it"],
+    ),
     "keywords in bulk": (["more = {'train': [1]}", "wb.Workbench([1], **more)"], ["`**more`", "one by one"]),
     "positions in bulk": (["more = [[1]]", "wb.Workbench(*more)"], ["`*more`", "one by one"]),
     "a walrus in the call": (["wb.Workbench(m := [1], train=m)"], ["`(m := [1])`", "Define `m` before"]),
@@ -91,6 +99,17 @@ def test_refusals(name: str) -> None:
         slice_call(site)
     for text in texts:
         assert text in str(caught.value)
+
+
+def test_a_name_that_the_call_and_the_run_read_differently_is_refused() -> None:
+    site = run_cells(WB, "W = 8\ndef make():\n    return [W]", "bench = wb.Workbench(make(), loss=lambda a: a * W)", then=["W = 9"])
+    with pytest.raises(ExportError, match=r"`W` was bound anew by `W = 9` \(In \[4\], line 1\) after the Workbench was made.*Make the Workbench again"):
+        slice_call(site)
+
+
+def test_the_model_may_have_been_trained_before() -> None:
+    site = run_cells(WB, "net = [1]\nfirst = wb.Workbench(net)\nfirst.fit().result()", "bench = wb.Workbench(net)")
+    assert slice_call(site).code == "net = [1]\n", "the script reads its weights from the run"
 
 
 def test_await_is_refused_where_it_is_needed() -> None:

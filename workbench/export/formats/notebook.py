@@ -21,11 +21,12 @@ def notebook(r: ScriptSpec, script: str) -> str:
         raise ExportError(
             f"a notebook trains in one process, and run {r.run} was made by {r.ranks}: export a script, bench.export('train.py')."
         )
-    tree = ast.parse(script)
-    kept = [node for node in tree.body[1:] if not _is_command_line(node)]
-    unused = _only_read_by([node for node in tree.body if node not in kept], kept)
+    command_line = [node for node in ast.parse(script).body if _is_command_line(node)]
+    lines = _without(script.splitlines(), command_line)
+    tree = ast.parse("\n".join(lines))
+    kept = tree.body[1:]
+    unused = _only_read_by(command_line, kept)
     cells = [_markdown(_title(ast.get_docstring(tree) or ""))]
-    lines = script.splitlines()
     for title, group in _groups(lines, kept, unused):
         cells += [_markdown(f"## {title}")] * bool(title)
         # The script's file is this notebook, and its folder is where Jupyter runs it.
@@ -62,6 +63,18 @@ def _is_command_line(node: ast.stmt) -> bool:
     if isinstance(node, ast.If):
         return "__name__" in read(node.test)
     return isinstance(node, ast.FunctionDef) and node.name == "parse"
+
+
+def _without(lines: list[str], nodes: Iterable[ast.stmt]) -> list[str]:
+    """The lines but for those of some statements at the top level, and the empty ones below them."""
+    left: list[str] = []
+    cut = {number for node in nodes for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    for number, line in enumerate(lines, 1):
+        if number not in cut and (line or number - 1 not in cut):
+            left.append(line)
+        elif number not in cut:
+            cut.add(number)  # an empty line below
+    return left
 
 
 def _only_read_by(removed: Iterable[ast.stmt], kept: Iterable[ast.stmt]) -> set[str]:

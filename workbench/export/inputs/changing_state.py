@@ -30,12 +30,12 @@ def changing_state(code: str) -> tuple[str, ...]:
 
 def _changing_state(tree: ast.Module) -> Iterator[str]:
     nodes = list(ast.walk(tree))
-    made = {name for node in tree.body for name in _generators(node)}
     known = {name for node in nodes for name in _bound(node)}
+    made = {name for node in tree.body for name in _generators(node, known)}
     once = {id(part) for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef)) for part in _decorating(node, nodes)}
     for node in nodes:
         if isinstance(node, ast.ClassDef):
-            yield from _of_class(node)
+            yield from _of_class(node, known)
         elif isinstance(node, (ast.FunctionDef, ast.Lambda)) and id(node) not in once:
             name = node.name if isinstance(node, ast.FunctionDef) else "a lambda"
             yield from _of_function(node, name, made, known)
@@ -61,20 +61,23 @@ def _decorating(node: ast.FunctionDef | ast.ClassDef, nodes: list[ast.AST]) -> I
                 yield from [part, *(part.body if called else [])]
 
 
-def _generators(node: ast.AST) -> Iterator[str]:
+def _generators(node: ast.AST, known: set[str]) -> Iterator[str]:
     """The names that a statement binds to a source of random numbers, or of items one by one."""
-    if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _makes_generator(node.value):
+    if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _makes_generator(node.value, known):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
-def _makes_generator(value: ast.expr) -> bool:
-    """Whether `value` is such a call, also one that is seeded at once: `torch.Generator().manual_seed(0)`."""
+def _makes_generator(value: ast.expr, known: set[str]) -> bool:
+    """Whether `value` is such a call, also one that is seeded at once: `torch.Generator().manual_seed(0)`.
+
+    known: all names that the code binds, among them classes of the user's: a GAN has its own `Generator`.
+    """
     match value:
         case ast.Call(func=ast.Attribute(attr="manual_seed", value=inner)):
-            return _makes_generator(inner)
+            return _makes_generator(inner, known)
         case ast.Call(func=ast.Name(id=name)):
-            return name in _GENERATORS or name == "count"
+            return name in {*_GENERATORS, "count"} - known
         case ast.Call(func=ast.Attribute(attr=name) as func):
             return name in _GENERATORS or ast.unparse(func) == "itertools.count"
     return False
@@ -85,7 +88,7 @@ def _of_function(node: ast.FunctionDef | ast.Lambda, name: str, generators: set[
     local = {bound for part in ast.walk(node) if part is not node for bound in _bound(part)}
     outer = {n for part in ast.walk(node) if isinstance(part, (ast.Global, ast.Nonlocal)) for n in part.names}
     for default in [*node.args.defaults, *node.args.kw_defaults]:
-        if default is not None and _makes_generator(default):
+        if default is not None and _makes_generator(default, known):
             yield f"{name} has a generator of its own ({ast.unparse(default)})"
     for part in ast.walk(node):
         if isinstance(part, ast.Name) and part.id in generators - local and isinstance(part.ctx, ast.Load):
@@ -118,11 +121,12 @@ def _root(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _of_class(node: ast.ClassDef) -> Iterator[str]:
+def _of_class(node: ast.ClassDef, known: set[str]) -> Iterator[str]:
     """The attributes that a class changes after it was made."""
     if any("Scheduler" in base or base.endswith("LR") for base in map(ast.unparse, node.bases)):
         return  # its state_dict has all attributes
-    methods = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.args.args]
+    static = {part for part in node.body if isinstance(part, ast.FunctionDef) and any(map(_is_static, part.decorator_list))}
+    methods = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.args.args and part not in static]
     first: list[ast.ClassDef | ast.FunctionDef] = [node, *(method for method in methods if method.name in _BEGINS)]
     begun = {name: value for part in first for name, value in _begun(part)}
     emptied = {name for method in methods if "_epoch_" in method.name for name in _emptied(method, begun)}
@@ -133,17 +137,22 @@ def _of_class(node: ast.ClassDef) -> Iterator[str]:
         and part.args and isinstance(part.args[0], ast.Constant)
     }  # fmt: skip
     for statement in node.body:
-        for name in _generators(statement):
+        for name in _generators(statement, known):
             yield f"{node.name} has a generator of its own ({name})"
     for method in methods:
         for part in ast.walk(method):
-            if isinstance(part, ast.Assign) and _makes_generator(part.value) and _attribute(part.targets[0], method):
+            if isinstance(part, ast.Assign) and _makes_generator(part.value, known) and _attribute(part.targets[0], method):
                 yield f"{node.name} has a generator of its own ({ast.unparse(part.targets[0])})"
         if method.name in _BEGINS or method.name.startswith("configure_"):
             continue
         for name in _changed(method, methods):
             if name not in emptied | registered | _KEPT:
                 yield f"{node.name}.{method.name} changes self.{name}"
+
+
+def _is_static(decorator: ast.expr) -> bool:
+    """Whether a method's first argument is no instance: `ctx` of a `torch.autograd.Function` is made for each call."""
+    return isinstance(decorator, ast.Name) and decorator.id == "staticmethod"
 
 
 def _attribute(node: ast.expr, method: ast.FunctionDef) -> str | None:

@@ -179,7 +179,7 @@ def refusal(r: ScriptSpec) -> str:
     """Why a killed script could not continue to the last bit; "" where it can."""
     s, workers = r.settings, bool(r.settings.num_workers)
     streams = any(data.kind != "samples" for data in r.loaders)
-    positions = [data.unkept for data in r.loaders if data.unkept]
+    positions = dict.fromkeys(data.unkept for data in r.loaders if data.unkept)
     reasons = {
         f"no checkpoint keeps where {', '.join(positions)} stands after an epoch": bool(positions),
         "an optimizer holds another one, whose state is in no state_dict": any(o.holds_another for o in r.optimizers),

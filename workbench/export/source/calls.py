@@ -56,9 +56,10 @@ UNCHANGED = ("immutable", "code", "module")
 SAME_OBJECT = set(
     "parameters named_parameters modules named_modules children named_children buffers named_buffers get_submodule"
     " get_parameter values items keys view reshape detach numpy squeeze unsqueeze flatten ravel expand transpose"
-    " permute iterrows get setdefault".split()
+    " permute iterrows get setdefault t narrow select chunk unbind diagonal swapaxes swapdims movedim moveaxis"
+    " state_dict".split()
 )
-WRAPPERS = {"list", "tuple", "iter", "reversed", "enumerate", "zip", "filter", "sorted", "set", "dict", "chain"}
+WRAPPERS = {"list", "tuple", "iter", "reversed", "enumerate", "zip", "filter", "sorted", "set", "dict", "chain", "vars"}
 WRAPPERS |= {"random_split", "Subset", "TensorDataset", "ConcatDataset", "ChainDataset", "StackDataset", "DataLoader"}
 WRAPPERS |= {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "deque", "OrderedDict", "copy"}
 
@@ -85,6 +86,10 @@ class Summary:
     """The parameters whose objects, or parts of them, its result may hold."""
     state: bool = False
     outside: Outside = Outside()
+    later: frozenset[str] = frozenset()
+    """The parameters that the functions that it defines may change when they are called: of a decorator, a class that gets a method."""
+    keeps_state: bool = False
+    """Whether functions that it defines change its variables, as a counter in a closure does."""
 
 
 class Context(Protocol):
@@ -99,6 +104,15 @@ class Context(Protocol):
 
     def is_module(self, name: str) -> bool:
         """Whether `name` holds a module."""
+
+    def keeps_state(self, name: str) -> bool:
+        """Whether a call of what `name` holds changes it: a counter in a closure, a list as default, an object that counts its calls."""
+
+    def hands_out(self, name: str) -> bool:
+        """Whether what a call of `name` returns may be held there: by a cache, or as the one object of a class."""
+
+    def bound_method(self, name: str) -> ast.Attribute | None:
+        """The attribute that `name` was bound to, if it holds a method of some object."""
 
     def kind(self, name: str) -> str | None:
         """What `name` holds, in the words of `capture.kind`."""
@@ -159,3 +173,10 @@ def arguments(call: ast.Call, parameters: tuple[str, ...], wanted: frozenset[str
 
 def has_true(call: ast.Call, name: str) -> bool:
     return any(k.arg == name and isinstance(k.value, ast.Constant) and k.value.value is True for k in call.keywords)
+
+
+def reads_command_line(node: ast.AST) -> bool:
+    """Whether `node` reads the arguments that the process was started with."""
+    if isinstance(node, ast.Call) and not node.args and not node.keywords:
+        return terminal(node.func) in ("parse_args", "parse_known_args")
+    return isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.argv"

@@ -12,7 +12,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -84,6 +84,10 @@ class CallSite:
     """The text of the user's own modules that were loaded, by module name."""
     problem: str | None = None
     """Why there is no source to slice."""
+    fit: Spot | None = None
+    """Where the top level stood when the run began; None: as at the call."""
+    fit_values: Mapping[str, str] = field(default_factory=dict)
+    """`top_values` at that moment."""
 
     @classmethod
     def capture(cls, frame: FrameType) -> CallSite:
@@ -92,6 +96,42 @@ class CallSite:
             return _capture(frame)
         except Exception as error:  # noqa: BLE001  # making a Workbench must not fail because of its export
             return cls(problem=f"its source could not be read ({type(error).__name__}: {error})")
+
+
+    def until(self, frame: FrameType) -> CallSite:
+        """With what had run when `frame` called `fit`: functions read their globals then. Never raises."""
+        try:
+            return _until(self, frame)
+        except Exception:  # noqa: BLE001  # a fit must not fail because of its export
+            return self
+
+
+def _until(site: CallSite, frame: FrameType) -> CallSite:
+    if site.call is None:
+        return site
+    shell, walk = _shell(), frame
+    in_notebook = shell is not None and site.pieces[0].label.startswith("In [")
+    while True:
+        own = shell.user_ns is walk.f_globals if in_notebook else _from_file(walk)[0] == list(site.pieces)
+        if own or walk.f_back is None:
+            break
+        walk = walk.f_back
+    if own:
+        pieces, call, reached = _from_notebook(shell, walk) if in_notebook else _from_file(walk)
+        fit = call if reached is not None and _is_top_level(walk) else reached
+        names = walk.f_globals
+    elif in_notebook:  # a click in the panel
+        pieces = _cells(shell)
+        fit, names = None, shell.user_ns
+    else:
+        return site
+    until = site.call.piece + 1
+    if [piece.source for piece in pieces[:until]] != [piece.source for piece in site.pieces[:until]]:
+        return site
+    held = {name: value for name, value in names.items() if not _BOOKKEEPING.fullmatch(name)}
+    kinds = {name: kind(value) for name, value in held.items()} | dict(site.kinds)
+    end = Spot(len(pieces) - 1, sys.maxsize)
+    return replace(site, pieces=tuple(pieces), kinds=kinds, fit=fit or end, fit_values=dict(_literals(held)))
 
 
 def _capture(frame: FrameType) -> CallSite:
@@ -179,11 +219,16 @@ def _scopes(frame: FrameType) -> Iterator[FrameType]:
 
 def _from_notebook(shell: Any, frame: FrameType) -> tuple[list[Piece], Spot | None, Spot | None]:
     history: list[str] = list(shell.history_manager.input_hist_parsed)[1:]
-    stops = _stops(shell, history)
-    pieces = [Piece(f"In [{n}]", _plain(shell, text), stops.get(n)) for n, text in enumerate(history, 1)]
+    pieces = _cells(shell)
     call = _place(pieces, history, frame)
     top = _top_level(frame)
     return pieces, call, None if top is None else call if top is frame else _place(pieces, history, top)
+
+
+def _cells(shell: Any) -> list[Piece]:
+    history: list[str] = list(shell.history_manager.input_hist_parsed)[1:]
+    stops = _stops(shell, history)
+    return [Piece(f"In [{n}]", _plain(shell, text), stops.get(n)) for n, text in enumerate(history, 1)]
 
 
 def _place(pieces: list[Piece], history: list[str], frame: FrameType) -> Spot:
@@ -305,4 +350,6 @@ def kind(value: Any) -> str:
         return "iterator"
     if own.__module__ == "builtins":
         return own.__name__
+    if any(_KINDS.get(f"{type(part).__module__}.{type(part).__qualname__}") == "random" for part in getattr(value, "__dict__", {}).values()):
+        return "random"  # its methods move it
     return "estimator" if hasattr(own, "fit") and hasattr(own, "get_params") else own.__module__.partition(".")[0]

@@ -11,25 +11,12 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
-from workbench.export.source import calls
+from workbench.export.source import calls, process_state
 from workbench.export.source.calls import Context, Outside, Summary
 from workbench.export.source.origins import is_inlined
 from workbench.export.source.uses import local_names, own_level, target_names
 
-_STATE = {
-    "torch.use_deterministic_algorithms",
-    "torch.serialization.add_safe_globals",
-    "os.chdir",
-    "os.putenv",
-    "os.environ.update",
-    "os.environ.setdefault",
-    "os.environ.pop",
-    "random.setstate",
-    "sys.setrecursionlimit",
-    "numpy.random.set_state",
-    "pandas.set_option",
-}
-_NOT_STATE = {"torch.set_printoptions", "torch.cuda.set_device"}
+_WORKBENCH = "workbench.Workbench"
 
 
 def changed(node: ast.AST, context: Context) -> frozenset[str]:
@@ -37,6 +24,16 @@ def changed(node: ast.AST, context: Context) -> frozenset[str]:
     reader = _Changes(context, conservative=True)
     reader.visit(node)
     return frozenset(reader.found | _registered(node, context))
+
+
+def surely_changed(node: ast.AST, context: Context) -> frozenset[str]:
+    """The names whose objects `node` changes, without those of which it is only not known that it leaves them as they are."""
+    reader = _Changes(context, conservative=False)
+    made = [part for part in own_level(node) if isinstance(part, ast.Call)]
+    if any(calls.path_of(call.func, context) == _WORKBENCH for call in made):  # it takes its arguments, and a fit trains them
+        return frozenset(name for call in made for name in reader._fitted(call))
+    reader.visit(node)
+    return frozenset(reader.found)
 
 
 def _registered(node: ast.AST, context: Context) -> set[str]:
@@ -47,6 +44,8 @@ def _registered(node: ast.AST, context: Context) -> set[str]:
         root, summary = calls.first_name(function), calls.summary_of(function, context)
         if summary is not None:
             found |= summary.outside.may | summary.outside.later
+            given = calls.arguments(decorator, summary.parameters, summary.may | summary.later) if isinstance(decorator, ast.Call) else ()
+            found.update(name for value in given for name in roots(value, context))
         elif isinstance(function, ast.Attribute) and root is not None and not context.is_module(root):
             found.add(root)
     return found | _of_bases(node, context)
@@ -72,26 +71,14 @@ def directly_changed(node: ast.AST) -> frozenset[str]:
             return frozenset()
 
 
-def sets_state(node: ast.AST, context: Context) -> bool:
-    """Whether `node` sets state of the whole process that later results depend on: seeds, defaults, environment."""
-    return any(_sets_state(part, context) for part in own_level(node))
-
-
-def sets_environment(node: ast.AST, context: Context) -> bool:
-    """Whether `node` changes environment variables, which some packages read when they are imported."""
-    for part in own_level(node):
-        for path in [*_stored_paths(part, context), _called_path(part, context) or ""]:
-            if path.startswith(("os.environ", "os.putenv")):
-                return True
-    return False
-
-
-def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context) -> Summary:
-    """What a call of the function `node` does."""
+def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context, around: frozenset[str] = frozenset()) -> Summary:
+    """What a call of the function `node` does. around: the names that the functions around it bind."""
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     names = [a.arg for a in [*arguments, node.args.vararg, node.args.kwarg] if a is not None]
     own = frozenset(names)
-    local = frozenset(local_names(node))
+    parts = (part for statement in node.body for part in own_level(statement))
+    shared = {name for part in parts if isinstance(part, ast.Nonlocal) for name in part.names}
+    local = frozenset(local_names(node) - shared)
     seen: list[frozenset[str]] = []
     outside: list[frozenset[str]] = []
     returns: frozenset[str] = frozenset()
@@ -100,17 +87,33 @@ def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context) ->
         for statement in node.body:
             reader.visit(statement)
         seen.append(frozenset(reader.found) & own)
-        outside.append(frozenset(n for n in reader.found - local if context.kind(n) not in calls.UNCHANGED))
+        outside.append(frozenset(n for n in reader.found - local if n in around or context.kind(n) not in calls.UNCHANGED))
         returns = frozenset(reader.returned)
-    state = any(sets_state(statement, context) for statement in node.body)
-    beyond = Outside(outside[0], outside[1], returns - local, _changed_later(node, context) - local)
-    return Summary(tuple(a.arg for a in arguments), seen[0], seen[1], returns & own, state, beyond)
+    state = any(process_state.sets_state(statement, context) for statement in node.body)
+    later = _changed_later(node, context, local | around)
+    beyond = Outside(outside[0], outside[1], returns - local, later - local)
+    return Summary(tuple(a.arg for a in arguments), seen[0], seen[1], returns & own, state, beyond, later & own, bool(later & local))
 
 
-def _changed_later(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context) -> frozenset[str]:
+def _changed_later(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context, around: frozenset[str]) -> frozenset[str]:
     """The names outside of the functions in a function whose objects they may change."""
     inner = [part for part in ast.walk(node) if isinstance(part, ast.FunctionDef) and part is not node]
-    return frozenset(name for part in inner for name in summarize(part, context).outside.may)
+    return frozenset(name for part in inner for name in summarize(part, context, around).outside.may)
+
+
+def accumulates(node: ast.FunctionDef, context: Context) -> bool:
+    """Whether a method changes its object by more than setting an attribute: `self.calls += 1`, `self.seen.append(x)`."""
+    own = node.args.args[0].arg if node.args.args else ""
+    reader = _Changes(context, conservative=False, hidden=frozenset(local_names(node)))
+    for part in (part for statement in node.body for part in own_level(statement)):
+        if isinstance(part, ast.AugAssign):
+            reader.visit_AugAssign(part)
+        elif isinstance(part, ast.Call):
+            reader._inner_call(part)
+        elif isinstance(part, ast.Assign):
+            read = {ast.unparse(inner) for inner in ast.walk(part.value) if isinstance(inner, ast.Attribute)}
+            reader.found |= {own for target in part.targets if ast.unparse(target) in read and calls.first_name(target) == own}
+    return own in reader.found
 
 
 def summarize_class(node: ast.ClassDef, context: Context) -> Summary:
@@ -124,7 +127,8 @@ def summarize_class(node: ast.ClassDef, context: Context) -> Summary:
         made = summarize(methods["__init__"], context)
         parameters = made.parameters[1:]
         held = frozenset(parameters) | {"*"}
-        return Summary(parameters, made.may & held, made.does & held, held, made.state, replace(made.outside, later=frozenset(later)))
+        entered = "__enter__" in methods and summarize(methods["__enter__"], context).state
+        return Summary(parameters, made.may & held, made.does & held, held, made.state or entered, replace(made.outside, later=frozenset(later)))
     fields = [part.target.id for part in node.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)]
     return Summary(tuple(fields), frozenset(), frozenset(), frozenset(fields) | {"*"}, outside=Outside(later=frozenset(later)))
 
@@ -161,6 +165,8 @@ class _Changes(ast.NodeVisitor):
         self.found: set[str] = set()
         self.returned: set[str] = set()
         self.derived: dict[str, frozenset[str]] = {}
+        self.methods: dict[str, ast.Attribute] = {}
+        self.benches: set[str] = set()
         self.depth = 0
 
     # -- bindings of parts of objects
@@ -177,12 +183,12 @@ class _Changes(ast.NodeVisitor):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self.visit(node.value)
-        self._add(self._roots(node.target))
+        self._add(self._held(node.target))
 
     def visit_Delete(self, node: ast.Delete) -> None:
         for target in node.targets:
             if not isinstance(target, ast.Name):
-                self._add(self._roots(target))
+                self._add(self._held(target))
 
     def visit_For(self, node: ast.For) -> None:
         self.visit(node.iter)
@@ -210,7 +216,7 @@ class _Changes(ast.NodeVisitor):
 
     def _store(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, (ast.Attribute, ast.Subscript)):
-            self._add(self._roots(target))
+            self._add(self._held(target))
         elif isinstance(target, (ast.Tuple, ast.List)):
             for item in target.elts:
                 self._store(item, value)
@@ -224,6 +230,10 @@ class _Changes(ast.NodeVisitor):
             roots = frozenset(part.id for part in own_level(value) if isinstance(part, ast.Name))
         else:
             roots = self._roots(value)
+        if isinstance(target, ast.Name) and isinstance(value, ast.Attribute):
+            self.methods[target.id] = value
+        if isinstance(target, ast.Name) and isinstance(value, ast.Call) and self._path(value.func) == _WORKBENCH:
+            self.benches.add(target.id)
         for name in target_names(target):
             self.derived[name] = self.derived.get(name, frozenset()) | (self._expand(roots) - {name})
 
@@ -254,12 +264,22 @@ class _Changes(ast.NodeVisitor):
 
     def visit_Expr(self, node: ast.Expr) -> None:
         if self.conservative and isinstance(node.value, ast.Call):
-            self._statement_call(node.value)
+            self._statement_call(self._spelled(node.value))
+        elif self.conservative and isinstance(node.value, ast.BinOp):  # table << row
+            operands = [side for part in ast.walk(node.value) if isinstance(part, ast.BinOp) for side in (part.left, part.right)]
+            names = {side.id for side in operands if isinstance(side, ast.Name)}
+            self._add({name for name in names if self._kind(name) not in (None, *calls.UNCHANGED, *calls.LIBRARY)})
         self.visit(node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
-        self._inner_call(node)
+        self._inner_call(self._spelled(node))
         self.generic_visit(node)
+
+    def _spelled(self, call: ast.Call) -> ast.Call:
+        """The call with the method in place of a name for it: `rows.append(1)` of `add(1)` after `add = rows.append`."""
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        method = self.methods.get(name) or (None if name in self.hidden or name in self.derived else self.context.bound_method(name))
+        return call if method is None else ast.Call(method, call.args, call.keywords)
 
     def _statement_call(self, call: ast.Call) -> None:
         """A call that is a statement: what is not known to be harmless changes all it is given."""
@@ -281,9 +301,9 @@ class _Changes(ast.NodeVisitor):
             summary = self.context.method(name) if name not in calls.CHANGING and known is None else None
             if summary is not None:
                 if "self" in summary.may:
-                    self._add(self._roots(call.func.value))
+                    self._add(self._held(call.func.value))
             elif known is None or name in known or name.endswith("_"):
-                self._add(self._roots(call.func.value))
+                self._add(self._held(call.func.value))
             if name in calls.TAKES_IN:
                 return
         else:
@@ -306,6 +326,8 @@ class _Changes(ast.NodeVisitor):
         root = calls.first_name(call.func)
         in_place = (name.endswith("_") and not name.startswith("_")) or calls.has_true(call, "inplace")
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        self._add(self._fitted(call))
+        self._add({name for keyword in call.keywords if keyword.arg == "out" for name in self._roots(keyword.value)})
         if isinstance(call.func, ast.Attribute) and not (root and self._is_module(root)):
             kind = self._kind(root) if root else None
             summary = self.context.method(name) if name not in calls.CHANGING and kind not in calls.LIBRARY else None
@@ -320,11 +342,13 @@ class _Changes(ast.NodeVisitor):
                 change = change or name in calls.OF_KIND.get(kind or "", ()) or in_place
                 change = change or (kind is not None and kind not in calls.LIBRARY and not self._reads(name))
             if change and not name.startswith("clip_grad_"):
-                self._add(self._roots(call.func.value))
+                self._add(self._held(call.func.value))
         elif name == "next" and call.args:
             # Iterating changes a fresh iterator, and not what it iterates over.
             moves = ("iterator", None) if isinstance(call.args[0], ast.Name) else ("iterator",)
             self._add(name for name in self._roots(call.args[0]) if self._kind(name) in moves)
+        elif isinstance(call.func, ast.Name) and name not in self.hidden and name not in self.derived and self.context.keeps_state(name):
+            self._add({name})
         elif (in_place or name in calls.CHANGING_FIRST) and call.args and not name.startswith("clip_grad_"):
             self._add(self._roots(call.args[0]))
         summary = self._summary(call.func)
@@ -336,6 +360,15 @@ class _Changes(ast.NodeVisitor):
             for value in given:
                 kinds = {n: self._kind(n) for n in self._roots(value)}
                 self._add({n for n, kind in kinds.items() if kind in ("random", "iterator") or (unknown and kind not in calls.UNCHANGED)})
+
+    def _fitted(self, call: ast.Call) -> set[str]:
+        """What a fit of a Workbench trains, or the name of that."""
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "fit":
+            return set()
+        bench = call.func.value
+        if isinstance(bench, ast.Name):
+            return {bench.id} if bench.id in self.benches or self._kind(bench.id) == "workbench" else set()
+        return set(self._roots(bench)) if isinstance(bench, ast.Call) and self._path(bench.func) == _WORKBENCH else set()
 
     def _reads(self, name: str) -> bool:
         """Whether a method of this name only reads its object, by what such a name usually means."""
@@ -356,6 +389,15 @@ class _Changes(ast.NodeVisitor):
 
     def _roots(self, node: ast.expr) -> frozenset[str]:
         return roots(node, self.context)
+
+    def _held(self, node: ast.expr) -> frozenset[str]:
+        """What is changed where `node` or a part of it is: `cache(3)["a"] = 1` changes what `cache` keeps."""
+        inner: ast.expr = node
+        while isinstance(inner, (ast.Attribute, ast.Subscript)):
+            inner = inner.value
+        name = inner.func.id if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) else ""
+        keeps = name != "" and name not in self.hidden and name not in self.derived and self.context.hands_out(name)
+        return self._roots(node) | (frozenset({name}) if keeps else frozenset())
 
     def _add(self, names: object) -> None:
         assert isinstance(names, (frozenset, set, Iterator))
@@ -413,7 +455,7 @@ def roots(node: ast.expr, context: Context | None = None) -> frozenset[str]:
         case ast.BinOp() if context is not None:
             held = roots(node.left, context) | roots(node.right, context)
             return frozenset(name for name in held if context.kind(name) in ("list", "tuple"))
-        case ast.Call() if context is not None and _is_optimizer(node, context):
+        case ast.Call() if context is not None and _makes_trainer(node, context):
             return frozenset(name for item in node.args for name in roots(item, context))  # its steps change them
         case ast.Call() if context is not None:
             summary = calls.summary_of(node.func, context)
@@ -425,58 +467,11 @@ def roots(node: ast.expr, context: Context | None = None) -> frozenset[str]:
             return frozenset()
 
 
-def makes_optimizer(node: ast.stmt, context: Context) -> bool:
-    """Whether a statement makes an optimizer of torch, or what schedules one."""
-    return any(isinstance(part, ast.Call) and _is_optimizer(part, context) for part in own_level(node))
+def makes_trainer(node: ast.stmt, context: Context) -> bool:
+    """Whether a statement makes an optimizer of torch, what schedules one, or a Workbench."""
+    return any(isinstance(part, ast.Call) and _makes_trainer(part, context) for part in own_level(node))
 
 
-def _is_optimizer(call: ast.Call, context: Context) -> bool:
-    return (calls.path_of(call.func, context) or "").startswith("torch.optim.")
-
-
-def _called_path(node: ast.AST, context: Context) -> str | None:
-    return calls.path_of(node.func, context) if isinstance(node, ast.Call) else None
-
-
-def _stored_paths(node: ast.AST, context: Context) -> Iterator[str]:
-    """The paths of attributes and items of modules that an assignment sets: "torch.backends.cudnn.benchmark"."""
-    if isinstance(node, ast.Assign):
-        targets = node.targets
-    elif isinstance(node, ast.AugAssign):
-        targets = [node.target]
-    elif isinstance(node, ast.Delete):
-        targets = node.targets
-    else:
-        return
-    for target in targets:
-        inner: ast.expr = target
-        while isinstance(inner, ast.Subscript):
-            inner = inner.value
-        root = calls.first_name(inner)
-        if isinstance(target, (ast.Attribute, ast.Subscript)) and root and context.is_module(root):
-            path = calls.path_of(inner, context)
-            if path:
-                yield path
-
-
-def _sets_state(node: ast.AST, context: Context) -> bool:
-    for stored in _stored_paths(node, context):
-        if stored.partition(".")[0] not in calls.SHOWING and "display" not in stored and not is_inlined(stored):
-            return True
-    if not isinstance(node, ast.Call):
-        return False
-    summary = calls.summary_of(node.func, context)
-    if summary is not None:
-        return summary.state
-    path = _called_path(node, context)
-    if path is None or path in _NOT_STATE:
-        return False
-    top, _, name = path.rpartition(".")
-    if path == "pandas.set_option":
-        shown = node.args and isinstance(node.args[0], ast.Constant) and "display" in str(node.args[0].value)
-        return not shown
-    if path in _STATE or (name.startswith("set_") and top.partition(".")[0] in ("torch", "multiprocessing")):
-        return True
-    return "seed" in name and not name.startswith(("initial", "get"))
-
-
+def _makes_trainer(call: ast.Call, context: Context) -> bool:
+    path = calls.path_of(call.func, context) or ""
+    return path.startswith("torch.optim.") or path == _WORKBENCH

@@ -14,7 +14,7 @@ from workbench.export.errors import ExportError
 from workbench.export.source import calls, effects, origins
 from workbench.export.source.calls import Summary
 from workbench.export.source.statements import Line, Statement
-from workbench.export.source.uses import DOT, Uses, imported_name, uses
+from workbench.export.source.uses import DOT, Uses, imported_name, own_level, uses
 
 _CONSTANT = {"types", "typing", "typing_extensions", "code", "immutable"}
 """What names hold that are constants, aliases of types, or type variables (`capture.kind`)."""
@@ -42,6 +42,9 @@ class Namespaces(Protocol):
     def method(self, name: str, open_: frozenset[str]) -> Summary | None:
         """What methods called `name` do, over all classes of the user's."""
 
+    def accumulates(self, name: str) -> bool:
+        """Whether methods called `name` change their object so that a second call finds it changed."""
+
     def changes(self, program: Namespace, place: int) -> frozenset[str]:
         """The names whose objects statement `place` changes."""
 
@@ -57,10 +60,15 @@ class Namespace:
     line: Line
     kinds: Mapping[str, str]
     slicer: Namespaces
+    called: int = -1
+    """The place where the Workbench was made; -1: after all statements. What follows ran before the fit."""
     kept: set[int] = field(default_factory=set)
     needed: set[tuple[int, str]] = field(default_factory=set)
     builtins_used: set[tuple[int, str]] = field(default_factory=set)
     """(scope, name) of builtins that kept code reads."""
+
+    def __post_init__(self) -> None:
+        self.called = self.end if self.called < 0 else self.called
 
     @property
     def statements(self) -> list[Statement]:
@@ -158,7 +166,7 @@ class Namespace:
         for place, own in enumerate(self.uses):
             written: set[str] = set()
             called: set[str] = set()
-            left = [name for name in own.eager if name in functions]
+            left = [name for name in own.eager if name in functions and not _makes_workbench(self.statements[place].node)]
             while left:
                 name = left.pop()
                 if name not in called:
@@ -208,6 +216,19 @@ class Namespace:
         return None
 
 
+def _changeable_defaults(node: ast.FunctionDef) -> set[str]:
+    """The parameters whose default is a list, a dict, a set or what a call made."""
+    names = [argument.arg for argument in [*node.args.posonlyargs, *node.args.args]]
+    pairs = [*zip(reversed(names), reversed(node.args.defaults), strict=False)]
+    pairs += [(argument.arg, value) for argument, value in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if value is not None]
+    return {name for name, value in pairs if isinstance(value, (ast.List, ast.Dict, ast.Set, ast.Call))}
+
+
+def _makes_workbench(node: ast.stmt) -> bool:
+    """Whether a statement makes a Workbench, which calls its functions but undoes what they did."""
+    return any(isinstance(part, ast.Call) and calls.terminal(part.func) == "Workbench" for part in own_level(node))
+
+
 def is_star(node: ast.stmt) -> bool:
     return isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
 
@@ -248,6 +269,39 @@ class At:
         if held is not None and len(self.program.binders.get(name, ())) <= 1:
             return held == "module"
         return (self.dotted(name) or "") in sys.modules
+
+    def keeps_state(self, name: str) -> bool:
+        for at in self.program.reaching(name, self.place):
+            node = self.program.statements[at].node
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                summary = self.summary(name)
+                return summary is not None and not summary.may.isdisjoint(_changeable_defaults(node))
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and name in self.program.uses[at].binds and isinstance(node.value, ast.Call):
+                held = self.kind(name)
+                if held == "code":
+                    made = calls.summary_of(node.value.func, At(self.program, at, self.open))
+                    return made is not None and made.keeps_state
+                return held not in calls.LIBRARY and self.program.slicer.accumulates("forward" if held == "network" else "__call__")
+        return False
+
+    def hands_out(self, name: str) -> bool:
+        for at in self.program.reaching(name, self.place):
+            node = self.program.statements[at].node
+            if isinstance(node, ast.ClassDef):
+                return any(keyword.arg == "metaclass" for keyword in node.keywords) or any(
+                    isinstance(part, ast.FunctionDef) and part.name == "__new__" for part in node.body
+                )
+            return isinstance(node, ast.FunctionDef) and bool(node.decorator_list)
+        return False
+
+    def bound_method(self, name: str) -> ast.Attribute | None:
+        for at in self.program.reaching(name, self.place):
+            node = self.program.statements[at].node
+            value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+            if isinstance(value, ast.Attribute) and name in self.program.uses[at].binds and self.kind(name) == "code":
+                root = calls.first_name(value)
+                return value if root is not None and not self.is_module(root) else None
+        return None
 
     def kind(self, name: str) -> str | None:
         held = self.program.kinds.get(name)

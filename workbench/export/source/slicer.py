@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from workbench.export.errors import ExportError
-from workbench.export.source import calls, effects, origins, parts
+from workbench.export.source import calls, effects, origins, parts, process_state
 from workbench.export.source.calls import Summary
 from workbench.export.source.capture import kind
-from workbench.export.source.findings.unresolved import unresolved
+from workbench.export.source.findings.unresolved import changed_by_workbench, refuse_bound_anew, unresolved
 from workbench.export.source.namespace import At, Namespace, is_star
-from workbench.export.source.statements import Line, Loop, Source, Statement, is_main_guard, run
+from workbench.export.source.statements import Line, Source, Statement, is_main_guard, run
 from workbench.export.source.uses import DOT, Uses, imported_name, uses
 
 BUILTINS = frozenset(dir(builtins)) - {"display", "get_ipython", "exit", "quit", "copyright", "credits", "license"}
@@ -60,7 +60,10 @@ class Slicer:
         self._late_missing: list[tuple[Namespace, int, str]] = []
         self._tainted: dict[tuple[str, int], bool] = {}
         self._methods: dict[str, Summary | None] = {}
+        self._accumulating: dict[str, bool] = {}
         self._changed: dict[tuple[str, int], frozenset[str]] = {}
+        self._called: frozenset[str] = frozenset()
+        self._taken: set[tuple[str, int]] = set()  # what was looked up where the Workbench was made, and its binding
         self._model: set[tuple[int, str]] = set()
         """The bindings of what the model is made of, whose weights a script reads from the run."""
 
@@ -113,14 +116,18 @@ class Slicer:
 
     # -- asking
 
-    def want(self, program: Namespace, names: Uses, model: ast.expr | None) -> None:
-        """Keep what the Workbench call itself reads."""
-        at = At(program, program.end)
-        self._model = parts.parts_of(program, [(name, program.end) for name in (effects.roots(model, at) if model is not None else ())])
+    def want(self, program: Namespace, names: Uses, model: ast.expr | None, called: frozenset[str]) -> None:
+        """Keep what the Workbench call itself reads, and what the run read later. called: the names that its arguments call."""
+        held = effects.roots(model, At(program, program.called)) if model is not None else ()
+        self._model = parts.parts_of(program, [(name, program.called) for name in held])
+        self._called = called
         self._start(program)
-        for name in sorted(names.eager | names.late):
+        for name in sorted(names.eager):
+            self._ask(_Ask(program, name, program.called, None))
+        for name in sorted(names.late - names.eager):
             self._ask(_Ask(program, name, program.end, None))
         self._settle()
+        refuse_bound_anew(program, self._taken)
 
     def try_to_keep(self, home: str, name: str, check: Callable[[], None]) -> None:
         """Keep what `name` means at the end of the namespace `home`, where that adds only definitions and `check` raises no ExportError."""
@@ -145,12 +152,12 @@ class Slicer:
 
     def _start(self, program: Namespace) -> None:
         """Process state that a program sets is part of what its statements compute."""
-        for place, statement in enumerate(program.statements):
+        for place, statement in enumerate(program.statements[: program.called]):
             unmade = statement.refusal is None and not statement.made
             definition = isinstance(statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
             if not unmade or definition or self.tainted(program, place):
                 continue
-            if effects.sets_state(statement.node, At(program, place)):
+            if process_state.sets_state(statement.node, At(program, place)):
                 self._keep(program, place)
 
     def _settle(self) -> None:
@@ -192,6 +199,8 @@ class Slicer:
             self._check_loops(ask, at)
             program.needed.add((at, base))
             self._keep(program, at)
+            if place == program.called and not program.name:
+                self._taken.add((base, at))
             self._queue.append(("touch", program, at, place))
             self._follow_import(ask, at, base, attribute if dot else None)
 
@@ -228,8 +237,8 @@ class Slicer:
         program = ask.program
         base = ask.name.partition(DOT)[0]
         for loop in program.line.loops:
-            carried = at < loop.start <= ask.place
-            if carried and base in _changes_of(loop, At(program, program.end)):
+            carried, end = at < loop.start <= ask.place, At(program, program.end)
+            if carried and any(base in uses(node).binds | effects.changed(node, end) for node in loop.body):
                 raise ExportError(
                     f"`{base}` is needed{self._by(ask)}, and changes from turn to turn of the loop around the "
                     f"Workbench call ({program.label}). Make it anew inside the loop, before the call."
@@ -244,7 +253,7 @@ class Slicer:
             if attribute is None:
                 raise ExportError(
                     f"`{base}` is used as a whole{self._by(ask)}, but it is the module {module}, whose code is "
-                    f"written into the script. Import what you need of it: `from {module} import …`."
+                    f"written into the script. Import what you need of it: `from {module} import …`; what you set in it, set in its file."
                 )
             if self.is_submodule(f"{module}.{attribute}"):
                 raise ExportError(
@@ -330,7 +339,7 @@ class Slicer:
                 "Move it out, before the Workbench is made."
             )
         for part in ast.walk(statement.node):
-            if _reads_command_line(part):
+            if calls.reads_command_line(part):
                 raise ExportError(
                     f"{where} reads the command line, and the script has one of its own, with its settings. "
                     "Write the values that the run used."
@@ -349,7 +358,8 @@ class Slicer:
 
     def _touch(self, program: Namespace, place: int, at: int) -> None:
         """The value that statement `place` bound may be called at `at`: its functions read their globals then."""
-        if at == program.end or (program.name, place, at) in self._touched:
+        passed = at == program.called and not self._called & program.uses[place].binds  # the call only hands it on
+        if at == program.end or passed or (program.name, place, at) in self._touched:
             return
         self._touched.add((program.name, place, at))
         own = program.uses[place]
@@ -397,6 +407,9 @@ class Slicer:
 
     def _refuse_change(self, program: Namespace, place: int) -> None:
         statement = program.statements[place]
+        changed = effects.surely_changed(statement.node, At(program, place))
+        for name in sorted(parts.needed_of(program, changed, place, self._model)):
+            raise changed_by_workbench(name, statement)
         for name in sorted(effects.directly_changed(statement.node)):
             own = [at for at in program.reaching(name, place) if self.tainted(program, at)]
             if not own and self._holds(program, name, place) and program.modules.get(name) is None:
@@ -468,6 +481,13 @@ class Slicer:
                 self._methods[name] = Summary(("self",), frozenset({"self"} if may else ()), frozenset({"self"} if does else ()))
         return self._methods[name]
 
+    def accumulates(self, name: str) -> bool:
+        """Whether methods called `name` change their object so that a second call finds it changed."""
+        if name not in self._accumulating:
+            self._accumulating[name] = False  # while it is found
+            self._accumulating[name] = any(effects.accumulates(node, At(program, program.end)) for program, node in self._method_nodes(name))
+        return self._accumulating[name]
+
     def _method_nodes(self, name: str) -> Iterator[tuple[Namespace, ast.FunctionDef]]:
         for program in self.programs.values():
             for statement in program.statements:
@@ -475,16 +495,3 @@ class Slicer:
                     for node in statement.node.body:
                         if isinstance(node, ast.FunctionDef) and node.name == name:
                             yield program, node
-
-
-def _changes_of(loop: Loop, at: At) -> set[str]:
-    found: set[str] = set()
-    for node in loop.body:
-        found |= uses(node).binds | effects.changed(node, at)
-    return found
-
-
-def _reads_command_line(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call) and not node.args and not node.keywords:
-        return calls.terminal(node.func) in ("parse_args", "parse_known_args")
-    return isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.argv"

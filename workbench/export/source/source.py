@@ -25,10 +25,11 @@ by code that is not needed are not drawn by the script (`Sliced.differs` says so
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from workbench.export.errors import ExportError
+from workbench.export.source import calls
 from workbench.export.source.capture import CallSite, Piece, Spot
 from workbench.export.source.findings import reproducibility
 from workbench.export.source.namespace import Namespace
@@ -41,6 +42,7 @@ from workbench.export.source.statements import (
     Line,
     Source,
     bind_values,
+    contains,
     find_call,
     functions_around,
     run,
@@ -98,15 +100,15 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
     call = find_call(source, site.call)
     given = {name: node for name, node in _arguments(call, source).items() if name not in leave_out}
     slicer = Slicer(site.sources)
-    line = _line(site, sources, call)
+    line, called = _line(site, sources, call)
     label = "the notebook" if len(sources) > 1 or source.label.startswith("In [") else source.label
-    program = Namespace("", label, site.package, line, site.kinds, slicer)
+    program = Namespace("", label, site.package, line, site.kinds, slicer, called)
     slicer.programs[""] = program
     slicer.stopped_names = _stopped_names(site.pieces, sources)
     _refuse_rebound(program)
     ready = _without_batches(given, program)
     wanted = _uses_of({name: node for name, node in given.items() if name in CODE_ARGUMENTS}, program, source)
-    slicer.want(program, wanted, given.get("model"))
+    slicer.want(program, wanted, given.get("model"), _called_names(given))
     code = (statement.node for each in slicer.programs.values() for statement in each.statements)
     secrets = Secrets.of(code)
     writer = Writer(slicer, list(given.values()), secrets)
@@ -219,8 +221,8 @@ def _without_batches(given: dict[str, ast.expr], program: Namespace) -> frozense
     return frozenset(found)
 
 
-def _line(site: CallSite, sources: list[Source], call: ast.Call) -> Line:
-    """The statements that had run when the Workbench was made."""
+def _line(site: CallSite, sources: list[Source], call: ast.Call) -> tuple[Line, int]:
+    """The statements that had run when the run began, and how many of them had when the Workbench was made."""
     assert site.call is not None
     source = sources[site.call.piece]
     functions = functions_around(source.tree, call)
@@ -244,7 +246,28 @@ def _line(site: CallSite, sources: list[Source], call: ast.Call) -> Line:
             bind_values(line, source.label, 1, {n: site.values.get(n) for n in sorted(local)}, what)
         else:
             run(line, source, function.body, here, 1, site.values)
-    return line
+    called = len(line.statements)
+    if site.fit is not None and not functions and not line.loops:
+        _run_on(line, site, sources, here, site.fit)
+    return line, called
+
+
+def _run_on(line: Line, site: CallSite, sources: list[Source], call: Spot, fit: Spot) -> None:
+    """Append what ran after the call, until the run began."""
+    for index in range(call.piece, fit.piece + 1):
+        body = stop_at(sources[index].tree.body, site.pieces[index].stopped)
+        if index == call.piece:
+            at = next((number for number, node in enumerate(body) if contains(node, call)), len(body))
+            alone = isinstance(body[at], (ast.Assign, ast.AnnAssign, ast.Expr)) if at < len(body) else False
+            body = body[at if alone else at + 1 :]
+        run(line, sources[index], body, fit if index == fit.piece else None, 0, site.fit_values)
+
+
+def _called_names(given: Mapping[str, ast.expr]) -> frozenset[str]:
+    """The names that the code arguments call, so that what these read is read when the Workbench is made."""
+    parts = (part for name, node in given.items() if name in CODE_ARGUMENTS for part in own_level(node))
+    roots = (calls.first_name(part.func) for part in parts if isinstance(part, ast.Call))
+    return frozenset(root for root in roots if root is not None)
 
 
 def _refuse_rebound(program: Namespace) -> None:

@@ -11,7 +11,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from workbench.export.source import calls, effects
+from workbench.export.source import calls, process_state
 from workbench.export.source.findings.missing_files import missing_files
 from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.uses import own_level
@@ -94,7 +94,7 @@ def _moved_draws(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
     for family in _FAMILIES:
         left_out: int | None = None
         seeded = False
-        for place in [*range(program.end), None]:
+        for place in [*range(program.called), None]:
             kept = place is None or place in program.kept
             nodes = call if place is None else [program.statements[place].node]
             at = program.end if place is None else place
@@ -203,7 +203,7 @@ def _is_network(node: ast.ClassDef, program: Namespace) -> bool:
 
 def _seeds(node: ast.AST, program: Namespace, place: int) -> frozenset[str]:
     context = At(program, place)
-    if not effects.sets_state(node, context):
+    if not process_state.sets_state(node, context):
         return frozenset()
     paths = [calls.path_of(part.func, context) or "" for part in own_level(node) if isinstance(part, ast.Call)]
     called = [path for path in paths if "seed" in path] or ["seed" for part in own_level(node) if _calls_seed(part)]

@@ -1,11 +1,13 @@
-"""Says why a name that the script needs is defined by no code that it can have."""
+"""Says why a name that the script needs is defined by no code that it can have, or by code for two meanings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Iterable, Mapping
 
 from workbench.export.errors import ExportError
 from workbench.export.source.namespace import Namespace
+from workbench.export.source.statements import Statement
 
 
 def unresolved(program: Namespace, base: str, used: str, stopped_names: Mapping[str, str]) -> ExportError:
@@ -28,3 +30,30 @@ def unresolved(program: Namespace, base: str, used: str, stopped_names: Mapping[
     else:
         what = f"nothing in {program.label} defines it before the Workbench is made"
     return ExportError(f"`{base}` is used{used}, but {what}. Define it in plain code before you make the Workbench.")
+
+
+def changed_by_workbench(name: str, statement: Statement) -> ExportError:
+    """The error for an object that a statement changed in a way that a script cannot repeat."""
+    return ExportError(
+        f"`{name}` is needed, but `{statement.gist}` ({statement.place}) changed it with the workbench, which a script does not have. "
+        f"If that trained it, save its weights, make it anew and load them, each in a cell: `torch.save({name}.state_dict(), "
+        f"'weights.pt')`, `{name} = …`, `{name}.load_state_dict(torch.load('weights.pt'))`. Then make this Workbench again."
+    )
+
+
+def refuse_bound_anew(program: Namespace, taken: Iterable[tuple[str, int]]) -> None:
+    """Raise ExportError for a name that the Workbench call took, and that the run read with another meaning: a script can have one only.
+
+    taken: the names that were looked up at the call, each with its binding.
+    """
+    for name, at in sorted(taken):
+        if program.source_of(name, program.called) == program.source_of(name, program.end) is not None:
+            continue  # imported again
+        for later in range(program.called, program.end):
+            statement = program.statements[later]
+            again = later in program.kept and name in program.bound(later)
+            if again and ast.dump(statement.node) != ast.dump(program.statements[at].node):
+                raise ExportError(
+                    f"`{name}` was bound anew by `{statement.gist}` ({statement.place}) after the Workbench was made with the former one, "
+                    "and the run used both. Make the Workbench again, fit, and export that run."
+                )
