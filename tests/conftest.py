@@ -131,10 +131,10 @@ def public_names() -> Iterator[None]:
 
 
 TOGETHER = {
-    **dict.fromkeys(("browser", "test_notebooks.py", "test_demo.py", "test_packaging.py"), "kernels, and what builds"),
+    **dict.fromkeys(("browser", "test_notebooks.py"), "kernels"),
     **dict.fromkeys(("launch", "share"), "processes"),
 }
-"""Tests that look at the whole machine (shared memory, processes), or that build: those of a group run one after another, others beside."""
+"""Tests that look at the whole machine (shared memory, processes) or share kernels: those of a group run one after another, others beside."""
 
 
 ONCE_MORE = ("browser", "launch", "share", "test_notebooks.py", "test_demo.py")

@@ -10,6 +10,7 @@ import nbformat
 import papermill
 import pytest
 
+from tests import warm
 from tests.combinations import every
 from tests.notebooks import ARRIVES, FOLDER, NOTEBOOKS, STARTS, WIDGET, execute, shape, tidy
 from tests.short_trials import SHORT_TRIALS
@@ -18,6 +19,11 @@ pytestmark = pytest.mark.timeout(1800)
 PLACE = re.compile(r"(?<![\w.:/\\-])/(?:root|work|home|Users|tmp|var|usr)/\w+|0x[0-9a-f]{6,}|https?://\d")
 LARGEST = 250_000
 """Bytes of a committed notebook at most: a page shows it at once."""
+
+
+@pytest.fixture
+def forked_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_PATH", str(warm.kernels()))
 
 
 def same_as_committed(notebook: Any, path: Path) -> None:
@@ -35,6 +41,7 @@ OFTEN = ("export", "resume_after_a_kill")
     [pytest.param(path, marks=() if path.stem in OFTEN else pytest.mark.slow) for path in NOTEBOOKS if path.stem != "quickstart"],
     ids=lambda path: path.stem,
 )
+@pytest.mark.usefixtures("forked_kernels")
 def test_runs_with_the_outputs_that_are_committed(path: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     execute(notebook, tmp_path)
@@ -74,6 +81,7 @@ SHORT = [
 
 
 @pytest.mark.parametrize("last", every(2, ["bench.close()", ""]))
+@pytest.mark.usefixtures("forked_kernels")
 def test_a_slow_picture_is_there_after_the_last_cell(tmp_path: Path, last: str) -> None:
     cells = [*SHORT[:-1], SHORT[-1] + last]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])

@@ -4,6 +4,7 @@ A script is run as `python -c CODE …` or `python FILE …` would run it: in a 
 environment and first entry of sys.path, in a session of its own, to the interpreter's own end.
 """
 
+import contextlib
 import gc
 import importlib
 import json
@@ -18,38 +19,61 @@ import types
 LONGEST = 1 << 20
 
 
-def serve(control):
-    """Forks for each job that comes, and says how each ended; returns a job in its own process, and never here."""
+def serve(control, listener):
+    """Forks for each job that comes, and says how each ended; returns a job in its own process, and never here.
+
+    Jobs come from `control`, and one from each process that connects to `listener`: when that process ends, so does its job.
+    """
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    running = {}
+    running, asked = {}, {}
     with selectors.DefaultSelector() as select:
-        for each in (control, woken):
+        for each in (control, listener, woken):
             select.register(each, selectors.EVENT_READ)
         while True:
             for key, _ in select.select():
-                if key.fileobj is woken:
+                asking = key.fileobj
+                if asking is woken:
                     woken.recv(4096)
                     reap(running)
                     continue
-                message, fds, _, _ = socket.recv_fds(control, LONGEST, 3)
-                if not message:  # the tests are over
+                if asking is listener:
+                    asked[listener.accept()[0]] = None
+                    select.register([*asked][-1], selectors.EVENT_READ)
+                    continue
+                message, fds, _, _ = socket.recv_fds(asking, LONGEST, 3)
+                if not message and asking is control:  # the tests are over
                     os._exit(0)
+                if not message:
+                    select.unregister(asking)
+                    asking.close()
+                    end_all_of(asked.pop(asking), running)
+                    continue
                 pid = os.fork()
                 if pid == 0:
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    for end in (control, woken, wake, *(told for told in running.values())):
+                    for end in (control, listener, woken, wake, *running.values(), *asked):
                         end.close()
                     return json.loads(message), fds
+                if asking in asked:
+                    asked[asking] = pid
                 status, out, err = fds
                 os.close(out)
                 os.close(err)
                 running[pid] = socket.socket(fileno=status)
                 running[pid].send(f"{pid}\n".encode())
+
+
+def end_all_of(pid, running):
+    """As Jupyter ends a kernel: its whole process group."""
+    if pid in running:  # not reaped yet: its number is still its own
+        with contextlib.suppress(ProcessLookupError):  # it may not have come to have a group of its own
+            os.killpg(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
 
 
 def reap(running):
@@ -112,13 +136,13 @@ def run_and_leave(code, names):
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv[2])
+    given = json.loads(sys.argv[3])
     for module in given["modules"]:
         importlib.import_module(module)
     sys.modules.update(dict.fromkeys(given["blocked"]))
     gc.collect()
     gc.freeze()  # what is imported is not looked through again in every process
-    job, fds = serve(socket.socket(fileno=int(sys.argv[1])))
+    job, fds = serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:3]))
     code, names = become(job, fds), new_main(job)
     if job["leave"]:
         run_and_leave(code, names)
