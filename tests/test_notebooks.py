@@ -10,7 +10,6 @@ import nbformat
 import papermill
 import pytest
 
-from tests import warm
 from tests.combinations import every
 from tests.notebooks import ARRIVES, FOLDER, NOTEBOOKS, STARTS, WIDGET, execute, shape, tidy
 from tests.short_trials import SHORT_TRIALS
@@ -19,11 +18,6 @@ pytestmark = pytest.mark.timeout(1800)
 PLACE = re.compile(r"(?<![\w.:/\\-])/(?:root|work|home|Users|tmp|var|usr)/\w+|0x[0-9a-f]{6,}|https?://\d")
 LARGEST = 250_000
 """Bytes of a committed notebook at most: a page shows it at once."""
-
-
-@pytest.fixture
-def forked_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JUPYTER_PATH", str(warm.kernels()))
 
 
 def same_as_committed(notebook: Any, path: Path) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -87,11 +88,16 @@ class Warm:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._environment = environment
         self.folder = Path(tempfile.mkdtemp())
-        """Where other processes find it (`asked`, a socket)."""
+        self.executable = self.folder / "python"
+        """Stands for `python` where another process starts it, which stdin does not reach."""
         given = json.dumps({"modules": list(modules), "blocked": list(blocked)})
         with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            listener.bind(str(self.folder / "asked"))
+            address = str(self.folder / "asked")
+            listener.bind(address)
             listener.listen()
+            client = shlex.join([sys.executable, "-S", str(HOME / "tests" / "warm_client.py"), address])
+            self.executable.write_text(f'#!/bin/sh\nexec {client} "$@"\n')
+            self.executable.chmod(0o700)
             # OpenBLAS starts threads when numpy is imported, and a process with threads is no clean one to fork.
             self._process = subprocess.Popen(
                 # -P: tests/lightning is not lightning.
@@ -156,11 +162,15 @@ def kernels() -> Path:
 
     A test of a kernel's own start takes the one of this environment.
     """
-    made = Warm(["ipykernel.kernelapp", "torch._dynamo", "sklearn.datasets", "accelerate", "safetensors.torch"])
+    made = Warm(
+        ["ipykernel.kernelapp", "torch._dynamo", "sklearn.datasets", "accelerate", "safetensors.torch", "pydantic",
+         "matplotlib.figure", "matplotlib.backends.backend_agg"],
+        environment=environment() | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"},  # as ipykernel sets it
+    )  # fmt: skip
     atexit.register(made.close)
     spec = made.folder / "kernels" / "python3"
     spec.mkdir(parents=True)
-    stand_in = [sys.executable, "-S", str(HOME / "tests" / "warm_kernel.py"), str(made.folder / "asked"), "{connection_file}"]
-    known = {"argv": stand_in, "display_name": "Python 3", "language": "python", "metadata": {"debugger": False}}
+    argv = [str(made.executable), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    known = {"argv": argv, "display_name": "Python 3", "language": "python", "metadata": {"debugger": False}}
     (spec / "kernel.json").write_text(json.dumps(known))
     return made.folder

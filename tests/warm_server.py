@@ -1,12 +1,13 @@
 """The process behind tests/warm.py: it imports what it is told, and forks once for each script.
 
-A script is run as `python -c CODE …` or `python FILE …` would run it: in a `__main__` of its own, with its own folder,
-environment and first entry of sys.path, in a session of its own, to the interpreter's own end.
+A script is run as `python -c CODE …`, `python -m MODULE …` or `python FILE …` would run it: in a `__main__` of its own, with
+its own folder, environment and first entry of sys.path, in a session of its own, to the interpreter's own end.
 """
 
 import contextlib
 import gc
 import importlib
+import io
 import json
 import os
 import selectors
@@ -98,6 +99,14 @@ def become(job, fds):
     os.environ.update(job["environment"])
     os.chdir(job["folder"])
     first, *rest = job["argv"]
+    if first == "-u":
+        sys.stdout, sys.stderr = (io.TextIOWrapper(open(number, "wb", 0, closefd=False), write_through=True) for number in (1, 2))
+        first, *rest = rest
+    if first == "-m":
+        module, *rest = rest
+        sys.argv = ["-m", *rest]
+        sys.path.insert(0, os.getcwd())
+        return compile(f"import runpy; runpy._run_module_as_main({module!r})", "<string>", "exec")  # as Python does it
     if first == "-c":
         code, *rest = rest
         sys.argv = ["-c", *rest]
@@ -112,7 +121,7 @@ def become(job, fds):
 def new_main(job):
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=__builtins__, __spec__=None)
-    if job["argv"][0] != "-c":
+    if job["argv"][0] not in ("-c", "-m", "-u"):
         main.__file__ = job["argv"][0]
     sys.modules["__main__"] = main
     return main.__dict__

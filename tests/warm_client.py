@@ -1,4 +1,4 @@
-"""Stands for a kernel that is forked (tests/warm.py): Jupyter starts, signals and ends this process, and means that one."""
+"""Stands for a Python that is forked (tests/warm.py): who starts, signals or ends this process means that one."""
 
 import json
 import os
@@ -6,14 +6,12 @@ import signal
 import socket
 import sys
 
-START = "import sys; del sys.path[0]; from ipykernel import kernelapp; kernelapp.launch_new_instance()"
 
-
-def main(address, connection, *more):
+def main(address, *argv):
     told, status = socket.socketpair()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
         asking.connect(address)
-        job = {"argv": ["-c", START, "-f", connection, *more], "folder": os.getcwd(), "environment": dict(os.environ), "leave": False}
+        job = {"argv": argv, "folder": os.getcwd(), "environment": dict(os.environ), "leave": False}
         with status:
             socket.send_fds(asking, [json.dumps(job).encode()], [status.fileno(), 1, 2])
         lines = told.makefile()
