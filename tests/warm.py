@@ -100,8 +100,7 @@ class Warm:
             self.executable.chmod(0o700)
             # OpenBLAS starts threads when numpy is imported, and a process with threads is no clean one to fork.
             self._process = subprocess.Popen(
-                # -P: tests/lightning is not lightning.
-                [sys.executable, "-P", str(HOME / "tests" / "warm_server.py"), str(theirs.fileno()), str(listener.fileno()), given],
+                [sys.executable, str(HOME / "tests" / "warm_server.py"), str(theirs.fileno()), str(listener.fileno()), given],
                 pass_fds=[theirs.fileno(), listener.fileno()], stdin=subprocess.DEVNULL, env={**self.environment, "OPENBLAS_NUM_THREADS": "1"},
             )  # fmt: skip
 

@@ -100,7 +100,7 @@ def become(job, fds):
     os.chdir(job["folder"])
     first, *rest = job["argv"]
     if first == "-u":
-        sys.stdout, sys.stderr = (io.TextIOWrapper(open(number, "wb", 0, closefd=False), write_through=True) for number in (1, 2))
+        sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(number, "w", closefd=False), write_through=True) for number in (1, 2))
         first, *rest = rest
     if first == "-m":
         module, *rest = rest
@@ -145,6 +145,7 @@ def run_and_leave(code, names):
 
 
 if __name__ == "__main__":
+    del sys.path[0]  # tests/lightning is not lightning. With -P, forked kernels would not find modules beside their notebook
     given = json.loads(sys.argv[3])
     for module in given["modules"]:
         importlib.import_module(module)
