@@ -98,10 +98,10 @@ def become(job, fds):
     os.environ.clear()
     os.environ.update(job["environment"])
     os.chdir(job["folder"])
-    first, *rest = job["argv"]
-    if first == "-u":
+    if job["argv"][0] == "-u":
+        del job["argv"][0]
         sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(number, "w", closefd=False), write_through=True) for number in (1, 2))
-        first, *rest = rest
+    first, *rest = job["argv"]
     if first == "-m":
         module, *rest = rest
         sys.argv = ["-m", *rest]
@@ -121,7 +121,7 @@ def become(job, fds):
 def new_main(job):
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=__builtins__, __spec__=None)
-    if job["argv"][0] not in ("-c", "-m", "-u"):
+    if job["argv"][0] not in ("-c", "-m"):
         main.__file__ = job["argv"][0]
     sys.modules["__main__"] = main
     return main.__dict__
