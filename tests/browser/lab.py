@@ -135,10 +135,8 @@ class Server:
         (folder / "config" / "labconfig").mkdir()
         # JupyterLab would start node to see whether it could be built anew.
         (folder / "config" / "labconfig" / "page_config.json").write_text('{"buildCheck": false, "buildAvailable": false}')
-        self._kernels: list[Path] = []
-        if kernel is None:
-            self._kernels = [warm.kernels()]
-        else:
+        self._places = [EXTENSION, warm.kernels()] if kernel is None else [EXTENSION]
+        if kernel is not None:
             write_kernel(folder / "data", kernel)
 
     def start(self) -> None:
@@ -199,7 +197,7 @@ class Server:
         env = {name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")} | {
             "JUPYTER_CONFIG_DIR": str(folder / "config"),
             "JUPYTER_DATA_DIR": str(folder / "data"),
-            "JUPYTER_PATH": os.pathsep.join(map(str, [EXTENSION, *self._kernels])),
+            "JUPYTER_PATH": os.pathsep.join(map(str, self._places)),
             "JUPYTER_CONFIG_PATH": str(EXTENSION),
             "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
             "JUPYTER_TOKEN": self.token,
