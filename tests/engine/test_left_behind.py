@@ -164,7 +164,10 @@ def test_no_state_of_the_batch_before_where_the_first_piece_is_left_out():
 
 def moments(device, every, steps):
     """The updates that are kept to be taken again, of so many."""
-    session = SimpleNamespace(on_cpu=False, replay=Replay(), state=TrainState(), device=torch.device(device), skips_nonfinite=False, meter=SimpleNamespace(row=0))
+    session = SimpleNamespace(
+        plan=SimpleNamespace(on_cpu=device == "cpu", skips_nonfinite=False), replay=Replay(), state=TrainState(), device=torch.device(device),
+        meter=SimpleNamespace(row=0),
+    )
     for step in range(steps):
         session.state.step, session.state.records = step, step % every == 0
         nonfinite.remember(session, [step])

@@ -135,7 +135,7 @@ def test_a_guarded_step_is_left_out_on_the_device(bad):
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
     weight.grad = torch.tensor([1.0, float("nan") if bad else 1.0, 1.0])
     session = SimpleNamespace(
-        on_cpu=False, precision=SimpleNamespace(scaler=None), replay=Replay(),
+        precision=SimpleNamespace(scaler=None), replay=Replay(),
         total_norm=lambda opt, gradients, p: torch.linalg.vector_norm(gradients[0], p),
     )  # fmt: skip
     opt = SimpleNamespace(optimizer=optimizer, gradients=lambda: [weight.grad])
@@ -150,7 +150,7 @@ def test_a_guarded_step_without_gradients_is_no_error():
     """A manual step before any backward."""
     weight = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
-    session = SimpleNamespace(on_cpu=False, precision=SimpleNamespace(scaler=None), replay=Replay())
+    session = SimpleNamespace(precision=SimpleNamespace(scaler=None), replay=Replay())
     opt = SimpleNamespace(optimizer=optimizer, gradients=list)
     with nonfinite.guarded(session, opt, torch.tensor(0.5), None):
         optimizer.step()
@@ -180,7 +180,8 @@ def test_what_a_flush_from_a_device_shows(columns, optimizers, manual, order, wr
     rows = len(columns["loss"])
     event = StepsDone(0, 1, rows, 0, 0.0, {name: pack(np.float32(values)) for name, values in columns.items()})
     session = SimpleNamespace(
-        on_cpu=False, meter=SimpleNamespace(norm_order=order), precision=SimpleNamespace(scaler=None), several=optimizers > 1,
+        plan=SimpleNamespace(on_cpu=False, several=optimizers > 1, skips_nonfinite=False),
+        meter=SimpleNamespace(norm_order=order), precision=SimpleNamespace(scaler=None),
         optimizers=[SimpleNamespace(index=n) for n in range(optimizers)], task=SimpleNamespace(manual=manual),
         settings=wb.Settings(on_nonfinite="skip"),
     )  # fmt: skip
@@ -232,7 +233,7 @@ def test_an_update_that_is_left_out_counts_once(tmp_path):
 def test_skip_on_a_device_needs_an_optimizer_that_can_be_told(tmp_path):
     optimizer = torch.optim.AdamW([nn.Parameter(torch.ones(1))])
     session = SimpleNamespace(
-        on_cpu=False, device=torch.device("cuda"), precision=SimpleNamespace(scaler=None),
+        plan=SimpleNamespace(on_cpu=False), device=torch.device("cuda"), precision=SimpleNamespace(scaler=None),
         settings=wb.Settings(on_nonfinite="skip"), optimizers=[SimpleNamespace(optimizer=optimizer)],
     )  # fmt: skip
     with pytest.raises(TaskError, match="fused=True"):
@@ -306,8 +307,9 @@ def test_a_flush_from_a_device_names_the_first_layer(loss, norms, told):
     columns = {"loss": loss, "grad_norm": [1, NAN], "layer_norms": norms}
     event = StepsDone(0, 1, 2, 0, 0.0, {name: pack(np.float32(values)) for name, values in columns.items()})
     session = SimpleNamespace(
-        on_cpu=False, meter=SimpleNamespace(norm_order=2.0), precision=SimpleNamespace(scaler=None), several=False, state=TrainState(),
-        names=("first", "second", "third", "fourth"), device=torch.device("mps"), task=SimpleNamespace(manual=False),
+        plan=SimpleNamespace(on_cpu=False, several=False, skips_nonfinite=False), state=TrainState(),
+        meter=SimpleNamespace(norm_order=2.0), precision=SimpleNamespace(scaler=None),
+        parameters=dict.fromkeys(("first", "second", "third", "fourth")), device=torch.device("mps"), task=SimpleNamespace(manual=False),
         optimizers=[SimpleNamespace(index=0, optimizer=object())], settings=wb.Settings(),
     )  # fmt: skip
     with pytest.raises(NonFiniteError) as caught:

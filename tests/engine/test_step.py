@@ -320,7 +320,7 @@ class Returns(torch.nn.Module):
     ids=str,
 )
 def test_an_update_of_one_batch_is_that_of_a_window(kind, settings, tmp_path, monkeypatch):
-    """`Session.direct` on and off: the same record, weights and curve."""
+    """`UpdatePlan.direct` on and off: the same record, weights and curve."""
 
     def results(folder):
         torch.manual_seed(0)

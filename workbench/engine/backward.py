@@ -53,7 +53,7 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
             part, first = window_loss.take(place, found)
             if found.parts:
                 session.state.loss_parts[opt.index] = window_loss.parts.means
-            if not window_loss.single and found.weight is None and session.tbptt is None:
+            if not window_loss.single and found.weight is None and session.plan.tbptt is None:
                 note_count(session, "train", window[number], plan.weights[place])
             if last and parallel.synced:
                 parallel.begin_reduce(window_loss)  # the all-reduce runs during the backward
@@ -81,17 +81,16 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
 
 
 def of_one_batch(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor | None:
-    """`backward` for a window of one batch where `session.direct` holds: the gradient of its loss is that of the update."""
+    """`backward` for a window of one batch where `session.plan.direct` holds: the gradient of its loss is that of the update."""
     state, mark, batch = session.state, session.timer.mark, window[0]
     if batch is None:
         return None
     mark("workbench")
-    if session.moves:
+    if session.plan.moves:
         batch = session.to_device(batch)
         mark("transfer")
     session.task.drawn = samples_at(window, 0)
-    with session.precision.autocast():
-        found = read(session.weights.training_step(batch, state.batch_idx, **opt.extra))
+    found = read(session.plan.training_step(batch, state.batch_idx, **opt.extra))
     mark("forward")
     if found is None:
         return None
@@ -145,7 +144,7 @@ class WindowForward:
         first = session.state.batch_idx
         self._indices: Sequence[int] = range(first, first + len(window))
         self._hiddens: Any = None
-        if session.tbptt is not None:
+        if session.plan.tbptt is not None:
             self._hiddens = session.state.hiddens.get(opt.index)
             self._indices = [first - 1 + begun for begun in itertools.accumulate(item.first for item in window)]
 
@@ -180,12 +179,12 @@ class WindowForward:
             batch = batch_in(item)
             if batch is None:
                 return None
-            if session.moves:  # only one batch of a window is on the device at a time
+            if session.plan.moves:  # only one batch of a window is on the device at a time
                 mark("workbench")
                 batch = session.to_device(batch)
                 mark("transfer")
         extra: Mapping[str, Any] = self._opt.extra
-        if session.tbptt is not None:
+        if session.plan.tbptt is not None:
             self._hiddens = None if item.first else self._hiddens  # also where the step leaves the first piece out
             extra = {**extra, "hiddens": self._hiddens}
         session.task.drawn = samples_at(self._window, number)
@@ -193,7 +192,7 @@ class WindowForward:
         with session.precision.autocast():
             found = read(session.parallel.training_step(batch, self._indices[number], last=last, **extra))
         mark("forward")
-        if found is not None and session.tbptt is not None:
+        if found is not None and session.plan.tbptt is not None:
             self._hiddens = detached(found.hiddens)
         return found
 
@@ -212,7 +211,7 @@ class WindowForward:
 
     def leave(self) -> None:
         """Keep the hidden state for the next piece."""
-        if self._session.tbptt is not None:
+        if self._session.plan.tbptt is not None:
             self._session.state.next_hiddens[self._opt.index] = self._hiddens
 
 
@@ -228,7 +227,7 @@ def drop_gradients(session: Session, opt: OptimizerHandle) -> None:
 def _run_padding(session: Session, opt: OptimizerHandle, window_loss: WindowLoss) -> None:
     """Run the steps that other ranks take and this one has no batch for, at no weight."""
     parallel = session.parallel
-    extra: dict[str, Any] = {**opt.extra} if session.tbptt is None else {**opt.extra, "hiddens": None}
+    extra: dict[str, Any] = {**opt.extra} if session.plan.tbptt is None else {**opt.extra, "hiddens": None}
     for left in reversed(range(parallel.padding_batches)):
         if not parallel.continues(True):
             return
@@ -280,9 +279,10 @@ def finish_window(session: Session, window: Sequence[Any]) -> None:
     """Advance the batch counters after a window."""
     state = session.state
     state.ready = {}
-    batches = session.parallel.batches(window)
-    session.parallel.waiting = 0
-    if session.tbptt is None:
+    parallel = session.parallel
+    batches = parallel.batches(window) if parallel.several else len(window)
+    parallel.waiting = 0
+    if session.plan.tbptt is None:
         state.batch_idx += batches
     elif window:
         state.batch_idx += sum(piece.first for piece in window)

@@ -37,8 +37,11 @@ class Checkpointing(ValidationListener, CheckpointRequests):
     none.
     """
 
+    midway = False
+    """Whether checkpoints may be due within an epoch."""
+
     def due(self) -> bool:
-        """Whether it is time for a checkpoint; called between any two updates."""
+        """Whether it is time for a checkpoint; called between any two updates, if `midway`."""
         return False
 
     def save(self) -> None:
@@ -182,6 +185,7 @@ class _Fit:
         session, state, validation, checkpoints, inbox = self.session, self.session.state, self.validation, self.checkpoints, self.inbox
         if state.checking:  # resumed after the epoch's last update
             return
+        checks_midway, saves_midway = not validation.at_ends_alone, checkpoints.midway
         size = size_at(session.settings.accumulate_grad_batches, state.epoch)
         sure = session.data.whole_windows(size)
         left = session.data.train()
@@ -196,8 +200,8 @@ class _Fit:
                 if now != size:
                     size, batches = now, self._windows(left, now, 0)
                     validation.count_updates(begun=state.batch_idx > 0)
-            due = validation.due(state.step - state.epoch_step)
-            if checkpoints.due():
+            due = checks_midway and validation.due(state.step - state.epoch_step)
+            if saves_midway and checkpoints.due():
                 with session.timer.timed("checkpoints"):
                     checkpoints.save()
             if due:
@@ -230,10 +234,13 @@ class _Fit:
 
     def step(self, window: Sequence[Any]) -> None:
         """Take one update, and emit what has been measured; an error gets a note with its place and batch."""
-        session = self.session
+        session, calls = self.session, self.observations.calls_to_time
         try:
-            with self.observations.update():
+            if calls is None:
                 train_step(session, window)
+            else:
+                with calls:
+                    train_step(session, window)
         except RuntimeError as error:
             if session.settings.detect_anomaly and "returned nan values" in str(error):
                 raise NonFiniteError(f"at update {session.state.step}, detect_anomaly: {error}") from error

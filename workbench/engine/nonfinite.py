@@ -48,12 +48,12 @@ def remember(session: Session, window: Sequence[Any]) -> None:
     replay, state = session.replay, session.state
     if state.searching:
         return
-    if session.skips_nonfinite:
+    if session.plan.skips_nonfinite:
         buffers = [buffer for module in session.task.modules for buffer in module.buffers()]
         replay.buffers = [(buffer, buffer.detach().clone()) for buffer in buffers]
     # Reading the random state costs more than the rest here, so a model without dropout is checked only now and then.
     replay.random = _random_state(session.device) if replay.draws or session.meter.row == 0 else None
-    if session.device.type == "cuda" and state.records:
+    if not session.plan.on_cpu and state.records and session.device.type == "cuda":
         replay.recent.append(ReplayPoint(state.step, window, state.hiddens, replay.random))
 
 
@@ -74,15 +74,20 @@ def _random_state(device: torch.device) -> Tensor | None:
 
 def check(
     session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor, gradients: Sequence[Tensor],
-    total: Tensor | None,
+    norms: Sequence[float],
 ) -> None:  # fmt: skip
-    """On CPU, before the step: raise `NonFiniteError`, or `UpdateSkipped` where the settings say so."""
+    """On CPU, before the step: raise `NonFiniteError`, or `UpdateSkipped` where the settings say so.
+
+    norms: those of all gradients, of any order; empty: they are not measured.
+    """
     value = loss.item()
+    if math.isfinite(value + sum(norms)) and (norms or not gradients):
+        return
     if math.isfinite(value) and (
-        not gradients or session.precision.scaler is not None or _finite(session, opt, gradients, total)
+        not gradients or session.precision.scaler is not None or _finite(session, opt, gradients)
     ):
         return
-    if session.skips_nonfinite and not session.state.searching:
+    if session.plan.skips_nonfinite and not session.state.searching:
         session.state.left_out += not session.state.skipped  # else another optimizer's step of this update has been skipped already
         if session.state.left_out <= TOLD:
             session.notes.append(Message(_words(session, opt, window, value), "warning", session.state.step))
@@ -103,7 +108,7 @@ def _words(session: Session, opt: OptimizerHandle, window: Sequence[Any], value:
         session.state.step,
         value,
         _gradients(session, {name: p for name, p in named.items() if id(p) in trained}),
-        [item.batch for item in window] if session.tbptt is not None else window,
+        [item.batch for item in window] if session.plan.tbptt is not None else window,
         {name: whole(p) for name, p in named.items()},
         _replayed(session, opt, ReplayPoint(session.state.step, window, session.state.hiddens, session.replay.random)) if replays else None,
     )
@@ -121,7 +126,7 @@ def _replayed(session: Session, opt: OptimizerHandle, moment: ReplayPoint) -> st
             session.state.hiddens, session.state.next_hiddens = {**moment.hiddens}, {}
             if moment.random is None:
                 pass
-            elif session.on_cpu:
+            elif session.plan.on_cpu:
                 torch.set_rng_state(moment.random)
             else:
                 torch.cuda.set_rng_state(moment.random, session.device)
@@ -144,10 +149,9 @@ def locate_on_device(session: Session, step: int) -> str | None:
     return _replayed(session, session.optimizers[0], moment)
 
 
-def _finite(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor], total: Tensor | None) -> bool:
-    total = session.total_norm(opt, gradients, 2.0) if total is None else total
+def _finite(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor]) -> bool:
     # A sum of powers may overflow where every entry is finite. The largest entry cannot, but torch needs longer for it.
-    return math.isfinite(total.item()) or math.isfinite(session.total_norm(opt, gradients, math.inf).item())
+    return any(math.isfinite(session.total_norm(opt, gradients, order).item()) for order in (2.0, math.inf))
 
 
 def can_guard(opt: OptimizerHandle) -> bool:
@@ -157,7 +161,7 @@ def can_guard(opt: OptimizerHandle) -> bool:
 
 def refuse_unguarded(session: Session) -> None:
     """Raise an error if `on_nonfinite="skip"` is set on a device and an optimizer cannot skip a step there."""
-    if session.settings.on_nonfinite != "skip" or session.on_cpu or session.precision.scaler is not None:
+    if session.settings.on_nonfinite != "skip" or session.plan.on_cpu or session.precision.scaler is not None:
         return
     if xla.is_xla(session.device):
         raise TaskError("on_nonfinite='skip' on a TPU: no optimizer there can skip a step without waiting for the device; take 'stop'.")
@@ -168,11 +172,6 @@ def refuse_unguarded(session: Session) -> None:
                 f"on_nonfinite='skip' on {session.device.type} needs an optimizer that can skip a step on the device, "
                 f"and {kind} cannot: give functools.partial(torch.optim.AdamW, fused=True), or take 'stop'."
             )
-
-
-def guards(session: Session, opt: OptimizerHandle) -> bool:
-    """Whether this optimizer's steps are guarded on the device."""
-    return not session.on_cpu and session.precision.scaler is None and can_guard(opt)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ A fit, a finder and a trial each open one (`engine/setup.py`). How far it has co
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,8 +27,9 @@ from workbench.engine.optim.schedule_free import OptimizerModes
 from workbench.engine.optim.total_steps import ahead_of_plan
 from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.state import Replay, TrainState
+from workbench.engine.update_plan import UpdatePlan
 from workbench.events import Message
-from workbench.instruments.grad_norm import total_norm
+from workbench.instruments.grad_norm import Norms, total_norm
 from workbench.instruments.layer_groups import modules
 from workbench.settings import Settings
 from workbench.task.batch import to_device
@@ -52,7 +54,6 @@ class Session:
         self.task = task
         self.settings = settings
         self.device = runtime.device
-        self.on_cpu = runtime.device.type == "cpu"
         self.precision = _precision_of(task, settings, runtime.device)
         self.state = TrainState(clip_val=settings.gradient_clip_val)
         self.replay = Replay()
@@ -60,24 +61,18 @@ class Session:
         """Messages for the user, to be emitted at their place in the record."""
         self.ranks = runtime.ranks
         self.weights = place_weights(task, runtime)
-        self.names, self.parameters = _trainable(task)
+        self.parameters = _trainable(task)
+        """The parameters that are trained, by name."""
         self.data = Loaders(task, settings, self.ranks) if trains else NoLoaders(task, settings)
         self.ahead = 0 if past is None else ahead_of_plan(self.data, past)
         """Updates beyond what the length of the epochs gives, since earlier epochs had more
         (engine/optim/total_steps.py).
         """
         self.updates = self.data.updates(self.ahead)
-        self.optimizers = optimizers_of(task, settings, self.updates, self.parameters, self.weights) if trains else []
-        self.several = len(self.optimizers) > 1
-        """Whether there are several optimizers."""
+        self.optimizers = optimizers_of(task, settings, self.updates, list(self.parameters.values()), self.weights) if trains else []
         self.hooks = Hooks() if task.hooks is None else task.hooks
-        self.moves = not self.on_cpu or self.hooks.transfers
-        """Whether batches are moved to the device, by torch or by the task's own hook."""
-        self.lazy = xla.is_xla(self.device)
-        """Whether operations wait for `sync_device`."""
-        self.skips_nonfinite = settings.on_nonfinite == "skip"
-        """Whether updates with values that are not finite are skipped; else they end the run."""
-        if self.lazy:
+        self.plan = self._plan(trains)
+        if self.plan.lazy:
             self._refuse_on_tpu()
         self._clipper, self.hooks.clipper = self.hooks.clipper, self.clip
         self._connect_task(trains)
@@ -86,7 +81,6 @@ class Session:
         self.average = average_of(task, settings) if trains else None
         self.handle: object | None = None
         """The handle through which a task with manual optimization steps (engine/optim/manual.py)."""
-        self.tbptt = settings.truncated_bptt_steps
         self.meter = self._meter()
         self.timer = StepTimer(self.device, lambda: self.meter.seconds)
         self.ratios: UpdateRatios | None = None
@@ -96,13 +90,11 @@ class Session:
         """Measures the gradient noise scale; None: not measured."""
         self.parallel = self._parallel(runtime, trains)
         """This process's part in an update."""
-        self.direct = trains and self._direct()
-        """Whether an update of one batch needs neither other ranks, nor hooks, nor turns (`backward.of_one_batch`)."""
         self._note_doubts()
 
     def _refuse_on_tpu(self) -> None:
         """Raise TaskError for what would be compiled anew at each update, or not at all."""
-        why = "this one has several" if self.several else ""
+        why = "this one has several" if self.plan.several else ""
         if any(opt.needs_closure for opt in self.optimizers):
             why = f"{type(self.optimizers[0].optimizer).__name__} evaluates the loss itself"
         if why:
@@ -110,9 +102,24 @@ class Session:
         if self.settings.compile:
             raise TaskError(f"compile={self.settings.compile!r} on a TPU: torch_xla compiles each update itself; leave compile out.")
 
+    def _plan(self, trains: bool) -> UpdatePlan:
+        on_cpu, lazy, devices = self.device.type == "cpu", xla.is_xla(self.device), self.settings.devices
+        return UpdatePlan(
+            on_cpu=on_cpu,
+            lazy=lazy,
+            cores=devices if lazy and isinstance(devices, int) else 1,
+            moves=not on_cpu or self.hooks.transfers,
+            several=len(self.optimizers) > 1,
+            tbptt=self.settings.truncated_bptt_steps,
+            skips_nonfinite=self.settings.on_nonfinite == "skip",
+            direct=trains and self._direct(),
+            training_step=self.precision.autocasting(self.weights.training_step if self.weights.sharded else self.task.training_step),
+        )
+
     def _direct(self) -> bool:
-        needs_more = self.ranks.several or self.hooks.within or self.several or self.task.manual
-        needs_more = needs_more or self.tbptt is not None or self.noise_scale is not None
+        needs_more = self.ranks.several or self.hooks.within or len(self.optimizers) > 1 or self.task.manual
+        measures_noise = self.settings.track_noise_scale and self._why_no_noise_scale() is None
+        needs_more = needs_more or self.settings.truncated_bptt_steps is not None or measures_noise
         return not needs_more and not any(opt.needs_closure for opt in self.optimizers)
 
     def _connect_task(self, trains: bool) -> None:
@@ -133,7 +140,9 @@ class Session:
     def _meter(self) -> Meter:
         double = any(p.dtype is torch.float64 for p in self.task.model.parameters())
         every, norms = self.settings.log_every_n_steps, self.settings.track_grad_norm
-        return Meter(len(self.names), self.device, every, norms, len(self.optimizers), double)
+        kinds = {p.dtype for p in self.parameters.values()}
+        kind = kinds.pop() if len(kinds) == 1 else None
+        return Meter(len(self.parameters), self.device, every, norms, len(self.optimizers), double, kind)
 
     def _parallel(self, runtime: Runtime, trains: bool) -> Single:
         """This process's part in an update: all of it, or that of one rank."""
@@ -142,9 +151,9 @@ class Session:
             if trains:
                 return distributed(
                     self.task, self.data, self.weights, self.ranks, runtime, self.state, self.notes, self.timer,
-                    self.noise_scale, alternating=self.several,
+                    self.noise_scale, alternating=self.plan.several,
                 )  # fmt: skip
-        return Single(self.task, self.weights, self.on_cpu)
+        return Single(self.task, self.weights, self.plan.on_cpu)
 
     def _note_doubts(self) -> None:
         """Add messages about how the weights are sharded and how the optimizers step."""
@@ -161,7 +170,7 @@ class Session:
             self.notes.append(Message(f"track_noise_scale: the gradient noise scale is not measured, since {why}.", "warning"))
             return None
         by_module = self.settings.track_noise_scale == "modules"
-        return RunningNoiseScale(self.parameters, modules(self.names) if by_module else {})
+        return RunningNoiseScale(list(self.parameters.values()), modules(tuple(self.parameters)) if by_module else {})
 
     def _why_no_noise_scale(self) -> str | None:
         """Why the gradient noise scale cannot be measured; None: it can."""
@@ -173,7 +182,7 @@ class Session:
                 "each update has one batch: set accumulate_grad_batches to 2 or more, or train on several devices; find_batch_size() "
                 "measures it without"
             )
-        if self.task.manual or self.several or self.tbptt is not None:
+        if self.task.manual or len(self.optimizers) > 1 or self.settings.truncated_bptt_steps is not None:
             return "that needs one optimizer, automatic optimization and whole batches"
         return "float16 scales the gradients" if self.precision.scaler is not None else None
 
@@ -185,8 +194,8 @@ class Session:
         if not wanted:
             self.ratios = None
             self.meter.end_ratios()
-        elif self.weights.sharded or self.lazy:
-            why = "on a TPU each row would be compiled" if self.lazy else f"{self.weights.shard_strategy}: between two updates no layer is whole"
+        elif self.weights.sharded or self.plan.lazy:
+            why = "on a TPU each row would be compiled" if self.plan.lazy else f"{self.weights.shard_strategy}: between two updates no layer is whole"
             text = f"update ratios are not measured ({why})."
             self.notes.append(Message(text, "warning", self.state.step))
         elif self.ratios is None and self.ranks.first:
@@ -213,7 +222,7 @@ class Session:
     @property
     def lrs(self) -> list[float]:
         """The present rate of each optimizer: that of its first parameter group that is not at 0."""
-        return [opt.lr for opt in self.optimizers]
+        return list(map(_LR, self.optimizers))
 
     @property
     def base_lr(self) -> float:
@@ -233,14 +242,15 @@ class Session:
 
     def sync_device(self) -> None:
         """After an update, or a batch of a validation: let a device that records operations run them."""
-        if self.lazy:
+        if self.plan.lazy:
             xla.sync()
 
     def to_device(self, batch: Any, stage: Stage = "train") -> Any:
         """The batch on the session's device, moved by the task's own hook where it has one."""
-        if self.hooks.transfers:
-            return self.hooks.transfer(batch, self.device, stage)
-        return to_device(batch, self.device)
+        moved = self.hooks.transfer(batch, self.device, stage) if self.hooks.transfers else to_device(batch, self.device)
+        if self.plan.cores > 1:
+            xla.split(moved, self.plan.cores)
+        return moved
 
     def clip(self, index: int, clip_val: float, algorithm: str) -> None:
         """Clip the gradients of one optimizer in place, for a task that decides itself when to clip."""
@@ -251,10 +261,8 @@ class Session:
         elif gradients:
             clipping.clip_norm(gradients, self.total_norm(opt, gradients, 2.0), clip_val)
 
-    def layer_norms(self, opt: OptimizerHandle, gradients: Sequence[Tensor], p: float) -> Tensor:
-        """The p-norm of each of an optimizer's gradients, shape (len(gradients),); of sharded ones, that of the
-        whole.
-        """
+    def layer_norms(self, opt: OptimizerHandle, gradients: Sequence[Tensor], p: float) -> Norms:
+        """The p-norm of each of an optimizer's gradients; of sharded ones, that of the whole."""
         return self.weights.layer_norms(self.ranks, opt.trained, gradients, p)
 
     def total_norm(self, opt: OptimizerHandle, gradients: Sequence[Tensor], p: float) -> Tensor:
@@ -270,18 +278,18 @@ class Session:
 
     def column(self, opt: OptimizerHandle) -> int:
         """The column of this optimizer in the meter's rows."""
-        return 1 + opt.index if self.several else 0
+        return 1 + opt.index if self.plan.several else 0
 
     def turn(self) -> Sequence[OptimizerHandle]:
         """The optimizers that step at this update."""
-        if not self.several:
+        if not self.plan.several:
             return self.optimizers
         frequencies = [opt.frequency for opt in self.optimizers]
         return [self.optimizers[n] for n in optimizers_at(frequencies, self.state.step)]
 
     def only(self, opt: OptimizerHandle) -> contextlib.AbstractContextManager[None]:
         """Inside, only this optimizer's parameters require gradients."""
-        return toggled(self.trained, opt.trained) if self.several else _AS_IT_IS
+        return toggled(self.trained, opt.trained) if self.plan.several else _AS_IT_IS
 
     def should_average(self, step: int, epoch: int, usual: Callable[[Settings, int, int], bool]) -> bool:
         """Whether to average the weights now, by the user's rule or the default one."""
@@ -297,7 +305,7 @@ class Session:
     def alone(self) -> Iterator[None]:
         """Inside, this rank works alone and does not wait for the others."""
         ranks, parallel = self.ranks, self.parallel
-        self.ranks, self.parallel = ProcessGroup(), Single(self.task, self.weights, self.on_cpu)
+        self.ranks, self.parallel = ProcessGroup(), Single(self.task, self.weights, self.plan.on_cpu)
         try:
             with self.weights.alone():
                 yield
@@ -317,8 +325,7 @@ class Session:
     @property
     def trained(self) -> list[Tensor]:
         """The parameters that require gradients: those from the start, and those that optimizers got later."""
-        late = [p for opt in self.optimizers for p in opt.late]
-        return [*self.parameters, *late] if late else self.parameters
+        return [*self.parameters.values(), *(p for opt in self.optimizers for p in opt.late)]
 
     def add_new_parameters(self) -> None:
         """Note parameters that hooks of the task have made trainable."""
@@ -368,12 +375,13 @@ def _precision_of(task: Task, settings: Settings, device: torch.device) -> Preci
     return Precision.of(settings.precision, device)
 
 
-def _trainable(task: Task) -> tuple[tuple[str, ...], list[Tensor]]:
-    """The names of the parameters that are trained, and the parameters."""
-    named = [(name, p) for name, p in task.trained_parameters().items() if p.requires_grad]
-    if not named:
+def _trainable(task: Task) -> dict[str, Tensor]:
+    """The parameters that are trained, by name."""
+    found: dict[str, Tensor] = {name: p for name, p in task.trained_parameters().items() if p.requires_grad}
+    if not found:
         raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
-    return tuple(name for name, _ in named), [p for _, p in named]
+    return found
 
 
+_LR = operator.attrgetter("lr")
 _AS_IT_IS: contextlib.AbstractContextManager[None] = contextlib.nullcontext()

@@ -18,7 +18,7 @@ from workbench.engine.optim import manual
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
-from workbench.instruments.grad_norm import total_norm
+from workbench.instruments.grad_norm import Norms, as_floats, as_tensor, total_norm
 from workbench.instruments.memory import explain_out_of_memory
 from workbench.task.batch import describe
 from workbench.task.hints import explain_batch_error, explain_step_error
@@ -35,7 +35,7 @@ def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
     try:
         return take_update(session, window)
     except Exception as error:
-        batch = window[0].batch if session.tbptt is not None else window[0]
+        batch = window[0].batch if session.plan.tbptt is not None else window[0]
         error.add_note(f"at update {session.state.step}, epoch {session.state.epoch}, on {describe(batch)}")
         remedy = explain_out_of_memory(error, session.data.batch_size("train")) or explain_step_error(error) or explain_batch_error(error, batch)
         if remedy:
@@ -49,15 +49,15 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
     With several optimizers the loss is the sum of theirs. None: the window was empty, and no update was taken. Raises
     `NonFiniteError` before the step where that can be seen without a sync (on CPU).
     """
-    state, ratios = session.state, session.ratios
-    state.begin_update(records=not state.searching and state.step % session.meter.every == 0)
+    state, meter, plan, ratios = session.state, session.meter, session.plan, session.ratios
+    state.begin_update(records=not state.searching and state.step % meter.every == 0)
     lrs = session.lrs if state.records else []  # with manual optimization the task may step its schedules within the update
     nonfinite.remember(session, window)
     if ratios is not None and state.records:
         ratios.begin(session.optimizers if session.task.manual else session.turn())
     if session.task.manual:
         loss, stepped = manual.update(session, window, clip_and_step)
-    elif session.several:
+    elif plan.several:
         loss, stepped = _step_in_turn(session, window)
     else:
         loss, taken = _step_optimizer(session, session.optimizers[0], window)
@@ -68,23 +68,27 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
     if ratios is not None:
         ratios.finish(stepped, loss is not None and state.records)
     if loss is not None:
-        session.precision.update()
+        if session.precision.scaler is not None:
+            session.precision.update()
         state.step += 1
-        session.meter.count(_samples(session, window))
+        if meter.samples is not None:
+            meter.count(_samples(session, window))
         _step_schedules(session, stepped)
-    _end_batch(session)
+    if session.hooks.within:
+        _end_batch(session)
     logged = session.hooks.logged()
     if logged:
         state.step_logs.update(logged)
     if loss is not None and state.records:
-        if session.several:
+        if plan.several:
             _sum_up(session)
         for parts in state.loss_parts.values():
-            session.meter.note({recorded_name(name): value for name, value in parts.items()})
+            meter.note({recorded_name(name): value for name, value in parts.items()})
         if logged:
-            session.meter.note(logged)
-        session.meter.record(state.step - 1, lrs, loss, state.skipped)
-    session.sync_device()
+            meter.note(logged)
+        meter.record(state.step - 1, lrs, loss, state.skipped)
+    if plan.lazy:
+        session.sync_device()
     session.timer.mark("workbench")
     return loss
 
@@ -93,7 +97,7 @@ def _samples(session: Session, window: Sequence[Any]) -> int | None:
     """How many samples all ranks took in this update, each as many as this one; None: unknown. A batch in pieces counts once."""
     total = 0
     for number, item in enumerate(window):
-        if session.tbptt is not None and not item.first:
+        if session.plan.tbptt is not None and not item.first:
             continue
         here = samples_at(window, number)
         if here is None:
@@ -126,7 +130,7 @@ def _step_optimizer(session: Session, opt: OptimizerHandle, window: Sequence[Any
     All batches but the last go forward and backward first. The task then evaluates the last one and steps in its own
     way (`Hooks.step`).
     """
-    if session.direct and len(window) == 1:
+    if session.plan.direct and len(window) == 1:
         found = backward.of_one_batch(session, opt, window)
         return found, found is not None and clip_and_step(session, opt, window, found)
     # The task may set rates by hand, for a warm-up: while a search sets the rates, that must have no effect.
@@ -173,8 +177,9 @@ def _step_optimizer(session: Session, opt: OptimizerHandle, window: Sequence[Any
 
 def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor) -> bool:
     """Measure, check and clip the gradients, and step; False: the step was skipped."""
-    mark = session.timer.mark
-    session.precision.unscale(opt.optimizer)
+    mark, scaler = session.timer.mark, session.precision.scaler
+    if scaler is not None:
+        session.precision.unscale(opt.optimizer)
     session.hooks.before_step(opt.index)
     try:
         total = _measure_and_clip(session, opt, window, loss, records=session.state.records)
@@ -183,12 +188,14 @@ def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any],
         opt.zero_grad()
         return False
     mark("workbench")
-    if nonfinite.guards(session, opt):
+    taken = True
+    if scaler is not None:
+        taken = session.precision.step(opt.optimizer, **opt.step_options)
+    elif session.plan.on_cpu or not nonfinite.can_guard(opt):
+        opt.optimizer.step(**opt.step_options)
+    else:
         with nonfinite.guarded(session, opt, loss, total):
             opt.optimizer.step(**opt.step_options)
-        taken = True
-    else:
-        taken = session.precision.step(opt.optimizer, **opt.step_options)
     if not taken:
         session.state.skipped = True
     if not session.hooks.within or session.task.manual:  # else hooks can look at them until the next backward
@@ -204,7 +211,7 @@ def _step_with_closure(
     evaluations of one update, the first counts.
     """
     first: Tensor | None = None
-    undo = _undo(opt) if session.on_cpu else _nothing
+    undo = _undo(opt) if session.plan.on_cpu else _nothing
 
     def closure() -> Tensor:
         nonlocal first
@@ -262,12 +269,19 @@ class _NothingThere(Exception):
 def _measure_and_clip(
     session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor, *, records: bool
 ) -> Tensor | None:
-    """Measure, check and clip one optimizer's gradients; returns their total norm before clipping, if measured."""
-    state, gradients = session.state, opt.gradients()
-    measures = records and gradients and session.meter.norm_order
-    total = _measure(session, opt, gradients) if measures else None
-    if session.on_cpu:
-        nonfinite.check(session, opt, window, loss, gradients, total)
+    """Measure, check and clip one optimizer's gradients; returns their total norm before clipping, if that is known by now."""
+    state, weights, order = session.state, session.weights, session.meter.norm_order
+    gradients = weights.gradients_of(opt.trained)
+    norms: Norms | None = None
+    total: Tensor | None = None
+    numbers: list[float] = []
+    """On CPU, the norms: no update waits for them there."""
+    if records and gradients and order:
+        norms = weights.layer_norms(session.ranks, opt.trained, gradients, order)
+        numbers = as_floats(norms) if session.plan.on_cpu else []
+        total = _put_norms(session, opt, gradients, norms, numbers)
+    if session.plan.on_cpu:
+        nonfinite.check(session, opt, window, loss, gradients, numbers)
     if session.noise_scale is not None and records and gradients:
         _note_noise_scale(session, session.noise_scale, opt, gradients)
     clip_val = state.clip_val
@@ -281,7 +295,11 @@ def _measure_and_clip(
     elif session.settings.gradient_clip_algorithm == "value":
         clipping.clip_value(gradients, clip_val)
     else:
-        norm = session.total_norm(opt, gradients, 2.0) if total is None or session.meter.norm_order != 2.0 else total
+        if total is None or order != 2.0:
+            norms = session.layer_norms(opt, gradients, 2.0) if norms is None or order != 2.0 else norms
+            norm = total_norm(norms, 2.0)
+        else:
+            norm = total
         clipped = clipping.clip_norm(gradients, norm, clip_val)
     if records and gradients:
         clipped = session.total_norm(opt, gradients, 2.0) if clipped is None else clipped
@@ -299,7 +317,7 @@ def _step_schedules(session: Session, taken: Sequence[OptimizerHandle]) -> None:
     for opt in taken:
         opt.taken += 1
         if opt.schedules and not session.state.searching:
-            batches = session.state.batch_idx if session.tbptt is None else opt.taken
+            batches = session.state.batch_idx if session.plan.tbptt is None else opt.taken
             opt.step_schedules("step", opt.taken, session.hooks, batches)
     if session.average is None or not taken or session.state.searching or session.settings.weight_averaging != "ema":
         return
@@ -324,14 +342,21 @@ def _end_batch(session: Session) -> None:
         session.ranks.broadcast([t for module in session.task.modules for t in (*module.parameters(), *module.buffers())])
 
 
-def _measure(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor]) -> Tensor:
-    """Write the norms before clipping into the meter's row; returns their total."""
+def _put_norms(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor], norms: Norms, numbers: list[float]) -> Tensor | None:
+    """Put the norms before clipping into the meter's row; returns their total. None: a flush computes it.
+
+    numbers: on CPU, the norms as numbers.
+    """
     meter = session.meter
+    all_there = opt.whole and not opt.late and len(gradients) == len(opt.parameters)
+    if all_there and meter.adds_up:
+        meter.put_numbers(numbers)
+        return None
     assert meter.norm_order is not None
-    norms = session.layer_norms(opt, gradients, meter.norm_order)
+    norms = as_tensor(norms)
     total = total_norm(norms, meter.norm_order)
     column = session.column(opt)
-    if opt.whole and not opt.late and len(gradients) == len(opt.parameters):
+    if all_there:
         meter.put_norms(column, total, norms)
         return total
     if opt.late:  # only parameters that trained from the start have columns

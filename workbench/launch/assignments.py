@@ -89,7 +89,7 @@ class Assignment(abc.ABC):
         unused = {"batch_size"} if self.trains and not self.task.uses_batch_size else None
         settings, ranks = self.settings.model_dump(exclude=unused), session.ranks.world
         return RunStarted(
-            self.id, self.kind, settings, session.device_name, session.names, updates, epochs, ranks, total_memory(session.device),
+            self.id, self.kind, settings, session.device_name, tuple(session.parameters), updates, epochs, ranks, total_memory(session.device),
             request=dict(request or {}), groups=shares(session.optimizers, session.settings.lr),
             supervised=isinstance(self.task, Supervised),
         )  # fmt: skip

@@ -360,7 +360,7 @@ class FindBatchSizeWork(BenchWork):
             return self._run_assignment(searching, emit, inbox, self._early).status
         if found.strategy == "thread":
             with open_session(self._task, self.settings) as session:
-                self._tell_start(emit, session.device_name, session.names, memory=total_memory(session.device))
+                self._tell_start(emit, session.device_name, tuple(session.parameters), memory=total_memory(session.device))
             with trials(self._task, self.settings, self._request, inbox) as trial:
                 return self._search(emit, inbox, trial)
         names = tuple(name for name, p in self._task.trained_parameters().items() if p.requires_grad)

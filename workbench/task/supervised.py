@@ -178,12 +178,13 @@ class Supervised(Task):
 
     def _forward(self, batch: Any, hiddens: Any, *, carries: bool) -> tuple[Any, Any, Any, Any]:
         """The loss function's result, the output, the target, and the hidden state after the batch."""
-        if is_several(batch):
+        several = is_several(batch)
+        if several:
             self._elements = len(batch)
         if self._loss is None:
             output, hiddens = self._call_carrying(batch, hiddens) if carries else (self._called(batch), None)
             return self._loss_of(output, batch), output, _target(batch), hiddens
-        inputs, target = _split(batch)
+        inputs, target = (tuple(batch[:-1]), batch[-1]) if several and len(batch) >= 2 else _split(batch)
         output, hiddens = self._call_carrying(inputs, hiddens) if carries else (self._called(inputs), None)
         try:
             if not self._tries:
@@ -231,8 +232,14 @@ class Supervised(Task):
 
     def _called(self, inputs: Any) -> Any:
         """The model's output for inputs by place or by name."""
-        names = inputs if type(inputs) is not tuple and isinstance(inputs, Mapping) else {}
-        places = () if inputs is names else _as_tuple(inputs)
+        names: Mapping[str, Any] = {}
+        places: tuple[Any, ...] = ()
+        if type(inputs) is tuple:
+            places = inputs
+        elif isinstance(inputs, Mapping):
+            names = inputs
+        else:
+            places = _as_tuple(inputs)
         try:
             return self.model(*places, **names)
         except TypeError as error:
@@ -320,8 +327,7 @@ def _as_tuple(batch: Any) -> tuple[Any, ...]:
 
 
 def _split(batch: Any) -> tuple[tuple[Any, ...] | dict[str, Any], Any]:
-    if is_several(batch) and len(batch) >= 2:
-        return tuple(batch[:-1]), batch[-1]
+    """The inputs and the target of a batch that is not a tuple of at least two."""
     if isinstance(batch, Mapping):
         for key in TARGETS:
             if key in batch:

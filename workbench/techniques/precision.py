@@ -7,8 +7,8 @@ Backward passes run outside of autocast, as torch recommends.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from torch.optim import Optimizer
 
 from workbench.task.errors import TaskError
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _TYPES = {"32-true": None, "64-true": None, "16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 
@@ -63,6 +65,17 @@ class Precision:
         if self._dtype is None:
             return self._plain
         return torch.autocast(self._device_type, self._dtype)
+
+    def autocasting(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Return the function as it runs within `autocast`."""
+        if self._dtype is None:
+            return function
+
+        def cast(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self.autocast():
+                return function(*args, **kwargs)
+
+        return cast
 
     def scale(self, loss: Tensor) -> Tensor:
         """Return the loss to call backward on."""

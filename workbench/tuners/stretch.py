@@ -51,7 +51,7 @@ def refuse(session: Session, what: str) -> None:
     """Raise TaskError for a task that cannot be judged without a step; `what` is the call or argument that asks for it."""
     if session.task.manual:
         raise TaskError(f"{what}: the module steps its optimizers itself, so no held-out batch can be judged without training: compare fits.")
-    if session.tbptt is not None:
+    if session.plan.tbptt is not None:
         raise TaskError(f"{what} does not work with truncated_bptt_steps: leave one of them out.")
 
 

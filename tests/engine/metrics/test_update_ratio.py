@@ -38,9 +38,9 @@ def moves(monkeypatch):
     update, seen = loop.train_step, []
 
     def watched(session, window):
-        before = [p.detach().clone().double() for p in session.parameters]
+        before = [p.detach().clone().double() for p in session.parameters.values()]
         loss = update(session, window)
-        seen.append([(b, p.detach().double()) for b, p in zip(before, session.parameters, strict=True)])
+        seen.append([(b, p.detach().double()) for b, p in zip(before, session.parameters.values(), strict=True)])
         seen[-1] = [(b, a.clone()) for b, a in seen[-1]]
         return loss
 
@@ -50,8 +50,8 @@ def moves(monkeypatch):
 
 def table(run):
     """Updates x layers."""
-    found = history([RunStarted("t", "fit", {}, "cpu", run.session.names), *run.events])
-    return np.stack([found[f"update_ratio/{name}"] for name in run.session.names], axis=1)
+    found = history([RunStarted("t", "fit", {}, "cpu", tuple(run.session.parameters)), *run.events])
+    return np.stack([found[f"update_ratio/{name}"] for name in tuple(run.session.parameters)], axis=1)
 
 
 def expected(moves):
@@ -118,7 +118,7 @@ def test_it_can_be_turned_on_and_off_on_the_way(always, moves):
 def test_each_layer_when_its_own_optimizer_steps(frequencies, always, moves):
     run = Fit(learning(TwoSided(frequencies=frequencies)), settings_of(track_update_ratio=True))
     found, moved = table(run), expected(moves)
-    head = np.array([name.startswith("head") for name in run.session.names])
+    head = np.array([name.startswith("head") for name in tuple(run.session.parameters)])
     turn = np.ones(21, bool) if frequencies is None else np.arange(21) % 4 != 0
     np.testing.assert_allclose(found[turn][:, head], moved[turn][:, head], rtol=1e-5)
     others = turn if frequencies is None else ~turn

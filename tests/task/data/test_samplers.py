@@ -6,9 +6,9 @@ import tracemalloc
 
 import pytest
 import torch
-from torch.utils.data import RandomSampler
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from workbench.task.data.samplers import ShuffledSampler
+from workbench.task.data.samplers import ShuffledSampler, draws_alone
 
 
 @pytest.mark.parametrize("count", [1, 7, 4096, 10_000])
@@ -29,3 +29,19 @@ def test_the_order_of_many_samples_is_never_a_list_of_python_numbers() -> None:
     finally:
         tracemalloc.stop()
     assert held < 1_000_000
+
+
+class Own(RandomSampler):
+    """A sampler of the user's."""
+
+
+def test_an_order_of_torchs_draws_from_its_generator_alone() -> None:
+    loaders, other, data = torch.Generator(), torch.Generator(), range(9)
+    alone = (
+        SequentialSampler(data), RandomSampler(data, generator=loaders), ShuffledSampler(data, generator=loaders),
+        BatchSampler(RandomSampler(data, generator=loaders), 2, drop_last=True), WeightedRandomSampler([1.0, 2.0], 4, generator=loaders),
+    )  # fmt: skip
+    for order in alone:
+        assert draws_alone(order, loaders)
+    for order in (RandomSampler(data), RandomSampler(data, generator=other), Own(data, generator=loaders), BatchSampler([3, 1], 2, False), [[0, 1]]):
+        assert not draws_alone(order, loaders)

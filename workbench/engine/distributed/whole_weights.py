@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from workbench.engine.checkpoint.files import Modules, load_tensors, tensors_of
 from workbench.engine.distributed.process_group import ProcessGroup
-from workbench.instruments.grad_norm import entries, layer_norms
+from workbench.instruments.grad_norm import Norms, entries, layer_norms
 from workbench.task.optim.optimizer_state import state_of
 from workbench.task.protocol import Scores, StepResult, Task
 
@@ -60,10 +60,10 @@ class WholeWeights:
 
     def gradients_of(self, trained: Sequence[Tensor]) -> list[Tensor]:
         """The gradients of `trained` that exist, as far as this process has them."""
-        return [gradient for p in trained if (gradient := entries(p)) is not None]
+        return entries(trained)
 
-    def layer_norms(self, ranks: ProcessGroup, trained: Sequence[Tensor], gradients: Sequence[Tensor], p: float) -> Tensor:
-        """The p-norm of each whole gradient, shape (len(gradients),)."""
+    def layer_norms(self, ranks: ProcessGroup, trained: Sequence[Tensor], gradients: Sequence[Tensor], p: float) -> Norms:
+        """The p-norm of each whole gradient."""
         return layer_norms(gradients, p)
 
     # -- averages

@@ -177,7 +177,7 @@ def _evaluate(session: Session, opt: OptimizerHandle, batch: Any) -> None:
     _explained("backward", _Tried("train", batch), lambda: loss.backward())
     trained = [p for module in session.task.modules for p in module.parameters() if p.requires_grad]
     session.task.partial = any(p.grad is None for p in trained)
-    for name, parameter in zip(session.names, session.parameters, strict=True):
+    for name, parameter in session.parameters.items():
         if parameter.grad is not None and parameter.grad.is_sparse:
             session.task.seen_sparse = name
         if parameter.grad is not None and parameter.grad.layout not in (torch.strided, torch.sparse_coo):
@@ -202,8 +202,7 @@ def _warn_of_outside_parameters(session: Session, loss: Tensor) -> None:
 def _warn_of_unowned(session: Session) -> None:
     """Warn of parameters that get a gradient and belong to no optimizer."""
     owned = {id(p) for opt in session.optimizers for group in opt.optimizer.param_groups for p in group["params"]}
-    pairs = zip(session.names, session.parameters, strict=True)
-    found = [name for name, p in pairs if p.grad is not None and id(p) not in owned]
+    found = [name for name, p in session.parameters.items() if p.grad is not None and id(p) not in owned]
     if found:
         names = ", ".join(map(repr, found[:3])) + (", …" if len(found) > 3 else "")
         which = f"{len(found)} parameters ({names}) get gradients and are" if len(found) > 1 else f"the parameter {names} gets a gradient and is"
@@ -223,7 +222,7 @@ def _loss(session: Session, opt: OptimizerHandle, batch: Any) -> Tensor | None:
     """The loss of the batch (of its first piece in time); None if the step left it out."""
     extra: dict[str, Any] = {}
     (item,) = _window(session, batch)
-    if session.tbptt is not None:
+    if session.plan.tbptt is not None:
         item, extra = item.batch, {"hiddens": None}
     with session.precision.autocast():
         result = session.task.training_step(session.to_device(item), 0, **opt.extra, **extra)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from workbench.events import StepsDone
 
@@ -22,11 +21,11 @@ class EpochLoss:
 
     def add(self, event: StepsDone) -> None:
         """Add losses from a flush; those that are not finite were skipped in training, and are skipped here."""
-        losses = event.array("loss")
-        finite = losses[np.isfinite(losses)]
         # One by one, so that the sum does not depend on how many are in one event.
-        self._sum = float(np.cumsum([self._sum, *finite], dtype=np.float64)[-1])
-        self._count += len(finite)
+        for loss in event.array("loss").tolist():
+            if math.isfinite(loss):
+                self._sum += loss
+                self._count += 1
 
     def state_dict(self) -> dict[str, Any]:
         """The sums of this epoch."""

@@ -29,7 +29,7 @@ def flush(session: Session, emit: Emit, wait: bool = False) -> None:
         _check_arrived(session, event)
     if session.timer.due():
         emit_time(session, emit)
-    if not session.on_cpu and events:
+    if not session.plan.on_cpu and events:
         session.replay.recent = [m for m in session.replay.recent if m.step > int(events[-1].steps[-1])]
 
 
@@ -67,7 +67,7 @@ def _check_arrived(session: Session, event: StepsDone) -> None:
     bad = np.flatnonzero(_wrong(session, event, guarded))
     if not bad.size:
         return
-    skips = guarded and session.skips_nonfinite
+    skips = guarded and session.plan.skips_nonfinite
     left_out_before = session.state.left_out
     session.state.left_out += len(bad) if skips else 0
     if skips and left_out_before >= nonfinite.TOLD:
@@ -97,19 +97,19 @@ def _first_bad_layer(session: Session, event: StepsDone, row: int) -> str | None
     there = ~np.isnan(norms).all(axis=0)  # a layer without a gradient has NaN too
     bad = ~np.isfinite(norms[row]) & there
     known = np.isfinite(event.array("loss")[row]) or not bad[there].all()
-    return session.names[int(bad.argmax())] if bad.any() and known else None
+    return list(session.parameters)[int(bad.argmax())] if bad.any() and known else None
 
 
 def _wrong(session: Session, event: StepsDone, guarded: bool) -> Bools:
     """Mask of updates with unreported non-finite values."""
     wrong: Bools = ~np.isfinite(event.array("loss"))
-    if not session.on_cpu and session.meter.norm_order is not None and session.precision.scaler is None:
-        for part in [f".{opt.index}" for opt in session.optimizers] if session.several else [""]:
+    if not session.plan.on_cpu and session.meter.norm_order is not None and session.precision.scaler is None:
+        for part in [f".{opt.index}" for opt in session.optimizers] if session.plan.several else [""]:
             norms, stepped = event.array(f"grad_norm{part}"), np.isfinite(event.array(f"loss{part}"))
-            if session.task.manual and not session.several:  # such an update may have a loss and no step
+            if session.task.manual and not session.plan.several:  # such an update may have a loss and no step
                 stepped &= ~np.isnan(event.array("layer_norms")).all(axis=1)
             exact = guarded and session.meter.norm_order in nonfinite.EXACT
             wrong |= stepped & (~np.isfinite(norms) if exact else np.isnan(norms))
-    if "skipped" in event.columns and session.skips_nonfinite:
+    if "skipped" in event.columns and session.plan.skips_nonfinite:
         wrong &= event.array("skipped") == 0
     return wrong

@@ -24,6 +24,7 @@ from torch import Tensor
 from workbench.engine.metrics.epoch_loss import EpochLoss
 from workbench.engine.metrics.step_timer import StepTimer
 from workbench.events import Numbers, StepsDone, pack
+from workbench.instruments.grad_norm import total_norms
 from workbench.instruments.memory import memory_in_use
 from workbench.task.device import xla
 
@@ -31,7 +32,6 @@ T = TypeVar("T")
 Value = TypeVar("Value", Tensor, Tensor | float)
 _OF_UPDATE = re.compile(r"loss|grad_norm")
 LOSS, TOTAL, CLIPPED = 0, 1, 2
-_LAYERS = -1
 CAPACITY = 256
 PERIOD = 0.1
 """Seconds between flushes."""
@@ -65,9 +65,13 @@ class Meter:
     """
 
     def __init__(
-        self, layers: int, device: torch.device, every: int, norm: float | str | None, optimizers: int = 1, double: bool = False
-    ) -> None:
-        """norm: the order of the gradient norms; None: they are not measured. double: whether losses and norms are float64."""
+        self, layers: int, device: torch.device, every: int, norm: float | str | None, optimizers: int = 1, double: bool = False,
+        kind: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
+        """norm: the order of the gradient norms; None: they are not measured. double: whether losses and norms are float64.
+
+        kind: the type of all norms; None: they have several.
+        """
         self.norm_order = None if norm is None else float(norm)
         self.double = double
         self.epoch_loss = EpochLoss()
@@ -76,7 +80,18 @@ class Meter:
         self._several = optimizers if optimizers > 1 else 0
         self._layers_at = 3 * (1 + self._several)
         self._at_flush: dict[int, dict[int, Tensor]] = {}
-        """By column (`_LAYERS`: those of all layers) and row: values that the next flush copies into the ring at once."""
+        """By column and row: values that the next flush copies into the ring at once."""
+        self._layer_norms: dict[int, Tensor] = {}
+        """The same for the norms of all layers."""
+        self.adds_up = kind in (torch.float32, torch.float64) and device.type == "cpu" and optimizers == 1
+        """Whether a flush computes the total norms, of all rows at once: nothing reads them before."""
+        self._numbers: dict[int, list[float]] = {}
+        """By row, the norms of all layers whose total is computed then."""
+        self._kind = kind
+        self.row = 0
+        """The row that the next `record` completes."""
+        self._losses: list[float] = []
+        """On the CPU: the losses of the rows, until the flush."""
         self._lazy = xla.is_xla(device)
         """Whether all values are put aside until a flush: each row of a ring on such a device would be compiled."""
         self._device, self._width = device, self._layers_at + layers
@@ -157,11 +172,6 @@ class Meter:
             self._places[layers] = torch.tensor(layers, dtype=torch.long, device=self._device)
         return self._places[layers]
 
-    @property
-    def row(self) -> int:
-        """The row that the next `record` completes."""
-        return len(self._lrs)
-
     # The ring and its views are made when they are first used: a search and a dry run record nothing. Once, since indexing at every
     # update would cost more than writing.
 
@@ -215,43 +225,54 @@ class Meter:
 
     def _put(self, place: int, value: Tensor) -> None:
         """Write one number of the row; on a device without waiting for it."""
-        row = len(self._lrs)
         if self._lazy:
-            self._at_flush.setdefault(place, {})[row] = value.detach()
+            self._at_flush.setdefault(place, {})[self.row] = value.detach()
         elif self._host is not None:
-            self._host[row, place] = value.item()
+            self._host[self.row, place] = value.item()
         else:
-            self._cells[place][row].copy_(value)
+            self._cells[place][self.row].copy_(value)
 
     def _put_norm(self, place: int, norm: Tensor) -> None:
         """Write a norm of the row, which nothing else changes: a device gets one copy for all rows of a flush."""
         if self._host is not None or self._several:  # the norms of several are summed up within the update
             self._put(place, norm)
         else:
-            self._at_flush.setdefault(place, {})[len(self._lrs)] = norm
+            self._at_flush.setdefault(place, {})[self.row] = norm
+
+    def put_numbers(self, norms: list[float]) -> None:
+        """Put the norms of all layers, in order, into the row that the next `record` completes. Only where `adds_up`: a flush
+        computes their total.
+        """
+        self._numbers[self.row] = norms
 
     def put_norms(self, column: int, total: Tensor, norms: Tensor, layers: tuple[int, ...] | None = None) -> None:
         """Write a total norm and the norms of these layers (None: of all, in order) into the row that the next `record`
         completes.
         """
         self._put_norm(3 * column + TOTAL, total)
-        row, whole = len(self._lrs), self._at_flush.setdefault(_LAYERS, {})
+        row = self.row
         if layers is not None and self._lazy:
             some, norms = norms, norms.new_full((self._width - self._layers_at,), float("nan"))
             norms[self.places(layers)] = some
             layers = None
         if layers is None:
-            whole[row] = norms
+            self._layer_norms[row] = norms
             return
-        if row in whole:  # a task steps twice within one update
-            self.layers[row].copy_(whole.pop(row))
+        if row in self._layer_norms:  # a task steps twice within one update
+            self.layers[row].copy_(self._layer_norms.pop(row))
+        if row in self._numbers:
+            self.layers[row].copy_(torch.tensor(self._numbers.pop(row), dtype=self._ring.dtype))
         self.layers[row][self.places(layers)] = norms.to(self._ring.dtype)
 
     def record(self, step: int, lrs: Sequence[float], loss: Tensor, skipped: bool = False) -> None:
         """Complete the row of update `step`; its norms, if any, are in it already."""
-        self.put_loss(0, loss)
-        if not self._lrs:
+        if not self.row:
             self._first = step
+        if self._host is None or loss.dtype is torch.float64:
+            self.put_loss(0, loss)
+        if self._host is not None:
+            self._losses.append(loss.item())
+        self.row += 1
         self._lrs.append(tuple(lrs))
         self._skipped.append(skipped)
 
@@ -268,14 +289,14 @@ class Meter:
 
     def due(self) -> bool:
         """Whether it is time to flush."""
-        return len(self._lrs) == CAPACITY or perf_counter() - self._last_flush >= PERIOD
+        return self.row == CAPACITY or perf_counter() - self._last_flush >= PERIOD
 
     def flush(self, epoch: int, wait: bool = False) -> list[StepsDone]:
         """The rows that have arrived, as events. `wait`: all of them, now; the time of the next flush does not
         change.
         """
-        arrived = self._finish_copy(wait or bool(self._lrs))
-        if self._lrs:
+        arrived = self._finish_copy(wait or self.row > 0)
+        if self.row:
             self._begin_copy(epoch)
             if wait or self._ring.device.type == "cpu":
                 arrived += self._finish_copy(True)
@@ -285,9 +306,9 @@ class Meter:
 
     def _begin_copy(self, epoch: int) -> None:
         self._take_norms()
-        source = self._ring[: len(self._lrs)]
+        source = self._ring[: self.row]
         rows = _to_host(source)
-        ratios = None if self._ratios is None or not self._rated else _to_host(self._ratios[: len(self._lrs)])
+        ratios = None if self._ratios is None or not self._rated else _to_host(self._ratios[: self.row])
         logged = {name: (list(at), _to_host(_stacked(self._fetched(at).values()))) for name, at in self._notes.items()}
         event = None
         if source.is_cuda:
@@ -298,8 +319,11 @@ class Meter:
             rows, ratios, event, self._first, self._lrs, self._skipped, logged, epoch, self.seconds, self.waited, self._look(),
             self.samples,
         )  # fmt: skip
-        self._lrs, self._skipped, self._notes, self.samples = [], [], {}, 0
-        self._ring[: len(rows), TOTAL:] = float("nan")
+        self.row, self._lrs, self._skipped, self._notes, self.samples = 0, [], [], {}, 0
+        if self._host is not None:
+            self._host[: len(rows), TOTAL:] = np.nan
+        else:
+            self._ring[: len(rows), TOTAL:] = float("nan")
         if ratios is not None and self._ratios is not None:
             self._ratios[: len(rows)] = float("nan")
             self._rated = False
@@ -308,13 +332,27 @@ class Meter:
         """Copy the norms that were put aside into the ring."""
         waiting, self._at_flush = self._at_flush, {}
         for place, found in {place: self._fetched(found) for place, found in waiting.items()}.items():
-            columns = self._ring[:, self._layers_at :] if place == _LAYERS else self._ring[:, place]
-            rows = [row for row in range(len(self._lrs)) if row in found]  # not those of an update that an error ended
-            if len(rows) == len(self._lrs):
-                columns[: len(rows)] = torch.stack([found[row] for row in rows])
-            else:
-                for row in rows:
-                    columns[row] = found[row]
+            self._take(self._ring[:, place], found)
+        norms, self._layer_norms = self._layer_norms, {}
+        self._take(self._ring[:, self._layers_at :], self._fetched(norms))
+        if self._host is not None:
+            self._host[: self.row, LOSS] = self._losses
+            self._losses = []
+        numbers, self._numbers = self._numbers, {}
+        rows = [row for row in numbers if row < self.row]
+        if rows and self._host is not None and self.norm_order is not None:
+            table = torch.tensor([numbers[row] for row in rows], dtype=self._kind)
+            self._host[rows, self._layers_at :] = table.numpy()
+            self._host[rows, TOTAL] = total_norms(table, self.norm_order).numpy()
+
+    def _take(self, columns: Tensor, found: Mapping[int, Tensor]) -> None:
+        """Copy values by row into these columns of the ring."""
+        rows = [row for row in range(self.row) if row in found]  # not those of an update that an error ended
+        if len(rows) == self.row:
+            columns[: len(rows)] = torch.stack([found[row] for row in rows])
+        else:
+            for row in rows:
+                columns[row] = found[row]
 
     def _fetched(self, found: Mapping[int, Value]) -> Mapping[int, Value]:
         """The same values, in host memory where stacking them on the device would be compiled anew for each number of rows."""

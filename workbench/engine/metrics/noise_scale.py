@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from workbench.instruments.grad_norm import entries
+from workbench.instruments.grad_norm import Norms, as_tensor, entries
 
 DECAY = 0.99
 """The share that the averages keep at each update."""
@@ -72,7 +72,7 @@ class RunningNoiseScale:
     def keep(self, parameters: Sequence[Tensor]) -> None:
         """Measure the gradients that these parameters have at present."""
         there = [p for p in parameters if p.grad is not None]
-        norms = torch._foreach_norm([gradient for p in there if (gradient := entries(p)) is not None]) if there else ()
+        norms = torch._foreach_norm(entries(there)) if there else ()
         self._own += zip(there, norms, strict=True)
 
     def of_rank(self, weight: Tensor | float, unit: float) -> Tensor:
@@ -92,14 +92,14 @@ class RunningNoiseScale:
         """
         self._small, self._shares = summed / total, (many / total, 1 / total)
 
-    def whole(self, parameters: Sequence[Tensor], norms: Tensor) -> dict[str, Tensor]:
+    def whole(self, parameters: Sequence[Tensor], norms: Norms) -> dict[str, Tensor]:
         """The noise scales, by the name of their column, after an update whose mean gradient has these 2-norms.
 
         NaN where the mean gradient is lost in noise. Empty: they are not known yet.
         """
         if self._small is None or self.weights_reported:
             return {}
-        large, (of_part, of_all) = self._squares(parameters, norms), self._shares
+        large, (of_part, of_all) = self._squares(parameters, as_tensor(norms)), self._shares
         spread = (self._small - large) / (of_part - of_all)
         square = large - spread * of_all
         finite = torch.isfinite(square) & torch.isfinite(spread)

@@ -6,7 +6,6 @@ options of the training loader that cost time.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -37,6 +36,8 @@ class Observations:
         self._repeats = False
         self._updates = 0
         self._calls = None if session.weights.sharded else SlowCalls()
+        self.calls_to_time: SlowCalls | None = None
+        """Surrounds the next update, if calls of the user's code are timed in it."""
         self._checksums: Checksums | None = None
         """What is known so far of the beginning; None: it is not looked at, or it has been emitted."""
 
@@ -54,18 +55,22 @@ class Observations:
             self._checksums = None
             self._emit(replace(found, batches=tuple(session.data.checksums or ())))
 
-    def update(self) -> contextlib.AbstractContextManager[object]:
-        """Surrounds an update: in a few of them the calls of the user's code are timed."""
-        self._updates += 1
-        if self._updates not in TIMED:
-            return _NOTHING
-        if self._updates == TIMED.start and has_compiled():  # compiled code has no lines, and would be compiled again
-            self._calls = None
-        return _NOTHING if self._calls is None else self._calls
-
     def after_update(self) -> None:
         """Look at all modules after the first update of an epoch, and when the whole model has changed its mode."""
+        self._updates += 1
+        if self._updates < TIMED.stop:
+            self._after_first_updates()
         session, state, before = self._session, self._session.state, self._training
+        self._training = session.task.model.training
+        if state.step == state.epoch_step + 1 or self._training != before:
+            modes = tuple(in_evaluation_mode(session.task.model))
+            if modes and modes != self._modes:
+                emit_message(session, self._emit, Observed(state.step, state.epoch, "evaluation_mode", modes))
+            self._modes = modes
+
+    def _after_first_updates(self) -> None:
+        """Look at what the first updates show: options of the loader, the first batches, calls of the user's code."""
+        session, state = self._session, self._session.state
         if self._updates == 1:
             for option in session.data.slow_options():
                 emit_message(session, self._emit, Observed(state.step, state.epoch, "loader_option", option))
@@ -73,12 +78,9 @@ class Observations:
             self._emit_checksums()
         if self._updates == TIMED.stop - 1 and self._calls is not None and (slow := self._calls.found()):
             emit_message(session, self._emit, Observed(state.step, state.epoch, "slow_calls", slow[:MOST]))
-        self._training = session.task.model.training
-        if state.step == state.epoch_step + 1 or self._training != before:
-            modes = tuple(in_evaluation_mode(session.task.model))
-            if modes and modes != self._modes:
-                emit_message(session, self._emit, Observed(state.step, state.epoch, "evaluation_mode", modes))
-            self._modes = modes
+        if self._updates == TIMED.start - 1 and has_compiled():  # compiled code has no lines, and would be compiled again
+            self._calls = None
+        self.calls_to_time = self._calls if self._updates + 1 in TIMED else None
 
     def after_pass(self) -> None:
         """Compare the order of the samples with the pass before, where it should differ."""
@@ -125,6 +127,3 @@ def _depends_on_mode(module: nn.Module) -> bool:
         if isinstance(chance, float | int) and not isinstance(chance, bool) and chance > 0:
             return "drop" in type(module).__name__.lower() or isinstance(module, nn.RNNBase | nn.MultiheadAttention)
     return False
-
-
-_NOTHING: contextlib.AbstractContextManager[object] = contextlib.nullcontext()

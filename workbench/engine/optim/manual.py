@@ -86,7 +86,7 @@ class ManualOptimizers:
         own = self._session.parallel.reduce(opt, own)
         self._since = None
         self._session.state.losses[opt.index] = own
-        if self._session.state.records and self._session.several:
+        if self._session.state.records and self._session.plan.several:
             self._session.meter.put_loss(1 + opt.index, own)
         if opt.index in self._stepped:  # a second step in this window: the scaler takes it for a new round
             self._session.precision.update()
@@ -159,7 +159,7 @@ def update(
         for number, share in enumerate(session.parallel.shares(weights) if batches else ()):
             handle.at(share, number == len(batches) - 1)
             session.timer.mark("workbench")
-            batch = session.to_device(batches[number]) if session.moves else batches[number]
+            batch = session.to_device(batches[number]) if session.plan.moves else batches[number]
             session.timer.mark("transfer")
             index = session.state.batch_idx + number
             if session.hooks.within and not _started(session, batch, index, samples_at(window, there[number])):

@@ -140,7 +140,7 @@ def _pass(session: Session) -> None:
     for number, item in enumerate(session.ranks.rounds(items) if session.weights.sharded else items):
         extra: dict[str, Any] = {}
         if isinstance(item, PaddingBatch):
-            again = {"hiddens": None} if session.tbptt is not None else {}
+            again = {"hiddens": None} if session.plan.tbptt is not None else {}
             for opt in session.optimizers:
                 run_padding(session, item.batch, "train", partial(session.weights.training_step, batch_idx=number, **opt.extra, **again))
             continue

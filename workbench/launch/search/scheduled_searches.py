@@ -34,7 +34,7 @@ def searches_by_epoch(session: Session) -> AtEpoch:
     _refuse_too_late(session)
     if settings.find_batch_size_at:
         batch_size_finder.cap_of(session.task, ranks=session.ranks.world)
-        if session.on_cpu and not session.ranks.several:  # its trials run in another process
+        if session.plan.on_cpu and not session.ranks.several:  # its trials run in another process
             pack((session.task, settings), names={"task": session.task}, lists=True).close()
     return dict.fromkeys(_epochs(settings), _searches)
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from workbench.task.data.datasets import KeyedBatches
-from workbench.task.data.rng_state import DataRngState, State, process_state, restored_process_state
+from workbench.task.data.rng_state import NO_STATE, DataRngState, State, process_state, restored_process_state
+from workbench.task.data.samplers import draws_alone
 from workbench.task.data.sharding import NO_BATCH, CommonRng, RankShard
 from workbench.task.errors import TaskError
 
@@ -30,9 +31,20 @@ class _Pass:
     """The states at the beginning of a pass, which determine its order, and its progress."""
 
     begun: State
-    crcs: array[int] = field(default_factory=lambda: array("I"))
-    """A checksum of all batches up to each one that was handed out (to workers, ahead of the training)."""
+    count: int = 0
+    """The batches that were handed out (to workers, ahead of the training)."""
+    crc: int = 0
+    """A checksum of them, without those in `numbers`."""
+    numbers: list[int] = field(default_factory=list)
+    """The latest of them, where they are numbers of ready batches."""
     ended: bool = False
+
+    def checksum(self) -> int:
+        """A checksum of all of them."""
+        for number in self.numbers:
+            self.crc = _checksum(number, self.crc)
+        self.numbers.clear()
+        return self.crc
 
 
 class ResumableBatchSampler(Sampler[Any]):
@@ -67,8 +79,12 @@ class ResumableBatchSampler(Sampler[Any]):
         # A loader with workers asks twice for its first pass, and begins one of them.
         if self._left is not None:
             return self._rest()
-        process = process_state() if self.common_rng is None else self.common_rng.state
-        self._pass = _Pass({"process": process, "sampler": self.held().state(), "passes": self.passes})
+        if self.common_rng is None and draws_alone(self._users, self.generator):
+            states = {"process": {}, "sampler": NO_STATE}  # reading those of python and numpy would cost as much as an update
+        else:
+            process = process_state() if self.common_rng is None else self.common_rng.state
+            states = {"process": process, "sampler": self.held().state()}
+        self._pass = _Pass({**states, "passes": self.passes})
         with self._drawing():
             return self._begin(self._pass, iter(self.batches))
 
@@ -126,8 +142,12 @@ class ResumableBatchSampler(Sampler[Any]):
 
     def held(self) -> DataRngState:
         """The state of the user's sampler (without the numbers of `KeyedBatches`)."""
-        users = self.batches.batches if isinstance(self.batches, KeyedBatches) else self.batches
-        return DataRngState(batch_sampler=users, beside=self.generator)
+        return DataRngState(batch_sampler=self._users, beside=self.generator)
+
+    @property
+    def _users(self) -> Iterable[Any]:
+        """The user's sampler."""
+        return self.batches.batches if isinstance(self.batches, KeyedBatches) else self.batches
 
     def set_passes(self, passes: int) -> None:
         """Set how many passes have ended."""
@@ -140,8 +160,7 @@ class ResumableBatchSampler(Sampler[Any]):
         """How many batches the latest pass has read, and a checksum of them; None: there was no pass."""
         if self._pass is None:
             return None
-        crcs = self._pass.crcs
-        return len(crcs), crcs[-1] if crcs else 0
+        return self._pass.count, self._pass.checksum()
 
     def position(self) -> State:
         """Return the states at the beginning of the latest pass, and its progress."""
@@ -172,7 +191,7 @@ class ResumableBatchSampler(Sampler[Any]):
                 "give the data that the run had."
             )
         self.passes = position["passes"] + 1
-        if len(again) != position["handed"] or (again and this.crcs[-1] != position["crc"]):
+        if len(again) != position["handed"] or this.checksum() != position["crc"]:
             doubts.append(
                 "the rest of this epoch is made of other samples than it would have been: the data have changed, or the "
                 "sampler draws random numbers in a way that cannot be repeated (give it a generator of its own, or "
@@ -191,10 +210,12 @@ def _drawn(batch: Any) -> int | None:
 
 
 def _counted(this: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
-    crc = 0
     for batch in batches:
-        crc = _checksum(batch, crc)
-        this.crcs.append(crc)
+        if type(batch) is int:  # looked at later: at each update that would cost more
+            this.numbers.append(batch)
+        else:
+            this.crc = _checksum(batch, this.checksum() if this.numbers else this.crc)
+        this.count += 1
         yield batch
     this.ended = True
 

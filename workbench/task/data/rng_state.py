@@ -23,6 +23,8 @@ State = dict[str, Any]
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 OF_PROCESS = (torch.default_generator, random.random.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
+NO_STATE: Mapping[str, Any] = {"generators": {}, "states": {}, "counts": {}}
+"""What `DataRngState.state` returns where nothing has a state."""
 _CLOSED = (Tensor, np.ndarray, str, bytes, int, float, complex, type, types.ModuleType)
 _DEPTH, _WIDE, _MOST = 7, 64, 5000
 
@@ -116,7 +118,9 @@ def restored_process_state(state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def set_process_state(state: Mapping[str, Any]) -> None:
-    """Set the process's random states."""
+    """Set the process's random states; a state without any sets none."""
+    if not state:
+        return
     _put_python(random, state["python"])
     np.random.set_state(decode_arrays(state["numpy"]))
     torch.set_rng_state(state["torch"])

@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 _PIECE = 4096
 
@@ -60,6 +66,13 @@ def is_shuffling(sampler: Any, depth: int = _DEPTH) -> bool:
         return True
     inside = (getattr(sampler, name, None) for name in ("batches", "batch_sampler", "sampler", "source", "base_sampler"))
     return any(is_shuffling(part, depth - 1) for part in inside)
+
+
+def draws_alone(order: Any, generator: torch.Generator) -> bool:
+    """Whether this is an order of torch's that draws from this generator, or draws nothing."""
+    if type(order) is BatchSampler:
+        return draws_alone(order.sampler, generator)
+    return type(order) is SequentialSampler or (type(order) in (*_RANDOM, ShuffledSampler) and order.generator is generator)
 
 
 def number_of_samples(loader: Any) -> int:

@@ -45,7 +45,7 @@ def measure_on_ranks(
     """
     settings = at_size(settings, size, method)
     with scratch(session):
-        allowed = _allowed(session, max_memory) if session.on_cpu else None
+        allowed = _allowed(session, max_memory) if session.plan.on_cpu else None
         aside = _of_gradients(session) if method == "fit" else 0
         with session.alone():
             own = _trial_alone(session, settings, size, steps, method, epoch, allowed, aside)
@@ -79,7 +79,7 @@ def _trial_alone(
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        peak = memory.peak_bytes() if session.on_cpu else None
+        peak = memory.peak_bytes() if session.plan.on_cpu else None
         failed = Trial(size, False, peak_bytes=peak, error=str(error), limit_bytes=allowed)
         # The frames hold what took the memory, and what follows takes some.
         traceback.clear_frames(error.__traceback__)

@@ -92,7 +92,7 @@ class DeadUnits:
         return [points[i] for i in kept], alive[kept], np.sum([sizes for _, sizes in of_ranks], axis=0)
 
     def _name(self, layer: int) -> str:
-        names = dict(zip(map(id, self._session.parameters), self._session.names, strict=True))
+        names = {id(p): name for name, p in self._session.parameters.items()}
         return names.get(id(self._layers[layer]), "").rpartition(".")[0]
 
 

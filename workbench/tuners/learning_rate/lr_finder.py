@@ -115,7 +115,7 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
         end = dataclasses.replace(end, notes=(too_large, *end.notes), doubts=(too_large, *end.doubts))
     if request.group is not None:
         end = dataclasses.replace(end, notes=(*end.notes, _of_group(opt.optimizer, request.group)))
-    if session.several:
+    if session.plan.several:
         end = dataclasses.replace(end, notes=(*end.notes, _whose(opt.index)))
     end = session.ranks.broadcast_object(end)
     emit(end)
