@@ -119,6 +119,22 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def forked_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that this test starts have imported torch already."""
+    from tests import warm
+
+    monkeypatch.setenv("JUPYTER_PATH", str(warm.kernels()))
+
+
+@pytest.fixture
+def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that this test launches have imported torch already: torchrun starts them by the Python of this variable."""
+    from tests import warm
+
+    monkeypatch.setenv("PYTHON_EXEC", str(warm.python().executable))
+
+
 @pytest.fixture(autouse=True)
 def public_names() -> Iterator[None]:
     """A stand-in that a test puts in the place of `workbench.Workbench` does not outlive the test."""
@@ -131,10 +147,10 @@ def public_names() -> Iterator[None]:
 
 
 TOGETHER = {
-    **dict.fromkeys(("browser", "test_notebooks.py", "test_demo.py", "test_packaging.py"), "kernels, and what builds"),
+    **dict.fromkeys(("browser", "test_notebooks.py"), "kernels"),
     **dict.fromkeys(("launch", "share"), "processes"),
 }
-"""Tests that look at the whole machine (shared memory, processes), or that build: those of a group run one after another, others beside."""
+"""Tests that look at the whole machine (shared memory, processes) or share kernels: those of a group run one after another, others beside."""
 
 
 ONCE_MORE = ("browser", "launch", "share", "test_notebooks.py", "test_demo.py")

@@ -35,6 +35,7 @@ OFTEN = ("export", "resume_after_a_kill")
     [pytest.param(path, marks=() if path.stem in OFTEN else pytest.mark.slow) for path in NOTEBOOKS if path.stem != "quickstart"],
     ids=lambda path: path.stem,
 )
+@pytest.mark.usefixtures("forked_kernels")
 def test_runs_with_the_outputs_that_are_committed(path: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     execute(notebook, tmp_path)
@@ -74,6 +75,7 @@ SHORT = [
 
 
 @pytest.mark.parametrize("last", every(2, ["bench.close()", ""]))
+@pytest.mark.usefixtures("forked_kernels")
 def test_a_slow_picture_is_there_after_the_last_cell(tmp_path: Path, last: str) -> None:
     cells = [*SHORT[:-1], SHORT[-1] + last]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])

@@ -10,6 +10,8 @@ import contextlib
 import functools
 import json
 import os
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -85,13 +87,21 @@ class Warm:
         """environment: that of its scripts; None: this process's at the time of each, with this repository on the path."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._environment = environment
+        self.folder = Path(tempfile.mkdtemp())
+        self.executable = self.folder / "python"
+        """Stands for `python` where another process starts it, which stdin does not reach."""
         given = json.dumps({"modules": list(modules), "blocked": list(blocked)})
-        with theirs:
+        with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            address = str(self.folder / "asked")
+            listener.bind(address)
+            listener.listen()
+            client = shlex.join([sys.executable, "-S", str(HOME / "tests" / "warm_client.py"), address])
+            self.executable.write_text(f'#!/bin/sh\nexec {client} "$@"\n')
+            self.executable.chmod(0o700)
             # OpenBLAS starts threads when numpy is imported, and a process with threads is no clean one to fork.
             self._process = subprocess.Popen(
-                # -P: tests/lightning is not lightning.
-                [sys.executable, "-P", str(HOME / "tests" / "warm_server.py"), str(theirs.fileno()), given],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env={**self.environment, "OPENBLAS_NUM_THREADS": "1"},
+                [sys.executable, str(HOME / "tests" / "warm_server.py"), str(theirs.fileno()), str(listener.fileno()), given],
+                pass_fds=[theirs.fileno(), listener.fileno()], stdin=subprocess.DEVNULL, env={**self.environment, "OPENBLAS_NUM_THREADS": "1"},
             )  # fmt: skip
 
     @property
@@ -128,6 +138,7 @@ class Warm:
         self._control.shutdown(socket.SHUT_RDWR)  # a script that goes on has a copy, and may not keep it open
         self._control.close()
         self._process.wait(120)
+        shutil.rmtree(self.folder)
 
 
 def environment() -> dict[str, str]:
@@ -142,3 +153,23 @@ def python() -> Warm:
     made = Warm(["torch._dynamo", "accelerate", "safetensors.torch", "workbench.bench", "workbench.launch.accelerate.worker"])
     atexit.register(made.close)
     return made
+
+
+@functools.cache
+def kernels() -> Path:
+    """A folder for JUPYTER_PATH: in it, `python3` is a kernel that has imported what a notebook imports, but the workbench.
+
+    A test of a kernel's own start takes the one of this environment.
+    """
+    made = Warm(
+        ["ipykernel.kernelapp", "torch._dynamo", "sklearn.datasets", "accelerate", "safetensors.torch", "pydantic",
+         "matplotlib.figure", "matplotlib.backends.backend_agg"],
+        environment=environment() | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"},  # as ipykernel sets it
+    )  # fmt: skip
+    atexit.register(made.close)
+    spec = made.folder / "kernels" / "python3"
+    spec.mkdir(parents=True)
+    argv = [str(made.executable), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    known = {"argv": argv, "display_name": "Python 3", "language": "python", "metadata": {"debugger": False}}
+    (spec / "kernel.json").write_text(json.dumps(known))
+    return made.folder

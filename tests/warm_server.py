@@ -1,11 +1,13 @@
 """The process behind tests/warm.py: it imports what it is told, and forks once for each script.
 
-A script is run as `python -c CODE …` or `python FILE …` would run it: in a `__main__` of its own, with its own folder,
-environment and first entry of sys.path, in a session of its own, to the interpreter's own end.
+A script is run as `python -c CODE …`, `python -m MODULE …` or `python FILE …` would run it: in a `__main__` of its own, with
+its own folder, environment and first entry of sys.path, in a session of its own, to the interpreter's own end.
 """
 
+import contextlib
 import gc
 import importlib
+import io
 import json
 import os
 import selectors
@@ -18,38 +20,61 @@ import types
 LONGEST = 1 << 20
 
 
-def serve(control):
-    """Forks for each job that comes, and says how each ended; returns a job in its own process, and never here."""
+def serve(control, listener):
+    """Forks for each job that comes, and says how each ended; returns a job in its own process, and never here.
+
+    Jobs come from `control`, and one from each process that connects to `listener`: when that process ends, so does its job.
+    """
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    running = {}
+    running, asked = {}, {}
     with selectors.DefaultSelector() as select:
-        for each in (control, woken):
+        for each in (control, listener, woken):
             select.register(each, selectors.EVENT_READ)
         while True:
             for key, _ in select.select():
-                if key.fileobj is woken:
+                asking = key.fileobj
+                if asking is woken:
                     woken.recv(4096)
                     reap(running)
                     continue
-                message, fds, _, _ = socket.recv_fds(control, LONGEST, 3)
-                if not message:  # the tests are over
+                if asking is listener:
+                    asked[listener.accept()[0]] = None
+                    select.register([*asked][-1], selectors.EVENT_READ)
+                    continue
+                message, fds, _, _ = socket.recv_fds(asking, LONGEST, 3)
+                if not message and asking is control:  # the tests are over
                     os._exit(0)
+                if not message:
+                    select.unregister(asking)
+                    asking.close()
+                    end_all_of(asked.pop(asking), running)
+                    continue
                 pid = os.fork()
                 if pid == 0:
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    for end in (control, woken, wake, *(told for told in running.values())):
+                    for end in (control, listener, woken, wake, *running.values(), *asked):
                         end.close()
                     return json.loads(message), fds
+                if asking in asked:
+                    asked[asking] = pid
                 status, out, err = fds
                 os.close(out)
                 os.close(err)
                 running[pid] = socket.socket(fileno=status)
                 running[pid].send(f"{pid}\n".encode())
+
+
+def end_all_of(pid, running):
+    """As Jupyter ends a kernel: its whole process group."""
+    if pid in running:  # not reaped yet: its number is still its own
+        with contextlib.suppress(ProcessLookupError):  # it may not have come to have a group of its own
+            os.killpg(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
 
 
 def reap(running):
@@ -73,7 +98,15 @@ def become(job, fds):
     os.environ.clear()
     os.environ.update(job["environment"])
     os.chdir(job["folder"])
+    if job["argv"][0] == "-u":
+        del job["argv"][0]
+        sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(number, "w", closefd=False), write_through=True) for number in (1, 2))
     first, *rest = job["argv"]
+    if first == "-m":
+        module, *rest = rest
+        sys.argv = ["-m", *rest]
+        sys.path.insert(0, os.getcwd())
+        return compile(f"import runpy; runpy._run_module_as_main({module!r})", "<string>", "exec")  # as Python does it
     if first == "-c":
         code, *rest = rest
         sys.argv = ["-c", *rest]
@@ -88,7 +121,7 @@ def become(job, fds):
 def new_main(job):
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=__builtins__, __spec__=None)
-    if job["argv"][0] != "-c":
+    if job["argv"][0] not in ("-c", "-m"):
         main.__file__ = job["argv"][0]
     sys.modules["__main__"] = main
     return main.__dict__
@@ -112,13 +145,14 @@ def run_and_leave(code, names):
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv[2])
+    del sys.path[0]  # tests/lightning is not lightning. With -P, forked kernels would not find modules beside their notebook
+    given = json.loads(sys.argv[3])
     for module in given["modules"]:
         importlib.import_module(module)
     sys.modules.update(dict.fromkeys(given["blocked"]))
     gc.collect()
     gc.freeze()  # what is imported is not looked through again in every process
-    job, fds = serve(socket.socket(fileno=int(sys.argv[1])))
+    job, fds = serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:3]))
     code, names = become(job, fds), new_main(job)
     if job["leave"]:
         run_and_leave(code, names)

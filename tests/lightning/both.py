@@ -35,6 +35,22 @@ def trainer(**settings):
     return pl.Trainer(accelerator="cpu", **quiet, **{"devices": 1, "max_epochs": 1, **settings})
 
 
+class CountsBatches(pl.Callback):
+    """Counts batches, and keeps that in checkpoints."""
+
+    def __init__(self):
+        self.batches = 0
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.batches += 1
+
+    def state_dict(self):
+        return {"batches": self.batches}
+
+    def load_state_dict(self, state_dict):
+        self.batches = state_dict["batches"]
+
+
 class Losses(pl.Callback):
     """What Lightning's training gave at each batch."""
 

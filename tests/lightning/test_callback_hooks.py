@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import workbench as wb
-from tests.lightning.both import Losses, boring, loader, pl, same_state, trainer
+from tests.lightning.both import CountsBatches, Losses, boring, loader, pl, same_state, trainer
 from tests.lightning.ranks.ranked import Net, alone, batches, fit, same
 from tests.ranks import on_ranks
 from workbench.task.lightning.callbacks.translate import with_hooks
@@ -240,21 +240,12 @@ def test_a_run_goes_on_with_other_objects(kind: str, steps: int, tmp_path: Any) 
 # ---- state ------------------------------------------------------------------------------------------------------------
 
 
-class Counts(callbacks.Callback):
-    """Counts batches, and keeps that in checkpoints."""
+class Counts(CountsBatches):
+    """Keeps something in the checkpoint itself, too."""
 
     def __init__(self) -> None:
-        self.batches = 0
+        super().__init__()
         self.loaded: list[int] = []
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.batches += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"batches": self.batches}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.batches = state_dict["batches"]
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         checkpoint["mine"] = checkpoint["callbacks"][self.state_key]["batches"] * 10

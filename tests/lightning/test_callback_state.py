@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import workbench as wb
-from tests.lightning.both import boring, loader, pl, trainer
+from tests.lightning.both import CountsBatches, boring, loader, pl, trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 callbacks = pl.callbacks
@@ -316,20 +316,12 @@ def test_one_cycle_refuses_an_added_group(tmp_path: Any) -> None:
 # ---- checkpoints and errors -------------------------------------------------------------------------------------------
 
 
-class Migrates(callbacks.Callback):
+class Migrates(CountsBatches):
     """Changes its own state in a checkpoint that is loaded, and a weight."""
 
     def __init__(self) -> None:
-        self.batches, self.loads = 0, 0
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.batches += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"batches": self.batches}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.batches = state_dict["batches"]
+        super().__init__()
+        self.loads = 0
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         checkpoint["mine"] = 1

@@ -227,6 +227,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_launched_run_logs_in_its_first_process(tmp_path: Path) -> None:
     done = warm.python().run("-c", SCRIPT, str(tmp_path), timeout=280)
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ import torch
 from accelerate.utils import DistributedType
 
 from tests.export.export_running import PRELUDE, Runner, lint, make_bench, run_alone
+from tests.warm import Warm
 
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--num_machines=1", "--mixed_precision=no"]
 ACCELERATE += ["--dynamo_backend=no"]
@@ -21,7 +22,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_launchers(tmp_path: Path) -> None:
+def test_launchers(tmp_path: Path, without: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = make_bench(
         tmp_path,
         "nn.Linear(8, 3), train=Data(), val=(x[:41], y[:41]), loss=F.cross_entropy, batch_size=8, num_workers=1, "
@@ -39,7 +40,8 @@ def test_launchers(tmp_path: Path) -> None:
     assert one.losses.tolist() == run.history["loss"].tolist()
     assert one.said.count("epoch 1/3") == 1
 
-    # On CPUs accelerate's own launcher starts one process alone; torchrun starts two.
+    # On CPUs accelerate's own launcher starts one process alone; torchrun starts two, by the Python that it is told here.
+    monkeypatch.setenv("PYTHON_EXEC", str(without.executable))
     two = run_alone(TORCHRUN, script, tmp_path / "two")
     assert len(two.losses) == 2 * 3  # 12 batches of 8 are 6 for each, in 3 windows; the third epoch is not needed
     assert np.isfinite(two.losses).all()

@@ -22,7 +22,7 @@ from workbench.events import Changed, Message, RunEnded, RunStarted, StatusChang
 from workbench.launch.accelerate.failure_files import LaunchError
 from workbench.runs.run import Run
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("one_thread", "forked_ranks"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -50,6 +50,7 @@ def test_what_is_given_says_fsdp_and_what_is_none_of_it() -> None:
         assert "the weights are not sharded" in found.notes[0]
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_fit_and_its_weights_come_back_whole(tmp_path: Path) -> None:
     config = tmp_path / "fsdp.yaml"
     config.write_text(yaml.safe_dump(FSDP))

@@ -18,7 +18,7 @@ from tests.launch.launched import ended, processes_of, wait_for
 from tests.trackers.test_listener import scalars, words
 from workbench.events import Message, StepsDone
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("one_thread", "forked_ranks"), pytest.mark.timeout(300)]
 
 
 class Here(GeneralTracker):

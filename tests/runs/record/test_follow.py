@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 
+from tests import warm
+from tests.server.records import Record
 from workbench.events import Event, Message, StepsDone, pack, to_line
 from workbench.runs.read import read_events
 from workbench.runs.record import follow
@@ -56,3 +60,15 @@ def test_lines_longer_than_a_block_and_unreadable_ones(tmp_path: Path, monkeypat
         heard += new
     assert heard == events
     assert tail.skipped == 1
+
+
+def test_a_thread_may_read_when_the_process_ends(tmp_path: Path) -> None:
+    """The interpreter runs last what was registered first."""
+    path = Record(tmp_path, "a").steps().path
+    code = (
+        "import atexit, sys\natexit.register(lambda: print(len(tail.new()), flush=True))\n"
+        "from pathlib import Path\nfrom workbench.runs.record.follow import Tail\n"
+        "tail = Tail(Path(sys.argv[1]))\nassert tail.new()"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(path)], env=warm.environment(), capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("0\n", "")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -96,7 +97,7 @@ _others: set[str] = set()
 def read(path: str) -> str | None:
     """The text of a Python file, or None where it cannot be read."""
     try:
-        found = Path(path).stat()
+        found = os.stat(path)
     except OSError:
         return None
     return _read(path, found.st_mtime_ns, found.st_size)
@@ -129,6 +130,7 @@ def _paths(module: object) -> list[str]:
         return []
 
 
+@functools.lru_cache(maxsize=4096)
 def _is_own(path: str) -> bool:
     parts = set(Path(path).parts)
     if parts & _INSTALLED or path in ("built-in", "frozen"):

@@ -86,7 +86,9 @@ class Tail:
         except FileNotFoundError:
             return None
         self._close()
-        self._file, self._close = file, weakref.finalize(self, _closed, file)
+        closing = weakref.finalize(self, _closed, file)
+        closing.atexit = False  # a thread that follows a job may still read when the process ends
+        self._file, self._close = file, closing
         self._place = 0
         for _ in range(self._lines):
             if not file.readline():
