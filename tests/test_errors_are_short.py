@@ -205,5 +205,5 @@ def test_an_export_that_is_refused_ends_at_the_users_line(tracebacks):
 
 
 def test_all_frames_are_there_for_who_asks(tracebacks):
-    assert "workbench/settings.py" in tracebacks[7]
+    assert "workbench/settings/settings.py" in tracebacks[7]
     assert tracebacks[9] == ""

@@ -18,7 +18,7 @@ import pytest
 import workbench
 
 PACKAGE = Path(workbench.__file__).parent
-LIGHT = ("settings", "settings_file", "settings_errors", "spellings", "values", "metric_mode", "units", "secrets", "tracebacks", "events", "commands", "plots", "runs", "server")
+LIGHT = ("settings", "values", "metric_mode", "units", "secrets", "tracebacks", "events", "commands", "plots", "runs", "server")
 
 # Runs in a process of its own, and tells what came with the import.
 PROBE = """

@@ -135,7 +135,7 @@ def test_the_lock_file_names_contents_and_not_places(front_end: hatch_build.Fron
 
 def test_the_wheel_ships_its_types() -> None:
     shipped = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
-    assert {"workbench/py.typed", "workbench/settings_kwargs.py", "workbench/__init__.py"} <= shipped
+    assert {"workbench/py.typed", "workbench/settings/kwargs.py", "workbench/__init__.py"} <= shipped
     assert not any(name.startswith("tests/") for name in shipped)
 
 

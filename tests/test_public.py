@@ -20,12 +20,12 @@ from IPython.core.interactiveshell import InteractiveShell
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 import workbench as wb
-from tests import settings_kwargs
 from tests.combinations import every
 from tests.engine.problems import labelled, plain_net
+from tests.settings import kwargs
 from workbench.launch.job import Job
 from workbench.settings import Group, SettingsError, metadata_of
-from workbench.settings_kwargs import LiveKwargs, SettingsKwargs
+from workbench.settings.kwargs import LiveKwargs, SettingsKwargs
 
 LIVE = [name for name in wb.Settings.model_fields if metadata_of(name).live]
 TAKE_SETTINGS = ("set", "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "find_weight_decay", "tune", "validate", "test", "predict")
@@ -164,7 +164,7 @@ def test_a_notebook_completes_the_running_job(bench: wb.Workbench, shell: Intera
 
 
 def test_the_keyword_arguments_are_written_from_the_settings() -> None:
-    assert settings_kwargs.FILE.read_text(encoding="utf-8") == settings_kwargs.text(), "run: python -m tests.settings_kwargs"
+    assert kwargs.FILE.read_text(encoding="utf-8") == kwargs.text(), "run: python -m tests.settings.kwargs"
 
 
 def test_the_keyword_arguments_are_the_settings() -> None:

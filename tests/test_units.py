@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from workbench.launch.code_line import line
-from workbench.runs.setting_text import typed
 from workbench.settings import Settings
+from workbench.settings.setting_text import typed
 from workbench.ui.controls import parse
 from workbench.units import rate
 

@@ -1,6 +1,6 @@
 """Writes the pages of the reference that the code defines: `python -m tests.docs.generate`.
 
-`docs/reference/settings.md` follows from `workbench/settings.py`, `docs/reference/events.md` from `workbench/events/`,
+`docs/reference/settings.md` follows from `workbench/settings/settings.py`, `docs/reference/events.md` from `workbench/events/`,
 `docs/reference/cli.md` from `workbench/cli.py`. A test compares the files with what this module makes.
 """
 
@@ -21,7 +21,7 @@ from workbench.settings import Group, Settings, metadata_of
 from workbench.values import EarlyStopping
 
 SETTINGS_HEAD = """\
-<!-- Written by `python -m tests.docs.generate` from workbench/settings.py. -->
+<!-- Written by `python -m tests.docs.generate` from workbench/settings/settings.py. -->
 # Settings
 
 Give a setting to `wb.Workbench(…)`, to `bench.set(…)`, or to one job: `bench.fit(lr=1e-3)`. A job's settings hold for that job alone.

@@ -21,7 +21,7 @@ from workbench.launch.start.initial_weights import InitialWeights
 from workbench.launch.start.start_spec import AskedFit
 from workbench.launch.thread import ThreadLauncher
 from workbench.settings import Settings, lists_keywords
-from workbench.settings_kwargs import SettingsKwargs
+from workbench.settings.kwargs import SettingsKwargs
 from workbench.task.protocol import Phase, Task
 from workbench.task.summary import ModelSummary
 from workbench.trackers.listener import TrackerListener

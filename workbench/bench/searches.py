@@ -14,7 +14,7 @@ from workbench.launch.code_line import Name, differing
 from workbench.launch.job import Job
 from workbench.launch.start.start_spec import StartSpec
 from workbench.settings import SettingsError, lists_keywords
-from workbench.settings_kwargs import SettingsKwargs
+from workbench.settings.kwargs import SettingsKwargs
 from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, BatchSizes
 from workbench.tuners.clip_search import ClipRequest, ClipSearch
 from workbench.tuners.decay_search import WeightDecayRequest, WeightDecaySearch

@@ -54,7 +54,7 @@ from workbench.runs.folder.delete import delete
 from workbench.runs.run import Run
 from workbench.runs.run_list import RunList
 from workbench.settings import Settings, lists_keywords
-from workbench.settings_kwargs import SettingsKwargs
+from workbench.settings.kwargs import SettingsKwargs
 from workbench.task.errors import TaskError
 from workbench.task.factory import set_averaging, task_of
 from workbench.task.lightning.callbacks.translate import with_hooks

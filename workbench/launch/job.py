@@ -25,7 +25,7 @@ from workbench.runs.printable import printable
 from workbench.runs.record.event_log import EventLog
 from workbench.runs.store import RunFolder
 from workbench.settings import Settings, lists_keywords, metadata_of
-from workbench.settings_kwargs import LiveKwargs
+from workbench.settings.kwargs import LiveKwargs
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from workbench.plots.searches import batch_size, decay, lr_curve, speed
 from workbench.plots.training import clipping
 from workbench.plots.training.changes import Changes
 from workbench.plots.training.run import Best
-from workbench.runs import setting_text
+from workbench.settings import setting_text
 
 UNMARKED = {"track_update_ratio"}
 """Live settings that say what is measured: the curves are what they would have been without."""

@@ -16,9 +16,10 @@ from workbench.events import (
     SpeedSearchEnded,
     Trial,
 )
-from workbench.runs import read, setting_text
+from workbench.runs import read
 from workbench.runs.health.search_results import is_near, recommended
 from workbench.runs.run import Run
+from workbench.settings import setting_text
 
 _LONGEST = 600
 """Characters of a reason."""

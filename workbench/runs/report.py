@@ -11,7 +11,7 @@ from workbench.runs.checkpoints import find, list_checkpoints
 from workbench.runs.folder.annotations import read_annotations
 from workbench.runs.read import RunSummary, shown_status, summary
 from workbench.runs.run import Run
-from workbench.runs.setting_text import recorded
+from workbench.settings.setting_text import recorded
 from workbench.units import duration, number
 
 

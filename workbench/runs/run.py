@@ -28,7 +28,7 @@ from workbench.events import (
 )
 from workbench.plots.chart import Chart
 from workbench.plots.training import time_spent
-from workbench.runs import chart_data, read, setting_text
+from workbench.runs import chart_data, read
 from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
 from workbench.runs.folder.annotations import Annotations, annotate, read_annotations
 from workbench.runs.health import Finding, examine
@@ -39,7 +39,7 @@ from workbench.runs.record.event_log import Recorded, RecordGone, now
 from workbench.runs.record.series import Series
 from workbench.runs.run_record import RunRecord
 from workbench.runs.tables import data_frame
-from workbench.settings import Settings, SettingsError
+from workbench.settings import Settings, SettingsError, setting_text
 from workbench.units import RATES, duration, number, rate
 
 if TYPE_CHECKING:

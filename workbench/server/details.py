@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.events import Changed, Event, Resumed, RunStarted
 from workbench.launch.code_line import line
-from workbench.runs import read, setting_text
+from workbench.runs import read
 from workbench.runs.checkpoints import Checkpoint, list_checkpoints
 from workbench.runs.folder.control import why_not_taken
 from workbench.runs.folder.files import open_regular
@@ -22,7 +22,7 @@ from workbench.runs.record.stream import joined
 from workbench.secrets import without_secrets
 from workbench.server.commands import settings_of
 from workbench.server.rows import Entry
-from workbench.settings import LOCAL
+from workbench.settings import LOCAL, setting_text
 from workbench.ui import format, texts
 from workbench.ui.canvas.transport.messages import cut
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from workbench.runs import read, setting_text
+from workbench.runs import read
 from workbench.runs.brief import RunBrief
 from workbench.runs.compare import differences
 from workbench.runs.folder.annotations import Annotations, read_annotations
@@ -17,7 +17,7 @@ from workbench.runs.health.finding import in_a_line
 from workbench.runs.printable import printable
 from workbench.runs.read import RunSummary
 from workbench.server.roots import Root
-from workbench.settings import Settings
+from workbench.settings import Settings, setting_text
 from workbench.ui import format
 from workbench.ui.canvas.runs.runs_table import ADDED, CELL, COLUMNS, moving
 from workbench.ui.canvas.transport.messages import cut

@@ -14,7 +14,7 @@ from workbench.events import Changed, Event, Message, RunEnded, RunStarted, Stat
 from workbench.runs import health
 from workbench.runs.record.event_log import since
 from workbench.settings import Settings, SettingsError, reason
-from workbench.settings_kwargs import LiveKwargs
+from workbench.settings.kwargs import LiveKwargs
 from workbench.ui import format, static_output, texts
 from workbench.ui.canvas.transport.messages import cut
 from workbench.ui.canvas.widget import LiveView

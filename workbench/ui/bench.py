@@ -8,7 +8,7 @@ from typing import Any, Protocol, Unpack
 
 from workbench.export.file_format import Format
 from workbench.settings import Settings
-from workbench.settings_kwargs import SettingsKwargs
+from workbench.settings.kwargs import SettingsKwargs
 
 
 class Bench(Protocol):

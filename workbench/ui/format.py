@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench import units
-from workbench.runs import setting_text
+from workbench.settings import setting_text
 from workbench.ui import texts
 from workbench.units import size, three_digits
 

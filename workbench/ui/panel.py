@@ -31,8 +31,8 @@ from workbench.runs import health
 from workbench.runs.record.event_log import RecordGone, newest, now
 from workbench.runs.record.sequence import stream
 from workbench.runs.record.stream import joined
-from workbench.runs.setting_text import same, setting_text
 from workbench.settings import reason
+from workbench.settings.setting_text import same, setting_text
 from workbench.ui import format, static_output, texts
 from workbench.ui.bench import Bench
 from workbench.ui.canvas.requests import CanvasRequests

@@ -10,7 +10,7 @@ from workbench.export.source.capture import CallSite
 from workbench.export.source.source import given_names
 from workbench.runs.run import Run
 from workbench.settings import Group, Settings, metadata_of
-from workbench.settings_file import parsed
+from workbench.settings.file import parsed
 
 _ALWAYS = ("lr", "batch_size")
 """Settings that are written also at their defaults: without them a new bench takes those of the optimizer or the loader."""

@@ -12,12 +12,11 @@ from workbench.engine.checkpoint.lightning_file import Position, position, read
 from workbench.engine.optim import total_steps
 from workbench.events import ENDED_EARLY, Changed, Event, Message, Resumed, RunStarted
 from workbench.launch.code_line import argument
-from workbench.runs import setting_text
 from workbench.runs.checkpoints import Checkpoint
 from workbench.runs.folder import inherited
 from workbench.runs.printable import printable
 from workbench.runs.read import read_header
-from workbench.settings import LOCAL, Settings, SettingsError, metadata_of
+from workbench.settings import LOCAL, Settings, SettingsError, metadata_of, setting_text
 from workbench.techniques import limits
 from workbench.techniques.stopping import reached
 

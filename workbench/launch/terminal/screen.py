@@ -45,7 +45,7 @@ from workbench.events import (
 from workbench.launch.terminal.progress import SEARCHES, TRIALS
 from workbench.launch.terminal.trace import Trace, blocks
 from workbench.runs.printable import printable
-from workbench.runs.setting_text import recorded
+from workbench.settings.setting_text import recorded
 from workbench.units import duration, number, rate, size
 
 _TRIALS, _VALUES = 8, 12

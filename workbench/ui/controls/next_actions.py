@@ -7,8 +7,8 @@ from typing import Any
 
 from workbench.events import Event, RunEnded, RunStarted, StepsDone
 from workbench.runs.brief import RunBrief
-from workbench.runs.setting_text import same, text
 from workbench.settings import Settings, SettingsError
+from workbench.settings.setting_text import same, text
 from workbench.techniques.stopping import reached
 from workbench.ui import format, texts
 

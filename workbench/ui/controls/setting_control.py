@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import ipywidgets as widgets
 
-from workbench.runs.setting_text import same, typed
 from workbench.settings import Settings, metadata_of
+from workbench.settings.setting_text import same, typed
 from workbench.ui import texts
 from workbench.ui.controls import parse
 from workbench.ui.controls.widget_utils import shown

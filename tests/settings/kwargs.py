@@ -1,4 +1,4 @@
-"""Writes workbench/settings_kwargs.py from `Settings`: `python -m tests.settings_kwargs`."""
+"""Writes workbench/settings/kwargs.py from `Settings`: `python -m tests.settings.kwargs`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from workbench.settings import Settings, metadata_of
-from workbench.spellings import NONE_IS_DEFAULT
+from workbench.settings.spellings import NONE_IS_DEFAULT
 
-FILE = Path(__file__).resolve().parents[1] / "workbench" / "settings_kwargs.py"
+FILE = Path(__file__).resolve().parents[2] / "workbench" / "settings" / "kwargs.py"
 
 _TIME = "str | timedelta | Mapping[str, float]"
 _NUMBER = "int | float"
@@ -34,7 +34,7 @@ _GIVEN = {
 
 _HEAD = '''"""Defines the settings as keyword arguments, which editors complete and type checkers check.
 
-`python -m tests.settings_kwargs` writes this file from `Settings`.
+`python -m tests.settings.kwargs` writes this file from `Settings`.
 """
 
 from collections.abc import Mapping, Sequence

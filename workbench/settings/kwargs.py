@@ -1,6 +1,6 @@
 """Defines the settings as keyword arguments, which editors complete and type checkers check.
 
-`python -m tests.settings_kwargs` writes this file from `Settings`.
+`python -m tests.settings.kwargs` writes this file from `Settings`.
 """
 
 from collections.abc import Mapping, Sequence

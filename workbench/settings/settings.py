@@ -17,10 +17,10 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_type_hi
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from workbench.settings_errors import explain, meaning
-from workbench.settings_file import read
-from workbench.settings_kwargs import SettingsKwargs
-from workbench.spellings import NONE_IS_DEFAULT, settings_of
+from workbench.settings.errors import explain, meaning
+from workbench.settings.file import read
+from workbench.settings.kwargs import SettingsKwargs
+from workbench.settings.spellings import NONE_IS_DEFAULT, settings_of
 from workbench.values import (
     Batches,
     ByEpoch,
@@ -400,7 +400,7 @@ Method = TypeVar("Method", bound=Callable[..., object])
 def lists_keywords(keywords: type) -> Callable[[Method], Method]:
     """Decorates a method that takes `**settings`: its signature lists these keywords, so that Jupyter completes them.
 
-    keywords: a TypedDict of `workbench.settings_kwargs`. A default of `...` means that the setting of the bench or the job holds.
+    keywords: a TypedDict of `workbench.settings.kwargs`. A default of `...` means that the setting of the bench or the job holds.
     """
 
     def decorate(method: Method) -> Method:
