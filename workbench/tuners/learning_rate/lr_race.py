@@ -3,9 +3,11 @@
 A sweep sees each rate for one update. The race sees four of them for some 75 updates each, so it notices what shows only later: noise at
 rates that are too high, slow progress at rates that are too low. Batches that no stretch trains on judge all of them alike.
 
-In a stretch each rate stays where it is, whatever the run's schedule. A short stretch favours high rates: they come further in few
-updates. A rate that stays also shows the noise of a high rate in full, which a rate that falls hides, and for a schedule that falls the two make up
-for each other. A run at a constant rate ends in that noise, too, and has more updates for a lower rate to catch up.
+A stretch is short, so it favours high rates: they come further in few updates. What they cost, noise at the end, shows where a rate
+stays what it is, and hides where it falls as in a run. For a run whose rate falls the two make up for each other, so a stretch keeps its
+rate, whatever the run's schedule. Only in the last fifth it falls to 0, so that chance decides less of what the loss at the end is
+(Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations", 2024, has runs of that shape). A run at a
+constant rate ends in more noise, and has more updates in which lower rates catch up.
 """
 
 from __future__ import annotations
@@ -29,10 +31,12 @@ SOFTNESS = 0.1
 """A rate whose loss is higher by about this share counts 1/e as much as the best one."""
 CONSTANT = 0.5
 """What a run at a constant rate bears, of the rate that is best in a stretch."""
-CLOSE = 10**0.2
-"""So many times apart, two rates are alike: a stretch tells a rate no better."""
-HIGHER = 0.05
-"""A rate above the sweep's is suggested only where the loss at the sweep's is higher by this share than at one above."""
+LEARNED = 0.05
+"""The share of the loss at the start below which losses are alike: the task is nearly learned then, and noise decides which is lower."""
+CLOSE = 1.75
+"""Less than so many times apart, two rates are alike: a stretch tells no better."""
+CLEARLY = 0.05
+"""Another rate is suggested only where the loss at the sweep's is higher by this share than at one on its side."""
 MOVED = 0.15
 """Where no rate lowers the loss at the start by this share, the stretches say nothing, and the sweep's rate stays."""
 
@@ -62,6 +66,7 @@ def race(
             start = stretch.train(session, opt, [], set_lr, by_val=False)
     if not math.isfinite(start):
         return Suggestion(NAME, lr, None, "There was no race: the held-out loss is not finite at the start. The sweep's rate stays"), None
+    factors = _shape(length)
     trials: list[RaceTrial] = []
     rates = [lr, lr / SPACING, lr * SPACING]
     while rates:
@@ -69,7 +74,7 @@ def race(
         if inbox and inbox.has(Stop):
             return Suggestion(NAME, lr, None, "The race was stopped: the sweep's rate stays"), None
         with scratch(session):
-            loss = stretch.train(session, opt, [rate] * length, set_lr, by_val=by_val)
+            loss = stretch.train(session, opt, [rate * factor for factor in factors], set_lr, by_val=by_val)
         trials.append(RaceTrial(rate, length, loss))
         emit(trials[-1])
         if len(trials) == CANDIDATES - 1:
@@ -80,30 +85,41 @@ def race(
     return conclusion(lr, trials, start, schedule), min(losses, default=None)
 
 
-def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: str) -> Suggestion:
-    """The mean of the rates in decades, weighted by how low their losses are, for a constant rate times `CONSTANT`.
+def _shape(length: int) -> list[float]:
+    """The share of its rate that each update of a stretch has: all of it, and in the last fifth a cosine to 0."""
+    falling = length // 5
+    return [1.0] * (length - falling) + [0.5 * (1 + math.cos(math.pi * update / falling)) for update in range(falling)]
 
-    It is at least `SPACING` times below every rate above `lr`, the sweep's, that breaks the training: in a whole run what is near breaks,
-    too. `lr` stays where that is close to it, or where no rate above is better.
-    start: the loss before the race; losses that differ by a few hundredths of it are alike, since the task is nearly learned then.
+
+def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: str) -> Suggestion:
+    """The mean of the rates in decades, weighted by how low their losses are, for a run at a constant rate times `CONSTANT`.
+
+    `lr`, the sweep's, stays where that is close to it, and where no rate on that side is clearly better. Only that a run at a constant
+    rate bears less needs no such evidence. A rate above is at least `SPACING` times below every one that breaks the training: in a whole run
+    what is near breaks, too. start: the loss before the race.
     """
     known = {t.lr: t.loss for t in trials if math.isfinite(t.loss)}
     if not known or min(known.values()) < 0 or start <= 0:
         return Suggestion(NAME, lr, None, "losses are compared by their ratios, and not all of them are above 0: the sweep's rate")
-    losses = {rate: loss + stretch.LEARNED * start for rate, loss in known.items()}
+    losses = {rate: loss + LEARNED * start for rate, loss in known.items()}
     lowest, length = min(losses.values()), trials[0].updates
     weights = {rate: (lowest / loss) ** (1 / SOFTNESS) for rate, loss in losses.items()}
     found = math.exp(sum(weight * math.log(rate) for rate, weight in weights.items()) / sum(weights.values()))
     told = ", ".join(f"{units.rate(t.lr, 2)}: {t.loss:.3g}" for t in sorted(trials, key=lambda t: t.lr))
     why = f"held-out loss after {length} updates at each rate: {told}"
-    if schedule == "constant":
+    constant = schedule == "constant"
+    if constant:
         found *= CONSTANT
         why += f". A whole run at a constant rate bears {CONSTANT:g} of what is best in so few updates"
-    if found > lr:
-        if losses.get(lr, math.inf) < (1 + HIGHER) * min(loss for rate, loss in losses.items() if rate > lr):
-            return Suggestion(NAME, lr, None, f"{why}. No rate above {units.rate(lr, 2)} is clearly better")
-        broken = min((t.lr for t in trials if t.lr > lr and not t.loss < (start + lowest) / 2), default=math.inf)
-        found = max(lr, min(found, broken / SPACING))
     if max(found / lr, lr / found) < CLOSE:
         return Suggestion(NAME, lr, None, f"{why}. That confirms {units.rate(lr, 2)}")
+    side = "above" if found > lr else "below"
+    there = min((loss for rate, loss in losses.items() if rate != lr and (rate > lr) == (found > lr)), default=math.inf)
+    if (found > lr or not constant) and losses.get(lr, math.inf) < (1 + CLEARLY) * there:
+        return Suggestion(NAME, lr, None, f"{why}. No rate {side} {units.rate(lr, 2)} is clearly better")
+    broken = min((t.lr for t in trials if t.lr > lr and not t.loss < (start + min(known.values())) / 2), default=math.inf)
+    if found > lr and broken / SPACING < found:
+        found = broken / SPACING
+        if found < CLOSE * lr:
+            return Suggestion(NAME, lr, None, f"{why}. {units.rate(broken, 2)} is near, which breaks the training")
     return Suggestion(NAME, found, None, why)
