@@ -59,7 +59,8 @@ ecosystem: .venv-ecosystem/.installed ## tests with transformers, peft, timm, Py
 	WORKBENCH_ECOSYSTEM=1 .venv-ecosystem/bin/python -m pytest tests/ecosystem --timeout 300 $(ARGS)
 
 test-xla: .venv-xla/.installed ## tests on a device of torch_xla, on this machine's CPU, by hand (7 GB in .venv-xla)
-	PJRT_DEVICE=CPU WORKBENCH_XLA=1 .venv-xla/bin/python -m pytest tests/xla -p no:cacheprovider --timeout 600 $(ARGS)
+	PJRT_DEVICE=CPU WORKBENCH_XLA=1 .venv-xla/bin/python -m pytest tests/xla/test_xla.py -p no:cacheprovider --timeout 600 $(ARGS)
+	PJRT_DEVICE=CPU CPU_NUM_DEVICES=2 WORKBENCH_XLA=1 .venv-xla/bin/python -m pytest tests/xla/test_cores.py -p no:cacheprovider --timeout 600 $(ARGS)
 
 install: .venv/.installed ## .venv with the project and all that its tests need
 

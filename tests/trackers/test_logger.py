@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 import torch
 from accelerate.tracking import GeneralTracker
@@ -76,6 +78,32 @@ def test_what_is_logged_is_in_the_trackers_run_as_with_lightnings_logger(tmp_pat
     assert any("nested/depth: 1" in text for text in texts)
 
 
+class Asks(boring.BoringModel):
+    """As modules do that log images with some loggers alone."""
+
+    def on_train_epoch_end(self) -> None:
+        if isinstance(self.logger, pl.loggers.TensorBoardLogger):
+            self.logger.experiment.add_image("picture", torch.rand(3, 4, 4), self.global_step)
+        if isinstance(self.logger, pl.loggers.WandbLogger):
+            raise AssertionError("it is no logger of W&B")
+
+
+def test_it_is_of_lightnings_class_for_the_tracker(tmp_path: Path) -> None:
+    with wb.Workbench(Asks(), train=loader(), root=tmp_path, accelerator="cpu", max_epochs=2, trackers="tensorboard") as bench:
+        run = bench.fit().result()
+        logger = _logger_of(bench)
+        for package in ("lightning.pytorch", "pytorch_lightning"):
+            loggers = pytest.importorskip(f"{package}.loggers")
+            assert isinstance(logger, loggers.Logger)
+            assert isinstance(logger, loggers.TensorBoardLogger)
+            assert not isinstance(logger, loggers.CSVLogger)
+        sent = pickle.loads(cloudpickle.dumps({"logger": logger, "again": logger}))
+        assert sent["logger"] is sent["again"]
+        assert isinstance(sent["logger"], Logger)
+        assert sent["logger"].name == "tensorboard"
+    assert [e.step for e in read(tmp_path / "trackers" / "tensorboard" / run.id).Images("picture")] == [6, 12]
+
+
 class Own(GeneralTracker):
     """The user's own."""
 
@@ -100,6 +128,8 @@ class Own(GeneralTracker):
 class Appends(boring.BoringModel):
     def on_train_epoch_end(self) -> None:
         assert isinstance(self.logger, Logger)
+        assert isinstance(self.logger, pl.loggers.Logger)
+        assert not isinstance(self.logger, pl.loggers.TensorBoardLogger)
         assert [one.name for one in self.loggers] == ["Own", "tensorboard"]
         self.logger.experiment.append(f"epoch {self.current_epoch}")
 

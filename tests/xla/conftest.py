@@ -4,4 +4,4 @@ from __future__ import annotations
 
 import os
 
-collect_ignore = [] if os.environ.get("WORKBENCH_XLA") else ["test_xla.py"]
+collect_ignore = [] if os.environ.get("WORKBENCH_XLA") else ["test_cores.py", "test_xla.py"]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import workbench as wb
+from workbench.events import Validated
 
 xla = pytest.importorskip("torch_xla")
 met = pytest.importorskip("torch_xla.debug.metrics")
@@ -188,8 +193,8 @@ def test_searches_leave_the_weights_as_they_were(tmp_path: Path) -> None:
     ("settings", "words"),
     [
         ({"precision": "16-mixed"}, "bf16-mixed"),
-        ({"devices": 8}, "devices=1"),
-        ({"devices": [7]}, "devices=1"),
+        ({"devices": 8}, "torch_xla has 1 here, and a fit takes one or all; take devices=1"),
+        ({"devices": [7]}, "give how many"),
         ({"on_nonfinite": "skip"}, "'stop'"),
         ({"compile": True}, "leave compile out"),
         ({"optimizer": torch.optim.LBFGS}, "another accelerator"),
@@ -217,12 +222,65 @@ def test_several_optimizers_are_refused(tmp_path: Path) -> None:
         wb.Workbench(Two(), train=loader(), root=tmp_path, accelerator="tpu").fit(max_steps=2).result()
 
 
-def test_export_refuses_the_run_by_name(tmp_path: Path) -> None:
+NOTEBOOK = """
+import torch
+import workbench as wb
+from torch import nn
+
+generator = torch.Generator().manual_seed(0)
+x = torch.randn(160, 16, generator=generator)
+y = x[:, :3].argmax(1)
+torch.manual_seed(1)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.2), nn.BatchNorm1d(32), nn.Linear(32, 3))
+bench = wb.Workbench(
+    model, train=(x, y), val=(x[:40], y[:40]), loss=nn.functional.cross_entropy, accelerator="tpu", batch_size=16, lr=1e-2, enable_progress_bar=False,
+    optimizer=torch.optim.AdamW, max_epochs=4, **OPTIONS
+)
+run = bench.fit().result()
+bench.export("train.py")
+"""
+TECHNIQUES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "many": {"gradient_clip_val": 0.5, "accumulate_grad_batches": 2, "weight_averaging": "ema", "lr_schedule": "cosine", "precision": "bf16-mixed"},
+}
+
+
+@pytest.mark.parametrize("case", TECHNIQUES)
+def test_the_script_of_a_run_repeats_it_and_continues(case: str, tmp_path: Path) -> None:
+    (tmp_path / "notebook.py").write_text(NOTEBOOK.replace("**OPTIONS", ", ".join(f"{name}={value!r}" for name, value in TECHNIQUES[case].items())))
+    environment = os.environ | {"PYTHONPATH": str(Path(wb.__file__).parents[1])}
+
+    def python(*words: str) -> list[dict[str, float]]:
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert "Not the run's" not in done.stdout
+        log = tmp_path / "log.jsonl"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+    python("notebook.py")
+    (folder,) = (tmp_path / ".workbench" / "runs").glob("*-fit")
+    run = wb.Run.open(folder)
+    whole = python("train.py", "--log_file", "log.jsonl")
+    tolerance = 2e-2 if case == "many" else 2e-5
+    np.testing.assert_allclose([row["loss"] for row in whole if "loss" in row], run.history["loss"], rtol=tolerance)
+    checks = [event.metrics for event in run.events if isinstance(event, Validated)]
+    theirs = [row for row in whole if "val_loss" in row]
+    assert len(theirs) == len(checks) == 4
+    for row, check in zip(theirs, checks, strict=True):
+        assert row["val_loss"] == pytest.approx(check["val_loss"], rel=tolerance)
+    python("train.py", "--log_file", "log.jsonl", "--output", "two", "--max_epochs", "2")
+    if case == "plain":  # the schedule of two epochs is another one
+        assert python("train.py", "--log_file", "log.jsonl", "--output", "two", "--resume") == whole
+    weights = torch.load(tmp_path / "train-output" / "last.pt", weights_only=True)
+    assert all(value.device.type == "cpu" for value in weights.values())
+
+
+def test_a_script_on_lightning_is_refused(tmp_path: Path) -> None:
     x, y = data()
     made = wb.Workbench(nn.Linear(16, 3), train=(x, y), loss=F.cross_entropy, root=tmp_path, accelerator="tpu", enable_progress_bar=False)
     made.fit(max_steps=2).result()
-    with pytest.raises(wb.ExportError, match="accelerator='tpu'"):
-        made.export(tmp_path / "train.py")
+    with pytest.raises(wb.ExportError, match=r"accelerator='tpu'.*bench\.export\('train\.py'\)"):
+        made.export(tmp_path / "train.py", format="lightning")
 
 
 def test_auto_takes_no_device_of_xla_that_is_no_tpu(tmp_path: Path) -> None:

@@ -77,6 +77,8 @@ class Session:
         """Whether operations wait for `sync_device`."""
         self.skips_nonfinite = settings.on_nonfinite == "skip"
         """Whether updates with values that are not finite are skipped; else they end the run."""
+        self.cores = settings.devices if self.lazy and isinstance(settings.devices, int) else 1
+        """The cores of a TPU among which each batch is divided."""
         if self.lazy:
             self._refuse_on_tpu()
         self._clipper, self.hooks.clipper = self.hooks.clipper, self.clip
@@ -238,9 +240,10 @@ class Session:
 
     def to_device(self, batch: Any, stage: Stage = "train") -> Any:
         """The batch on the session's device, moved by the task's own hook where it has one."""
-        if self.hooks.transfers:
-            return self.hooks.transfer(batch, self.device, stage)
-        return to_device(batch, self.device)
+        moved = self.hooks.transfer(batch, self.device, stage) if self.hooks.transfers else to_device(batch, self.device)
+        if self.cores > 1:
+            xla.split(moved, self.cores)
+        return moved
 
     def clip(self, index: int, clip_val: float, algorithm: str) -> None:
         """Clip the gradients of one optimizer in place, for a task that decides itself when to clip."""

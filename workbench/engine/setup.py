@@ -27,8 +27,8 @@ def open_session(
     past: for a resumed fit, the state on which its length depends (`total_steps.NAMES`).
     """
     with rng.preserved(), _kernel_choice(settings), task.running(settings, phase):
-        seed(settings.seed)
         runtime = Runtime(settings)
+        seed(settings.seed)
         for spec in (task.train, task.val, task.test, task.predict):
             if spec is not None:
                 spec.refresh()

@@ -184,6 +184,8 @@ class Resumed:
     values: dict[str, Any] = field(default_factory=dict)
     unfrozen: tuple[str, ...] = ()
     """Layers that train from here on and did not before."""
+    frozen: tuple[str, ...] = ()
+    """Layers that trained before and do not from here on."""
 
 
 @dataclass(frozen=True, slots=True)

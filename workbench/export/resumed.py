@@ -39,9 +39,10 @@ def resume_points_of(run: Run) -> ResumePoints:
                 f"run {run.id} continues {event.run}, a checkpoint of Lightning: a script begins with weights alone, and does not have the states of "
                 "its optimizers. Export a run that starts from its weights: bench.load(path), then bench.fit()."
             )
-        if event.unfrozen:
+        if event.unfrozen or event.frozen:
+            did, names, before = ("trains", event.unfrozen, "were frozen") if event.unfrozen else ("freezes", event.frozen, "were trained")
             raise ExportError(
-                f"run {run.id} trains layers ({first_names(event.unfrozen, 3)}) that were frozen until update {event.step}, where it continues "
+                f"run {run.id} {did} layers ({first_names(names, 3)}) that {before} until update {event.step}, where it continues "
                 f"{event.run}, and a script trains the same layers from its beginning. Export a run that starts from its weights: "
                 f"bench.load({event.run!r}), then bench.fit()."
             )

@@ -295,9 +295,15 @@ class ScriptSpec:
         return self.ranks // self.settings.num_nodes
 
     @property
+    def on_tpu(self) -> bool:
+        """Whether the run trained on a device of torch_xla."""
+        return self.settings.accelerator == "tpu"
+
+    @property
     def single_process_reason(self) -> str:
         """Why it can only train in one process; "" where there is no reason."""
         reasons = {
+            "one process drives a TPU": self.on_tpu,
             "the optimizers are stepped by the model": self.manual,
             "several optimizers take turns": self.several and not self.manual,
             "the model may leave out the rest of an epoch": self.lightning.ends_epochs,

@@ -114,7 +114,6 @@ def _techniques(r: ScriptSpec) -> dict[str, bool]:
     unmeasured = not (r.train.sized or r.limits) and (r.validates_in_epoch or r.max_steps is not None)
     timed = isinstance(s.val_check_interval, str) and r.validates
     return {
-        "accelerator='tpu' (bench.fit(accelerator='auto') makes a run that it supports)": s.accelerator == "tpu",
         f"val_check_interval={s.val_check_interval!r}, a time": timed,
         "a batch_size that was changed by hand": found_size,
         f"{live}, in a plan by epochs": bool(r.sizes) and isinstance(s.accumulate_grad_batches, dict),

@@ -118,11 +118,6 @@ def _devices(settings: Settings, accelerator: str) -> tuple[int, ...]:
     # All GPUs, unless the job must stay in this process.
     usual = 1 if settings.strategy == "thread" else max(there, 1)
     wanted = usual if settings.devices == "auto" else settings.devices
-    if accelerator == "tpu" and wanted != 1:
-        raise SettingsError(
-            f"devices={settings.devices!r} with accelerator='tpu': the bench trains on one core of a TPU; take "
-            "devices=1."
-        )
     if isinstance(wanted, tuple):
         if accelerator != "cuda":
             raise SettingsError(f"devices={list(wanted)}: numbers name GPUs, and this is the {accelerator}: give how many, devices=2.")
@@ -137,4 +132,4 @@ def _devices(settings: Settings, accelerator: str) -> tuple[int, ...]:
         )
     if accelerator in ("mps", "xpu") and wanted > 1:
         raise SettingsError(f"devices={wanted}: the bench trains on one {accelerator.upper()} device; take devices=1, or accelerator='cpu'.")
-    return tuple(range(wanted))
+    return tuple(range(1 if accelerator == "tpu" else wanted))  # one process drives all cores of a TPU

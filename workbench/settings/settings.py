@@ -285,11 +285,11 @@ class Settings(BaseModel):
     )  # fmt: skip
 
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "xpu", "tpu"] = _setting(
-        "auto", "Kind of device. 'auto' takes a GPU where there is one. 'tpu' needs torch_xla, and trains on one core.", "devices"
+        "auto", "Kind of device. 'auto' takes a GPU where there is one. 'tpu' needs torch_xla.", "devices"
     )
     devices: Devices = _setting(
-        "auto", "How many devices to train on (2), or which GPUs ([0, 2]). 'auto': all GPUs, or one CPU process.", "devices",
-        "devices",
+        "auto", "How many devices to train on (2), or which GPUs ([0, 2]). 'auto': all GPUs, one CPU process, or one core of a "
+        "TPU. The cores of a TPU divide each batch.", "devices", "devices",
     )  # fmt: skip
     strategy: Strategy = _setting(
         "auto", "'thread': in the notebook's own process; 'pool': one process a device, kept warm between jobs; 'launch': "

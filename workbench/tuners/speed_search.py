@@ -177,7 +177,7 @@ def _check_seconds(seconds: float) -> None:
 
 def _numbers(settings: Settings, most: int | None) -> Iterator[int]:
     """0, 1, 2, 4, … up to the most that may be tried, which is tried itself."""
-    devices = settings.devices if isinstance(settings.devices, int) else 1
+    devices = settings.devices if isinstance(settings.devices, int) and settings.accelerator != "tpu" else 1
     most = most or max(1, _cores() // max(1, devices))
     yield 0
     number = 1

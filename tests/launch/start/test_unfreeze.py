@@ -162,11 +162,87 @@ def test_an_optimizer_with_one_state_for_all_parameters(tmp_path: Path) -> None:
             bench.fit(start="continue", max_epochs=2).result()
 
 
-def test_layers_that_were_trained_and_are_frozen_now(tmp_path: Path) -> None:
-    """What Lightning and torch refuse as well: an optimizer without the parameters of its state."""
-    with bench_of(tmp_path) as bench:
+def freezing_by_hand(make: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """An epoch of all layers, two of the last, one of all, with one optimizer that has all: torch passes over a parameter without a gradient."""
+    model, losses = net(), []
+    optimizer = make(list(model.requires_grad_(True).parameters()), 0.05)
+    for epoch in range(4):
+        model[0].requires_grad_(epoch not in (1, 2))
+        for x, y in data():
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses, model.state_dict()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_layers_that_were_trained_and_are_frozen_now(optimizer: str, tmp_path: Path) -> None:
+    losses, weights = freezing_by_hand(OPTIMIZERS[optimizer])
+    with bench_of(tmp_path, optimizer=OPTIMIZERS[optimizer]) as bench:
         bench.model.requires_grad_(True)
         bench.fit(max_epochs=1).result()
         bench.model[0].requires_grad_(False)
-        with pytest.raises(wb.TaskError, match="the optimizer has other parameters here"):
+        run = bench.fit(start="continue", max_epochs=2).result()
+        assert (run.resumes[0].frozen, run.resumes[0].unfrozen) == (("0.weight", "0.bias"), ())
+        assert any(event.text.startswith("0.weight, 0.bias will not train from here on") for event in run.events if isinstance(event, Message))
+        assert [name for name in run.history if name.startswith("grad_norm/")] == ["grad_norm/2.weight", "grad_norm/2.bias"]
+        with pytest.raises(wb.ExportError, match=r"freezes layers \(0\.weight, 0\.bias\) that were trained until update 7"):
+            bench.export(tmp_path / "train.py")
+        bench.fit(start="continue", max_epochs=3).result()
+        bench.model.requires_grad_(True)
+        last = bench.fit(start="continue", max_epochs=4).result()
+        assert last.history["loss"].tolist() == np.float32(losses).tolist()
+        assert all(torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items())
+        assert [(one.frozen, one.unfrozen) for one in last.resumes] == [(("0.weight", "0.bias"), ()), ((), ()), ((), ("0.weight", "0.bias"))]
+
+
+def test_one_layer_is_frozen_and_another_one_trains(tmp_path: Path) -> None:
+    make = OPTIMIZERS["adamw"]
+    model, losses = net(), []
+    model[2].bias.requires_grad_(False)
+    model[0].requires_grad_(True)
+    optimizer = make([model[0].weight, model[0].bias, model[2].weight], 0.05)
+    for epoch in range(2):
+        if epoch:
+            model[0].requires_grad_(False)
+            model[2].bias.requires_grad_(True)
+            optimizer.add_param_group({"params": [model[2].bias]})
+        for x, y in data():
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    with bench_of(tmp_path, optimizer=make) as bench:
+        bench.model[0].requires_grad_(True)
+        bench.model[2].bias.requires_grad_(False)
+        bench.fit(max_epochs=1).result()
+        bench.model[0].requires_grad_(False)
+        bench.model[2].bias.requires_grad_(True)
+        run = bench.fit(start="continue", max_epochs=2).result()
+    assert run.history["loss"].tolist() == np.float32(losses).tolist()
+    assert (run.resumes[0].frozen, run.resumes[0].unfrozen) == (("0.weight", "0.bias"), ("2.bias",))
+
+
+@pytest.mark.parametrize("settings", [{"devices": 2}, {"weight_averaging": "ema", "ema_decay": 1e-30}])
+def test_a_frozen_layer_on_ranks_and_in_an_average(settings: dict[str, Any], tmp_path: Path) -> None:
+    """With hardly a decay the average, which the model has in the end, is the last weights."""
+    with bench_of(tmp_path, **settings) as bench:
+        bench.model.requires_grad_(True)
+        bench.fit(max_epochs=1).result()
+        before = {name: value.clone() for name, value in bench.model.state_dict().items()}
+        bench.model[0].requires_grad_(False)
+        bench.fit(start="continue", max_epochs=2).result()
+        assert [torch.equal(value, before[name]) for name, value in bench.model.state_dict().items()] == [True, True, False, False]
+
+
+def test_an_optimizer_with_one_state_takes_no_frozen_layer(tmp_path: Path) -> None:
+    """Its next step would move the frozen layer along the gradients of before."""
+    with bench_of(tmp_path, optimizer=lambda parameters, lr: torch.optim.LBFGS(parameters, lr, max_iter=2)) as bench:
+        bench.model.requires_grad_(True)
+        bench.fit(max_epochs=1).result()
+        bench.model[0].requires_grad_(False)
+        with pytest.raises(wb.TaskError, match=r"the optimizer has other parameters here.*bench\.load\(run\)"):
             bench.fit(start="continue", max_epochs=2).result()

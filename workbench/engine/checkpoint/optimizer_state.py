@@ -62,15 +62,30 @@ def _own_state(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
         raise NotPlainError(f"{kind}.state_dict() failed with {type(error).__name__}: {error}") from error
 
 
-def add_groups(session: Session, states: Sequence[Mapping[str, Any]]) -> None:
-    """Add the parameter groups that a hook had added to the optimizers by then, with the same parameters."""
+def add_parameters(session: Session, states: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Add what the optimizers had by then: the groups that a hook had added, and the parameters that are frozen now.
+
+    A frozen parameter has no gradient, so it stays as it is, and so does its state. Returns the names of the frozen ones.
+    """
     there = session.task.trained_parameters()
+    owned = {id(p) for opt in session.optimizers for group in opt.optimizer.param_groups for p in group["params"]}
+    frozen = {name: p for name, p in there.items() if not p.requires_grad and id(p) not in owned}
+    found: list[str] = []
     for opt, state in zip(session.optimizers, states, strict=False):
         taken = {id(p) for group in opt.optimizer.param_groups for p in group["params"]}
-        for names in state.get("names", ())[len(opt.optimizer.param_groups) :]:
+        then = state.get("names", ())
+        if _by_parameter(session, opt, state):
+            for group, here, names in zip(opt.optimizer.param_groups, _names(session, opt), then, strict=False):
+                back = [name for name in names if name in frozen]
+                if back and "" not in here:
+                    order = [*names, *(name for name in here if name not in names)]
+                    group["params"][:] = [there[name] for name in order if name in here or name in back]
+                    found += back
+        for names in then[len(opt.optimizer.param_groups) :]:
             parameters = [there[name] for name in names if name in there and id(there[name]) not in taken]
             if len(parameters) == len(names):
                 opt.optimizer.add_param_group({"params": parameters})
+    return tuple(found)
 
 
 def mismatch(session: Session, states: Sequence[Mapping[str, Any]], freed: Set[int] = frozenset()) -> str | None:
@@ -110,10 +125,7 @@ def _is_grown(session: Session, opt: OptimizerHandle, state: Mapping[str, Any], 
     """Whether the optimizer's groups have the parameters that they had then, and others too, which were frozen."""
     here, then = _names(session, opt), state.get("names", ())
     shapes = [dict(zip(names, sizes, strict=True)) for names, sizes in zip(here, _shapes(session, opt), strict=True)]
-    # LBFGS has one state for all parameters together.
-    by_parameter = type(opt.optimizer).state_dict is Optimizer.state_dict and INNER not in state["state"] and not opt.needs_closure
-    plain = by_parameter and not session.weights.sharded
-    if not plain or len(here) != len(then) or here == then or "" in [name for names in (*here, *then) for name in names]:
+    if not _by_parameter(session, opt, state) or len(here) != len(then) or here == then or "" in [name for names in (*here, *then) for name in names]:
         return False
     before = {name for names in then for name in names}
     added = [p for name, p in session.task.trained_parameters().items() if name not in before and p.requires_grad]
@@ -121,6 +133,12 @@ def _is_grown(session: Session, opt: OptimizerHandle, state: Mapping[str, Any], 
         return False
     kept = zip(shapes, then, state["shapes"], strict=True)
     return all(group.get(name) == size for group, names, sizes in kept for name, size in zip(names, sizes, strict=True))
+
+
+def _by_parameter(session: Session, opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
+    """Whether each parameter has a state of its own; LBFGS has one for all together."""
+    own = type(opt.optimizer).state_dict is Optimizer.state_dict and INNER not in state["state"] and not opt.needs_closure
+    return own and not session.weights.sharded
 
 
 def _grown(state: Mapping[str, Any], fresh: Mapping[str, Any], then: Sequence[Sequence[str]], here: Sequence[Sequence[str]]) -> dict[str, Any]:

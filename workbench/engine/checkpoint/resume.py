@@ -97,7 +97,7 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     """
     state, alike = per_rank.state_of_rank(session, state)
     weights, edits = _restored(session, state)
-    optimizer_state.add_groups(session, state["optimizers"])
+    frozen = optimizer_state.add_parameters(session, state["optimizers"])
     _refuse_another(session, state, weights)
     for name in _COUNTERS:
         setattr(session.state, name, state[name])
@@ -108,6 +108,9 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     _put_weights(session, state, weights)
     session.hooks.weights_restored(edits).put_states(state["optimizers"])
     session.hooks.load_state(state["moments"])
+    if frozen := tuple(name for name in frozen if not session.task.trained_parameters()[name].requires_grad):
+        text = f"{first_names(frozen, 3)} will not train from here on: frozen now. The optimizer keeps their state."
+        session.notes.append(Message(text, "info", session.state.step))
     if added := optimizer_state.unfrozen(session, state["optimizers"]):
         text = f"{first_names(added, 3)} will train from here on: frozen until now. If you forgot to freeze them, stop, and make the bench as for that run."
         session.notes.append(Message(text, "warning", session.state.step))

@@ -101,6 +101,8 @@ class Runtime:
         # Several processes on CPUs find each other only if accelerate knows that there is no GPU to use.
         alone = settings.accelerator == "cpu" or (several and not torch.accelerator.is_available())
         options = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
+        if settings.accelerator == "tpu" and isinstance(settings.devices, int):
+            xla.use_cores(settings.devices)
         with self._own.here(), _without_fsdp_flag():
             self._accelerator = Accelerator(cpu=alone, mixed_precision="no", kwargs_handlers=[options] if several else None)
             if xla.is_xla(self._accelerator.device) and settings.accelerator != "tpu":

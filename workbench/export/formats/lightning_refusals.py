@@ -24,6 +24,7 @@ def _technique(r: ScriptSpec) -> dict[str, bool]:
     return {
         f"{', '.join(changed)} that was changed during the run: Lightning's Trainer keeps its settings": bool(changed),
         f"{', '.join(sorted(r.resume_points.edited))} that was set where the run continues another one": bool(r.resume_points.edited),
+        "accelerator='tpu', with whose losses Lightning's were not compared": r.on_tpu,
         "truncated_bptt_steps, which Lightning 2 has no more": r.tbptt,
         "on_nonfinite='skip': Lightning takes an update whatever its gradients": s.on_nonfinite == "skip",
         "EarlyStopping with warmup": any(monitor.warmup for monitor in s.early_stopping),

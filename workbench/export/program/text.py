@@ -27,7 +27,7 @@ _DATA = "torch.utils.data"
 _IMPORTS = [
     Import("argparse"), Import("contextlib"), Import("dataclasses"), Import("functools"), Import("itertools"), Import("json"),
     Import("math"), Import("os"), Import("random"), Import("zlib"), Import("collections.abc", "Mapping"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"), Import("torch.optim", "swa_utils"),
-    Import("tqdm", "tqdm"), Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
+    Import("torch_xla"), Import("torch_xla.core", "xla_model"), Import("tqdm", "tqdm"), Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
     Import("accelerate.tracking", "get_available_trackers"), Import("accelerate.utils", "broadcast"), Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
     Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_file"), Import("safetensors.torch", "load_model"),
     *(Import(_DATA, name) for name in ("BatchSampler", "DataLoader", "Dataset", "IterableDataset")),
@@ -51,7 +51,7 @@ def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Impor
     other = "val_data" if r.val_sets else "val_sets"
     given = {name: _expression(r, name) for name in GIVEN if name in used and name not in saved and name != other}
     used |= {word for around, _ in given.values() for word in re.findall(r"\w+", around)}
-    imports = [item for item in [*_IMPORTS, *further] if item.binds in used]
+    imports = [item for item in [*_IMPORTS, *further] if item.binds in used - names.defined(tree)]
     rebound = _rebound(r, used)
     if rebound:
         imports.append(Import("builtins"))
@@ -154,10 +154,11 @@ def _head(r: ScriptSpec) -> str:
     start = "The weights that the run began with were not recorded: it begins with those that its code makes."
     if r.weights is not None:
         start = f"The weights that the run began with are read from {plain(r.weights)}, if that is there."
-    needed = ["torch", "accelerate", *sorted(r.sliced.modules - {"torch", "accelerate"})]
+    own = ["torch", "torch_xla", "accelerate"] if r.on_tpu else ["torch", "accelerate"]
+    needed = [*own, *sorted(r.sliced.modules - set(own))]
     needs = textwrap.fill(f"Needs: {', '.join(needed)}.", 98, subsequent_indent="    ", break_long_words=False)
     start = "\n".join([start, *saved_data(r)])
-    notes = "".join(f"\n\n{textwrap.fill(plain(note), 98)}\n" for note in [*r.sliced.notes, *r.sliced.differs, *_preloaded(r), *evidence(r)])
+    notes = "".join(f"\n\n{textwrap.fill(plain(note), 98)}\n" for note in [*r.sliced.notes, *r.sliced.differs, *_preloaded(r), *_cores(r), *evidence(r)])
     return dedent('''\
         """{}
 
@@ -194,6 +195,13 @@ def _preloaded(r: ScriptSpec) -> list[str]:
     if not r.settings.preload:
         return []
     return ["The run read each sample once (preload): if samples draw random numbers, here they draw new ones each time."]
+
+
+def _cores(r: ScriptSpec) -> list[str]:
+    """Where several cores of a TPU divided the run's batches."""
+    if not r.on_tpu or r.settings.devices in ("auto", 1):
+        return []
+    return [f"The run divided its batches among {r.settings.devices} cores. The script trains with whole batches on one: with the same numbers, not as fast."]
 
 
 def evidence(r: ScriptSpec) -> list[str]:

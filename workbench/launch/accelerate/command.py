@@ -88,6 +88,8 @@ class LaunchPlan:
 
 def plan(settings: Settings, accelerator: str) -> LaunchPlan:
     """What settings and config mean. `accelerator`: the kind of device here. SettingsError: something is impossible."""
+    if accelerator == "tpu" and settings.devices != "auto":
+        settings = settings.replace(devices=1)  # one process drives all cores
     given = dict(settings.launch or {})
     _check_names(given)
     _check_counts(given)

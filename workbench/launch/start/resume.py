@@ -46,12 +46,13 @@ class ResumeHistory(NamedTuple):
     """The layers of these events; None: nobody knows, or there are none."""
 
     def before(self, started: RunStarted) -> list[Event]:
-        """The events as the record of this fit has them, which may train layers that were frozen."""
+        """The events as the record of this fit has them, which may train layers that were frozen, and freeze others."""
         if self.layers is None or self.layers == started.layers:
             return self.events
         added = tuple(name for name in started.layers if name not in self.layers)
+        gone = tuple(name for name in self.layers if name not in started.layers)
         last = next((event for event in reversed(self.events) if isinstance(event, Resumed)), None)
-        events = (replace(event, unfrozen=added) if isinstance(event, Resumed) and event is last else event for event in self.events)
+        events = (replace(event, unfrozen=added, frozen=gone) if isinstance(event, Resumed) and event is last else event for event in self.events)
         return [inherited.with_layers(event, self.layers, started.layers) for event in events]
 
 

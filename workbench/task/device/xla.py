@@ -2,11 +2,15 @@
 
 Such a device records operations, and `sync` runs them together. Until then a tensor has no value. Each graph
 of operations is compiled once; an index or a shape that changes makes a new graph.
+
+Several cores are one such device, too (torch_xla's SPMD): one process records whole batches, XLA gives each core its
+part of them and makes the cores exchange what they need, so that the numbers are those of one core.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import sys
@@ -16,6 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workbench.settings import SettingsError
+from workbench.task.batch import leaves, sample_count
+
 
 def installed() -> bool:
     """Whether torch_xla can be imported. It is not imported here; accelerate imports it wherever it is installed."""
@@ -23,8 +30,8 @@ def installed() -> bool:
 
 
 def in_use() -> bool:
-    """Whether somebody has imported torch_xla in this process."""
-    return "torch_xla.core.xla_model" in sys.modules
+    """Whether somebody has used a device of torch_xla in this process; then it is known whether one core or all."""
+    return "torch_xla" in sys.modules and bool(importlib.import_module("torch_xla")._XLAC._xla_get_spmd_config_is_locked())
 
 
 def is_xla(device: torch.device) -> bool:
@@ -61,14 +68,47 @@ def tensor_id(tensor: Tensor) -> int:
     return int(importlib.import_module("torch_xla")._XLAC._xla_get_tensor_id(tensor))
 
 
+def use_cores(wanted: int) -> None:
+    """Let this process train on so many cores, from now on. SettingsError: there are others, or it has used one core before."""
+    if wanted == 1:
+        return
+    runtime = importlib.import_module("torch_xla.runtime")
+    there = runtime.global_runtime_device_count()
+    if there != wanted:
+        raise SettingsError(f"devices={wanted} with accelerator='tpu': torch_xla has {there} here, and a fit takes one or all; take devices={there}.")
+    if not runtime.is_spmd():
+        if in_use():  # torch_xla could be told to, and the next graph would crash
+            raise SettingsError(
+                f"devices={wanted} with accelerator='tpu': this process has used one core already, and torch_xla cannot take more afterwards. "
+                f"Restart the kernel and begin with devices={wanted}, or take strategy='launch', which trains in a process of its own."
+            )
+        runtime.use_spmd()
+
+
+def split(batch: Any, cores: int) -> None:
+    """Give each core its part of the samples of a batch; what cannot be divided evenly is on all of them."""
+    spmd, samples = importlib.import_module("torch_xla.distributed.spmd"), sample_count(batch)
+    if samples % cores:
+        return
+    mesh = _mesh(cores)
+    for _, tensor in leaves(batch):
+        if tensor.ndim and len(tensor) == samples and is_xla(tensor.device):
+            spmd.mark_sharding(tensor, mesh, ("data", *[None] * (tensor.ndim - 1)))
+
+
+@functools.cache
+def _mesh(cores: int) -> Any:
+    return importlib.import_module("torch_xla.distributed.spmd").Mesh(list(range(cores)), (cores,), ("data",))
+
+
 def seed(value: int) -> None:
-    """Seed the device's generator, where torch_xla is in use."""
+    """Seed the device's generator, where it is in use."""
     if in_use():
         _model().set_rng_state(value)
 
 
 def random_state() -> int | None:
-    """The state of the device's generator; None: torch_xla is not in use."""
+    """The state of the device's generator; None: it is not in use, and reading would change that."""
     return int(_model().get_rng_state()) if in_use() else None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +15,10 @@ from workbench.task.lightning.logging.log import Shared
 from workbench.task.lightning.strategy import UnsupportedTrainerAttribute
 from workbench.task.protocol import Progress, Tracker
 from workbench.task.ranks import rank_of_job
+
+_CLASSES = {"comet_ml": "CometLogger", "mlflow": "MLFlowLogger", "tensorboard": "TensorBoardLogger", "wandb": "WandbLogger"}
+"""Lightning's class for a tracker."""
+_PACKAGES = ("lightning.pytorch.loggers", "pytorch_lightning.loggers")
 
 
 class DummyExperiment:
@@ -34,12 +40,24 @@ class DummyExperiment:
 
 
 class Logger(Shared):
-    """One tracker as `self.logger`. It hands on while a fit trains; in searches, trials and evaluations it drops everything."""
+    """One tracker as `self.logger`. It hands on while a fit trains; in searches, trials and evaluations it drops everything.
+
+    For `isinstance` it is of Lightning's class for that tracker, since modules ask so before they log an image.
+    """
 
     def __init__(self, tracker: Tracker, trainer: Any) -> None:
         self.name = tracker.name
         self._tracker: Tracker | None = tracker
         self._trainer = trainer
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        named = _CLASSES.get(vars(self).get("name", ""), "Logger")
+        found = tuple(getattr(sys.modules[package], named) for package in _PACKAGES if hasattr(sys.modules.get(package), named))
+        return _joined(found) if found else Logger
+
+    def __reduce__(self) -> Any:  # pickle's own way asks for __class__
+        return _blank, (), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_tracker": None}  # it belongs to the process of the bench
@@ -91,3 +109,13 @@ class Logger(Shared):
                 "or give strategy='launch' and the tracker by its name, trackers='tensorboard'."
             )
         return self._tracker
+
+
+def _blank() -> Logger:
+    return Logger.__new__(Logger)
+
+
+@functools.cache
+def _joined(classes: tuple[type, ...]) -> type:
+    """One class for them: Lightning has two packages, and both may be imported."""
+    return classes[0] if len(classes) == 1 else type(classes[0].__name__, classes, {})
