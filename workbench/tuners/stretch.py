@@ -1,7 +1,6 @@
 """Trains for a short stretch, and reads the loss of held-out batches: how values of a setting are compared.
 
-Every stretch starts from the same state and takes the same batches, with the run's schedule made as short as the stretch.
-Batches that no stretch trains on judge all of them alike.
+Every stretch starts from the same state and takes the same batches. Batches that no stretch trains on judge all of them alike.
 """
 
 from __future__ import annotations

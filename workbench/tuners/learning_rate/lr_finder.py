@@ -104,7 +104,7 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     end = read()
     if request.race and end.suggestion is not None and not inbox.has(Stop):
         set_lr = stretch.multiplier(opt.optimizer, request.group)
-        raced, lowest = lr_race.race(session, opt, end.suggestion, request.race_updates, schedule, adaptive, set_lr, emit, inbox)
+        raced, lowest = lr_race.race(session, opt, end.suggestion, request.race_updates, schedule, set_lr, emit, inbox)
         if lowest is not None and raced.lr is not None:
             end = read(Raced(raced.lr, lowest))
         ended = sweep.STOPPED if inbox.has(Stop) else end.ended
