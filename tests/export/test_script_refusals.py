@@ -48,6 +48,11 @@ CASES = {
         "        return F.cross_entropy(self.net(batch[0]), batch[1])\n\n    def configure_optimizers(self):\n"
         "        return torch.optim.Adam(self.net.parameters(), lr=1e-3)\n",
     ),
+    r"Groups, the sampler of train, gives 1 in epoch 0 and 3 in epoch 2: the run left out": (
+        "model, train=torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_sampler=Groups()), loss=F.cross_entropy, max_epochs=3",
+        "class Groups:\n    epoch = 0\n\n    def __len__(self):\n        return 1 + self.epoch\n\n    def __iter__(self):\n"
+        "        return iter([[n, n + 1] for n in range(len(self))])\n\n    def set_epoch(self, epoch):\n        self.epoch = epoch\n",
+    ),
     r"seed=4294967296": (f"{PAIR}, max_epochs=1, seed=2**32", ""),
     r"model=Own is a Task of its own kind": (
         "Own(), train=(x, y), max_epochs=1",

@@ -197,3 +197,23 @@ def test_preload_would_freeze_an_epoch(tmp_path):
     with pytest.raises(TaskError, match=r"preload=True: train asks which epoch it is \(set_epoch\)"):
         bench(Told, tmp_path, Seen(), batch_size=4, preload=True).fit().result()
 
+
+
+class Growing(Groups):
+    """One more batch in each epoch."""
+
+    def __len__(self):
+        return 1 + self.epoch
+
+    def __iter__(self):
+        return iter([[2 * n, 2 * n + 1] for n in range(len(self))])
+
+
+def test_a_validation_reads_all_batches_of_its_epoch(tmp_path):
+    model = Seen()
+    val = DataLoader(numbers(), batch_sampler=Growing())
+    bench = wb.Workbench(model, train=numbers(), val=val, batch_size=6, max_epochs=3, num_sanity_val_steps=0, root=tmp_path)
+    model.checked.clear()
+    assert bench.fit().result().status == "finished"
+    assert model.checked == [[0, 1], [0, 1], [2, 3], [0, 1], [2, 3], [4, 5]]
+    bench.close()

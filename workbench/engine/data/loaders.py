@@ -73,7 +73,10 @@ class Loaders:
         """Make the validation loaders. An object's val_dataloader() may draw random numbers: it does so now, not in the middle of an epoch."""
         if self._task.val is not None:
             self._val = [(spec, self._reading_val(spec)) for spec in self._task.val.sets]
-            self.val_batches = tuple(self._of_all(_count(reading.loader, self.settings, "val"))[0] for _, reading in self._val)
+            self._count_val()
+
+    def _count_val(self) -> None:
+        self.val_batches = tuple(self._of_all(_count(reading.loader, self.settings, "val"))[0] for _, reading in self._val)
 
     def reload_if_due(self) -> None:
         """At the start of an epoch: let objects make their loaders again, every so many epochs."""
@@ -245,8 +248,10 @@ class Loaders:
         if self._before_check is None:
             self._before_check = self.val_position()
         found: list[HeldOut] = []
-        for (spec, reading), count in zip(self._val, self.val_batches, strict=True):
+        for _, reading in self._val:
             reading.set_epoch(self.epoch)
+        self._count_val()  # samplers that ask for the epoch may have more batches now
+        for (spec, reading), count in zip(self._val, self.val_batches, strict=True):
             found.append((spec, with_sample_counts(self._task, reading.loader, reading.batches(count))))
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Mapping
@@ -29,6 +30,10 @@ from workbench.task.data.sharding import RankShard, common_rng_for
 from workbench.task.data.spec import DataSpec, Loader, batches_in, resumable_sampler_of, users_dataset
 from workbench.task.data.to_dataset import UNNAMED
 from workbench.task.supervised import TARGETS
+from workbench.techniques.limits import is_whole
+
+_EPOCHS = 1000
+"""The epochs at most whose length is compared."""
 
 
 def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Settings, saved: SavedSet | None = None) -> Data:
@@ -51,6 +56,8 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
             f"the loader of {name} gives batches of the data set's own making (batch_size=None) in the order of a sampler, which "
             "no script can repeat yet: give the samples in a Dataset."
         )
+    if name == "train":
+        _refuse_longer_epochs(parts.batch_sampler or parts.sampler, settings)
     generators, unkept = _position(spec, base)
     whole = hasattr(dataset, "__getitems__") and columns is None and type(dataset) is not TensorDataset
     return Data(
@@ -79,6 +86,23 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
         saved="" if saved is None else saved.expression,
         steps=_steps(first_batch(spec, settings), settings.tbptt_time_dim) or "config.truncated_bptt_steps",
     )
+
+
+def _refuse_longer_epochs(sampler: Any, settings: Settings) -> None:
+    """Raise ExportError for a sampler whose later epochs are longer than the first: the run left out what is beyond, as its schedule was planned."""
+    limited = not is_whole(settings.limit_train_batches) or settings.overfit_batches
+    if limited or not callable(getattr(sampler, "set_epoch", None)) or not hasattr(sampler, "__len__"):
+        return
+    trial, lengths = copy.copy(sampler), []
+    for epoch in range(min(settings.epochs or 2, _EPOCHS)):
+        trial.set_epoch(epoch)
+        lengths.append(len(trial))
+    if lengths and max(lengths) > lengths[0]:
+        raise ExportError(
+            f"{type(sampler).__name__}, the sampler of train, gives {lengths[0]} in epoch 0 and {max(lengths)} in epoch "
+            f"{lengths.index(max(lengths))}: the run left out what is beyond the first epoch's length, and a script would read it. Let each "
+            "epoch have the same length, or make a fit of each stage."
+        )
 
 
 def held_out_of(spec: DataSpec, owner: Any, sliced: Sliced, settings: Settings, saved: SavedSet | None) -> Data:
