@@ -328,8 +328,6 @@ def _step_schedules(session: Session, taken: Sequence[OptimizerHandle]) -> None:
 def _end_batch(session: Session) -> None:
     """After an update of a task with hooks within it: end the epoch's schedules and the last batch, as Lightning does."""
     state = session.state
-    if not session.hooks.within:
-        return
     if not state.searching and state.batch_idx == session.data.batches and not state.pieces:
         session.step_epoch_schedules()
     ending, state.batch_end_args = state.batch_end_args, None

@@ -9,6 +9,8 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, Sampler, TensorDataset
 
 import workbench as wb
+from tests.engine.resuming import Fit, learning, settings_of
+from workbench.commands import Validate
 from workbench.task.errors import TaskError
 
 ROWS = 12
@@ -198,7 +200,6 @@ def test_preload_would_freeze_an_epoch(tmp_path):
         bench(Told, tmp_path, Seen(), batch_size=4, preload=True).fit().result()
 
 
-
 class Growing(Groups):
     """One more batch in each epoch."""
 
@@ -217,3 +218,13 @@ def test_a_validation_reads_all_batches_of_its_epoch(tmp_path):
     assert bench.fit().result().status == "finished"
     assert model.checked == [[0, 1], [0, 1], [2, 3], [0, 1], [2, 3], [4, 5]]
     bench.close()
+
+
+def test_a_validation_that_is_asked_for_reads_all_batches_of_its_epoch(tmp_path):
+    model = Seen()
+    task = learning(model, train=numbers(), val=DataLoader(numbers(), batch_sampler=Growing()))
+    model.checked.clear()
+    Fit(task, settings_of(batch_size=6, max_epochs=3, num_sanity_val_steps=0), tmp_path, commands={3: Validate(), 5: Validate()})
+    first, second, third = [0, 1], [2, 3], [4, 5]
+    of_epochs = [[first], [first, second], [first, second, third]]
+    assert model.checked == [*of_epochs[0], *2 * of_epochs[1], *2 * of_epochs[2]]

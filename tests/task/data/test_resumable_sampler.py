@@ -3,12 +3,14 @@
 import functools
 import io
 import random
+import tracemalloc
+import zlib
 from collections import OrderedDict
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, Dataset, RandomSampler, Sampler
+from torch.utils.data import BatchSampler, Dataset, RandomSampler, Sampler, SequentialSampler
 
 from workbench.task.data.datasets import KeyedBatches
 from workbench.task.data.resumable_sampler import ResumableBatchSampler, checksum_of
@@ -214,3 +216,34 @@ def test_numbers_of_keyed_batches_go_on():
     assert three.replay(two.position(), 1) == []
     assert list(three) == expected[1][1:]
     assert list(three) == list(one)
+
+
+@pytest.mark.parametrize("taken", [100, 5000])
+def test_a_pass_over_ready_batches_is_resumed_after_many(taken):
+    def numbers():
+        return ResumableBatchSampler(RandomSampler(range(6000), generator=(own := torch.Generator().manual_seed(1))), own)
+
+    begun, again = numbers(), numbers()
+    expected = list(numbers())
+    reading = iter(begun)
+    for _ in range(taken):
+        next(reading)
+    position = through_a_file(begun.position())
+    crc = 0
+    for number in expected[:taken]:
+        crc = zlib.crc32(str(number).encode(), crc)
+    assert (position["handed"], position["crc"]) == (taken, crc)
+    assert again.replay(position, taken) == []
+    assert list(again) == expected[taken:]
+
+
+def test_a_long_pass_over_ready_batches_keeps_few_numbers():
+    sampler = ResumableBatchSampler(SequentialSampler(range(50_000)), torch.Generator())
+    tracemalloc.start()
+    try:
+        for _ in sampler:
+            sampler.drawn.clear()  # as a loader does
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 500_000  # 36 bytes each, if all were kept

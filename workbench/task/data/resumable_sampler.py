@@ -24,6 +24,8 @@ from workbench.task.data.sharding import NO_BATCH, CommonRng, RankShard
 from workbench.task.errors import TaskError
 
 _ALONE = RankShard()
+_TOGETHER = 1024
+"""Of so many numbers of ready batches the checksum is computed together; a long pass keeps no more of them."""
 
 
 @dataclass
@@ -211,10 +213,10 @@ def _drawn(batch: Any) -> int | None:
 
 def _counted(this: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
-        if type(batch) is int:  # looked at later: at each update that would cost more
+        if type(batch) is int and len(this.numbers) < _TOGETHER:  # looked at later: at each update that would cost more
             this.numbers.append(batch)
         else:
-            this.crc = _checksum(batch, this.checksum() if this.numbers else this.crc)
+            this.crc = _checksum(batch, this.checksum())
         this.count += 1
         yield batch
     this.ended = True
