@@ -6,7 +6,6 @@ A fit, a finder and a trial each open one (`engine/setup.py`). How far it has co
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -222,7 +221,7 @@ class Session:
     @property
     def lrs(self) -> list[float]:
         """The present rate of each optimizer: that of its first parameter group that is not at 0."""
-        return list(map(_LR, self.optimizers))
+        return [opt.lr for opt in self.optimizers]
 
     @property
     def base_lr(self) -> float:
@@ -383,5 +382,4 @@ def _trainable(task: Task) -> dict[str, Tensor]:
     return found
 
 
-_LR = operator.attrgetter("lr")
 _AS_IT_IS: contextlib.AbstractContextManager[None] = contextlib.nullcontext()

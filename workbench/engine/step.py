@@ -275,10 +275,9 @@ def _measure_and_clip(
     norms: Norms | None = None
     total: Tensor | None = None
     numbers: list[float] = []
-    """On CPU, the norms: no update waits for them there."""
     if records and gradients and order:
         norms = weights.layer_norms(session.ranks, opt.trained, gradients, order)
-        numbers = as_floats(norms) if session.plan.on_cpu else []
+        numbers = as_floats(norms) if session.plan.on_cpu else []  # on a device that would wait
         total = _put_norms(session, opt, gradients, norms, numbers)
     if session.plan.on_cpu:
         nonfinite.check(session, opt, window, loss, gradients, numbers)
@@ -295,11 +294,10 @@ def _measure_and_clip(
     elif session.settings.gradient_clip_algorithm == "value":
         clipping.clip_value(gradients, clip_val)
     else:
-        if total is None or order != 2.0:
-            norms = session.layer_norms(opt, gradients, 2.0) if norms is None or order != 2.0 else norms
-            norm = total_norm(norms, 2.0)
+        if norms is None or order != 2.0:
+            norm = session.total_norm(opt, gradients, 2.0)
         else:
-            norm = total
+            norm = total_norm(norms, 2.0) if total is None else total
         clipped = clipping.clip_norm(gradients, norm, clip_val)
     if records and gradients:
         clipped = session.total_norm(opt, gradients, 2.0) if clipped is None else clipped
@@ -343,7 +341,7 @@ def _end_batch(session: Session) -> None:
 def _put_norms(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor], norms: Norms, numbers: list[float]) -> Tensor | None:
     """Put the norms before clipping into the meter's row; returns their total. None: a flush computes it.
 
-    numbers: on CPU, the norms as numbers.
+    numbers: on CPU, the norms as numbers; elsewhere none.
     """
     meter = session.meter
     all_there = opt.whole and not opt.late and len(gradients) == len(opt.parameters)

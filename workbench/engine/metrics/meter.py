@@ -70,7 +70,7 @@ class Meter:
     ) -> None:  # fmt: skip
         """norm: the order of the gradient norms; None: they are not measured. double: whether losses and norms are float64.
 
-        kind: the type of all norms; None: they have several.
+        kind: the type of all parameters; None: they have several.
         """
         self.norm_order = None if norm is None else float(norm)
         self.double = double
