@@ -82,7 +82,7 @@ class ResumableBatchSampler(Sampler[Any]):
         if self._left is not None:
             return self._rest()
         if self.common_rng is None and draws_alone(self._users, self.generator):
-            states = {"process": {}, "sampler": NO_STATE}  # reading those of python and numpy would cost as much as an update
+            states = {"sampler": NO_STATE}  # reading the process's random states would cost as much as an update
         else:
             process = process_state() if self.common_rng is None else self.common_rng.state
             states = {"process": process, "sampler": self.held().state()}
@@ -169,7 +169,9 @@ class ResumableBatchSampler(Sampler[Any]):
         assert self._pass is not None
         assert self.order_read is not None
         handed, crc = self.order_read
-        return {**self._pass.begun, "handed": handed, "ended": self._pass.ended, "crc": crc}
+        begun = self._pass.begun
+        process = begun["process"] if "process" in begun else process_state()  # of an order that does not depend on it: any will do
+        return {**begun, "process": process, "handed": handed, "ended": self._pass.ended, "crc": crc}
 
     def replay(self, position: Mapping[str, Any], taken: int) -> list[str]:
         """Begin that pass again and skip its first `taken` batches; return in words what has changed.

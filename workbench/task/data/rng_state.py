@@ -118,9 +118,7 @@ def restored_process_state(state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def set_process_state(state: Mapping[str, Any]) -> None:
-    """Set the process's random states; a state without any sets none."""
-    if not state:
-        return
+    """Set the process's random states."""
     _put_python(random, state["python"])
     np.random.set_state(decode_arrays(state["numpy"]))
     torch.set_rng_state(state["torch"])
