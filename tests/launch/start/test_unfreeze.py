@@ -277,3 +277,23 @@ def test_one_of_two_frozen_layers_trains_again(tmp_path: Path) -> None:
         run = bench.fit(start="continue", max_epochs=3).result()
         told = [event.text.partition(":")[0] for event in run.events if isinstance(event, Message)]
         assert told == ["0.weight, 0.bias will not train from here on", "0.bias will train from here on"]
+
+
+class OwnState(torch.optim.Adam):
+    """Nobody knows how its state belongs to the parameters."""
+
+    def state_dict(self) -> Any:
+        return super().state_dict()
+
+
+@pytest.mark.parametrize("optimizer", [OwnState, lambda parameters, lr: torch.optim.LBFGS(parameters, lr, max_iter=2)], ids=["own", "lbfgs"])
+def test_a_layers_state_is_not_given_to_another_one_of_its_shape(optimizer: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
+    model[2].requires_grad_(False)
+    with wb.Workbench(model, train=wb.batches(data()), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", optimizer=optimizer) as bench:
+        bench.fit(max_epochs=1).result()
+        model[0].requires_grad_(False)
+        model[2].requires_grad_(True)
+        with pytest.raises(wb.TaskError, match="the optimizer has other parameters here"):
+            bench.fit(start="continue", max_epochs=2).result()

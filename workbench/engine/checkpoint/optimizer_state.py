@@ -100,12 +100,19 @@ def mismatch(session: Session, states: Sequence[Mapping[str, Any]], freed: Set[i
         here, there = _shapes(session, opt), state["shapes"]
         if len(here) != len(there):
             return f"{which} had {_count(len(there), 'parameter group')} and has {len(here)} here"
-        if here != there and not _is_grown(session, opt, state, freed):
+        if (here != there or _moved(session, opt, state)) and not _is_grown(session, opt, state, freed):
             return f"{which} has other parameters here"
         own, theirs = ([part["type"] for part in state["own"]], [type(s).__name__ for s in _Schedules(session, opt).own])
         if own != theirs and state["swa"] is None:
             return f"{which} followed {_named(own)} and follows {_named(theirs)} here"
     return None
+
+
+def _moved(session: Session, opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
+    """Whether a parameter's place in the optimizer is another one's now. Its name alone may have changed: then the model has the old one no more."""
+    there = session.task.trained_parameters()
+    groups = zip(_names(session, opt), state.get("names", ()), strict=False)
+    return any(now != then and then in there for here, before in groups for now, then in zip(here, before, strict=False))
 
 
 def _is_grown(session: Session, opt: OptimizerHandle, state: Mapping[str, Any], freed: Set[int] = frozenset()) -> bool:
