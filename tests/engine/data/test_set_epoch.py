@@ -1,5 +1,7 @@
 """`set_epoch`: samplers, batch samplers and data sets that ask for it are told of each epoch before it is read."""
 
+import queue
+
 import datasets
 import numpy as np
 import pytest
@@ -9,8 +11,6 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, Sampler, TensorDataset
 
 import workbench as wb
-from tests.engine.resuming import Fit, learning, settings_of
-from workbench.commands import Validate
 from workbench.task.errors import TaskError
 
 ROWS = 12
@@ -221,10 +221,19 @@ def test_a_validation_reads_all_batches_of_its_epoch(tmp_path):
 
 
 def test_a_validation_that_is_asked_for_reads_all_batches_of_its_epoch(tmp_path):
-    model = Seen()
-    task = learning(model, train=numbers(), val=DataLoader(numbers(), batch_sampler=Growing()))
-    model.checked.clear()
-    Fit(task, settings_of(batch_size=6, max_epochs=3, num_sanity_val_steps=0), tmp_path, commands={3: Validate(), 5: Validate()})
-    first, second, third = [0, 1], [2, 3], [4, 5]
-    of_epochs = [[first], [first, second], [first, second, third]]
-    assert model.checked == [*of_epochs[0], *2 * of_epochs[1], *2 * of_epochs[2]]
+    jobs = queue.Queue()
+
+    class Asks(Seen):
+        def forward(self, x):
+            if len(self.rows) == 4 and torch.is_grad_enabled():  # the first update of the third epoch
+                jobs.get(timeout=60).validate()
+            return super().forward(x)
+
+    model = Asks()
+    val = DataLoader(numbers(), batch_sampler=Growing())
+    with wb.Workbench(model, train=numbers(), val=val, batch_size=6, max_epochs=3, num_sanity_val_steps=0, root=tmp_path, dry_run=False) as bench:
+        job = bench.fit()
+        jobs.put(job)
+        assert job.result().status == "finished"
+    third = [[0, 1], [2, 3], [4, 5]]
+    assert model.checked == [[0, 1], [0, 1], [2, 3], *third, *third]

@@ -77,7 +77,7 @@ class Loaders:
             self._count_val()
 
     def _count_val(self) -> None:
-        """Count the batches of a validation; samplers that ask for the epoch may have more in a later one."""
+        """Count the batches of each set as they are now: samplers that are told the epoch may have more or fewer in a later one."""
         self.val_batches = tuple(self._of_all(_count(reading.loader, self.settings, "val"))[0] for _, reading in self._val)
 
     def reload_if_due(self) -> None:
