@@ -91,7 +91,7 @@ def _changed_folder(program: Namespace) -> Iterator[str]:
     """Magics that changed the folder where files are looked for."""
     for place, statement in enumerate(program.statements):
         match statement.node:
-            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="run_line_magic"), args=[ast.Constant(value="cd" | "pushd" | "popd" as name), ast.Constant(value=folder)])):
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="run_line_magic"), args=[ast.Constant(value="cd" | "pushd" | "popd" as name), ast.Constant(value=str(folder))])):
                 if any(later > place for later in program.kept):
                     yield (
                         f"`%{name} {folder}` ({statement.place}) changed the folder, and a script has no magics: it looks for relative paths "
