@@ -97,6 +97,8 @@ def test_it_is_of_lightnings_class_for_the_tracker(tmp_path: Path) -> None:
             assert isinstance(logger, loggers.Logger)
             assert isinstance(logger, loggers.TensorBoardLogger)
             assert not isinstance(logger, loggers.CSVLogger)
+            assert {"experiment", "log_metrics", "name"} <= {*dir(logger)}
+            assert not {"log_graph", "log_dir", "version"} & {*dir(logger)}, "what is refused is not offered"
         sent = pickle.loads(cloudpickle.dumps({"logger": logger, "again": logger}))
         assert sent["logger"] is sent["again"]
         assert isinstance(sent["logger"], Logger)

@@ -1,5 +1,7 @@
 """`set_epoch`: samplers, batch samplers and data sets that ask for it are told of each epoch before it is read."""
 
+import queue
+
 import datasets
 import numpy as np
 import pytest
@@ -198,7 +200,6 @@ def test_preload_would_freeze_an_epoch(tmp_path):
         bench(Told, tmp_path, Seen(), batch_size=4, preload=True).fit().result()
 
 
-
 class Growing(Groups):
     """One more batch in each epoch."""
 
@@ -217,3 +218,22 @@ def test_a_validation_reads_all_batches_of_its_epoch(tmp_path):
     assert bench.fit().result().status == "finished"
     assert model.checked == [[0, 1], [0, 1], [2, 3], [0, 1], [2, 3], [4, 5]]
     bench.close()
+
+
+def test_a_validation_that_is_asked_for_reads_all_batches_of_its_epoch(tmp_path):
+    jobs = queue.Queue()
+
+    class Asks(Seen):
+        def forward(self, x):
+            if len(self.rows) == 4 and torch.is_grad_enabled():  # the first update of the third epoch
+                jobs.get(timeout=60).validate()
+            return super().forward(x)
+
+    model = Asks()
+    val = DataLoader(numbers(), batch_sampler=Growing())
+    with wb.Workbench(model, train=numbers(), val=val, batch_size=6, max_epochs=3, num_sanity_val_steps=0, root=tmp_path, dry_run=False) as bench:
+        job = bench.fit()
+        jobs.put(job)
+        assert job.result().status == "finished"
+    third = [[0, 1], [2, 3], [4, 5]]
+    assert model.checked == [[0, 1], [0, 1], [2, 3], *third, *third]

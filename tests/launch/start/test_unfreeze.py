@@ -190,7 +190,8 @@ def test_layers_that_were_trained_and_are_frozen_now(optimizer: str, tmp_path: P
         assert [name for name in run.history if name.startswith("grad_norm/")] == ["grad_norm/2.weight", "grad_norm/2.bias"]
         with pytest.raises(wb.ExportError, match=r"freezes layers \(0\.weight, 0\.bias\) that were trained until update 7"):
             bench.export(tmp_path / "train.py")
-        bench.fit(start="continue", max_epochs=3).result()
+        again = bench.fit(start="continue", max_epochs=3).result()
+        assert sum("will not train" in event.text for event in again.events if isinstance(event, Message)) == 1  # only where they were frozen
         bench.model.requires_grad_(True)
         last = bench.fit(start="continue", max_epochs=4).result()
         assert last.history["loss"].tolist() == np.float32(losses).tolist()
@@ -245,4 +246,54 @@ def test_an_optimizer_with_one_state_takes_no_frozen_layer(tmp_path: Path) -> No
         bench.fit(max_epochs=1).result()
         bench.model[0].requires_grad_(False)
         with pytest.raises(wb.TaskError, match=r"the optimizer has other parameters here.*bench\.load\(run\)"):
+            bench.fit(start="continue", max_epochs=2).result()
+
+
+class NeedsGradients(torch.optim.SGD):
+    """Reads every gradient."""
+
+    def step(self, closure: Any = None) -> None:
+        assert sum(float(p.grad.sum()) for group in self.param_groups for p in group["params"]) is not None
+        super().step()
+
+
+def test_an_optimizer_that_needs_every_gradient_takes_no_frozen_layer(tmp_path: Path) -> None:
+    with bench_of(tmp_path, optimizer=NeedsGradients) as bench:
+        bench.model.requires_grad_(True)
+        bench.fit(max_epochs=1).result()
+        bench.model[0].requires_grad_(False)
+        with pytest.raises(wb.TaskError, match=r"NeedsGradients cannot step beside parameters without a gradient, which are frozen now.*bench\.load\(run\)"):
+            bench.fit(start="continue", max_epochs=2).result()
+
+
+def test_one_of_two_frozen_layers_trains_again(tmp_path: Path) -> None:
+    """The optimizer has both layers all the time; the record says what happened to each."""
+    with bench_of(tmp_path) as bench:
+        bench.model.requires_grad_(True)
+        bench.fit(max_epochs=1).result()
+        bench.model[0].requires_grad_(False)
+        bench.fit(start="continue", max_epochs=2).result()
+        bench.model[0].bias.requires_grad_(True)
+        run = bench.fit(start="continue", max_epochs=3).result()
+        told = [event.text.partition(":")[0] for event in run.events if isinstance(event, Message)]
+        assert told == ["0.weight, 0.bias will not train from here on", "0.bias will train from here on"]
+
+
+class OwnState(torch.optim.Adam):
+    """Nobody knows how its state belongs to the parameters."""
+
+    def state_dict(self) -> Any:
+        return super().state_dict()
+
+
+@pytest.mark.parametrize("optimizer", [OwnState, lambda parameters, lr: torch.optim.LBFGS(parameters, lr, max_iter=2)], ids=["own", "lbfgs"])
+def test_a_layers_state_is_not_given_to_another_one_of_its_shape(optimizer: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
+    model[2].requires_grad_(False)
+    with wb.Workbench(model, train=wb.batches(data()), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", optimizer=optimizer) as bench:
+        bench.fit(max_epochs=1).result()
+        model[0].requires_grad_(False)
+        model[2].requires_grad_(True)
+        with pytest.raises(wb.TaskError, match="the optimizer has other parameters here"):
             bench.fit(start="continue", max_epochs=2).result()

@@ -104,8 +104,12 @@ def test_a_higher_rate_is_far_from_those_that_break_the_training(loss):
 
 def test_without_losses_to_compare_the_rate_stays():
     assert conclusion(1.0, trials({0.1: math.inf, 1.0: 1.0, 10.0: math.inf}), 9.0, "cosine").lr == 1.0
-    assert conclusion(1.0, trials({0.1: math.inf, 1.0: math.inf, 10.0: math.inf}), 9.0, "cosine").lr == 1.0
-    assert conclusion(1.0, trials({0.1: -3.0, 1.0: -1.0, 10.0: 2.0}), 0.5, "cosine").lr == 1.0
+    none = conclusion(1.0, trials({0.1: math.inf, 1.0: math.inf, 10.0: math.inf}), 9.0, "cosine")
+    assert none.lr == 1.0
+    assert "not finite after any of the stretches" in none.why
+    negative = conclusion(1.0, trials({0.1: -3.0, 1.0: -1.0, 10.0: 2.0}), 0.5, "cosine")
+    assert negative.lr == 1.0
+    assert "one of them is negative" in negative.why
 
 
 @pytest.mark.parametrize("judge", ["val", "training batches"])

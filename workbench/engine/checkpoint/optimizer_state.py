@@ -62,15 +62,14 @@ def _own_state(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
         raise NotPlainError(f"{kind}.state_dict() failed with {type(error).__name__}: {error}") from error
 
 
-def add_parameters(session: Session, states: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def add_parameters(session: Session, states: Sequence[Mapping[str, Any]]) -> None:
     """Add what the optimizers had by then: the groups that a hook had added, and the parameters that are frozen now.
 
-    A frozen parameter has no gradient, so it stays as it is, and so does its state. Returns the names of the frozen ones.
+    A frozen parameter has no gradient, so it stays as it is, and so does its state.
     """
     there = session.task.trained_parameters()
     owned = {id(p) for opt in session.optimizers for group in opt.optimizer.param_groups for p in group["params"]}
     frozen = {name: p for name, p in there.items() if not p.requires_grad and id(p) not in owned}
-    found: list[str] = []
     for opt, state in zip(session.optimizers, states, strict=False):
         taken = {id(p) for group in opt.optimizer.param_groups for p in group["params"]}
         then = state.get("names", ())
@@ -80,16 +79,17 @@ def add_parameters(session: Session, states: Sequence[Mapping[str, Any]]) -> tup
                 if back and "" not in here:
                     order = [*names, *(name for name in here if name not in names)]
                     group["params"][:] = [there[name] for name in order if name in here or name in back]
-                    found += back
         for names in then[len(opt.optimizer.param_groups) :]:
             parameters = [there[name] for name in names if name in there and id(there[name]) not in taken]
             if len(parameters) == len(names):
                 opt.optimizer.add_param_group({"params": parameters})
-    return tuple(found)
 
 
 def mismatch(session: Session, states: Sequence[Mapping[str, Any]], freed: Set[int] = frozenset()) -> str | None:
-    """The first difference between a session's optimizers and a checkpoint's; None: they fit. freed: as in `unfrozen`."""
+    """The first difference between a session's optimizers and a checkpoint's; None: they fit.
+
+    freed: the ids of parameters that the run itself had unfrozen by then, without an optimizer for them; they are refused.
+    """
     if len(states) != len(session.optimizers):
         return f"it has {_count(len(states), 'optimizer')}, and here there are {len(session.optimizers)}"
     for opt, state in zip(session.optimizers, states, strict=True):
@@ -100,7 +100,7 @@ def mismatch(session: Session, states: Sequence[Mapping[str, Any]], freed: Set[i
         here, there = _shapes(session, opt), state["shapes"]
         if len(here) != len(there):
             return f"{which} had {_count(len(there), 'parameter group')} and has {len(here)} here"
-        if here != there and not _is_grown(session, opt, state, freed):
+        if (here != there or _moved(session, opt, state)) and not _is_grown(session, opt, state, freed):
             return f"{which} has other parameters here"
         own, theirs = ([part["type"] for part in state["own"]], [type(s).__name__ for s in _Schedules(session, opt).own])
         if own != theirs and state["swa"] is None:
@@ -108,17 +108,11 @@ def mismatch(session: Session, states: Sequence[Mapping[str, Any]], freed: Set[i
     return None
 
 
-def unfrozen(session: Session, states: Sequence[Mapping[str, Any]], freed: Set[int] = frozenset()) -> tuple[str, ...]:
-    """The names of the parameters that train here and did not then.
-
-    freed: the ids of those that the run itself had unfrozen by then, without an optimizer for them; they are refused.
-    """
-    found = []
-    for opt, state in zip(session.optimizers, states, strict=True):
-        if _is_grown(session, opt, state, freed):
-            then = {name for names in state["names"] for name in names}
-            found += [name for names in _names(session, opt) for name in names if name not in then]
-    return tuple(found)
+def _moved(session: Session, opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
+    """Whether a parameter's place in the optimizer is another one's now. Its name alone may have changed: then the model has the old one no more."""
+    there = session.task.trained_parameters()
+    groups = zip(_names(session, opt), state.get("names", ()), strict=False)
+    return any(now != then and then in there for here, before in groups for now, then in zip(here, before, strict=False))
 
 
 def _is_grown(session: Session, opt: OptimizerHandle, state: Mapping[str, Any], freed: Set[int] = frozenset()) -> bool:

@@ -33,7 +33,6 @@ from workbench.task.batch import to_device
 from workbench.task.errors import TaskError
 from workbench.task.hooks import CheckpointEdits
 from workbench.techniques.averaging import Average
-from workbench.values import first_names
 
 _COUNTERS = (
     "step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "mid_epoch", "checking", "left_out", "metrics",
@@ -97,7 +96,7 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     """
     state, alike = per_rank.state_of_rank(session, state)
     weights, edits = _restored(session, state)
-    frozen = optimizer_state.add_parameters(session, state["optimizers"])
+    optimizer_state.add_parameters(session, state["optimizers"])
     _refuse_another(session, state, weights)
     for name in _COUNTERS:
         setattr(session.state, name, state[name])
@@ -108,12 +107,6 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     _put_weights(session, state, weights)
     session.hooks.weights_restored(edits).put_states(state["optimizers"])
     session.hooks.load_state(state["moments"])
-    if frozen := tuple(name for name in frozen if not session.task.trained_parameters()[name].requires_grad):
-        text = f"{first_names(frozen, 3)} will not train from here on: frozen now. The optimizer keeps their state."
-        session.notes.append(Message(text, "info", session.state.step))
-    if added := optimizer_state.unfrozen(session, state["optimizers"]):
-        text = f"{first_names(added, 3)} will train from here on: frozen until now. If you forgot to freeze them, stop, and make the bench as for that run."
-        session.notes.append(Message(text, "warning", session.state.step))
     optimizer_state.restore(session, state["optimizers"], state["settings"], state["plan"])
     for opt in session.optimizers:
         opt.continued = True
@@ -165,6 +158,12 @@ def first_steps(session: Session, path: Path) -> Iterator[None]:
             raise TaskError(
                 f"{kind} cannot step with the state of the checkpoint and the parameters that were frozen until now ({type(error).__name__}: {error}). "
                 "Freeze them again, or begin from the weights: bench.load(run), then bench.fit()."
+            ) from error
+        if any(not p.requires_grad for group in opt.optimizer.param_groups for p in group["params"]):
+            kind = type(opt.optimizer).__name__
+            raise TaskError(
+                f"{kind} cannot step beside parameters without a gradient, which are frozen now ({type(error).__name__}: {error}): its step() has to "
+                "pass over those whose grad is None. Let them train again, or begin from the weights: bench.load(run), then bench.fit()."
             ) from error
         with restoring(path):
             raise

@@ -76,6 +76,7 @@ class Loaders:
             self._count_val()
 
     def _count_val(self) -> None:
+        """Count the batches of each set as they are now: samplers that are told the epoch may have more or fewer in a later one."""
         self.val_batches = tuple(self._of_all(_count(reading.loader, self.settings, "val"))[0] for _, reading in self._val)
 
     def reload_if_due(self) -> None:
@@ -250,7 +251,7 @@ class Loaders:
         found: list[HeldOut] = []
         for _, reading in self._val:
             reading.set_epoch(self.epoch)
-        self._count_val()  # samplers that ask for the epoch may have more batches now
+        self._count_val()
         for (spec, reading), count in zip(self._val, self.val_batches, strict=True):
             found.append((spec, with_sample_counts(self._task, reading.loader, reading.batches(count))))
         return found
@@ -270,6 +271,9 @@ class Loaders:
 
     def val_once(self) -> list[HeldOut]:
         """The sets of a user-requested validation, from separate loaders, so that the scheduled ones do not change."""
+        for _, reading in self._val:
+            set_epoch(reading.loader, self.epoch)
+        self._count_val()
         return self._all_apart(self.val_batches, states=True)
 
     def _all_apart(self, most: Sequence[int | None], *, states: bool = False) -> list[HeldOut]:

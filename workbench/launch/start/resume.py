@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from workbench.runs.read import read_header
 from workbench.settings import LOCAL, Settings, SettingsError, metadata_of, setting_text
 from workbench.techniques import limits
 from workbench.techniques.stopping import reached
+from workbench.values import first_names
 
 FIXED = (
     "seed", "shuffle", "drop_last", "reload_dataloaders_every_n_epochs", "overfit_batches", "fast_dev_run", "truncated_bptt_steps", "tbptt_time_dim",
@@ -51,9 +52,17 @@ class ResumeHistory(NamedTuple):
             return self.events
         added = tuple(name for name in started.layers if name not in self.layers)
         gone = tuple(name for name in self.layers if name not in started.layers)
-        last = next((event for event in reversed(self.events) if isinstance(event, Resumed)), None)
-        events = (replace(event, unfrozen=added, frozen=gone) if isinstance(event, Resumed) and event is last else event for event in self.events)
-        return [inherited.with_layers(event, self.layers, started.layers) for event in events]
+        last = next(event for event in reversed(self.events) if isinstance(event, Resumed))
+        events = (replace(last, unfrozen=added, frozen=gone) if event is last else event for event in self.events)
+        return [*(inherited.with_layers(event, self.layers, started.layers) for event in events), *_other_layers(last.step, added, gone)]
+
+
+def _other_layers(step: int, added: Sequence[str], gone: Sequence[str]) -> Iterator[Message]:
+    if gone:
+        yield Message(f"{first_names(gone, 3)} will not train from here on: frozen now. The optimizer keeps their state.", "info", step)
+    if added:
+        text = f"{first_names(added, 3)} will train from here on: frozen until now. If you forgot to freeze them, stop, and make the bench as for that run."
+        yield Message(text, "warning", step)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,9 @@ class Logger(Shared):
         found = tuple(getattr(sys.modules[package], named) for package in _PACKAGES if hasattr(sys.modules.get(package), named))
         return _joined(found) if found else Logger
 
+    def __dir__(self) -> list[str]:  # without it, the names of Lightning's class, which are not here
+        return [*vars(self), *dir(type(self))]
+
     def __reduce__(self) -> Any:  # pickle's own way asks for __class__
         return _blank, (), self.__getstate__()
 

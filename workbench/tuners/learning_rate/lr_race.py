@@ -3,11 +3,11 @@
 A sweep sees each rate for one update. The race sees four of them for some 75 updates each, so it notices what shows only later: noise at
 rates that are too high, slow progress at rates that are too low. Batches that no stretch trains on judge all of them alike.
 
-A stretch is short, so it favours high rates: they come further in few updates. What they cost, noise at the end, shows where a rate
-stays what it is, and hides where it falls as in a run. For a run whose rate falls the two make up for each other, so a stretch keeps its
-rate, whatever the run's schedule. Only in the last fifth it falls to 0, so that chance decides less of what the loss at the end is
-(Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations", 2024, has runs of that shape). A run at a
-constant rate ends in more noise, and has more updates in which lower rates catch up.
+A stretch is short, so it favours high rates: they come further in few updates. A high rate has a cost, too: the loss is noisy at the end. A
+rate that stays what it is shows this cost, and one that falls to 0 hides it. So a stretch keeps its rate, whatever the run's schedule: for a
+run whose rate falls, the noise makes up for the short time. Only in the last fifth the rate falls to 0, so that chance decides less of the
+loss at the end (Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations", 2024, has runs of that shape). A
+run at a constant rate ends in noise as well, and has more updates in which lower rates catch up: it gets half of what is best in a stretch.
 """
 
 from __future__ import annotations
@@ -99,8 +99,10 @@ def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: s
     what is near breaks, too. start: the loss before the race.
     """
     known = {t.lr: t.loss for t in trials if math.isfinite(t.loss)}
-    if not known or min(known.values()) < 0 or start <= 0:
-        return Suggestion(NAME, lr, None, "losses are compared by their ratios, and not all of them are above 0: the sweep's rate")
+    if not known:
+        return Suggestion(NAME, lr, None, "the held-out loss is not finite after any of the stretches: the sweep's rate stays, and may be too high")
+    if min(known.values()) < 0 or start <= 0:
+        return Suggestion(NAME, lr, None, "losses are compared by their ratios, and one of them is negative: the sweep's rate")
     losses = {rate: loss + LEARNED * start for rate, loss in known.items()}
     lowest, length = min(losses.values()), trials[0].updates
     weights = {rate: (lowest / loss) ** (1 / SOFTNESS) for rate, loss in losses.items()}
