@@ -123,6 +123,56 @@ def test_a_generator_of_a_gan_is_no_source_of_numbers_and_a_static_method_has_no
     assert not list(changing_state(code))
 
 
+VOCABULARY = """
+words, unread = {}, iter("abc")
+
+
+class Lang:
+    def __init__(self):
+        self.index = {}
+
+    def sentence(self, text):
+        for word in text.split():
+            self.add_word(word)
+
+    def add_word(self, word):
+        self.index[word] = len(self.index)
+
+
+def number(word):
+    words[word] = len(words)
+    return words[word]
+
+
+lang = Lang()
+lang.sentence("a b c")
+lang.add_word("d")
+x = [number(word) for word in "abc"]
+"""
+
+
+def test_what_only_makes_the_data_changes_nothing_later() -> None:
+    assert not list(changing_state(VOCABULARY, ("torch.nn.Linear(lang.size, len(words))", "x")))
+
+
+@pytest.mark.parametrize(
+    ("more", "arguments"),
+    [
+        ("class Texts:\n    def __getitem__(self, i):\n        return lang.add_word('e')", ()),
+        ("def collate(batch):\n    return lang.add_word('e')\nloader = DataLoader(x, collate_fn=collate)", ()),
+        ("later = [lang.add_word]", ()),
+        ("later = (lang.add_word(w) for w in 'ab')", ()),
+        ("later = lambda w: lang.add_word(w)", ()),
+        ("later = getattr(lang, 'add_word')", ()),
+        ("def later():\n    yield lang.add_word('e')\nlater()", ()),
+        ("class Net(torch.nn.Module):\n    def forward(self, x):\n        return lang.add_word(x)\nNet().forward(1)", ()),
+        ("", ("lambda o, t: lang.add_word(o)",)),
+    ],
+)
+def test_what_may_be_called_later_changes_a_state(more: str, arguments: tuple[str, ...]) -> None:
+    assert "Lang.add_word changes self.index" in changing_state(f"{VOCABULARY}\n{more}", arguments)
+
+
 def test_schedulers_keep_their_attributes() -> None:
     code = "class Steps(LRScheduler):\n    def step(self):\n        self.turns += 1\n"
     assert not list(changing_state(code))

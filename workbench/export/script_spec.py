@@ -427,7 +427,7 @@ class ScriptSpec:
     @cached_property
     def state(self) -> str:
         """What the user's code changes from update to update and no checkpoint has; "" where that is nothing."""
-        return next(iter(changing_state(self.sliced.code)), "")
+        return next(iter(changing_state(self.sliced.code, tuple(self.sliced.arguments.values()))), "")
 
     @property
     def plateaus(self) -> bool:

@@ -54,6 +54,7 @@ def test_one_process_alone(runner: Runner, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, "model, train=(x, y), loss=F.cross_entropy, optimizer=torch.optim.LBFGS, max_steps=1")
     bench.fit().result()
     script = bench.export(tmp_path / "train.py")
+    assert "torchrun" not in script.read_text().partition("import ")[0]
     with pytest.raises(AssertionError, match="trains in one process: the optimizer evaluates the loss again"):
         runner.run_two(script)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.export.export_running import Runner, check, clean_environment, lint, make_bench, repeats
@@ -190,6 +192,41 @@ def test_the_log_has_what_the_run_recorded(case: str, runner: Runner, tmp_path: 
     arguments, before = CASES[case]
     bench = make_bench(tmp_path, arguments, before, PRELUDE)
     repeats(bench, runner, tmp_path)
+
+
+PARTS = """
+class Parts(Own):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        parts = {"penalty": self.head.bias.square().sum()} if batch_idx % 2 else {}
+        return {"loss": loss, "half": loss / 2, "outputs": batch[0], **parts}
+"""
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_parts_of_the_loss_that_a_step_returns(wide: bool, runner: Runner, tmp_path: Path) -> None:
+    before = EPOCHS + PARTS.replace("(Own)", "(Epochs)") if wide else PARTS
+    bench = make_bench(tmp_path, f"Parts(), {DATA}, max_epochs=2", before, PRELUDE)
+    run: Any = bench.fit().result()
+    script = bench.export(tmp_path / "train.py")
+    bench.close()
+    lint(script)
+    outcome = runner.run(script)
+    for name in ("half", "penalty"):
+        logged = [line.get(name, math.nan) for line in outcome.logged]
+        assert np.array_equal(np.array(logged), run.history[name], equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [f"Parts(), {DATA}, max_epochs=1, accumulate_grad_batches=2", f"nn.Linear(6, 3), {DATA}, loss=lambda o, t: {{'loss': o.sum(), 'half': o.mean()}}, max_epochs=1"],
+)
+def test_a_script_says_which_parts_its_log_lacks(arguments: str, tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, arguments, PARTS, PRELUDE)
+    bench.fit().result()
+    head = bench.export(tmp_path / "train.py").read_text().partition("import ")[0]
+    bench.close()
+    assert "recorded parts of the loss for each update (half" in " ".join(head.split())
 
 
 def test_on_two_processes(runner: Runner, tmp_path: Path) -> None:

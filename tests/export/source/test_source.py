@@ -713,6 +713,35 @@ def test_data_drawn_without_a_seed_are_noted(cells: list[str], noted: str | None
     assert noted is None or noted in differs[0]
 
 
+CHANGED_FOLDER = "get_ipython = lambda: type('Shell', (), {'run_line_magic': lambda *_: None})()\nget_ipython().run_line_magic('cd', 'sub')"
+
+
+@pytest.mark.parametrize(("folder", "noted"), [(CHANGED_FOLDER, True), (CHANGED_FOLDER.replace("'cd'", "'who'"), False)])
+def test_a_magic_that_changed_the_folder_is_noted(folder: str, noted: bool) -> None:
+    differs = slice_cells(WB, folder, "x = [1]", "bench = wb.Workbench(x)").sliced.differs
+    assert len(differs) == noted
+    assert all(note.startswith("`%cd sub` (In [2], line 2) changed the folder") and "os.chdir" in note for note in differs)
+
+
+@pytest.mark.parametrize(
+    ("code", "noted"),
+    [
+        ("@torch.jit.script\ndef act(x):\n    return x.relu()", "`@torch.jit.script` (In [2], line 2)"),
+        ("from torch.jit import trace\nact = trace(torch.relu, torch.ones(2))", "`act = trace(torch.relu, torch.ones(2))` (In [2], line 2)"),
+        ("def act(x):\n    return x.relu()\nother = torch.jit.script(act)", None),  # the script does not have it
+    ],
+)
+def test_torchscript_is_noted(code: str, noted: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plain(function: object, *_: object) -> object:
+        return function
+
+    monkeypatch.setattr(torch.jit, "script", plain)  # which cannot read a cell of this test
+    monkeypatch.setattr(torch.jit, "trace", plain)
+    differs = slice_cells(WB + "import torch", code, "bench = wb.Workbench([1], loss=lambda o, t: act(o))").sliced.differs
+    assert len(differs) == (noted is not None)
+    assert all(note.startswith(f"{noted} uses TorchScript") and "beside" not in note for note in differs)
+
+
 FILES = WB + "import json, os\nimport numpy as np\nimport torch\nfrom pathlib import Path\nROOT = './data'\nPATH = Path(ROOT) / 'x.pt'"
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+
+from workbench.export.inputs.building import run_while_building
 
 _BEGINS = {
     "__init__", "__new__", "__post_init__", "__setstate__", "__getstate__", "set_epoch", "setup", "prepare_data", "configure_model",
@@ -20,23 +22,25 @@ _LATER = {"on_before_backward", "on_after_backward", "on_before_optimizer_step"}
 
 
 @functools.lru_cache(64)
-def changing_state(code: str) -> tuple[str, ...]:
-    """One clause for each: what changes, and where. Attributes that are set before they are read, or emptied at an epoch's end, are none.
+def changing_state(code: str, arguments: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """One clause for each: what changes, and where. Attributes that are set before they are read, or emptied at an epoch's end, are none,
+    nor is what only code changes that makes the data: a resumed script runs it again.
 
-    Each part of a script that depends on it asks anew.
+    arguments: the expressions that the script takes its model, loss and data from. Each part of a script that depends on it asks anew.
     """
-    return tuple(_changing_state(ast.parse(code)))
+    return tuple(_changing_state(ast.parse(code), [ast.parse(text.strip(), mode="eval") for text in arguments]))
 
 
-def _changing_state(tree: ast.Module) -> Iterator[str]:
+def _changing_state(tree: ast.Module, arguments: list[ast.Expression]) -> Iterator[str]:
     nodes = list(ast.walk(tree))
     known = {name for node in nodes for name in _bound(node)}
     made = {name for node in tree.body for name in _generators(node, known)}
     once = {id(part) for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef)) for part in _decorating(node, nodes)}
+    building = run_while_building(tree, arguments)
     for node in nodes:
         if isinstance(node, ast.ClassDef):
-            yield from _of_class(node, known)
-        elif isinstance(node, (ast.FunctionDef, ast.Lambda)) and id(node) not in once:
+            yield from _of_class(node, known, building)
+        elif isinstance(node, (ast.FunctionDef, ast.Lambda)) and id(node) not in once and node not in building:
             name = node.name if isinstance(node, ast.FunctionDef) else "a lambda"
             yield from _of_function(node, name, made, known)
 
@@ -121,7 +125,7 @@ def _root(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _of_class(node: ast.ClassDef, known: set[str]) -> Iterator[str]:
+def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] = ()) -> Iterator[str]:
     """The attributes that a class changes after it was made."""
     if any("Scheduler" in base or base.endswith("LR") for base in map(ast.unparse, node.bases)):
         return  # its state_dict has all attributes
@@ -143,7 +147,7 @@ def _of_class(node: ast.ClassDef, known: set[str]) -> Iterator[str]:
         for part in ast.walk(method):
             if isinstance(part, ast.Assign) and _makes_generator(part.value, known) and _attribute(part.targets[0], method):
                 yield f"{node.name} has a generator of its own ({ast.unparse(part.targets[0])})"
-        if method.name in _BEGINS or method.name.startswith("configure_"):
+        if method.name in _BEGINS or method.name.startswith("configure_") or method in building:
             continue
         for name in _changed(method, methods):
             if name not in emptied | registered | _KEPT:

@@ -224,6 +224,10 @@ class LoggedNames:
     """In training, and never in a validation."""
     on_bar: tuple[str, ...] = ()
     """For single updates, with `prog_bar`."""
+    parts: tuple[str, ...] = ()
+    """The further entries of the dict that `training_step` returns, which are in the record as if they were logged."""
+    left_out: tuple[str, ...] = ()
+    """The parts of the loss that are in the record, and that a script does not log."""
     marked: tuple[str, ...] = ()
     """The names that the record has for something else: there they end in "_logged"."""
 
@@ -258,7 +262,9 @@ class Step:
 
 
 def quoted(value: Any) -> str:
-    """`repr`, with double quotes."""
+    """`repr`, with double quotes; of a tuple too."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(quoted, value))}{',' * (len(value) == 1)})"
     text = repr(value)
     if isinstance(value, str) and text.startswith("'") and '"' not in text:
         return f'"{text[1:-1]}"'

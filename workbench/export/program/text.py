@@ -164,7 +164,7 @@ def _head(r: ScriptSpec) -> str:
     needed = [*own, *sorted(r.sliced.modules - set(own))]
     needs = textwrap.fill(f"Needs: {', '.join(needed)}.", 98, subsequent_indent="    ", break_long_words=False)
     start = "\n".join([start, *saved_data(r)])
-    notes = "".join(f"\n\n{textwrap.fill(plain(note), 98)}\n" for note in [*r.sliced.notes, *r.sliced.differs, *_preloaded(r), *_cores(r), *evidence(r)])
+    notes = "".join(f"\n\n{textwrap.fill(plain(note), 98)}\n" for note in [*r.sliced.notes, *r.sliced.differs, *_preloaded(r), *_cores(r), *_unlogged(r), *evidence(r)])
     return dedent('''\
         """{}
 
@@ -179,6 +179,8 @@ def _head(r: ScriptSpec) -> str:
 
 def _start(r: ScriptSpec, script: str) -> str:
     """The lines at the script's head that say how to start it so that it repeats the run."""
+    if r.single_process_reason:
+        return f"    python {script}    (in one process)"
     if not r.distributed:
         return f"    python {script}\n    accelerate launch {script}    (or torchrun; on every device there is)"
     devices = r.settings.devices
@@ -201,6 +203,12 @@ def _preloaded(r: ScriptSpec) -> list[str]:
     if not r.settings.preload:
         return []
     return ["The run read each sample once (preload): if samples draw random numbers, here they draw new ones each time."]
+
+
+def _unlogged(r: ScriptSpec) -> list[str]:
+    """What the run recorded for each update and its log does not have."""
+    names = ", ".join(r.logged.left_out)
+    return [f"The run recorded parts of the loss for each update ({names}); --log_file and --tracker do not get them."] if names else []
 
 
 def _cores(r: ScriptSpec) -> list[str]:

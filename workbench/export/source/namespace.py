@@ -26,6 +26,8 @@ class Namespaces(Protocol):
     lazy: bool
     """Whether a layer is kept whose shapes are known only after a forward."""
     summaries: dict[tuple[str, int], Summary]
+    programs: dict[str, Namespace]
+    """The notebook's or file's own ("") and those of the user's modules."""
 
     def is_submodule(self, name: str) -> bool:
         """Whether `name` is a module of its own, not a name in one."""

@@ -18,7 +18,12 @@ from workbench.export.errors import ExportError
 from workbench.export.source import calls, effects, origins, parts, process_state
 from workbench.export.source.calls import Summary
 from workbench.export.source.capture import kind
-from workbench.export.source.findings.unresolved import changed_by_workbench, refuse_bound_anew, unresolved
+from workbench.export.source.findings.unresolved import (
+    changed_by_workbench,
+    refuse_bound_anew,
+    remedy_of,
+    unresolved,
+)
 from workbench.export.source.namespace import At, Namespace, is_star
 from workbench.export.source.statements import Line, Source, Statement, is_main_guard, run
 from workbench.export.source.uses import DOT, Uses, imported_name, uses
@@ -228,8 +233,7 @@ class Slicer:
                 "Make it from plain code next to the Workbench call, or at the top level of the file."
             )
         raise ExportError(
-            f"`{base}` is needed{self._by(ask)}, but {where} cannot be in a script: {reason}. "
-            "Move it out, before the Workbench is made."
+            f"`{base}` is needed{self._by(ask)}, but {where} cannot be in a script: {reason}. {remedy_of(statement.node)}"
         )
 
     def _check_loops(self, ask: _Ask, at: int) -> None:
@@ -334,10 +338,8 @@ class Slicer:
     def _check_fit(self, program: Namespace, statement: Statement) -> None:
         where = f"`{statement.gist}` ({statement.place})"
         if statement.refusal is not None:
-            raise ExportError(
-                f"{where} changes what the run used, but cannot be in a script: {statement.refusal}. "
-                "Move it out, before the Workbench is made."
-            )
+            remedy = remedy_of(statement.node)
+            raise ExportError(f"{where} changes what the run used, but cannot be in a script: {statement.refusal}. {remedy}")
         for part in ast.walk(statement.node):
             if calls.reads_command_line(part):
                 raise ExportError(

@@ -1,4 +1,4 @@
-"""Finds why a script may get other data than its run: random numbers without a seed or in another order, and files.
+"""Finds why a script may differ from its run: random numbers without a seed or in another order, files, TorchScript.
 
 A notebook may draw its data before it sets a seed. It may set a seed, draw to look at something, and then draw its data:
 a script without that look draws other data. It may write a file that it reads later, in a cell that the script does not have.
@@ -41,14 +41,16 @@ _OF_LAYERS = {"weight", "bias", "data"}
 _OWN_STATE = {"generator", "random_state", "rng", "seed"}
 """Keywords that give a call its own source of random numbers."""
 _SEEDS = {"torch": "torch.manual_seed(0)", "numpy": "np.random.seed(0), or random_state=0", "random": "random.seed(0)"}
+_TORCHSCRIPT = re.compile(r"torch\.jit\.(script|trace|trace_module|script_if_tracing|script_method|freeze|optimize_for_inference)")
 _GENERATORS = re.compile(r"numpy\.random\.(default_rng|RandomState)|random\.Random")
 
 
 def notes(program: Namespace, call: list[ast.expr], saved: bool) -> tuple[str, ...]:
-    """A note for each reason why the script may get other data than the run. saved: the data of the run lie beside the script."""
-    found = dict.fromkeys([*_unseeded(program, call), *_moved_draws(program, call), *_missing_files(program, call)])
+    """A note for each reason why the script may differ from the run. saved: the data of the run lie beside the script."""
+    found = [*_unseeded(program, call), *_moved_draws(program, call), *_missing_files(program, call)]
+    found += [] if saved else [*_changed_folder(program)]
     remedy = "" if saved else ' Or export with data="beside": it saves small data of train and val beside the script.'
-    return tuple(f"{note}{remedy}" for note in found)
+    return tuple(dict.fromkeys([*(f"{note}{remedy}" for note in found), *_torchscript(program)]))
 
 
 def _run(program: Namespace, call: list[ast.expr]) -> Iterator[tuple[str, int, list[ast.AST]]]:
@@ -83,6 +85,31 @@ def _missing_files(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
     """Files that the script reads and that a statement wrote which it does not have."""
     for place, path in missing_files(program, ((at, nodes) for _, at, nodes in _run(program, call))):
         yield f"{_named(program, place)} wrote {path}, which the script reads and does not write: keep this file."
+
+
+def _changed_folder(program: Namespace) -> Iterator[str]:
+    """Magics that changed the folder where files are looked for."""
+    for place, statement in enumerate(program.statements):
+        match statement.node:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="run_line_magic"), args=[ast.Constant(value="cd" | "pushd" | "popd" as name), ast.Constant(value=str(folder))])):
+                if any(later > place for later in program.kept):
+                    yield (
+                        f"`%{name} {folder}` ({statement.place}) changed the folder, and a script has no magics: it looks for relative paths "
+                        "where it is started. Start it in that folder, or write os.chdir(…) in place of the magic, fit again and export that run."
+                    )
+
+
+def _torchscript(program: Namespace) -> Iterator[str]:
+    """Code that TorchScript compiles after its first calls: the run's first update was not its first call."""
+    for each in program.slicer.programs.values():
+        for place in sorted(each.kept):
+            context = At(each, place)
+            named = [part for part in ast.walk(each.statements[place].node) if isinstance(part, (ast.Name, ast.Attribute))]
+            if any(_TORCHSCRIPT.fullmatch(calls.path_of(part, context) or "") for part in named):
+                yield (
+                    f"{_named(each, place)} uses TorchScript, which rounds otherwise in its first calls; the run had made these before its "
+                    "first update: losses differ in their last digits. Leave torch.jit out, fit again and export that run."
+                )
 
 
 def _is(node: ast.expr, value: object) -> bool:

@@ -32,6 +32,18 @@ def unresolved(program: Namespace, base: str, used: str, stopped_names: Mapping[
     return ExportError(f"`{base}` is used{used}, but {what}. Define it in plain code before you make the Workbench.")
 
 
+def remedy_of(node: ast.stmt) -> str:
+    """What to do about a statement that cannot be in a script."""
+    if not any(isinstance(part, (ast.Await, ast.AsyncFor, ast.AsyncWith)) for part in ast.walk(node)):
+        return "Move it out, before the Workbench is made."
+    names = sorted(target.id for target in ast.walk(node) if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store))
+    one = names[0] if names else "result"
+    return (
+        "Call a function that does not wait, or save what it gives and load that, each in a cell before the Workbench is made: "
+        f"`torch.save({one}, '{one}.pt')`, `{one} = torch.load('{one}.pt')`."
+    )
+
+
 def changed_by_workbench(name: str, statement: Statement) -> ExportError:
     """The error for an object that a statement changed in a way that a script cannot repeat."""
     return ExportError(
