@@ -42,6 +42,7 @@ def test_runs_with_the_outputs_that_are_committed(path: Path, tmp_path: Path) ->
     same_as_committed(notebook, path)
 
 
+@pytest.mark.usefixtures("forked_kernels")
 def test_the_quickstart_leaves_a_script_and_pictures_under_papermill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     startup = tmp_path / "ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True)

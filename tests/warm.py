@@ -169,7 +169,10 @@ def kernels() -> Path:
     atexit.register(made.close)
     spec = made.folder / "kernels" / "python3"
     spec.mkdir(parents=True)
-    argv = [str(made.executable), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    # ipywidgets, which accelerate imports, registers in the kernel where it is imported, and there was none yet. Without this a
+    # page that is loaded again asks for each widget alone.
+    widgets = "--IPKernelApp.exec_lines=__import__('ipywidgets').register_comm_target()"
+    argv = [str(made.executable), "-m", "ipykernel_launcher", "-f", "{connection_file}", widgets]
     known = {"argv": argv, "display_name": "Python 3", "language": "python", "metadata": {"debugger": False}}
     (spec / "kernel.json").write_text(json.dumps(known))
     return made.folder

@@ -133,8 +133,9 @@ class Server:
         (settings / "apputils-extension" / "notification.jupyterlab-settings").write_text(json.dumps(quiet))
         (settings / "docmanager-extension" / "plugin.jupyterlab-settings").write_text('{"autosave": false}')
         (folder / "config" / "labconfig").mkdir()
-        # JupyterLab would start node to see whether it could be built anew.
-        (folder / "config" / "labconfig" / "page_config.json").write_text('{"buildCheck": false, "buildAvailable": false}')
+        # JupyterLab would start node to see whether it could be built anew, and each message to a kernel would load two icons.
+        page = {"buildCheck": False, "buildAvailable": False, "disabledExtensions": {"@jupyterlab/application-extension:faviconbusy": True}}
+        (folder / "config" / "labconfig" / "page_config.json").write_text(json.dumps(page))
         self._places = [EXTENSION, warm.kernels()] if kernel is None else [EXTENSION]
         if kernel is not None:
             write_kernel(folder / "data", kernel)

@@ -65,19 +65,9 @@ def settled_lr(lab: Lab, panel: Locator, moved: Callable[[float], bool]) -> floa
         time.sleep(0.1)
 
 
-def find_then_drag_the_slider(lab: Lab, panel: Locator) -> None:
-    """Found values are used by a click, and moved by the mouse on slider and curve."""
-    lab.execute("bench.set(lr=1e-3)")
-    panel.locator(".wb-step-lr button", has_text="Find").click()
-    lab.until("print(len(bench.jobs), bench.job.status)", "4 finished")
-    use = panel.locator(".wb-step-lr button.wb-use")
-    expect(use).to_be_visible()
-    assert lr_of(lab) == 1e-3  # found values are never applied by themselves
-    use.click()
-    suggestion = float(lab.execute("print(bench.job.result().suggestion)").splitlines()[-1])
-    lab.until("print(bench.settings.lr)", lambda text: float(text) == pytest.approx(suggestion, rel=0.01))
-    expect(panel.locator(".wb-code")).to_contain_text("bench.set(lr=")
-
+def drag_the_slider_and_race(lab: Lab, panel: Locator) -> None:
+    """The rate that is in use is moved by the mouse on slider and curve; the race suggests another."""
+    suggestion = lr_of(lab)
     lab.settle()
     lab.drag(panel.locator(".wb-step-lr .noUi-handle"), dx=60)
     moved = settled_lr(lab, panel, lambda lr: lr > 1.5 * suggestion)
@@ -90,13 +80,13 @@ def find_then_drag_the_slider(lab: Lab, panel: Locator) -> None:
 
     # The race: four rates train on, their losses are rings beside the curve, and its rate is the one to use.
     panel.locator(".wb-step-lr button", has_text="Race").click()
-    lab.until("print(len(bench.jobs), bench.job.status)", "5 finished")
+    lab.until("print(len(bench.jobs), bench.job.status)", "4 finished")
     assert lab.execute("print(len(bench.job.result().race))").splitlines()[-1] == "4"
     expect(panel.locator(".wb-code")).to_contain_text("bench.find_lr(race=True)")
     expect(panel.locator(".wb-finder .wb-key")).to_contain_text("raced")
     expect(panel.locator(".wb-finder .wb-flag", has_text="Recommended")).to_have_count(1)
     raced = float(lab.execute("print(bench.job.result().suggestions['race'].lr)").splitlines()[-1])
-    use.click()
+    panel.locator(".wb-step-lr button.wb-use").click()
     lab.until("print(bench.settings.lr)", lambda text: float(text) == pytest.approx(raced, rel=0.01))
     lab.settle()
     lab.screenshot("quickstart-lr-race", panel)
@@ -221,8 +211,13 @@ def four_clicks(lab: Lab, panel: Locator) -> None:
     lab.execute("bench.set(batch_size=64)")  # of 1437 digits: enough updates in an epoch
     panel.locator(".wb-step-lr button", has_text="Find").click()
     lab.until("print(bench.job.kind, bench.job.status)", "find_lr finished")
-    panel.locator(".wb-step-lr button.wb-use").click()
-    lab.until("print(bench.settings.lr)", lambda lr: float(lr) != 1e-3)
+    use = panel.locator(".wb-step-lr button.wb-use")
+    expect(use).to_be_visible()
+    assert lr_of(lab) == 1e-3  # found values are never applied by themselves
+    use.click()
+    suggestion = float(lab.execute("print(bench.job.result().suggestion)").splitlines()[-1])
+    lab.until("print(bench.settings.lr)", lambda text: float(text) == pytest.approx(suggestion, rel=0.01))
+    expect(panel.locator(".wb-code")).to_contain_text("bench.set(lr=")
     panel.get_by_role("button", name="Train").click()
     lab.until("print(bench.job.kind, bench.job.status)", "fit finished")
     expect(panel).to_contain_text("Training: finished")
@@ -237,10 +232,23 @@ def four_clicks(lab: Lab, panel: Locator) -> None:
     lab.screenshot("panel-dark", panel)
     lab.theme("light")
 
+    look_closer(panel)
     lab.save()
     lab.reload()
     again = lab.panel(BENCH)
     expect(again).to_contain_text("Training: finished")
     expect(again).to_contain_text("Recommended")
+    expect(again.locator(".wb-norm .wb-pick")).to_have_count(1)
+    expect(again.get_by_role("button", name="update ratio")).to_have_attribute("aria-pressed", "true")
     lab.screenshot("panel-after-reload", again)
-    find_then_drag_the_slider(lab, again)
+    drag_the_slider_and_race(lab, again)
+
+
+def look_closer(panel: Locator) -> None:
+    """A layer gets a line and ratios are looked at, which a page that is loaded again shows, too."""
+    heat = panel.locator(".wb-heat")
+    heat.locator("canvas").press("ArrowDown")
+    heat.locator("canvas").press(" ")
+    expect(panel.locator(".wb-norm .wb-pick")).to_have_count(1)
+    heat.get_by_role("button", name="update ratio").click()
+    expect(heat.get_by_role("button", name="update ratio")).to_have_attribute("aria-pressed", "true")

@@ -38,7 +38,6 @@ x = torch.randn(400, 8)
 data = x, x.sum(1, keepdim=True)
 study = wb.Workbench(torch.nn.Linear(8, 1), train=data, val=data, loss=slow, batch_size=20, lr=1e-2, accelerator="cpu")"""
 BUSY = 'print("training", flush=True)\nprint(study.fit(max_epochs=5000).result().status)'
-RECORD = "for rate in (1e-2, 3e-3):\n    study.fit(lr=rate, max_epochs=2).result()"
 
 
 class Pane:
@@ -278,29 +277,11 @@ def test_a_launched_run_outlives_its_kernel(lab: Lab) -> None:
         lab.screenshot("run-pane-launched")
 
 
-def test_a_comparison(lab: Lab) -> None:
-    lab.viewport(1300, 900)
-    lab.open_notebook([BENCH.replace("0.02", "0"), RECORD], name="compared.ipynb")
-    lab.run_cell(0)
-    lab.run_cell(1)
-    pane = Pane(lab, "0001-fit", "0002-fit")
-    card = pane.canvas.locator(".wb-compare")
-    expect(card.locator("table")).to_contain_text("0002-fit")
-    lab.save()
-    lab.layout_saved("tuning-workbench-compare-")
-    lab.reload()
-    expect(card.locator("table")).to_contain_text("3e-3")
-    expect(pane.canvas.locator(".wb-card:visible")).to_have_count(1)
-    expect(pane.canvas.locator(".wb-progress")).to_be_hidden()  # it is of one run
-    assert lab.violations(".wb-pane") == []
-    lab.screenshot("run-pane-compare")
-
-
 def tab(lab: Lab, name: str) -> Locator:
     return lab.page.locator("#jp-main-dock-panel .lm-TabBar-tab", has_text=name)
 
 
-def test_runs_that_are_gone_and_a_server_without_the_extension(lab: Lab) -> None:
+def test_comparisons_runs_that_are_gone_and_a_server_without_the_extension(lab: Lab) -> None:
     root = lab.folder / ".workbench"
     for at in range(1, 5):
         Record(root, f"{at:04d}-fit", settings={"lr": at / 100}).steps(20).ended()
@@ -325,6 +306,9 @@ def test_runs_that_are_gone_and_a_server_without_the_extension(lab: Lab) -> None
     table = pane.canvas.locator(".wb-compare table")
     expect(table).to_contain_text("0002-fit")
     expect(table).not_to_contain_text("0003-fit")
+    expect(table).to_contain_text("0.02")
+    expect(pane.canvas.locator(".wb-card:visible")).to_have_count(1)
+    expect(pane.canvas.locator(".wb-progress")).to_be_hidden()  # it is of one run
     assert lab.violations(".wb-pane:not(.lm-mod-hidden *)") == []
     lab.screenshot("run-pane-gone")
     assert not any("0004-fit" in url for url in asked)  # what is not seen is not asked for

@@ -64,7 +64,7 @@ def diverged(lab: Lab, panel: Locator) -> None:
     expect(status.locator(".wb-trouble")).to_be_hidden()  # of the sweep there is none
     expect(health).to_contain_text("The loss has risen from")
 
-    lab.execute("bench.fit(max_epochs=20)")
+    lab.execute("bench.fit(max_epochs=6)")
     lab.until("print(bench.job.status)", "finished")
     expect(status).to_contain_text("Training: finished")
     expect(status.locator(".wb-trouble")).to_have_text("diverged")
@@ -79,7 +79,7 @@ def diverged(lab: Lab, panel: Locator) -> None:
 
 def failed(lab: Lab, panel: Locator) -> None:
     """An error in a step: once, with the user's own line, and gone when the next job starts."""
-    lab.execute("bench.set(lr=0.01); model.fails = True; bench.fit(max_epochs=20)")
+    lab.execute("bench.set(lr=0.01); model.fails = True; bench.fit(max_epochs=6)")
     lab.until("print(bench.job.status)", "failed")
     failure = panel.locator(".wb-failure")
     expect(failure).to_contain_text("Training failed: RuntimeError mat1 and mat2 shapes cannot be multiplied")
@@ -93,7 +93,7 @@ def failed(lab: Lab, panel: Locator) -> None:
     lab.theme("dark")
     lab.screenshot("trouble-failed-dark", panel)
     lab.theme("light")
-    lab.execute("model.fails = False; bench.fit(max_epochs=20)")
+    lab.execute("model.fails = False; bench.fit(max_epochs=6)")
     lab.until("print(bench.job.status)", "finished")
     expect(panel.locator(".wb-progress")).to_contain_text("Training: finished")
     expect(failure).to_be_hidden()
@@ -101,7 +101,7 @@ def failed(lab: Lab, panel: Locator) -> None:
 
 def not_finite(lab: Lab, panel: Locator) -> None:
     """One message."""
-    lab.execute("x[3] = float('inf'); bench.fit(max_epochs=20)")
+    lab.execute("x[3] = float('inf'); bench.fit(max_epochs=6)")
     lab.until("print(bench.job.status)", "failed")
     expect(panel.locator(".wb-progress .wb-trouble")).to_have_text("not finite")
     expect(panel.get_by_text(re.compile("not finite .*at update")).locator("visible=true")).to_have_count(1)
