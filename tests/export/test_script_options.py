@@ -81,7 +81,7 @@ def test_a_run_without_an_update_keeps_its_length(tmp_path: Path, monkeypatch: p
     assert parsed(script, "", monkeypatch).max_steps == 0
 
 
-@pytest.mark.parametrize("before", ["", "torch.set_num_threads(1)", "class Data(torch.utils.data.Dataset):\n    __len__ = lambda self: 50\n    __getitem__ = lambda self, i: (x[i], y[i])"])
+@pytest.mark.parametrize("before", ["", "torch.set_num_threads(1)", "class Data(torch.utils.data.Dataset):\n    __len__ = lambda self: 50\n\n    def __getitem__(self, i: int):\n        return x[i], y[i]"])
 def test_it_has_the_threads_of_the_run_or_as_many_as_are_asked_for(before: str, tmp_path: Path) -> None:
     """Where the user's code sets them itself, and where it stands at the top level, too."""
     script = exported(tmp_path, PAIR if "Data" not in before else PAIR.replace("train=(x, y)", "train=Data()"), before)

@@ -81,7 +81,7 @@ class ResumableBatchSampler(Sampler[Any]):
         # A loader with workers asks twice for its first pass, and begins one of them.
         if self._left is not None:
             return self._rest()
-        if self.common_rng is None and draws_alone(self._users, self.generator):
+        if self._draws_alone():
             states = {"sampler": NO_STATE}  # reading the process's random states would cost as much as an update
         else:
             process = process_state() if self.common_rng is None else self.common_rng.state
@@ -89,6 +89,10 @@ class ResumableBatchSampler(Sampler[Any]):
         self._pass = _Pass({**states, "passes": self.passes})
         with self._drawing():
             return self._begin(self._pass, iter(self.batches))
+
+    def _draws_alone(self) -> bool:
+        """Whether the order depends on nothing that the process draws."""
+        return self.common_rng is None and draws_alone(self._users, self.generator)
 
     def _drawing(self) -> contextlib.AbstractContextManager[None]:
         """Inside, the user's sampler may draw."""
@@ -180,7 +184,10 @@ class ResumableBatchSampler(Sampler[Any]):
         """
         doubts = self.held().put(position["sampler"])
         self.set_passes(int(position["passes"]))
-        this = self._pass = _Pass({key: position[key] for key in ("process", "sampler", "passes", "generator")})
+        begun = {key: position[key] for key in ("process", "sampler", "passes", "generator")}
+        if self._draws_alone():
+            del begun["process"]
+        this = self._pass = _Pass(begun)
         with self._drawing_as(position["process"]):
             source = _counted(this, iter(self.batches))
             self.generator.set_state(position["generator"])
