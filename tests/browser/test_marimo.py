@@ -29,8 +29,12 @@ app = marimo.App()
 @app.cell
 def _():
     import torch, workbench as wb
+    def slow(output, target):  # it leaves the processor to what is looked at; when its cell runs again, marimo deletes what that imported
+        import time, torch
+        time.sleep(0.01)
+        return torch.nn.functional.mse_loss(output, target)
     x = torch.randn(2048, 8, generator=torch.Generator().manual_seed(0))
-    bench = wb.Workbench(torch.nn.Linear(8, 1), train=(x, x.sum(1, keepdim=True)), loss=torch.nn.functional.mse_loss, lr=1e-3, max_epochs=100_000)
+    bench = wb.Workbench(torch.nn.Linear(8, 1), train=(x, x.sum(1, keepdim=True)), loss=slow, lr=1e-3, max_epochs=100_000)
     return (bench,)
 
 @app.cell(expand_output=True)
@@ -41,6 +45,12 @@ BESIDE = """
 @app.cell(expand_output=True)
 def _(bench):
     bench
+"""
+ATTACHED = """
+@app.cell(expand_output=True)
+def _():
+    import pathlib as _pathlib, workbench as _wb
+    _wb.attach("0002-fit") if _pathlib.Path(".workbench/runs/0002-fit").exists() else None
 """
 TRAIN, STOP = re.compile("Train$"), re.compile("Stop$")
 CONFIG = """[display]
@@ -116,9 +126,9 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
-    """Train, another rate while it trains, Stop; a page that is loaded again shows the same."""
+    """Train, another rate while it trains, Stop; a page that is loaded again shows the same. So does a run that `wb.attach` follows."""
     progress, box = page.locator(".wb-progress"), page.locator(".wb-step-lr .widget-text input")
-    with marimo(tmp_path) as address:
+    with marimo(tmp_path, NOTEBOOK + ATTACHED) as address:
         page.goto(address)
         page.get_by_role("button", name=TRAIN).click()
         expect(progress).to_contain_text("Training")
@@ -147,11 +157,24 @@ def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
         expect(again.locator(".wb-progress")).to_contain_text("stopped")
         again.get_by_role("button", name=TRAIN).click()
         expect(progress).not_to_contain_text("stopped")
-        again.get_by_role("button", name=STOP).click()
-        expect(progress).to_contain_text("stopped")
+        expect(progress).to_contain_text("Training")
+        page.locator(".cm-content").nth(2).press("Control+Enter")
+        attached = page.locator(".wb-embedded", has_text="by another process")
+        expect(attached.locator(".wb-title")).to_contain_text("0002-fit")
+        attached.locator(".wb-loss").scroll_into_view_if_needed()  # what is out of sight is not drawn
+        expect(attached.locator(".wb-loss > .wb-key")).to_contain_text("smoothed")
+        faster = attached.locator(".wb-run .widget-text input").first
+        faster.fill("0.03")
+        faster.press("Enter")
+        attached.get_by_role("button", name="Apply to the run: lr 0.03").click()
+        expect(attached.get_by_role("button", name="Apply to the run: lr 0.03")).to_be_hidden()
+        page.screenshot(path=ARTEFACTS / "marimo-attached.png", full_page=True)
+        attached.get_by_role("button", name=STOP).click()
+        expect(attached.get_by_role("button", name=STOP)).to_be_disabled()
+        expect(again.first.locator(".wb-progress")).to_contain_text("stopped")
     first, second = map(wb.Run.open, sorted(tmp_path.glob(".workbench/*/*-fit")))
     assert (first.status, second.status) == ("stopped", "stopped")
-    assert [event.values["lr"] for event in first.events if isinstance(event, Changed)] == [0.02]
+    assert [[event.values["lr"] for event in run.events if isinstance(event, Changed)] for run in (first, second)] == [[0.02], [0.03]]
     assert second.settings.lr == 0.02
 
 
