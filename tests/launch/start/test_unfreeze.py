@@ -40,6 +40,18 @@ def bench_of(folder: Path, **given: Any) -> wb.Workbench:
     return wb.Workbench(net(), train=wb.batches(data()), loss=F.cross_entropy, root=folder, shuffle=False, accelerator="cpu", lr=0.05, **given)
 
 
+def epoch_by_hand(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+    """The losses of an epoch."""
+    losses = []
+    for x, y in data():
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 def by_hand(make: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Two epochs of the last layer, then two of all."""
     model, losses = net(), []
@@ -50,12 +62,7 @@ def by_hand(make: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
             state = optimizer.state
             optimizer = make(list(model.parameters()), 0.05)
             optimizer.state.update(state)
-        for x, y in data():
-            loss = F.cross_entropy(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+        losses += epoch_by_hand(model, optimizer)
     return losses, model.state_dict()
 
 
@@ -168,12 +175,7 @@ def freezing_by_hand(make: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
     optimizer = make(list(model.requires_grad_(True).parameters()), 0.05)
     for epoch in range(4):
         model[0].requires_grad_(epoch not in (1, 2))
-        for x, y in data():
-            loss = F.cross_entropy(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+        losses += epoch_by_hand(model, optimizer)
     return losses, model.state_dict()
 
 
@@ -210,12 +212,7 @@ def test_one_layer_is_frozen_and_another_one_trains(tmp_path: Path) -> None:
             model[0].requires_grad_(False)
             model[2].bias.requires_grad_(True)
             optimizer.add_param_group({"params": [model[2].bias]})
-        for x, y in data():
-            loss = F.cross_entropy(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+        losses += epoch_by_hand(model, optimizer)
     with bench_of(tmp_path, optimizer=make) as bench:
         bench.model[0].requires_grad_(True)
         bench.model[2].bias.requires_grad_(False)

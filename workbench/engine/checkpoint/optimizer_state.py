@@ -65,7 +65,7 @@ def _own_state(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
 def add_parameters(session: Session, states: Sequence[Mapping[str, Any]]) -> None:
     """Add what the optimizers had by then: the groups that a hook had added, and the parameters that are frozen now.
 
-    A frozen parameter has no gradient, so it stays as it is, and so does its state.
+    A frozen parameter has no gradient: its optimizer changes neither the parameter nor its state.
     """
     there = session.task.trained_parameters()
     owned = {id(p) for opt in session.optimizers for group in opt.optimizer.param_groups for p in group["params"]}

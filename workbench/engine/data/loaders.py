@@ -77,7 +77,7 @@ class Loaders:
             self._count_val()
 
     def _count_val(self) -> None:
-        """Count the batches of each set as they are now: samplers that are told the epoch may have more or fewer in a later one."""
+        """Count the batches of each set as they are now: a sampler with `set_epoch` may have others in each epoch."""
         self.val_batches = tuple(self._of_all(_count(reading.loader, self.settings, "val"))[0] for _, reading in self._val)
 
     def reload_if_due(self) -> None:
@@ -249,22 +249,18 @@ class Loaders:
             return []
         if self._before_check is None:
             self._before_check = self.val_position()
-        found: list[HeldOut] = []
         for _, reading in self._val:
             reading.set_epoch(self.epoch)
         self._count_val()
-        for (spec, reading), count in zip(self._val, self.val_batches, strict=True):
-            found.append((spec, with_sample_counts(self._task, reading.loader, reading.batches(count))))
-        return found
+        pairs = zip(self._val, self.val_batches, strict=True)
+        return [(spec, with_sample_counts(self._task, reading.loader, reading.batches(count))) for (spec, reading), count in pairs]
 
     def checked(self) -> None:
         """The validation has ended. One that was stopped has not, and a resumed run repeats it."""
         self._before_check = None
 
     def val_position(self) -> dict[str, Any] | None:
-        """The position of the validation data for the next validation, or for the one that has not ended; None:
-        there is no such data.
-        """
+        """The position of the validation data for the next validation, or for the one that has not ended; None: there is no such data."""
         if self._before_check is not None:
             return self._before_check
         states = [reading.state_between_passes() for _, reading in self._val]
@@ -280,9 +276,7 @@ class Loaders:
         return self._all_apart(self.val_batches, states=True)
 
     def _all_apart(self, most: Sequence[int | None], *, states: bool = False) -> list[HeldOut]:
-        """This many validation batches of each set from separate loaders. states: data with a state_dict continue from
-        these.
-        """
+        """This many validation batches of each set from separate loaders. states: data with a state_dict continue from these."""
         return [(spec, self._apart(spec, reading, count, states)) for (spec, reading), count in zip(self._val, most, strict=True)]
 
     def _apart(self, spec: DataSpec, reading: ResumableLoader, most: int | None, states: bool) -> Iterator[Any]:
@@ -326,10 +320,7 @@ class Loaders:
         return batches_in(self._train.loader) if self._current is self._train else None
 
     def order_checksum(self) -> str:
-        """The checksum of the number of samples and of the generator that shuffles them; "" for data without a length.
-
-        It is that of the beginning only before the first pass.
-        """
+        """The checksum, before the first pass, of the number of samples and the generator that shuffles them; "" for data without a length."""
         loader = self._train.loader
         count = number_of_samples(loader)
         return checksum([count, loader.generator.get_state()]) if count and loader.generator is not None else ""
@@ -340,9 +331,7 @@ class Loaders:
         return None if self._current is None else self._current.order_read
 
     def slow_options(self) -> Iterator[tuple[str, str]]:
-        """Options of the training loader that may cost time, each with the place that it comes from
-        (`events.Observed`).
-        """
+        """Options of the training loader that may cost time, each with the place that it comes from (`events.Observed`)."""
         spec = self._task.train
         assert spec is not None
         users = users_dataset(self._train.loader)

@@ -160,7 +160,7 @@ def _logging(module: Any, hooks: Mapping[str, Hook]) -> dict[str, Any]:
 
 
 def _arguments(hook: overrides.Hook, several: bool) -> tuple[str | None, ...]:
-    """The further arguments of a hook written for Lightning 1. several: it is told the number of the validation set."""
+    """The further arguments of a hook written for Lightning 1. several: it gets the number of the validation set."""
     if not hook.of_lightning_1:
         return ()
     known = {name: repr(value) for name, value in overrides.LIGHTNING_1_ARGUMENTS.items() if not (several and name == overrides.SET)}
