@@ -20,7 +20,7 @@ from workbench.export.program.text import (
 from workbench.export.program.unused import without_unused
 from workbench.export.program.values import values
 from workbench.export.script_spec import ScriptSpec
-from workbench.export.source.rewrite.layout import Import
+from workbench.export.source.origins import Import
 from workbench.task.lightning.overrides import own_method
 from workbench.task.lightning.task import LightningTask
 from workbench.task.protocol import Task

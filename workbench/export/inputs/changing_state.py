@@ -7,6 +7,7 @@ import functools
 from collections.abc import Container, Iterator
 
 from workbench.export.inputs.building import run_while_building
+from workbench.export.source.uses import defaults
 
 _BEGINS = {
     "__init__", "__new__", "__post_init__", "__setstate__", "__getstate__", "set_epoch", "setup", "prepare_data", "configure_model",
@@ -91,8 +92,8 @@ def _of_function(node: ast.FunctionDef | ast.Lambda, name: str, generators: set[
     """What a function changes outside of itself. known: all names that the code binds."""
     local = {bound for part in ast.walk(node) if part is not node for bound in _bound(part)}
     outer = {n for part in ast.walk(node) if isinstance(part, (ast.Global, ast.Nonlocal)) for n in part.names}
-    for default in [*node.args.defaults, *node.args.kw_defaults]:
-        if default is not None and _makes_generator(default, known):
+    for default in defaults(node.args).values():
+        if _makes_generator(default, known):
             yield f"{name} has a generator of its own ({ast.unparse(default)})"
     for part in ast.walk(node):
         if isinstance(part, ast.Name) and part.id in generators - local and isinstance(part.ctx, ast.Load):

@@ -20,7 +20,8 @@ from workbench.export.program.render import rendered
 from workbench.export.program.unused import without_unread, without_unused
 from workbench.export.program.values import THREADS, values
 from workbench.export.script_spec import ScriptSpec
-from workbench.export.source.rewrite.layout import Block, Import, join, set_imports
+from workbench.export.source.origins import Import
+from workbench.export.source.rewrite.layout import Block, join, parsed_imports, set_imports
 from workbench.task.data.to_dataset import UNNAMED
 
 _DATA = "torch.utils.data"
@@ -99,7 +100,7 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
     given = [Block(text, definition=text.startswith("def "), origin="given", start=n, end=n) for n, text in enumerate(bindings)]
     free = _taken(r) | {item.binds for item in imports} | names.defined(ast.parse(ours))
     make, options = _free("build", free), _free("OPTIONS", free)
-    known = {item.binds: item.identity for item in [*imports, *_imported(r.sliced.imports)]}
+    known = {item.binds: item.identity for item in [*imports, *parsed_imports(r.sliced.imports)[0]]}
     own_main = renamed.get("main", "main")
     made = build.built([*r.sliced.blocks, *given], ours, known, own_main, _in_workers(r))
     first = [] if r.sets_threads else [names.replaced(THREADS, renamed)]
@@ -282,7 +283,7 @@ def _is_tensor(node: ast.expr, kinds: Mapping[str, str]) -> bool:
 
 def _taken(r: ScriptSpec) -> set[str]:
     """The names that the user's code binds."""
-    return set(r.sliced.names) | {item.binds for item in _imported(r.sliced.imports)}
+    return set(r.sliced.names) | {item.binds for item in parsed_imports(r.sliced.imports)[0]}
 
 
 def _rebound(r: ScriptSpec, used: set[str]) -> list[str]:
@@ -295,7 +296,7 @@ def _rebound(r: ScriptSpec, used: set[str]) -> list[str]:
 
 def _renamed(r: ScriptSpec, ours: Iterable[str], imports: list[Import]) -> dict[str, str]:
     """Our names that the user's code has too, with the names that replace them."""
-    theirs = {item.binds: item.identity for item in _imported(r.sliced.imports)}
+    theirs = {item.binds: item.identity for item in parsed_imports(r.sliced.imports)[0]}
     taken = _taken(r)
     same = {name for name in GIVEN if r.given(GIVEN[name]) == name}
     mine = (set(ours) - same) | {item.binds for item in imports if theirs.get(item.binds) != item.identity}
@@ -308,27 +309,15 @@ def _renamed(r: ScriptSpec, ours: Iterable[str], imports: list[Import]) -> dict[
     return renamed
 
 
-def _imported(imports: str) -> list[Import]:
-    """The names that import lines bind."""
-    found = []
-    for node in ast.parse(imports).body:
-        if isinstance(node, ast.Import):
-            found += [Import(alias.name, None, alias.asname) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
-            found += [Import(node.module or "", alias.name, alias.asname) for alias in node.names]
-    return found
-
-
 def _import_lines(r: ScriptSpec, imports: list[Import], renamed: Mapping[str, str]) -> str:
-    theirs = _imported(r.sliced.imports)
+    theirs, futures = parsed_imports(r.sliced.imports)
     ours = []
     for item in imports:
         if item.binds in renamed:
             ours.append(Import(item.module, item.name, renamed[item.binds]))
         elif not any(item.binds == other.binds and item.identity == other.identity for other in theirs):
             ours.append(item)
-    future = re.findall(r"^from __future__ import (.*)$", r.sliced.imports, re.MULTILINE)
-    text = set_imports([*ours, *theirs], ", ".join(future).split(", ") if future else []).strip()
+    text = set_imports([*ours, *theirs], futures).strip()
     return "\n".join(_folded(line) for line in text.splitlines())
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workbench.export.errors import ExportError
+from workbench.export.source.uses import defaults
 from workbench.secrets import HIDDEN, hide, is_secret_name, looks_secret
 
 _SHORTEST = 6
@@ -191,7 +192,7 @@ def _named(node: ast.AST, parameters: Mapping[str, Sequence[str]]) -> Iterator[t
                 yield _called(left), right, ""
                 yield _called(right), left, ""
             case ast.arguments():
-                yield from _defaults(part)
+                yield from ((name, value, "") for name, value in defaults(part).items())
             case ast.Call():
                 yield from _given(part)
                 named = zip(parameters.get(_called(part.func), ()), part.args, strict=False)
@@ -205,15 +206,6 @@ def _bound(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr, s
                 yield from _bound(one, its)
         return
     yield _called(target), value, ""
-
-
-def _defaults(node: ast.arguments) -> Iterator[tuple[str, ast.expr, str]]:
-    positional = [*node.posonlyargs, *node.args]
-    for argument, default in zip(reversed(positional), reversed(node.defaults), strict=False):
-        yield argument.arg, default, ""
-    for argument, given in zip(node.kwonlyargs, node.kw_defaults, strict=True):
-        if given is not None:
-            yield argument.arg, given, ""
 
 
 def _given(call: ast.Call) -> Iterator[tuple[str, ast.expr, str]]:
