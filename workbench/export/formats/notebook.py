@@ -11,6 +11,7 @@ from pathlib import Path
 from workbench.export.errors import ExportError
 from workbench.export.program.names import read, replaced
 from workbench.export.script_spec import ScriptSpec
+from workbench.export.source.statements import first_line
 
 _RULE = re.compile(r"# -{2,} (.+?) -{3,}")
 
@@ -91,7 +92,7 @@ def _groups(lines: list[str], kept: list[ast.stmt], unused: set[str]) -> Iterabl
     title, section, before = "", "", False
     end = 0
     for node in kept:
-        start = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))]) - 1
+        start = first_line(node) - 1
         between = lines[end:start] if node is not kept[0] else []
         rule = next((found[1] for line in between if (found := _RULE.match(line))), None)
         between = [line for line in between if not _RULE.match(line)]

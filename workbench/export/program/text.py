@@ -165,7 +165,7 @@ def _head(r: ScriptSpec) -> str:
     needed = [*own, *sorted(r.sliced.modules - set(own))]
     needs = textwrap.fill(f"Needs: {', '.join(needed)}.", 98, subsequent_indent="    ", break_long_words=False)
     start = "\n".join([start, *saved_data(r)])
-    notes = "".join(f"\n\n{textwrap.fill(plain(note), 98)}\n" for note in [*r.sliced.notes, *r.sliced.differs, *_preloaded(r), *_cores(r), *_unlogged(r), *evidence(r)])
+    notes = "".join(f"\n\n{textwrap.fill(plain(note), 98)}\n" for note in [*r.sliced.notes, *r.sliced.differs, *_notes(r), *evidence(r)])
     return dedent('''\
         """{}
 
@@ -199,24 +199,16 @@ def saved_data(r: ScriptSpec) -> list[str]:
     return [] if r.data_file is None else [f"The data of the run are read from {plain(r.data_file)}, which must be there."]
 
 
-def _preloaded(r: ScriptSpec) -> list[str]:
-    """Where the run read its samples from memory, which changes them only if they draw random numbers."""
-    if not r.settings.preload:
-        return []
-    return ["The run read each sample once (preload): if samples draw random numbers, here they draw new ones each time."]
-
-
-def _unlogged(r: ScriptSpec) -> list[str]:
-    """What the run recorded for each update and its log does not have."""
-    names = ", ".join(r.logged.left_out)
-    return [f"The run recorded parts of the loss for each update ({names}); --log_file and --tracker do not get them."] if names else []
-
-
-def _cores(r: ScriptSpec) -> list[str]:
-    """Where several cores of a TPU divided the run's batches."""
-    if not r.on_tpu or r.settings.devices in ("auto", 1):
-        return []
-    return [f"The run divided its batches among {r.settings.devices} cores. The script trains with whole batches on one: with the same numbers, not as fast."]
+def _notes(r: ScriptSpec) -> list[str]:
+    """What the script does otherwise than the run did."""
+    names, cores = ", ".join(r.logged.left_out), r.settings.devices
+    told = {
+        "The run read each sample once (preload): if samples draw random numbers, here they draw new ones each time.": bool(r.settings.preload),
+        f"The run divided its batches among {cores} cores. The script trains with whole batches on one: with the same numbers, not as fast.": r.on_tpu
+        and cores not in ("auto", 1),
+        f"The run recorded parts of the loss for each update ({names}); --log_file and --tracker do not get them.": bool(names),
+    }
+    return [note for note, holds in told.items() if holds]
 
 
 def evidence(r: ScriptSpec) -> list[str]:
