@@ -200,6 +200,13 @@ class ScriptSpec:
         return self.hooks is not None and self.hooks.manual
 
     @property
+    def wraps_optimizers(self) -> bool:
+        """Whether a model that steps its optimizers itself gets them wrapped."""
+        clips_twice = self.clips and "clip_gradients" in self.lightning.methods
+        own = any(not optimizer.torchs for optimizer in self.optimizers)
+        return self.manual and (self.accumulates or self.lightning.wraps or clips_twice or own)
+
+    @property
     def several(self) -> bool:
         return len(self.optimizers) > 1
 

@@ -142,6 +142,8 @@ class Optimizer:
     """Whether it has a momentum, which one cycle changes too."""
     holds_another: bool = False
     """Whether it holds another optimizer, whose state its `state_dict` lacks (SAM's base optimizer)."""
+    torchs: bool = True
+    """Whether its class is torch's own."""
 
 
 NUMBERED = ("on_train_batch_start", "on_train_batch_end", "optimizer_zero_grad", "optimizer_step")
@@ -197,7 +199,9 @@ class LightningNeeds:
     like: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Attributes that the script sets on an object without Lightning's properties, with their first values."""
     methods: frozenset[str] = frozenset()
-    """Lightning's methods that it calls: "optimizers", "lr_schedulers", "clip_gradients"."""
+    """Lightning's methods that it calls: "optimizers", "lr_schedulers", "clip_gradients", "toggle_optimizer"."""
+    wraps: bool = False
+    """Whether a `training_step` that steps its optimizers itself may need more of them than torch's have: `toggle`, a closure."""
     logs_widely: bool = False
     """Whether it logs in more than one way, or in a validation outside its `validation_step`."""
     logs_metrics: bool = False

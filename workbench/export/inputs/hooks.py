@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping
+from types import CodeType
 from typing import Any
 
 from torch import nn
@@ -28,9 +29,11 @@ _PROPERTIES = {
     "local_rank": "accelerator.local_process_index", "device": "accelerator.device", "current_epoch": "0", "global_step": "0",
 }  # fmt: skip
 """Properties of a LightningModule, which any other object gets as attributes while a job runs."""
-_METHODS = ("optimizers", "lr_schedulers", "clip_gradients", "all_gather", "toggled_optimizer", "manual_backward")
-"""Further attributes that a module gets."""
 _OF_MANUAL = ("manual_backward", "toggle_optimizer", "untoggle_optimizer", "toggled_optimizer")
+_METHODS = ("optimizers", "lr_schedulers", "clip_gradients", "all_gather", *_OF_MANUAL)
+"""Further attributes that a module gets."""
+_OF_WRAPPED = {"optimizer", "toggle", "untoggle", "toggle_model"}
+"""What Lightning's optimizers have besides those of torch."""
 
 
 def with_plain_base(sliced: Sliced, task: Task) -> Sliced:
@@ -129,9 +132,15 @@ def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: 
         ends_epochs=ends,
         like={name: _PROPERTIES[name] for name in like} | automatic,
         methods=frozenset(wanted),
+        wraps=not _OF_WRAPPED.isdisjoint(named) or any(_holds_function(code) for code in methods(module) if code.co_name == "training_step"),
         **_logging(module, hooks),
         weighs=any("weight" in words(code) for code in methods(module)),
     )
+
+
+def _holds_function(code: CodeType) -> bool:
+    """Whether some code defines a function, which may be a closure for an optimizer's step."""
+    return any(isinstance(part, CodeType) and (part.co_name == "<lambda>" or part.co_name[0] != "<") for part in code.co_consts)
 
 
 def _reads_automatic(module: Any, named: frozenset[str]) -> bool:

@@ -39,6 +39,7 @@ def values(r: ScriptSpec) -> dict[str, Any]:
         "swa_first_epoch": swa_first_epoch(r.settings) if r.settings.weight_averaging == "swa" else 0,
         "compiles": bool(r.settings.compile) and not r.compiled,
         "leaves_gradients": _LEAVES_GRADIENTS.search(r.sliced.code) is not None,
+        "toggles": any("toggle" in name for name in r.lightning.methods),
         "trainer_members": hooks.trainer_members(r),
         "broadcast": ", ".join(f"*{'model' if name == 'network' else name}.buffers()" for name in r.buffers if name != "metrics"),
         "gathered": "(" + "".join(f"{quoted(name)}, " for name in r.metrics.gathered).rstrip(" " if len(r.metrics.gathered) == 1 else ", ") + ")",
