@@ -55,6 +55,7 @@ def _values(r: ScriptSpec, task: Task) -> dict[str, object]:
         "scheduled_updates": _updates(r),
         "lightning_schedules": [] if r.built_in else [_schedule(one) for one in r.optimizers[0].schedules],
         "trainer_arguments": lightning_trainer.arguments(r),
+        "callbacks": lightning_trainer.callbacks(r),
         "fit_arguments": loaders if r.lightning.datamodule == "None" else [f"datamodule={r.lightning.datamodule}"],
     }
 
