@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -201,10 +202,13 @@ class ScriptSpec:
 
     @property
     def wraps_optimizers(self) -> bool:
-        """Whether a model that steps its optimizers itself gets them wrapped."""
+        """Whether a model that steps its optimizers itself gets them wrapped, where hooks of torch's own would not do."""
         clips_twice = self.clips and "clip_gradients" in self.lightning.methods
-        own = any(not optimizer.torchs for optimizer in self.optimizers)
-        return self.manual and (self.accumulates or self.lightning.wraps or clips_twice or own)
+        own = not all(optimizer.torchs for optimizer in self.optimizers)
+        # A closure gives the gradients within the step, after the hooks before it.
+        closure = re.search(r"\.step\((?!\))", self.sliced.code) is not None or "training_step" not in self.sliced.code
+        before = (self.clips or self.owns("on_before_optimizer_step")) and closure
+        return self.manual and (self.accumulates or self.lightning.toggles or clips_twice or own or before)
 
     @property
     def several(self) -> bool:
@@ -405,7 +409,8 @@ class ScriptSpec:
     @property
     def logs_widely(self) -> bool:
         """Whether what the object logs needs a class of its own."""
-        return self.lightning.logs_widely or bool(self.logged.in_epochs or self.logged.marked) or self.logs_over_ranks
+        of_both = any(name.endswith("_step") for name in self.logged.in_updates)  # on_step=True, on_epoch=True
+        return self.lightning.logs_widely or bool(self.logged.in_epochs or self.logged.marked) or self.logs_over_ranks or of_both
 
     @property
     def logs_over_ranks(self) -> bool:

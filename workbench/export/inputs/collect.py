@@ -200,8 +200,8 @@ class LightningNeeds:
     """Attributes that the script sets on an object without Lightning's properties, with their first values."""
     methods: frozenset[str] = frozenset()
     """Lightning's methods that it calls: "optimizers", "lr_schedulers", "clip_gradients", "toggle_optimizer"."""
-    wraps: bool = False
-    """Whether a `training_step` that steps its optimizers itself may need more of them than torch's have: `toggle`, a closure."""
+    toggles: bool = False
+    """Whether it may use what Lightning's optimizers have besides those of torch: `optimizer.toggle()`."""
     logs_widely: bool = False
     """Whether it logs in more than one way, or in a validation outside its `validation_step`."""
     logs_metrics: bool = False

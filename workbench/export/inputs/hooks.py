@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping
-from types import CodeType
 from typing import Any
 
 from torch import nn
@@ -132,15 +131,10 @@ def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: 
         ends_epochs=ends,
         like={name: _PROPERTIES[name] for name in like} | automatic,
         methods=frozenset(wanted),
-        wraps=not _OF_WRAPPED.isdisjoint(named) or any(_holds_function(code) for code in methods(module) if code.co_name == "training_step"),
+        toggles=not _OF_WRAPPED.isdisjoint(named),
         **_logging(module, hooks),
         weighs=any("weight" in words(code) for code in methods(module)),
     )
-
-
-def _holds_function(code: CodeType) -> bool:
-    """Whether some code defines a function, which may be a closure for an optimizer's step."""
-    return any(isinstance(part, CodeType) and (part.co_name == "<lambda>" or part.co_name[0] != "<") for part in code.co_consts)
 
 
 def _reads_automatic(module: Any, named: frozenset[str]) -> bool:
@@ -162,7 +156,10 @@ def _logging(module: Any, hooks: Mapping[str, Hook]) -> dict[str, Any]:
     metrics = any(callable(getattr(part, "compute", None)) and callable(getattr(part, "reset", None)) for part in parts)
     logging = [code for code in methods(module) if {"log", "log_dict"} & set(attributes(code))]
     said = {word for code in logging for word in words(code)}
-    widely = metrics or not said.isdisjoint({"reduce_fx", "batch_size", "on_step", "on_epoch", "add_dataloader_idx"}) or any(
+    options = {"reduce_fx", "batch_size", "on_step", "add_dataloader_idx"}
+    if any(value is False for code in logging for value in code.co_consts):
+        options.add("on_epoch")  # True is the default in a validation, and in training the record shows it
+    widely = metrics or not said.isdisjoint(options) or any(
         f"on_validation_{moment}" in hooks for moment in ("start", "epoch_start", "batch_start", "batch_end", "epoch_end")
     )
     return {"logs_widely": widely, "logs_metrics": metrics, "reduces": "reduce_fx" in said, "logs_over_ranks": "sync_dist" in said}
