@@ -204,11 +204,10 @@ class ScriptSpec:
     def wraps_optimizers(self) -> bool:
         """Whether a model that steps its optimizers itself gets them wrapped, where hooks of torch's own would not do."""
         clips_twice = self.clips and "clip_gradients" in self.lightning.methods
-        own = not all(optimizer.torchs for optimizer in self.optimizers)
+        plain = all(optimizer.torchs for optimizer in self.optimizers) and not (self.accumulates or self.lightning.toggles or clips_twice)
         # A closure gives the gradients within the step, after the hooks before it.
         closure = re.search(r"\.step\((?!\))", self.sliced.code) is not None or "training_step" not in self.sliced.code
-        before = (self.clips or self.owns("on_before_optimizer_step")) and closure
-        return self.manual and (self.accumulates or self.lightning.toggles or clips_twice or own or before)
+        return self.manual and not (plain and not (closure and (self.clips or self.owns("on_before_optimizer_step"))))
 
     @property
     def several(self) -> bool:
@@ -442,11 +441,6 @@ class ScriptSpec:
         return next(iter(changing_state(self.sliced.code, tuple(self.sliced.arguments.values()))), "")
 
     @property
-    def plateaus(self) -> bool:
-        """Whether a schedule follows a metric."""
-        return any(s.monitor is not None for optimizer in self.optimizers for s in optimizer.schedules)
-
-    @property
     def validates_in_epoch(self) -> bool:
         """Whether there are validations in the middle of epochs; without validation data only the ends of epochs count."""
         return not is_whole(self.settings.val_check_interval) and self.validates
@@ -454,7 +448,7 @@ class ScriptSpec:
     @property
     def checks(self) -> bool:
         """Whether anything happens at a validation."""
-        return self.validates or bool(self.monitors) or self.plateaus
+        return self.validates or bool(self.monitored)
 
     @property
     def monitored(self) -> set[str]:
@@ -502,10 +496,3 @@ class ScriptSpec:
         """The expression that was given for an argument of the bench; None where there was none."""
         expression = self.sliced.arguments.get(name, "None")
         return None if expression == "None" else expression
-
-
-def at(steps: tuple[int, ...], no: bool = False) -> str:
-    """The condition that the update is one of these; `no`: that it is none of them."""
-    if len(steps) == 1:
-        return f"step {'!=' if no else '=='} {steps[0]}"
-    return f"step {'not ' if no else ''}in {steps}"

@@ -265,6 +265,13 @@ class Step:
     """Whether it may leave a batch out (return None)."""
 
 
+def at(steps: tuple[int, ...], no: bool = False) -> str:
+    """The condition that the update is one of these; `no`: that it is none of them."""
+    if len(steps) == 1:
+        return f"step {'!=' if no else '=='} {steps[0]}"
+    return f"step {'not ' if no else ''}in {steps}"
+
+
 def quoted(value: Any) -> str:
     """`repr`, with double quotes; of a tuple too."""
     if isinstance(value, tuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.export.inputs.collect import Data, quoted
+from workbench.export.inputs.collect import Data, at, quoted
 from workbench.export.program import hooks, optimizers
-from workbench.export.script_spec import ScriptSpec, at
+from workbench.export.script_spec import ScriptSpec
 
 Monitor = dict[str, Any]
 """What `main` has of one metric that may end the run."""

@@ -6,9 +6,9 @@ import functools
 import re
 from typing import Any
 
-from workbench.export.inputs.collect import quoted
+from workbench.export.inputs.collect import at, quoted
 from workbench.export.program import data, hooks, optimizers, progress
-from workbench.export.script_spec import ScriptSpec, at
+from workbench.export.script_spec import ScriptSpec
 from workbench.techniques.averaging import swa_first_epoch
 
 THREADS = "torch.set_num_threads(config.threads)"
