@@ -7,7 +7,7 @@ import functools
 from collections.abc import Container, Iterator
 
 from workbench.export.inputs.building import run_while_building
-from workbench.export.source.uses import defaults
+from workbench.export.source.uses import defaults, targets
 
 _BEGINS = {
     "__init__", "__new__", "__post_init__", "__setstate__", "__getstate__", "set_epoch", "setup", "prepare_data", "configure_model",
@@ -69,8 +69,7 @@ def _decorating(node: ast.FunctionDef | ast.ClassDef, nodes: list[ast.AST]) -> I
 def _generators(node: ast.AST, known: set[str]) -> Iterator[str]:
     """The names that a statement binds to a source of random numbers, or of items one by one."""
     if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _makes_generator(node.value, known):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        yield from (target.id for target in targets if isinstance(target, ast.Name))
+        yield from (target.id for target in targets(node) if isinstance(target, ast.Name))
 
 
 def _makes_generator(value: ast.expr, known: set[str]) -> bool:
@@ -109,10 +108,8 @@ def _of_function(node: ast.FunctionDef | ast.Lambda, name: str, generators: set[
 def _touched(part: ast.AST) -> list[ast.expr]:
     """What a node sets, makes longer or shorter, or takes the next item of."""
     match part:
-        case ast.Assign(targets=targets):
-            return [item for target in targets for item in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])]
-        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-            return [target]
+        case ast.Assign() | ast.AugAssign() | ast.AnnAssign():
+            return [item for target in targets(part) for item in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])]
         case ast.Call(func=ast.Attribute(attr=attr, value=value)) if attr in _GROWS:
             return [value]
         case ast.Call(func=ast.Name(id="next"), args=[first, *_]):
@@ -179,8 +176,8 @@ def _begun(node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
     for part in node.body if isinstance(node, ast.ClassDef) else ast.walk(node):
         if isinstance(part, (ast.Assign, ast.AnnAssign)) and part.value is not None:
             values = part.value.elts if isinstance(part.value, ast.Tuple) else []
-            targets = _touched(part)
-            for target, value in zip(targets, values if len(values) == len(targets) else [part.value] * len(targets), strict=True):
+            touched = _touched(part)
+            for target, value in zip(touched, values if len(values) == len(touched) else [part.value] * len(touched), strict=True):
                 name = target.id if isinstance(target, ast.Name) else target.attr if isinstance(target, ast.Attribute) else ""
                 yield name, ast.unparse(value)
 

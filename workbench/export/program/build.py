@@ -17,7 +17,7 @@ from workbench.export.program import names
 from workbench.export.program.unused import taken_out
 from workbench.export.source.calls import CHANGING
 from workbench.export.source.rewrite.layout import Block, join, string_lines
-from workbench.export.source.uses import Uses, uses
+from workbench.export.source.uses import Uses, targets, uses
 
 _LOOKS_AROUND = {"globals", "locals", "vars", "exec", "eval", "dir"}
 _CHEAP = re.compile(
@@ -165,14 +165,10 @@ class _Statement:
     def constant(self) -> bool:
         """Whether it binds a name to a value that is the same whenever it is made."""
         return all(
-            isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and self._plain(node) and self._is_constant(node.value)
+            isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and self._is_constant(node.value)
+            and all(isinstance(target, ast.Name) for target in targets(node))
             for node in self.nodes
-        )
-
-    @staticmethod
-    def _plain(node: ast.Assign | ast.AnnAssign) -> bool:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return all(isinstance(target, ast.Name) for target in targets)
+        )  # fmt: skip
 
     def _is_constant(self, node: ast.AST) -> bool:
         if isinstance(node, ast.Lambda):

@@ -24,7 +24,7 @@ def without_unused(functions: str, caller: str) -> str:
 
 def taken_out(text: str, names: Container[str]) -> tuple[list[str], str]:
     """The functions and classes of these names, and the text without them."""
-    lines, found = text.split("\n"), []
+    lines, found = text.split("\n"), list[str]()
     for node in reversed(ast.parse(text).body):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in names:
             start = first_line(node) - 1

@@ -14,7 +14,7 @@ from dataclasses import replace
 from workbench.export.source import calls, process_state
 from workbench.export.source.calls import Context, Outside, Summary
 from workbench.export.source.origins import is_inlined
-from workbench.export.source.uses import local_names, own_level, parameters, target_names
+from workbench.export.source.uses import local_names, own_level, parameters, target_names, targets
 
 _WORKBENCH = "workbench.Workbench"
 
@@ -60,15 +60,10 @@ def _of_bases(node: ast.AST, context: Context) -> frozenset[str]:
 
 def directly_changed(node: ast.AST) -> frozenset[str]:
     """The names whose attributes or items a simple statement sets, or whose method it calls as a statement."""
-    match node:
-        case ast.Assign(targets=targets):
-            return frozenset(n for t in targets if not isinstance(t, ast.Name) for n in roots(t))
-        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-            return roots(target) if not isinstance(target, ast.Name) else frozenset()
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=value))):
-            return roots(value)
-        case _:
-            return frozenset()
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
+        return roots(node.value.func.value)
+    found = targets(node) if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) else []
+    return _roots_of([target for target in found if not isinstance(target, ast.Name)], None)
 
 
 def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context, around: frozenset[str] = frozenset()) -> Summary:
@@ -136,10 +131,8 @@ def aliases(node: ast.stmt, name: str, context: Context) -> frozenset[str]:
     """The names whose objects, or parts of them, `name` may hold after `node`, which binds it."""
     found: set[str] = set()
     for part in own_level(node):
-        targets: list[ast.expr] = [*getattr(part, "targets", ()), *filter(None, [getattr(part, "target", None)])]
         value = part.iter if isinstance(part, ast.For) else getattr(part, "value", None)
-        bindings = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.For)
-        if isinstance(part, bindings) and value is not None and any(name in target_names(target) for target in targets):
+        if value is not None and any(name in target_names(target) for target in targets(part)):
             found |= roots(value, context) | ({name} if isinstance(part, ast.AugAssign) else set())
     return frozenset(found)
 

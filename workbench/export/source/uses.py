@@ -61,7 +61,7 @@ def _uses(node: ast.stmt, copied: ast.stmt, modules: frozenset[str], postponed: 
     table = symtable.symtable(head + text, "<slice>", "exec")
     found = _Found()
     _read_top(table, found, hide="annotations" if postponed else "")
-    deletes = {name for target in node.targets for name in target_names(target)} if isinstance(node, ast.Delete) else set[str]()
+    deletes = {name for target in targets(node) for name in target_names(target)} if isinstance(node, ast.Delete) else set[str]()
     found.binds -= deletes
     found.eager |= {part.target.id for part in own_level(node) if isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name)}
     found.eager |= deletes
@@ -216,6 +216,13 @@ class _Order:
 
 def _is_place(target: ast.expr) -> bool:
     return isinstance(target, (ast.Attribute, ast.Subscript))
+
+
+def targets(node: ast.AST) -> list[ast.expr]:
+    """What an assignment, a loop or a `del` binds or changes."""
+    if isinstance(node, (ast.Assign, ast.Delete)):
+        return node.targets
+    return [node.target] if isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.For)) else []
 
 
 def target_names(target: ast.expr) -> Iterator[str]:
