@@ -20,6 +20,7 @@ from workbench.export.inputs.collect import (
     LoggedNames,
     Metrics,
     Optimizer,
+    Schedule,
     Step,
 )
 from workbench.export.resumed import ResumePoints
@@ -272,9 +273,7 @@ class ScriptSpec:
     @property
     def schedules_by_batches(self) -> bool:
         """Whether a scheduler's frequency counts the batches of an epoch."""
-        schedules = [s for optimizer in self.optimizers for s in optimizer.schedules]
-        by_batches = any(s.by_batches and s.interval == "step" and s.frequency > 1 for s in schedules)
-        return by_batches and not self.tbptt and not self.manual
+        return any(s.by_batches and s.interval == "step" and s.frequency > 1 for s in self.schedules) and not self.tbptt and not self.manual
 
     @property
     def step_takes_batch_idx(self) -> bool:
@@ -345,10 +344,14 @@ class ScriptSpec:
         return (self.settings.lr_schedule != "constant" or bool(self.settings.warmup)) and self.planned != 0
 
     @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """The user's schedulers, of all optimizers."""
+        return tuple(schedule for optimizer in self.optimizers for schedule in optimizer.schedules)
+
+    @property
     def scheduled(self) -> bool:
         """Whether anything schedules the learning rate."""
-        own = any(optimizer.schedules for optimizer in self.optimizers)
-        return own or self.built_in or self.has_swa_lrs
+        return bool(self.schedules) or self.built_in or self.has_swa_lrs
 
     @property
     def schedule_free(self) -> bool:
@@ -453,8 +456,7 @@ class ScriptSpec:
     @property
     def monitored(self) -> set[str]:
         """The metrics that something follows."""
-        found = {monitor.monitor for monitor in self.monitors}
-        return found | {s.monitor for optimizer in self.optimizers for s in optimizer.schedules if s.monitor is not None}
+        return {monitor.monitor for monitor in self.monitors} | {s.monitor for s in self.schedules if s.monitor is not None}
 
     @property
     def monitors_train_loss(self) -> bool:

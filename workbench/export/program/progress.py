@@ -16,7 +16,7 @@ def values(r: ScriptSpec) -> dict[str, object]:
     monitors = _monitors(r)
     resumes = not refusal(r)
     between = r.owns("on_train_epoch_end") or bool(hooks.progress(r, "current_epoch", "")) or bool(r.logged.in_epochs)
-    looks = any(s.monitor is not None and s.frequency > 1 for o in r.optimizers for s in o.schedules)
+    looks = _counts_looks(r)
     noted = "logged.update" if r.logs_widely else "logged"
     kept = {"best": r.best is not None, "looked": r.may_skip_updates, "looks": looks}
     return {
@@ -38,7 +38,7 @@ def values(r: ScriptSpec) -> dict[str, object]:
         "replays_between_epochs": any(step in r.resume_points.all for step, _ in r.changes)
         or (bool(r.changes) and (r.settings.find_lr_at or r.settings.find_batch_size_at)),
         "replays_after_epoch": r.epoch_ends
-        and (r.has_swa_lrs or any(s.interval == "epoch" or s.monitor is not None for o in r.optimizers for s in o.schedules)),
+        and (r.has_swa_lrs or any(s.interval == "epoch" or s.monitor is not None for s in r.schedules)),
         "done": "epoch" if r.max_steps is not None else "first_epoch" if resumes else "",
         "resumes": resumes,
         "has_length": has_length(r),
@@ -51,6 +51,11 @@ def values(r: ScriptSpec) -> dict[str, object]:
 
 
 # ---- validations and ends ---------------------------------------------------------------------------------------
+
+
+def _counts_looks(r: ScriptSpec) -> bool:
+    """Whether the validations must be counted."""
+    return any(s.monitor is not None and s.frequency > 1 for s in r.schedules)
 
 
 def _monitors(r: ScriptSpec) -> list[Monitor]:
@@ -184,7 +189,7 @@ def refusal(r: ScriptSpec) -> str:
         f"no checkpoint keeps where {', '.join(positions)} stands after an epoch": bool(positions),
         "an optimizer holds another one, whose state is in no state_dict": any(o.holds_another for o in r.optimizers),
         "its batch size changes on the way": r.changed("batch_size"),
-        "the state of a scheduler is not plain data, which torch.load(weights_only=True) could read": any(not s.restores for o in r.optimizers for s in o.schedules),
+        "the state of a scheduler is not plain data, which torch.load(weights_only=True) could read": any(not s.restores for s in r.schedules),
         "its model steps schedulers within accumulated updates": r.manual and r.accumulates and r.scheduled,
         "workers that stay alive keep random numbers of their own (persistent_workers)": workers and streams and bool(s.persistent_workers),
         "several validation sets are read by workers": workers and bool(r.val_sets),
@@ -196,7 +201,7 @@ def refusal(r: ScriptSpec) -> str:
 
 def has_length(r: ScriptSpec) -> bool:
     """Whether a schedule is made for the length of the training, which then cannot change."""
-    return (r.built_in and optimizers.takes_updates(r)) or any(s.has_length for o in r.optimizers for s in o.schedules)
+    return (r.built_in and optimizers.takes_updates(r)) or any(s.has_length for s in r.schedules)
 
 
 def _loaders(r: ScriptSpec) -> list[tuple[str, Data]]:
@@ -224,7 +229,7 @@ def _progress(r: ScriptSpec) -> dict[str, str]:
         "counts": optimizers.counts_turns(r),
         "best": r.best is not None,
         "looked": r.validates_in_epoch and r.may_skip_updates,
-        "looks": any(s.monitor is not None and s.frequency > 1 for o in r.optimizers for s in o.schedules),
+        "looks": _counts_looks(r),
         "average.weights": r.averages and not r.averages_with_torch,
         "average.count": r.averages and not r.averages_with_torch,
         **{f"config.{name}": r.changed(name) for name in ("lr", "gradient_clip_val")},
