@@ -21,7 +21,7 @@ _CONSTANT = {"types", "typing", "typing_extensions", "code", "immutable"}
 
 
 class Namespaces(Protocol):
-    """All namespaces of a slice, as far as one of them asks about the others (`slicer.py`)."""
+    """All namespaces of a slice, as far as one of them asks about the others: the `Slicer`, which says what each method is for."""
 
     lazy: bool
     """Whether a layer is kept whose shapes are known only after a forward."""
@@ -29,26 +29,13 @@ class Namespaces(Protocol):
     programs: dict[str, Namespace]
     """The notebook's or file's own ("") and those of the user's modules."""
 
-    def is_submodule(self, name: str) -> bool:
-        """Whether `name` is a module of its own, not a name in one."""
-
-    def module(self, name: str) -> Namespace:
-        """The program of the user's module `name`."""
-
-    def imported(self, program: Namespace, node: ast.ImportFrom, name: str) -> tuple[Namespace, str] | None:
-        """The module, and the name in it, that `name` was imported from, if it is one of the user's."""
-
-    def star_names(self, program: Namespace, node: ast.stmt) -> frozenset[str]:
-        """The names that `from module import *` binds."""
-
-    def method(self, name: str, open_: frozenset[str]) -> Summary | None:
-        """What methods called `name` do, over all classes of the user's."""
-
-    def accumulates(self, name: str) -> bool:
-        """Whether methods called `name` change their object so that a second call finds it changed."""
-
-    def changes(self, program: Namespace, place: int) -> frozenset[str]:
-        """The names whose objects statement `place` changes."""
+    def is_submodule(self, name: str) -> bool: ...
+    def module(self, name: str) -> Namespace: ...
+    def imported(self, program: Namespace, node: ast.ImportFrom, name: str) -> tuple[Namespace, str] | None: ...
+    def star_names(self, program: Namespace, node: ast.stmt) -> frozenset[str]: ...
+    def method(self, name: str, open_: frozenset[str]) -> Summary | None: ...
+    def accumulates(self, name: str) -> bool: ...
+    def changes(self, program: Namespace, place: int) -> frozenset[str]: ...
 
 
 @dataclass
