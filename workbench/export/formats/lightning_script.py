@@ -50,7 +50,7 @@ def _values(r: ScriptSpec, task: Task) -> dict[str, object]:
     return {
         "makes_loaders": own,
         "orders_train": not own and shuffles and not r.limits,  # drawn to the end, as the run drew it
-        "brings_callbacks": _brings_callbacks(task),
+        "brings_callbacks": isinstance(task, LightningTask) and own_method(task.module, "configure_callbacks") is not None,
         "by_updates": _by_updates(r),
         "scheduled_updates": _updates(r),
         "lightning_schedules": [] if r.built_in else [_schedule(one) for one in r.optimizers[0].schedules],
@@ -66,10 +66,6 @@ def _package(task: Task) -> str:
         return "lightning"
     classes = [base for base in type(task.module).__mro__ if base.__name__ == "LightningModule"]
     return classes[0].__module__.partition(".")[0] if classes else ""
-
-
-def _brings_callbacks(task: Task) -> bool:
-    return isinstance(task, LightningTask) and own_method(task.module, "configure_callbacks") is not None
 
 
 # ---- the head ---------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def notebook(r: ScriptSpec, script: str) -> str:
     lines = _without(script.splitlines(), command_line)
     tree = ast.parse("\n".join(lines))
     kept = tree.body[1:]
-    unused = _only_read_by(command_line, kept)
+    unused = {name for node in command_line for name in read(node)} - {name for node in kept for name in read(node)}
     cells = [_markdown(_title(ast.get_docstring(tree) or ""))]
     for title, group in _groups(lines, kept, unused):
         cells += [_markdown(f"## {title}")] * bool(title)
@@ -78,11 +78,6 @@ def _without(lines: list[str], nodes: Iterable[ast.stmt]) -> list[str]:
     return left
 
 
-def _only_read_by(removed: Iterable[ast.stmt], kept: Iterable[ast.stmt]) -> set[str]:
-    """The names that are read by what was removed, and by nothing that is kept."""
-    return {name for node in removed for name in read(node)} - {name for node in kept for name in read(node)}
-
-
 def _groups(lines: list[str], kept: list[ast.stmt], unused: set[str]) -> Iterable[tuple[str, list[str]]]:
     """The lines of each cell, with a title where a section begins.
 
@@ -100,7 +95,7 @@ def _groups(lines: list[str], kept: list[ast.stmt], unused: set[str]) -> Iterabl
         if rule is not None or ("code of the run" in section and defines != before and group):
             if group:
                 yield title, group
-            group, title = [], _sentence(rule) if rule is not None else ""
+            group, title = [], "" if rule is None else rule[:1].upper() + rule[1:]
             section = rule if rule is not None else section
         text = lines[start : node.end_lineno]
         if isinstance(node, ast.Import | ast.ImportFrom) and not section and {_bound(alias) for alias in node.names} <= unused:
@@ -112,10 +107,6 @@ def _groups(lines: list[str], kept: list[ast.stmt], unused: set[str]) -> Iterabl
 
 def _bound(alias: ast.alias) -> str:
     return alias.asname or alias.name.partition(".")[0]
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _call(tree: ast.Module, r: ScriptSpec) -> str:

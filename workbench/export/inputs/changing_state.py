@@ -127,8 +127,9 @@ def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] 
     """The attributes that a class changes after it was made."""
     if any("Scheduler" in base or base.endswith("LR") for base in map(ast.unparse, node.bases)):
         return  # its state_dict has all attributes
-    static = {part for part in node.body if isinstance(part, ast.FunctionDef) and any(map(_is_static, part.decorator_list))}
-    methods = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.args.args and part not in static]
+    functions = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.args.args]
+    # The first argument of a static one is no instance: `ctx` of a `torch.autograd.Function` is made for each call.
+    methods = [part for part in functions if "staticmethod" not in map(ast.unparse, part.decorator_list)]
     first: list[ast.ClassDef | ast.FunctionDef] = [node, *(method for method in methods if method.name in _BEGINS)]
     begun = {name: value for part in first for name, value in _begun(part)}
     emptied = {name for method in methods if "_epoch_" in method.name for name in _emptied(method, begun)}
@@ -150,11 +151,6 @@ def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] 
         for name in _changed(method, methods):
             if name not in emptied | registered | _KEPT:
                 yield f"{node.name}.{method.name} changes self.{name}"
-
-
-def _is_static(decorator: ast.expr) -> bool:
-    """Whether a method's first argument is no instance: `ctx` of a `torch.autograd.Function` is made for each call."""
-    return isinstance(decorator, ast.Name) and decorator.id == "staticmethod"
 
 
 def _attribute(node: ast.expr, method: ast.FunctionDef) -> str | None:

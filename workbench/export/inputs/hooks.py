@@ -114,7 +114,8 @@ def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: 
     hooks = {name: Hook("network", _arguments(hook, several), reads(hook.function, 0)) for name, hook in found.items()}
     named = frozenset(name for code in methods(module) for name in attributes(code))
     like = tuple(n for n in _PROPERTIES if n in named and not _has(module, n, plain)) if plain or not hasattr(type(module), "current_epoch") else ()
-    automatic = {"automatic_optimization": str(bool(module.automatic_optimization))} if plain and _reads_automatic(module, named) else {}
+    reads_automatic = plain and "automatic_optimization" in named and not _has(module, "automatic_optimization", True)
+    automatic = {"automatic_optimization": str(bool(module.automatic_optimization))} if reads_automatic else {}
     wanted = [name for name in _METHODS if name in named and own_method(module, name) is None]
     if "configure_gradient_clipping" in hooks:
         wanted.append("clip_gradients")
@@ -135,11 +136,6 @@ def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: 
         **_logging(module, hooks),
         weighs=any("weight" in words(code) for code in methods(module)),
     )
-
-
-def _reads_automatic(module: Any, named: frozenset[str]) -> bool:
-    """Whether its code reads `automatic_optimization`, and no class of the user's defines it."""
-    return "automatic_optimization" in named and not _has(module, "automatic_optimization", True)
 
 
 def _has(module: Any, name: str, plain: bool) -> bool:

@@ -28,7 +28,8 @@ def values(r: ScriptSpec) -> dict[str, object]:
         "logs_after_batch": bool(r.logged.in_updates) and r.owns("on_train_batch_end"),
         "between": between,
         "nonlocals": [*(name for name, holds in kept.items() if holds), *_remembered(monitors)],
-        "training_score": _training_score(r),
+        "training_score": "mean_of(losses)" if r.monitors_train_loss
+        else f'{{"loss": float(total) / {"max(1, step - began)" if r.may_skip_updates else "(step - began)"}}}',
         "check_in_epoch": _check_in_epoch(r),
         "check_after_epoch": _check_after_epoch(r, between) if r.validates_in_epoch else "",
         "check_due": "" if r.settings.check_val_every_n_epoch in (1, None) else " or ".join(["(epoch + 1) % config.check_val_every_n_epoch == 0", *_last(r)]),
@@ -109,12 +110,6 @@ def ended_by_metric(r: ScriptSpec, finished: str) -> str:
 def _together(r: ScriptSpec) -> bool:
     """Whether the verdict is made up of several, of which some may be missing."""
     return len(r.monitors) > 1 or any(comes_late(r, one.monitor) for one in r.monitors)
-
-
-def _training_score(r: ScriptSpec) -> str:
-    if r.monitors_train_loss:
-        return "mean_of(losses)"
-    return f'{{"loss": float(total) / {"max(1, step - began)" if r.may_skip_updates else "(step - began)"}}}'
 
 
 def _check_in_epoch(r: ScriptSpec) -> str:

@@ -113,11 +113,12 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
     what = f"The model{' and the data' * (r.data_file is None)} of the run."
     code = "\n\n\n".join(part for part in (join(made.stays).strip("\n"), made.function(make, what)) if part)
     if code:
-        parts.append(f"{rule('the code of the run')}\n{_gap(code)}{code}")
+        gap = "\n\n" if re.match(r"(#.*\n)*(def |class |async |@)", code) else "\n"
+        parts.append(f"{rule('the code of the run')}\n{gap}{code}")
     parts.append(ours.strip() if made.at_once else f"{rule('the settings')}\n\n\n{ours.strip()}")
     text = parts[0]
     for before, part in itertools.pairwise(parts):
-        text += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
+        text += ("\n\n\n" if before.splitlines()[-1].startswith(" ") else "\n\n") + part
     return text + "\n"
 
 
@@ -136,15 +137,6 @@ def _free(name: str, taken: set[str]) -> str:
 
 def rule(title: str) -> str:
     return f"# ---- {title} ".ljust(100, "-")
-
-
-def _gap(code: str) -> str:
-    """The lines between a rule and the code below it."""
-    return "\n\n" if re.match(r"(#.*\n)*(def |class |async |@)", code) else "\n"
-
-
-def _ends_in_block(text: str) -> bool:
-    return text.splitlines()[-1].startswith(" ")
 
 
 def _title(r: ScriptSpec) -> str:

@@ -169,7 +169,8 @@ class Namespace:
             statement = self.statements[at]
             if at >= place or statement.scope > scope:
                 continue
-            whole = _imports_root(statement.node, name)
+            # Several `import name.more` add to one another.
+            whole = any(item.name is None and not item.alias and item.binds == name for item in origins.imported(statement.node))
             if joined and not whole:
                 break
             if name in self.uses[at].deletes:
@@ -207,11 +208,6 @@ def _is_constant(node: ast.expr) -> bool:
     if isinstance(node, ast.Tuple):
         return all(_is_constant(item) for item in node.elts)
     return isinstance(node, ast.Constant) or (isinstance(node, ast.UnaryOp) and _is_constant(node.operand))
-
-
-def _imports_root(node: ast.stmt, name: str) -> bool:
-    """Whether `node` is an `import name` or `import name.more`: several of them add to one another."""
-    return any(item.name is None and not item.alias and item.binds == name for item in origins.imported(node))
 
 
 # ---- what effects asks ------------------------------------------------------------------------------------------

@@ -166,7 +166,8 @@ class _Order:
             case ast.For() | ast.AsyncFor():
                 found = self._expression(node.iter, bound)
                 inside = bound | set(target_names(node.target))
-                found |= self.reads([ast.Expr(node.target)] if _is_place(node.target) else [], inside)
+                place = isinstance(node.target, (ast.Attribute, ast.Subscript))
+                found |= self.reads([ast.Expr(node.target)] if place else [], inside)
                 return found | self.reads(node.body, inside) | self.reads(node.orelse, set(bound))
             case ast.With() | ast.AsyncWith():
                 found = set()
@@ -212,10 +213,6 @@ class _Order:
         found = set(own.eager) - bound
         bound |= own.binds
         return found
-
-
-def _is_place(target: ast.expr) -> bool:
-    return isinstance(target, (ast.Attribute, ast.Subscript))
 
 
 def targets(node: ast.AST) -> list[ast.expr]:

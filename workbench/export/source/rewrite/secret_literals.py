@@ -22,6 +22,7 @@ _SHORTEST = 6
 _SETTER = re.compile(r"(set|use|add|with)(_|(?=[A-Z]))")
 _LOGIN = re.compile(r"(?i)(^|_)(login|authenticate)$")
 _BY_SHAPE = {"sk-": "API_KEY", "hf_": "HF_TOKEN", "gh": "GITHUB_TOKEN", "AKIA": "AWS_ACCESS_KEY_ID", "ASIA": "AWS_ACCESS_KEY_ID"}
+_ENVIRONMENTS = {"os.environ", "environ", "os.environb", "environb"}
 _SETTERS = {"os.environ.setdefault", "os.putenv", "environ.setdefault", "putenv", "os.environ.__setitem__"}
 
 
@@ -326,15 +327,11 @@ def _set_by(statement: ast.stmt) -> list[tuple[str, str | bytes]]:
 
 def _environment(statement: ast.stmt) -> list[tuple[str, ast.expr]]:
     match statement:
-        case ast.Assign(targets=[ast.Subscript(value=where, slice=key)], value=value) if _is_environment(where):
+        case ast.Assign(targets=[ast.Subscript(value=where, slice=key)], value=value) if ast.unparse(where) in _ENVIRONMENTS:
             return [(_literal(key), value)] if _literal(key) else []
         case ast.Expr(value=ast.Call(func=func, args=[key, value], keywords=[])) if ast.unparse(func) in _SETTERS:
             return [(_literal(key), value)] if _literal(key) else []
     return []
-
-
-def _is_environment(node: ast.expr) -> bool:
-    return ast.unparse(node) in ("os.environ", "environ", "os.environb", "environb")
 
 
 # ---- names of variables ---------------------------------------------------------------------------------------------
