@@ -208,6 +208,8 @@ class LightningNeeds:
     """Whether it may log metric objects, with `compute()` and `reset()`."""
     reduces: bool = False
     """Whether it may reduce what it logs in another way than to a mean (`reduce_fx`)."""
+    sizes: bool = False
+    """Whether it may log with a `batch_size`."""
     logs_over_ranks: bool = False
     """Whether it may log values of single updates that are reduced over processes (`sync_dist`)."""
     weighs: bool = False

@@ -158,7 +158,8 @@ def _logging(module: Any, hooks: Mapping[str, Hook]) -> dict[str, Any]:
     widely = metrics or not said.isdisjoint(options) or any(
         f"on_validation_{moment}" in hooks for moment in ("start", "epoch_start", "batch_start", "batch_end", "epoch_end")
     )
-    return {"logs_widely": widely, "logs_metrics": metrics, "reduces": "reduce_fx" in said, "logs_over_ranks": "sync_dist" in said}
+    found = {"logs_widely": widely, "logs_metrics": metrics}
+    return found | {"reduces": "reduce_fx" in said, "sizes": "batch_size" in said, "logs_over_ranks": "sync_dist" in said}
 
 
 def _arguments(hook: overrides.Hook, several: bool) -> tuple[str | None, ...]:
