@@ -192,10 +192,10 @@ def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any],
     if scaler is not None:
         taken = session.precision.step(opt.optimizer, **opt.step_options)
     elif session.plan.on_cpu or not nonfinite.can_guard(opt):
-        opt.optimizer.step(**opt.step_options)
+        opt.step(**opt.step_options)
     else:
         with nonfinite.guarded(session, opt, loss, total):
-            opt.optimizer.step(**opt.step_options)
+            opt.step(**opt.step_options)
     if not taken:
         session.state.skipped = True
     if not session.hooks.within or session.task.manual:  # else hooks can look at them until the next backward

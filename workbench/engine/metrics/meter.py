@@ -339,14 +339,17 @@ class Meter:
             self._host[: self.row, LOSS] = self._losses
             self._losses = []
         numbers, self._numbers = self._numbers, {}
-        rows = [row for row in numbers if row < self.row]
-        if rows and self._host is not None and self.norm_order is not None:
-            table = torch.tensor([numbers[row] for row in rows], dtype=self._kind)
-            self._host[rows, self._layers_at :] = table.numpy()
-            self._host[rows, TOTAL] = total_norms(table, self.norm_order).numpy()
+        numbers.pop(self.row, None)  # of an update that an error ended
+        if numbers and self._host is not None and self.norm_order is not None:
+            rows = slice(self.row) if len(numbers) == self.row else list(numbers)
+            table = np.array(list(numbers.values()), dtype=np.float64 if self._kind is torch.float64 else np.float32)
+            self._host[rows, self._layers_at :] = table
+            self._host[rows, TOTAL] = total_norms(torch.from_numpy(table), self.norm_order).numpy()
 
     def _take(self, columns: Tensor, found: Mapping[int, Tensor]) -> None:
         """Copy values by row into these columns of the ring."""
+        if not found:
+            return
         rows = [row for row in range(self.row) if row in found]  # not those of an update that an error ended
         if len(rows) == self.row:
             columns[: len(rows)] = torch.stack([found[row] for row in rows])

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.autograd import profiler
 from torch.optim import Optimizer
+from torch.optim import optimizer as torch_optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from workbench.engine.distributed.whole_weights import WholeWeights
@@ -16,6 +18,9 @@ from workbench.task.optim.closures import closure_use
 from workbench.task.optim.optimizer_factory import base_rate, group_rates, leading_group
 from workbench.task.protocol import Optimization, Schedule, Task
 from workbench.units import rate
+
+_AROUND_STEP = Optimizer.profile_hook_step(id).__code__
+"""The code of the function that torch puts around the step of each optimizer."""
 
 
 class OptimizerHandle:
@@ -85,6 +90,18 @@ class OptimizerHandle:
         """The parameters of `trained` that have a gradient."""
         return [p for p in self.trained if p.grad is not None]
 
+    def step(self, **options: Any) -> None:
+        """Let the optimizer step with the gradients that exist. options: further arguments of its `step`.
+
+        torch puts a function around each optimizer's step, which tells the profiler and calls the hooks of the step. It takes longer
+        than the step of a small model, so it is left out where no profiler records and no hook is registered.
+        """
+        step: Any = self.optimizer.step
+        if getattr(step, "__code__", None) is _AROUND_STEP and not _watched(step.__self__):
+            step.__wrapped__(step.__self__, **options)
+        else:
+            step(**options)
+
     def zero_grad(self) -> None:
         """Drop all gradients."""
         if self._own_zero_grad:
@@ -146,6 +163,13 @@ class OptimizerHandle:
             due = schedule.interval == interval and counted % schedule.frequency == 0
             if due and not isinstance(schedule.scheduler, ReduceLROnPlateau) and not _ended(schedule.scheduler):
                 hooks.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
+
+
+def _watched(optimizer: Optimizer) -> bool:
+    """Whether a profiler records, or a hook is registered for the steps of this optimizer or of all."""
+    own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    of_all = torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks
+    return bool(profiler._is_profiler_enabled or own or of_all)
 
 
 def shares(optimizers: Sequence[OptimizerHandle], lr: float) -> tuple[tuple[tuple[str, float], ...], ...]:

@@ -6,7 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from torch.autograd import profiler
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
 
 
 class Collated(NamedTuple):
@@ -40,6 +42,10 @@ class CountedPass:
 
     def __init__(self, loader: Any, batches: Iterator[Any]) -> None:
         self.inner = batches
+        self._read: Callable[[], Any] | None = None
+        """Reads a batch without the entry for a profiler, which takes longer than a small batch; None: `inner` does more than that."""
+        if type(batches) is _SingleProcessDataLoaderIter and batches._dataset_kind == _DatasetKind.Map:
+            self._read = batches._next_data
         self._told = vars(loader)  # its own __setattr__ costs a look-up for each batch
         found = (getattr(sampler, "drawn", None) for sampler in (loader.batch_sampler, loader.sampler))
         self._drawn: deque[int | None] = next((drawn for drawn in found if drawn is not None), deque())
@@ -48,7 +54,7 @@ class CountedPass:
         return self
 
     def __next__(self) -> Any:
-        batch = next(self.inner)
+        batch = next(self.inner) if self._read is None or profiler._is_profiler_enabled else self._read()
         if type(batch) is Collated:
             self._told["samples"] = batch.samples
             return batch.batch
