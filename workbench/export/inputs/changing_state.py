@@ -7,6 +7,7 @@ import functools
 from collections.abc import Container, Iterator
 
 from workbench.export.inputs.building import run_while_building
+from workbench.export.source.uses import defaults, targets
 
 _BEGINS = {
     "__init__", "__new__", "__post_init__", "__setstate__", "__getstate__", "set_epoch", "setup", "prepare_data", "configure_model",
@@ -68,8 +69,7 @@ def _decorating(node: ast.FunctionDef | ast.ClassDef, nodes: list[ast.AST]) -> I
 def _generators(node: ast.AST, known: set[str]) -> Iterator[str]:
     """The names that a statement binds to a source of random numbers, or of items one by one."""
     if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _makes_generator(node.value, known):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        yield from (target.id for target in targets if isinstance(target, ast.Name))
+        yield from (target.id for target in targets(node) if isinstance(target, ast.Name))
 
 
 def _makes_generator(value: ast.expr, known: set[str]) -> bool:
@@ -91,8 +91,8 @@ def _of_function(node: ast.FunctionDef | ast.Lambda, name: str, generators: set[
     """What a function changes outside of itself. known: all names that the code binds."""
     local = {bound for part in ast.walk(node) if part is not node for bound in _bound(part)}
     outer = {n for part in ast.walk(node) if isinstance(part, (ast.Global, ast.Nonlocal)) for n in part.names}
-    for default in [*node.args.defaults, *node.args.kw_defaults]:
-        if default is not None and _makes_generator(default, known):
+    for default in defaults(node.args).values():
+        if _makes_generator(default, known):
             yield f"{name} has a generator of its own ({ast.unparse(default)})"
     for part in ast.walk(node):
         if isinstance(part, ast.Name) and part.id in generators - local and isinstance(part.ctx, ast.Load):
@@ -108,10 +108,8 @@ def _of_function(node: ast.FunctionDef | ast.Lambda, name: str, generators: set[
 def _touched(part: ast.AST) -> list[ast.expr]:
     """What a node sets, makes longer or shorter, or takes the next item of."""
     match part:
-        case ast.Assign(targets=targets):
-            return [item for target in targets for item in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])]
-        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-            return [target]
+        case ast.Assign() | ast.AugAssign() | ast.AnnAssign():
+            return [item for target in targets(part) for item in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])]
         case ast.Call(func=ast.Attribute(attr=attr, value=value)) if attr in _GROWS:
             return [value]
         case ast.Call(func=ast.Name(id="next"), args=[first, *_]):
@@ -129,8 +127,9 @@ def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] 
     """The attributes that a class changes after it was made."""
     if any("Scheduler" in base or base.endswith("LR") for base in map(ast.unparse, node.bases)):
         return  # its state_dict has all attributes
-    static = {part for part in node.body if isinstance(part, ast.FunctionDef) and any(map(_is_static, part.decorator_list))}
-    methods = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.args.args and part not in static]
+    functions = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.args.args]
+    # The first argument of a static one is no instance: `ctx` of a `torch.autograd.Function` is made for each call.
+    methods = [part for part in functions if "staticmethod" not in map(ast.unparse, part.decorator_list)]
     first: list[ast.ClassDef | ast.FunctionDef] = [node, *(method for method in methods if method.name in _BEGINS)]
     begun = {name: value for part in first for name, value in _begun(part)}
     emptied = {name for method in methods if "_epoch_" in method.name for name in _emptied(method, begun)}
@@ -154,11 +153,6 @@ def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] 
                 yield f"{node.name}.{method.name} changes self.{name}"
 
 
-def _is_static(decorator: ast.expr) -> bool:
-    """Whether a method's first argument is no instance: `ctx` of a `torch.autograd.Function` is made for each call."""
-    return isinstance(decorator, ast.Name) and decorator.id == "staticmethod"
-
-
 def _attribute(node: ast.expr, method: ast.FunctionDef) -> str | None:
     """The attribute of `self` that an expression is, or is a part of; None where a part is one that checkpoints have."""
     found = None
@@ -178,8 +172,8 @@ def _begun(node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
     for part in node.body if isinstance(node, ast.ClassDef) else ast.walk(node):
         if isinstance(part, (ast.Assign, ast.AnnAssign)) and part.value is not None:
             values = part.value.elts if isinstance(part.value, ast.Tuple) else []
-            targets = _touched(part)
-            for target, value in zip(targets, values if len(values) == len(targets) else [part.value] * len(targets), strict=True):
+            touched = _touched(part)
+            for target, value in zip(touched, values if len(values) == len(touched) else [part.value] * len(touched), strict=True):
                 name = target.id if isinstance(target, ast.Name) else target.attr if isinstance(target, ast.Attribute) else ""
                 yield name, ast.unparse(value)
 
