@@ -32,6 +32,7 @@ sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # jsonschema d
 # Each Trainer of Lightning asks for entry points, which reads those of all packages.
 importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
 
+HERE = Path(__file__).parent
 SOAK = os.environ.get("WORKBENCH_SOAK", "") not in ("", "0")
 
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=50)
@@ -146,14 +147,20 @@ def public_names() -> Iterator[None]:
     handed_out.update(before)
 
 
+PAGES = ("browser/test_html_manager.py", "browser/test_marimo.py", "browser/test_plots.py")
 TOGETHER = {
-    **dict.fromkeys(("browser", "test_notebooks.py"), "kernels"),
+    "browser": "kernels",
+    **dict.fromkeys(PAGES, "pages without JupyterLab"),
     **dict.fromkeys(("launch", "share"), "processes"),
+    "notebooks": "notebooks",
 }
-"""Tests that look at the whole machine (shared memory, processes) or share kernels: those of a group run one after another, others beside."""
+"""The folders and files of tests that look at the whole machine (shared memory, processes) or share a server or a browser.
+
+Those of a group run one after another, others beside. The longest groups come first, and begin first.
+"""
 
 
-ONCE_MORE = ("browser", "launch", "share", "test_notebooks.py", "test_demo.py")
+ONCE_MORE = ("browser", "launch", "share", "notebooks", "test_demo.py")
 """Tests of browsers and processes, which a busy machine can upset: one that fails runs once more, and pytest lists it under RERUN."""
 
 
@@ -163,7 +170,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if _place(item) in ONCE_MORE:
                 item.add_marker(pytest.mark.flaky(reruns=1))
     groups = [*dict.fromkeys(TOGETHER.values()), None]
-    items.sort(key=lambda item: groups.index(TOGETHER.get(_place(item))))  # the longest of what one process must do alone begins at once
+    items.sort(key=lambda item: groups.index(_group(item.path.relative_to(HERE))))  # the longest of what one process must do alone begins at once
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _cuda():
         for item in on_gpu:
@@ -180,8 +187,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = Path(nodeid.partition("::")[0])
-            return TOGETHER.get(file.parts[1], str(file))
+            file = Path(nodeid.partition("::")[0]).relative_to("tests")
+            return _group(file) or str(file)
 
     return ByFile(config, log)
 
@@ -195,7 +202,12 @@ def pytest_collection_finish() -> None:
 
 def _place(item: pytest.Item) -> str:
     """The folder in `tests/`, or the file there, that a test belongs to."""
-    return item.path.relative_to(Path(__file__).parent).parts[0]
+    return item.path.relative_to(HERE).parts[0]
+
+
+def _group(file: Path) -> str | None:
+    """The group of a file of `tests/`, which has its folder's unless it has one of its own."""
+    return TOGETHER.get(str(file), TOGETHER.get(file.parts[0]))
 
 
 def _cuda() -> bool:

@@ -116,7 +116,7 @@ class Server:
     """A Jupyter server on loopback, with folders of its own, in a process group of its own.
 
     kernel: packages that its kernels find before those of this environment (another ipykernel). Such kernels are started as
-    a person's are; without, they are forked (tests/warm.py).
+    a person's are; without, they are forked (tests/warm).
     """
 
     def __init__(self, folder: Path, face: Face = LAB, kernel: Path | None = None) -> None:

@@ -108,7 +108,6 @@ def stop_and_continue(lab: Lab, panel: Locator) -> None:
     panel.get_by_role("button", name="Train").click()
     lab.until("print(bench.job is not None and len(bench.job.events) > 12)", "True")
     before = int(lab.execute("print(max(getattr(event, 'step', 0) for event in bench.job.events))"))
-    time.sleep(1)  # more to be seen in the picture
     lab.screenshot("quickstart-fit", panel)
 
     stop = panel.get_by_role("button", name="Stop")
@@ -189,7 +188,6 @@ def on_two_devices(lab: Lab, panel: Locator) -> None:
     panel.get_by_role("button", name="Train").click()
     expect(panel).to_contain_text("on 2 x cpu")
     lab.until("print(len(bench.job.events) > 12)", "True")
-    time.sleep(1)  # more to be seen in the picture
     lab.screenshot("quickstart-two-devices", panel)
     get_busy(lab)
     lab.scroll_to(BENCH)
@@ -228,7 +226,7 @@ def four_clicks(lab: Lab, panel: Locator) -> None:
     lab.settle()
     lab.screenshot("panel", panel)
     lab.theme("dark")
-    time.sleep(1)
+    lab.frames()
     lab.screenshot("panel-dark", panel)
     lab.theme("light")
 

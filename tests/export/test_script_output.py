@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.export.export_running import Runner, clean_environment, lint, make_bench
+from tests.export.export_running import Runner, lint, make_bench
+from tests.warm import Warm
 from workbench.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -67,18 +66,17 @@ def test_no_best_where_the_run_kept_none(arguments: str, tmp_path: Path) -> None
     bench.close()
 
 
-def test_the_usual_folder_lies_beside_the_script(tmp_path: Path) -> None:
+def test_the_usual_folder_lies_beside_the_script(without: Warm, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, "model, train=(x, y), loss=F.cross_entropy, max_epochs=1")
     run = bench.fit().result()
     assert isinstance(run, Run)
     script = bench.export(tmp_path / "there" / "digits.py")
-    subprocess.run([sys.executable, str(script)], cwd=tmp_path, env=clean_environment(), check=True, capture_output=True)
+    without.run(str(script), folder=tmp_path).check_returncode()
     saved = script.parent / "digits-output"
     assert {path.name for path in saved.iterdir()} == {"checkpoint.pt", "last.pt"}
     assert same(torch.load(saved / "last.pt", weights_only=True), bench.model.state_dict())
     # Where nothing can be saved, it says so before it trains.
-    command = [sys.executable, str(script), "--output", str(script)]
-    failed = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True)
+    failed = without.run(str(script), "--output", str(script), folder=tmp_path)
     assert "FileExistsError" in failed.stderr
     assert "epoch" not in failed.stdout
     bench.close()

@@ -7,12 +7,12 @@ import os
 import re
 import struct
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.export.export_running import Runner, check, clean_environment, lint, make_bench
+from tests.warm import Warm
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,14 +36,14 @@ def test_lines_where_there_is_no_terminal(runner: Runner, tmp_path: Path) -> Non
     bench.close()
 
 
-def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
+def test_a_bar_on_a_terminal(without: Warm, tmp_path: Path) -> None:
     fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
     bench = make_bench(tmp_path, "model, train=(x, y), val=(x, y), loss=F.cross_entropy, batch_size=20, max_epochs=2")
     bench.fit().result()
     script = bench.export(tmp_path / "train.py")
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # a terminal has a width
-    with subprocess.Popen([sys.executable, str(script)], stdout=theirs, stderr=theirs, env=clean_environment()) as process:
+    with subprocess.Popen([without.executable, str(script)], stdout=theirs, stderr=theirs, env=clean_environment()) as process:
         os.close(theirs)
         shown = b""
         with contextlib.suppress(OSError):  # the end of a pseudo-terminal

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -212,12 +210,12 @@ def test_importing_it_makes_neither_the_model_nor_the_data(lightning: Warm, tmp_
     bench.close()
 
 
-def test_options_that_train_nothing_are_refused(tmp_path: Path) -> None:
+def test_options_that_train_nothing_are_refused(lightning: Warm, tmp_path: Path) -> None:
     """In the words of the other script."""
     bench, _, script = exported(tmp_path, f"{PAIR}, max_epochs=1")
     bench.close()
     for options, message in {"--max_epochs -1": "--max_epochs is -1: it must be more than 0.", "--lr -1": "--lr is -1.0: it must be at least 0."}.items():
-        done = subprocess.run([sys.executable, str(script), *options.split()], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True)
+        done = lightning.run(str(script), *options.split(), folder=tmp_path)
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr
 
 

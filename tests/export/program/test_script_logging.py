@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.export.export_running import Runner, check, clean_environment, lint, make_bench, repeats
+from tests.export.export_running import Runner, check, lint, make_bench, repeats
 from tests.export.program.export_hooked import DATA, PRELUDE
+from tests.warm import Warm
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -252,7 +251,7 @@ def test_a_killed_script_logs_on(runner: Runner, tmp_path: Path) -> None:
     bench.close()
 
 
-def test_the_progress_bar_shows_what_asks_for_it(tmp_path: Path) -> None:
+def test_the_progress_bar_shows_what_asks_for_it(without: Warm, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, f"Steps(), {DATA}, max_epochs=1", STEPS, PRELUDE)
     bench.fit().result()
     script = bench.export(tmp_path / "train.py")
@@ -260,6 +259,7 @@ def test_the_progress_bar_shows_what_asks_for_it(tmp_path: Path) -> None:
     text = script.read_text()
     assert "bar.set_postfix" in text
     script.write_text(text.replace("disable=not accelerator.is_main_process or None", "disable=False"))
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=True)
+    done = without.run(str(script), folder=tmp_path)
+    done.check_returncode()
     assert "train_loss=" in done.stderr
     assert "bias=" not in done.stderr

@@ -17,6 +17,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader as GraphLoader
 
 import workbench as wb
+from tests import warm
 from tests.engine.problems import labelled
 from workbench.settings import Settings, SettingsError
 from workbench.task.data.spec import DataSpec
@@ -289,4 +290,5 @@ def test_a_read_only_array_warns_of_nothing(tmp_path):
         "from workbench.task.data.spec import DataSpec\n"
         f"print(len(DataSpec.of('train', (np.load({str(path)!r}, mmap_mode='r'), torch.zeros(20))).parts.dataset))"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "20\n"
+    done = warm.python().run("-c", code)
+    assert done.stdout == "20\n", done.stderr

@@ -1,21 +1,18 @@
-"""Executes the notebooks and writes them with outputs that read well without a kernel: `python -m tests.notebooks [NAME ...]`."""
+"""Executes the notebooks, and makes outputs of them that read well without a kernel."""
 
 from __future__ import annotations
 
 import base64
 import io
 import re
-import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
 from nbclient import NotebookClient
 from PIL import Image
 
-FOLDER = Path(__file__).parents[1] / "notebooks"
+FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 WIDGET = "application/vnd.jupyter.widget-view+json"
 # Seconds for a kernel to start, for a cell, and for what it has printed to arrive: of the last, four are usual, and what comes
@@ -96,20 +93,3 @@ def _shapes(outputs: list[Any]) -> Iterator[str]:
 
 def _words(text: str) -> str:
     return " ".join(re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", text).split())
-
-
-def main(names: list[str]) -> None:
-    """Execute these notebooks, or all, and write them."""
-    for path in NOTEBOOKS:
-        if names and path.stem not in names:
-            continue
-        notebook = nbformat.read(path, as_version=4)
-        with tempfile.TemporaryDirectory() as folder:
-            execute(notebook, Path(folder))
-        tidy(notebook)
-        nbformat.write(notebook, path)
-        print(f"{path.name}: {path.stat().st_size // 1000} kB")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

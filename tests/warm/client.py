@@ -1,4 +1,4 @@
-"""Stands for a Python that is forked (tests/warm.py): who starts, signals or ends this process means that one."""
+"""Stands for a Python that is forked (tests/warm): who starts, signals or ends this process means that one."""
 
 import json
 import os

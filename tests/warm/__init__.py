@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-HOME = Path(__file__).parents[1]
+HOME = Path(__file__).parents[2]
 
 
 class Script:
@@ -95,12 +95,12 @@ class Warm:
             address = str(self.folder / "asked")
             listener.bind(address)
             listener.listen()
-            client = shlex.join([sys.executable, "-S", str(HOME / "tests" / "warm_client.py"), address])
+            client = shlex.join([sys.executable, "-S", str(Path(__file__).with_name("client.py")), address])
             self.executable.write_text(f'#!/bin/sh\nexec {client} "$@"\n')
             self.executable.chmod(0o700)
             # OpenBLAS starts threads when numpy is imported, and a process with threads is no clean one to fork.
             self._process = subprocess.Popen(
-                [sys.executable, str(HOME / "tests" / "warm_server.py"), str(theirs.fileno()), str(listener.fileno()), given],
+                [sys.executable, str(Path(__file__).with_name("server.py")), str(theirs.fileno()), str(listener.fileno()), given],
                 pass_fds=[theirs.fileno(), listener.fileno()], stdin=subprocess.DEVNULL, env={**self.environment, "OPENBLAS_NUM_THREADS": "1"},
             )  # fmt: skip
 

@@ -28,7 +28,7 @@ from trove_classifiers import classifiers as CLASSIFIERS
 
 from workbench._version import __version__
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 EXTENSION = "workbench/server/jupyter/labextensions/tuning-workbench"
 CONFIG = "workbench/server/jupyter/jupyter_server_config.d/workbench.json"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -11,7 +11,7 @@ import pytest
 import hatch_build
 from tests.server import front_end
 
-FOLDER = Path(__file__).resolve().parents[1] / hatch_build.LAB.sources
+FOLDER = Path(__file__).resolve().parents[2] / hatch_build.LAB.sources
 
 
 def test_the_unit_tests_of_the_extension() -> None:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.engine.problems import same_weights
-from tests.test_lightning import Losses, bench, rows, seeded, trainer
+from tests.task.lightning.test_lightning import Losses, bench, rows, seeded, trainer
 from workbench.engine.setup import open_session
 from workbench.engine.validation.predict import predict
 from workbench.settings import Settings

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -13,6 +11,7 @@ import torch
 from torch import nn
 
 import workbench as wb
+from tests import warm
 from workbench.settings import Settings
 from workbench.values import shown
 
@@ -158,10 +157,7 @@ CELLS = [
 
 @pytest.fixture(scope="module")
 def tracebacks(tmp_path_factory):
-    done = subprocess.run(
-        [sys.executable, "-c", SHELL, json.dumps(CELLS)], capture_output=True, text=True, timeout=280, stdin=subprocess.DEVNULL,
-        cwd=tmp_path_factory.mktemp("notebook"),
-    )
+    done = warm.python().run("-c", SHELL, json.dumps(CELLS), folder=tmp_path_factory.mktemp("notebook"))
     found = [json.loads(line[2:]) for line in done.stdout.splitlines() if line.startswith("@@")]
     assert len(found) == len(CELLS), done.stderr
     assert found[0] == []

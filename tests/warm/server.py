@@ -1,4 +1,4 @@
-"""The process behind tests/warm.py: it imports what it is told, and forks once for each script.
+"""The process behind tests/warm: it imports what it is told, and forks once for each script.
 
 A script is run as `python -c CODE …`, `python -m MODULE …` or `python FILE …` would run it: in a `__main__` of its own, with
 its own folder, environment and first entry of sys.path, in a session of its own, to the interpreter's own end.
