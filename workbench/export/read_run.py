@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from workbench._version import __version__
 from workbench.engine.checkpoint.files import opened, peek, tensors_of
 from workbench.engine.data.checksums import BATCHES
-from workbench.engine.dry_run.restored_state import restored_state
 from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
@@ -435,7 +434,7 @@ def _changed_by_validation(session: Session, settings: Settings) -> bool:
     if task.val is None or settings.limit_val_batches == 0 or not before:
         return False
     try:
-        with restored_state(task), scratch(session), torch.no_grad():
+        with scratch(session), torch.no_grad():
             for module in task.modules:
                 module.eval()
             for spec in task.val.sets:

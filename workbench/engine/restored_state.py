@@ -1,4 +1,4 @@
-"""Restores what a dry run moved in the user's own objects: generators, counters, environments.
+"""Restores what a trial or a search moved in the user's own objects: generators, counters, environments.
 
 A data set may draw from its own generator, a loss may count its calls, an environment may take a step. The modules of
 the task have their snapshot (engine/snapshot.py); this file restores everything else that the task's functions and data
