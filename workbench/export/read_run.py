@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from workbench.engine.setup import open_session
 from workbench.engine.snapshot import Modes, scratch
 from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, Validated
 from workbench.export.errors import ExportError
+from workbench.export.inputs.changing_state import changing_state
 from workbench.export.inputs.collect import Hooks, LoggedNames, Metrics
 from workbench.export.inputs.data import data_of, first_batch, held_out_of, layout_of
 from workbench.export.inputs.hooks import (
@@ -89,6 +91,8 @@ def script_spec_of(
     if data_file is not None:
         saved = SavedData.of(data_file, task, own_collate=sliced.arguments.get("collate_fn", "None") != "None")
         check_unchanged(saved, settings, _checksums(run), ranks)
+    if site.after and not run.resumes and ranks == 1 and run.settings.strategy in ("auto", "thread"):
+        sliced = dataclasses.replace(sliced, differs=(*sliced.differs, *_left_by_fits(run, site.after, sliced, task)))
     lightning = lightning_needs_of(task, sources, sliced.code, plain)  # here, and not in the session, in which the objects get further attributes
     with _looked_at(task, run.settings) as session:
         spec = ScriptSpec(
@@ -205,6 +209,17 @@ def _check_start(run: Run, weights: Mapping[str, Tensor]) -> None:
                 f"run {run.id} began with {name} of shape {there.get(name)}, and in the model of this bench it is "
                 f"{here.get(name)}: export it from the bench that made it."
             )
+
+
+def _left_by_fits(run: Run, before: str, sliced: Sliced, task: Task) -> Iterator[str]:
+    """What code outside of the model keeps from one fit to the next: modules begin each fit as they were."""
+    modules = {type(part).__name__ for whole in task.modules for part in whole.modules()}
+    kept = [what for what in changing_state(sliced.code, tuple(sliced.arguments.values())) if re.split(r"[. ]", what)[0] not in modules]
+    if kept:
+        yield (
+            f"{kept[0]}: run {run.id} began where run {before} had left it, and the script begins anew, so losses may differ. "
+            "Make it and the Workbench again, fit and export that run."
+        )
 
 
 def _check_settings(settings: Settings) -> None:
