@@ -44,9 +44,11 @@ PutBack = Callable[[], str | None]
 
 
 @contextlib.contextmanager
-def restored_state(task: Task) -> Iterator[list[str]]:
+def restored_state(task: Task, *, logs: bool = True) -> Iterator[list[str]]:
     """Restore, at the end of the block, what the task's functions and data reach. The list gets the names of what
     could not be restored.
+
+    logs: False leaves lists, dicts and sets that have only grown as they are: they are logs and caches.
     """
     lost: list[str] = []
     put_back = list(_recorded(task))
@@ -55,7 +57,7 @@ def restored_state(task: Task) -> Iterator[list[str]]:
     finally:
         for path, put in put_back:
             try:
-                what = put()
+                what = None if not logs and _has_grown(put) else put()
             except Exception as error:  # noqa: BLE001  # an object of any kind, which may refuse
                 what = f"{type(error).__name__}: {error}"
             if what is not None:
@@ -128,6 +130,7 @@ def _within(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
     elif isinstance(value, types.FunctionType):
         yield from _used_by(value)
+        yield from ((f".{name}", part) for name, part in vars(value).items())
     else:
         yield from ((f".{name}", part) for name, part in list(getattr(value, "__dict__", {}).items()))
         for kind in type(value).__mro__:
@@ -176,6 +179,8 @@ def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, PutBack]]:
         if len(value) <= _LONG:
             yield "", functools.partial(_put_content, value, copy.deepcopy(value) if is_plain(value) else copy.copy(value))
     elif isinstance(value, types.FunctionType):
+        if _is_own_code(value.__code__):  # `loss.calls += 1`
+            yield "", functools.partial(_put_attributes, value, dict(vars(value)), only_numbers)
         yield from _variables(value)
     elif isinstance(value, io.IOBase):
         with contextlib.suppress(OSError, ValueError):
@@ -219,6 +224,17 @@ def _variables(function: types.FunctionType) -> Iterator[tuple[str, PutBack]]:
 def _set_globally(code: types.CodeType) -> frozenset[str]:
     own = {str(step.argval) for step in dis.get_instructions(code) if step.opname == "STORE_GLOBAL"}
     return frozenset(own.union(*(_set_globally(part) for part in code.co_consts if isinstance(part, types.CodeType))))
+
+
+def _has_grown(put: PutBack) -> bool:
+    """Whether it would put back a container that has its former parts, and more."""
+    if not isinstance(put, functools.partial) or put.func is not _put_content:
+        return False
+    now, before = put.args
+    if isinstance(before, set):
+        return now > before
+    first = dict(itertools.islice(now.items(), len(before))) if isinstance(before, dict) else list(itertools.islice(now, len(before)))
+    return len(now) > len(before) and _same(first, before if isinstance(before, dict) else list(before))
 
 
 def _put_content(container: Any, content: Any) -> None:

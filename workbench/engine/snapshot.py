@@ -96,9 +96,10 @@ class Snapshot:
 
 
 @contextlib.contextmanager
-def scratch(session: Session) -> Iterator[list[str]]:
+def scratch(session: Session, *, logs: bool = False) -> Iterator[list[str]]:
     """Inside, anything may be tried: nothing is recorded, no schedule steps, and everything is restored on every exit,
-    also what the user's own functions and data keep. The list gets the names of what could not be restored.
+    also what the user's own functions and data keep; with `logs`, lists that have only grown, too. The list gets the
+    names of what could not be restored.
 
     The copy of the weights is in host memory, so that it takes none of the device's.
     """
@@ -106,7 +107,7 @@ def scratch(session: Session) -> Iterator[list[str]]:
     kept = state.clip_val, state.stage, dict(state.step_logs), state.pieces
     state.searching, state.hiddens, state.next_hiddens = True, {}, {}
     try:
-        with restored_state(session.task) as lost, session.hooks.discarding_logs():
+        with restored_state(session.task, logs=logs) as lost, session.hooks.discarding_logs():
             session.begin_hooks()
             yield lost
     finally:

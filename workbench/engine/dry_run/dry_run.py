@@ -67,7 +67,7 @@ def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunRe
     with restored_devices(task), open_session(task, calm) as session:
         optimizers = session.optimizers
         if samples:
-            with scratch(session) as lost, task.checking_steps():
+            with scratch(session, logs=True) as lost, task.checking_steps():
                 _try(session)
     return DryRunResult(len(optimizers), tuple(schedule for opt in optimizers for schedule in opt.schedules), tuple(lost))
 
