@@ -38,6 +38,8 @@ _LIBRARIES = frozenset({
     "builtins", "torch", "numpy", "workbench", "threading", "_thread", "io", "_io", "weakref", "asyncio", "multiprocessing",
     "concurrent", "logging", "IPython", "ipykernel", "traitlets", "functools", "types", "re", "abc",
 })  # fmt: skip
+_OF_THREADS = frozenset({"threading", "_thread", "queue", "_queue", "asyncio", "multiprocessing", "concurrent", "logging", "weakref"})
+"""Their objects are not entered: other threads use them meanwhile."""
 _CLOSED = (str, bytes, int, float, complex, type, types.ModuleType, types.CodeType, Optimizer)
 PutBack = Callable[[], str | None]
 """Restores one object; returns the name of what could not be restored."""
@@ -112,7 +114,7 @@ def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
         path, value, depth, ours = waiting.popleft()
         if isinstance(value, (types.MethodType, types.BuiltinFunctionType)):
             value = value.__self__
-        if value is None or id(value) in seen or isinstance(value, _CLOSED):
+        if value is None or id(value) in seen or isinstance(value, _CLOSED) or _library(type(value)) in _OF_THREADS:
             continue
         seen.add(id(value))
         yield path, value, ours

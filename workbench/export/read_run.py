@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from workbench._version import __version__
 from workbench.engine.checkpoint.files import opened, peek, tensors_of
+from workbench.engine.checkpoint.weights_copy import is_plain
 from workbench.engine.data.checksums import BATCHES
 from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
@@ -49,6 +50,7 @@ from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.task.compiled_model import own_name
+from workbench.task.data.rng_state import GENERATORS
 from workbench.task.lightning.logging.aggregate import MARK, recorded_name
 from workbench.task.lightning.overrides import Step as HookStep
 from workbench.task.lightning.task import LightningTask
@@ -212,9 +214,16 @@ def _check_start(run: Run, weights: Mapping[str, Tensor]) -> None:
 
 
 def _left_by_fits(run: Run, before: str, sliced: Sliced, task: Task) -> Iterator[str]:
-    """What code outside of the model keeps from one fit to the next: modules begin each fit as they were."""
-    modules = {type(part).__name__ for whole in task.modules for part in whole.modules()}
-    kept = [what for what in changing_state(sliced.code, tuple(sliced.arguments.values())) if re.split(r"[. ]", what)[0] not in modules]
+    """What the user's code keeps from one fit to the next."""
+    parts = [(type(part).__name__, vars(part)) for whole in task.modules for part in whole.modules()]
+
+    def begins_anew(what: str) -> bool:
+        """A fit puts back numbers, plain containers and generators of modules."""
+        attribute = next(iter(re.findall(r"self\.(\w+)", what)), "")
+        own = [held.get(attribute) for name, held in parts if name == re.split(r"[. ]", what)[0]]
+        return bool(own) and all(is_plain(value) or isinstance(value, GENERATORS) for value in own)
+
+    kept = [what for what in changing_state(sliced.code, tuple(sliced.arguments.values())) if not begins_anew(what)]
     if kept:
         yield (
             f"{kept[0]}: run {run.id} began where run {before} had left it, and the script begins anew, so losses may differ. "
