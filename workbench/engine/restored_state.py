@@ -234,7 +234,7 @@ def _has_grown(put: PutBack) -> bool:
         return False
     now, before = put.args
     if isinstance(before, set):
-        return now > before
+        return bool(now > before)
     first = dict(itertools.islice(now.items(), len(before))) if isinstance(before, dict) else list(itertools.islice(now, len(before)))
     return len(now) > len(before) and _same(first, before if isinstance(before, dict) else list(before))
 
