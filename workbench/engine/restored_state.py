@@ -207,7 +207,7 @@ def _values(value: Any) -> Iterator[PutBack]:
             yield functools.partial(_compare_version, value, value._version)
     elif isinstance(value, Tensor):
         if value.layout is torch.strided and not value.is_meta and value.grad_fn is None:
-            yield functools.partial(_put_tensor, value, value.detach().clone())
+            yield functools.partial(_put_tensor, value, value.detach().to("cpu", copy=True))  # a search may need all of the device's memory
     elif not value.dtype.hasobject and value.flags.writeable:
         yield functools.partial(_put_array, value, value.copy())
 
@@ -275,6 +275,7 @@ def _put_attributes(value: Any, before: Mapping[str, Any], only_numbers: bool) -
 
 
 def _put_tensor(tensor: Tensor, value: Tensor) -> None:
+    value = value.to(tensor.device)
     with torch.no_grad():
         if tensor.shape != value.shape:
             tensor.data = value
