@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -19,6 +20,7 @@ from workbench.export.inputs.collect import (
     LoggedNames,
     Metrics,
     Optimizer,
+    Schedule,
     Step,
 )
 from workbench.export.resumed import ResumePoints
@@ -200,6 +202,15 @@ class ScriptSpec:
         return self.hooks is not None and self.hooks.manual
 
     @property
+    def wraps_optimizers(self) -> bool:
+        """Whether a model that steps its optimizers itself gets them wrapped, where hooks of torch's own would not do."""
+        clips_twice = self.clips and "clip_gradients" in self.lightning.methods
+        plain = all(optimizer.torchs for optimizer in self.optimizers) and not (self.accumulates or self.lightning.toggles or clips_twice)
+        # A closure gives the gradients within the step, after the hooks before it.
+        closure = re.search(r"\.step\((?!\))", self.sliced.code) is not None or "training_step" not in self.sliced.code
+        return self.manual and not (plain and not (closure and (self.clips or self.owns("on_before_optimizer_step"))))
+
+    @property
     def several(self) -> bool:
         return len(self.optimizers) > 1
 
@@ -262,9 +273,7 @@ class ScriptSpec:
     @property
     def schedules_by_batches(self) -> bool:
         """Whether a scheduler's frequency counts the batches of an epoch."""
-        schedules = [s for optimizer in self.optimizers for s in optimizer.schedules]
-        by_batches = any(s.by_batches and s.interval == "step" and s.frequency > 1 for s in schedules)
-        return by_batches and not self.tbptt and not self.manual
+        return any(s.by_batches and s.interval == "step" and s.frequency > 1 for s in self.schedules) and not self.tbptt and not self.manual
 
     @property
     def step_takes_batch_idx(self) -> bool:
@@ -335,10 +344,14 @@ class ScriptSpec:
         return (self.settings.lr_schedule != "constant" or bool(self.settings.warmup)) and self.planned != 0
 
     @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """The user's schedulers, of all optimizers."""
+        return tuple(schedule for optimizer in self.optimizers for schedule in optimizer.schedules)
+
+    @property
     def scheduled(self) -> bool:
         """Whether anything schedules the learning rate."""
-        own = any(optimizer.schedules for optimizer in self.optimizers)
-        return own or self.built_in or self.has_swa_lrs
+        return bool(self.schedules) or self.built_in or self.has_swa_lrs
 
     @property
     def schedule_free(self) -> bool:
@@ -398,7 +411,8 @@ class ScriptSpec:
     @property
     def logs_widely(self) -> bool:
         """Whether what the object logs needs a class of its own."""
-        return self.lightning.logs_widely or bool(self.logged.in_epochs or self.logged.marked) or self.logs_over_ranks
+        of_both = any(name.endswith("_step") for name in self.logged.in_updates)  # on_step=True, on_epoch=True
+        return self.lightning.logs_widely or bool(self.logged.in_epochs or self.logged.marked) or self.logs_over_ranks or of_both
 
     @property
     def logs_over_ranks(self) -> bool:
@@ -430,11 +444,6 @@ class ScriptSpec:
         return next(iter(changing_state(self.sliced.code, tuple(self.sliced.arguments.values()))), "")
 
     @property
-    def plateaus(self) -> bool:
-        """Whether a schedule follows a metric."""
-        return any(s.monitor is not None for optimizer in self.optimizers for s in optimizer.schedules)
-
-    @property
     def validates_in_epoch(self) -> bool:
         """Whether there are validations in the middle of epochs; without validation data only the ends of epochs count."""
         return not is_whole(self.settings.val_check_interval) and self.validates
@@ -442,13 +451,12 @@ class ScriptSpec:
     @property
     def checks(self) -> bool:
         """Whether anything happens at a validation."""
-        return self.validates or bool(self.monitors) or self.plateaus
+        return self.validates or bool(self.monitored)
 
     @property
     def monitored(self) -> set[str]:
         """The metrics that something follows."""
-        found = {monitor.monitor for monitor in self.monitors}
-        return found | {s.monitor for optimizer in self.optimizers for s in optimizer.schedules if s.monitor is not None}
+        return {monitor.monitor for monitor in self.monitors} | {s.monitor for s in self.schedules if s.monitor is not None}
 
     @property
     def monitors_train_loss(self) -> bool:
@@ -490,10 +498,3 @@ class ScriptSpec:
         """The expression that was given for an argument of the bench; None where there was none."""
         expression = self.sliced.arguments.get(name, "None")
         return None if expression == "None" else expression
-
-
-def at(steps: tuple[int, ...], no: bool = False) -> str:
-    """The condition that the update is one of these; `no`: that it is none of them."""
-    if len(steps) == 1:
-        return f"step {'!=' if no else '=='} {steps[0]}"
-    return f"step {'not ' if no else ''}in {steps}"

@@ -11,30 +11,23 @@ from workbench.export.supported import LENGTHS
 
 def refuse(r: ScriptSpec) -> None:
     """Raise ExportError for the first thing in the run that no script can do yet."""
-    for what, there in _together(r).items():
+    for what, there in {**_techniques(r), **_hooks(r), **_resumed(r), **_ranks(r), **_metrics(r)}.items():
         if there:
             raise ExportError(f"export does not support {what} yet.")
 
 
-def _together(r: ScriptSpec) -> dict[str, bool]:
-    return {**_techniques(r), **_hooks(r), **_resumed(r), **_ranks(r), **_metrics(r), **_counts(r)}
-
-
 def _metrics(r: ScriptSpec) -> dict[str, bool]:
-    """Metrics over a validation that a script cannot compute; by description, whether the run has them."""
+    """Metrics and weights of batches that a script cannot compute; by description, whether the run has them."""
     own = [name for name in r.metrics.pairs if r.has_metrics]
     return {
         f"metrics[{own[0]!r}] whose update takes one pair (output, target)" if own else "": bool(own),
         "an optimizer that trains only some of the parameters of model and loss": r.trains_loss and not r.optimizers[0].whole,
         "a metric of torchmetrics over a validation with fewer batches than there were processes": r.distributed and r.has_metrics
         and r.metrics.lacking and r.metrics.synchronised,
+        "batches whose collate_fn does not keep the samples in the first dimension (return {'loss': …, 'weight': n} from the loss)": any(
+            r.weighs(data) and not data.counts for data in r.loaders
+        ),
     }
-
-
-def _counts(r: ScriptSpec) -> dict[str, bool]:
-    """The same of batches whose weight is the number of samples drawn for them, where the batch does not show that number."""
-    what = "batches whose collate_fn does not keep the samples in the first dimension (return {'loss': …, 'weight': n} from the loss)"
-    return {what: any(r.weighs(data) and not data.counts for data in r.loaders)}
 
 
 def _ranks(r: ScriptSpec) -> dict[str, bool]:

@@ -27,7 +27,7 @@ class Steps(Own):
         return loss
 
     def validation_step(self, batch, batch_idx):
-        self.log("val_loss", super().validation_step(batch, batch_idx))
+        self.log("val_loss", super().validation_step(batch, batch_idx), on_epoch=True)
 """
 EPOCHS = """
 class Right:
@@ -192,6 +192,8 @@ def test_the_log_has_what_the_run_recorded(case: str, runner: Runner, tmp_path: 
     arguments, before = CASES[case]
     bench = make_bench(tmp_path, arguments, before, PRELUDE)
     repeats(bench, runner, tmp_path)
+    if before == STEPS:
+        assert "class Log" not in (tmp_path / "out" / "train.py").read_text()
 
 
 PARTS = """

@@ -187,6 +187,29 @@ class One(Manual):
     configure_optimizers = Own.configure_optimizers
 
 
+class Switched(Own):
+    automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        first, second = self.optimizers()
+        self.toggle_optimizer(first)
+        first.zero_grad()
+        self.manual_backward(F.cross_entropy(self(batch[0]), batch[1]))
+        first.step()
+        with self.toggled_optimizer(second):
+            self.manual_backward(self(batch[0]).square().mean())
+            second.step()
+        if batch_idx % 2:
+            self.toggle_optimizer(first)  # and leaves it so
+
+    def on_before_optimizer_step(self, optimizer):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.mul_(0.7)
+
+    configure_optimizers = Manual.configure_optimizers
+
+
 class Early(Manual):
     def training_step(self, batch, batch_idx):
         first, second = self.optimizers()
@@ -237,6 +260,7 @@ CASES: dict[str, tuple[str, str]] = {
     "two optimizers in turns, one cycle for each": (f"Unlike(), {DATA}, max_steps=14, lr_schedule='one_cycle'", TWO),
     "two optimizers with rates of their own": (f"Fixed(), {DATA}, max_epochs=2, lr=0.05, lr_schedule='cosine'", TWO),
     "manual": (f"Manual(), {DATA}, max_epochs=2, gradient_clip_val=0.5", MANUAL),
+    "manual, torch's own optimizers": (f"Switched(), {DATA}, max_epochs=2, gradient_clip_val=0.1", MANUAL),
     "manual, windows": (f"Manual(), {DATA}, max_epochs=2, accumulate_grad_batches=2", MANUAL),
     "manual, steps in the middle of windows": (f"Early(), {DATA}, max_epochs=3, accumulate_grad_batches=3", MANUAL),
     "manual, one optimizer": (f"One(), {DATA}, max_steps=9, precision='bf16-mixed'", MANUAL),
@@ -251,3 +275,5 @@ def test_a_technique_of_an_object(case: str, runner: Runner, tmp_path: Path) -> 
     arguments, before = CASES[case]
     bench = make_bench(tmp_path, arguments, before, PRELUDE)
     repeats(bench, runner, tmp_path)
+    if case.endswith("torch's own optimizers"):
+        assert "class ManualOptimizer" not in (tmp_path / "out" / "train.py").read_text()

@@ -19,7 +19,6 @@ def _technique(r: ScriptSpec) -> dict[str, bool]:
     """What of the settings Lightning has no word for."""
     s = r.settings
     changed = sorted({name for _, values in r.changes for name in values} | ({"accumulate_grad_batches"} if r.sizes else set()))
-    scheduled = r.built_in or any(optimizer.schedules for optimizer in r.optimizers)
     by_updates = isinstance(s.val_check_interval, int)
     return {
         f"{', '.join(changed)} that was changed during the run: Lightning's Trainer keeps its settings": bool(changed),
@@ -34,8 +33,8 @@ def _technique(r: ScriptSpec) -> dict[str, bool]:
         "a val_check_interval that is a time": isinstance(s.val_check_interval, str) and r.validates,
         "a val_check_interval in updates with accumulate_grad_batches by epoch: Lightning counts batches": by_updates and r.windows is not None,
         "a schedule that steps every few updates with accumulate_grad_batches: Lightning leaves out steps": r.accumulates
-        and any(one.interval == "step" and one.frequency > 1 for optimizer in r.optimizers for one in optimizer.schedules),
-        "the schedule of a run without a length": scheduled and r.ended_at is not None and r.planned is None,
+        and any(one.interval == "step" and one.frequency > 1 for one in r.schedules),
+        "the schedule of a run without a length": (r.built_in or bool(r.schedules)) and r.ended_at is not None and r.planned is None,
         f"compile={s.compile!r} of a LightningModule: call trainer.fit(torch.compile(module))": bool(s.compile) and r.hooks is not None,
     }
 

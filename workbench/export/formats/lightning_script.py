@@ -20,7 +20,7 @@ from workbench.export.program.text import (
 from workbench.export.program.unused import without_unused
 from workbench.export.program.values import values
 from workbench.export.script_spec import ScriptSpec
-from workbench.export.source.rewrite.layout import Import
+from workbench.export.source.origins import Import
 from workbench.task.lightning.overrides import own_method
 from workbench.task.lightning.task import LightningTask
 from workbench.task.protocol import Task
@@ -50,11 +50,12 @@ def _values(r: ScriptSpec, task: Task) -> dict[str, object]:
     return {
         "makes_loaders": own,
         "orders_train": not own and shuffles and not r.limits,  # drawn to the end, as the run drew it
-        "brings_callbacks": _brings_callbacks(task),
+        "brings_callbacks": isinstance(task, LightningTask) and own_method(task.module, "configure_callbacks") is not None,
         "by_updates": _by_updates(r),
         "scheduled_updates": _updates(r),
         "lightning_schedules": [] if r.built_in else [_schedule(one) for one in r.optimizers[0].schedules],
         "trainer_arguments": lightning_trainer.arguments(r),
+        "callbacks": lightning_trainer.callbacks(r),
         "fit_arguments": loaders if r.lightning.datamodule == "None" else [f"datamodule={r.lightning.datamodule}"],
     }
 
@@ -65,10 +66,6 @@ def _package(task: Task) -> str:
         return "lightning"
     classes = [base for base in type(task.module).__mro__ if base.__name__ == "LightningModule"]
     return classes[0].__module__.partition(".")[0] if classes else ""
-
-
-def _brings_callbacks(task: Task) -> bool:
-    return isinstance(task, LightningTask) and own_method(task.module, "configure_callbacks") is not None
 
 
 # ---- the head ---------------------------------------------------------------------------------------------------

@@ -38,7 +38,6 @@ def arguments(r: ScriptSpec) -> list[str]:
         "benchmark": str(s.benchmark) if s.benchmark is not None else "",
         "log_every_n_steps": str(s.log_every_n_steps),
         "logger": "CSVLogger(output)",
-        "callbacks": f"[{', '.join(_callbacks(r))}]",
     }
     return [f"{name}={value}" for name, value in found.items() if value]
 
@@ -67,7 +66,8 @@ def _validation(r: ScriptSpec) -> dict[str, str]:
     }
 
 
-def _callbacks(r: ScriptSpec) -> list[str]:
+def callbacks(r: ScriptSpec) -> list[str]:
+    """The Trainer's callbacks."""
     s = r.settings
     best = f", monitor={quoted(r.best[0])}, mode={quoted(r.best[1])}" if r.best is not None else ""
     many = f", save_top_k={s.save_top_k}" if r.best is not None and s.save_top_k != 1 else ""

@@ -11,6 +11,7 @@ from pathlib import Path
 from workbench.export.errors import ExportError
 from workbench.export.program.names import read, replaced
 from workbench.export.script_spec import ScriptSpec
+from workbench.export.source.statements import first_line
 
 _RULE = re.compile(r"# -{2,} (.+?) -{3,}")
 
@@ -25,7 +26,7 @@ def notebook(r: ScriptSpec, script: str) -> str:
     lines = _without(script.splitlines(), command_line)
     tree = ast.parse("\n".join(lines))
     kept = tree.body[1:]
-    unused = _only_read_by(command_line, kept)
+    unused = {name for node in command_line for name in read(node)} - {name for node in kept for name in read(node)}
     cells = [_markdown(_title(ast.get_docstring(tree) or ""))]
     for title, group in _groups(lines, kept, unused):
         cells += [_markdown(f"## {title}")] * bool(title)
@@ -77,11 +78,6 @@ def _without(lines: list[str], nodes: Iterable[ast.stmt]) -> list[str]:
     return left
 
 
-def _only_read_by(removed: Iterable[ast.stmt], kept: Iterable[ast.stmt]) -> set[str]:
-    """The names that are read by what was removed, and by nothing that is kept."""
-    return {name for node in removed for name in read(node)} - {name for node in kept for name in read(node)}
-
-
 def _groups(lines: list[str], kept: list[ast.stmt], unused: set[str]) -> Iterable[tuple[str, list[str]]]:
     """The lines of each cell, with a title where a section begins.
 
@@ -91,7 +87,7 @@ def _groups(lines: list[str], kept: list[ast.stmt], unused: set[str]) -> Iterabl
     title, section, before = "", "", False
     end = 0
     for node in kept:
-        start = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))]) - 1
+        start = first_line(node) - 1
         between = lines[end:start] if node is not kept[0] else []
         rule = next((found[1] for line in between if (found := _RULE.match(line))), None)
         between = [line for line in between if not _RULE.match(line)]
@@ -99,7 +95,7 @@ def _groups(lines: list[str], kept: list[ast.stmt], unused: set[str]) -> Iterabl
         if rule is not None or ("code of the run" in section and defines != before and group):
             if group:
                 yield title, group
-            group, title = [], _sentence(rule) if rule is not None else ""
+            group, title = [], "" if rule is None else rule[:1].upper() + rule[1:]
             section = rule if rule is not None else section
         text = lines[start : node.end_lineno]
         if isinstance(node, ast.Import | ast.ImportFrom) and not section and {_bound(alias) for alias in node.names} <= unused:
@@ -111,10 +107,6 @@ def _groups(lines: list[str], kept: list[ast.stmt], unused: set[str]) -> Iterabl
 
 def _bound(alias: ast.alias) -> str:
     return alias.asname or alias.name.partition(".")[0]
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _call(tree: ast.Module, r: ScriptSpec) -> str:

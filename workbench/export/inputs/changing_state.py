@@ -7,6 +7,7 @@ import functools
 from collections.abc import Container, Iterator
 
 from workbench.export.inputs.building import run_while_building
+from workbench.export.source.uses import defaults, targets
 
 _BEGINS = {
     "__init__", "__new__", "__post_init__", "__setstate__", "__getstate__", "set_epoch", "setup", "prepare_data", "configure_model",
@@ -74,9 +75,9 @@ def _bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     """The targets of an assignment, each with its value: of `a, b = 1, 2` its parts."""
     if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
         return
-    targets = _touched(node)
+    touched = _touched(node)
     values = node.value.elts if isinstance(node.value, ast.Tuple) else []
-    yield from zip(targets, values if len(values) == len(targets) else [node.value] * len(targets), strict=True)
+    yield from zip(touched, values if len(values) == len(touched) else [node.value] * len(touched), strict=True)
 
 
 def _makes_generator(value: ast.expr, known: set[str]) -> bool:
@@ -98,8 +99,8 @@ def _of_function(node: ast.FunctionDef | ast.Lambda, name: str, generators: set[
     """What a function changes outside of itself. known: all names that the code binds."""
     local = {bound for part in ast.walk(node) if part is not node for bound in _bound(part)}
     outer = {n for part in ast.walk(node) if isinstance(part, (ast.Global, ast.Nonlocal)) for n in part.names}
-    for default in [*node.args.defaults, *node.args.kw_defaults]:
-        if default is not None and _makes_generator(default, known):
+    for default in defaults(node.args).values():
+        if _makes_generator(default, known):
             yield f"{name} has a generator of its own ({ast.unparse(default)})"
     for part in ast.walk(node):
         if isinstance(part, ast.Name) and part.id in generators - local and isinstance(part.ctx, ast.Load):
@@ -115,10 +116,8 @@ def _of_function(node: ast.FunctionDef | ast.Lambda, name: str, generators: set[
 def _touched(part: ast.AST) -> list[ast.expr]:
     """What a node sets, makes longer or shorter, or takes the next item of."""
     match part:
-        case ast.Assign(targets=targets):
-            return [item for target in targets for item in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])]
-        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-            return [target]
+        case ast.Assign() | ast.AugAssign() | ast.AnnAssign():
+            return [item for target in targets(part) for item in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])]
         case ast.Call(func=ast.Attribute(attr=attr, value=value)) if attr in _GROWS:
             return [value]
         case ast.Call(func=ast.Name(id="next"), args=[first, *_]):
@@ -136,8 +135,9 @@ def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] 
     """The attributes that a class changes after it was made."""
     if any("Scheduler" in base or base.endswith("LR") for base in map(ast.unparse, node.bases)):
         return  # its state_dict has all attributes
-    static = {part for part in node.body if isinstance(part, ast.FunctionDef) and any(map(_is_static, part.decorator_list))}
-    methods = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.args.args and part not in static]
+    functions = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.args.args]
+    # The first argument of a static one is no instance: `ctx` of a `torch.autograd.Function` is made for each call.
+    methods = [part for part in functions if "staticmethod" not in map(ast.unparse, part.decorator_list)]
     first: list[ast.ClassDef | ast.FunctionDef] = [node, *(method for method in methods if method.name in _BEGINS)]
     begun = {name: value for part in first for name, value in _begun(part)}
     emptied = {name for method in methods if "_epoch_" in method.name for name in _emptied(method, begun)}
@@ -160,11 +160,6 @@ def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] 
         for name in _changed(method, methods):
             if name not in emptied | registered | _KEPT:
                 yield f"{node.name}.{method.name} changes self.{name}"
-
-
-def _is_static(decorator: ast.expr) -> bool:
-    """Whether a method's first argument is no instance: `ctx` of a `torch.autograd.Function` is made for each call."""
-    return isinstance(decorator, ast.Name) and decorator.id == "staticmethod"
 
 
 def _attribute(node: ast.expr, method: ast.FunctionDef) -> str | None:

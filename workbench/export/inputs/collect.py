@@ -142,6 +142,8 @@ class Optimizer:
     """Whether it has a momentum, which one cycle changes too."""
     holds_another: bool = False
     """Whether it holds another optimizer, whose state its `state_dict` lacks (SAM's base optimizer)."""
+    torchs: bool = True
+    """Whether its class is torch's own."""
 
 
 NUMBERED = ("on_train_batch_start", "on_train_batch_end", "optimizer_zero_grad", "optimizer_step")
@@ -197,13 +199,17 @@ class LightningNeeds:
     like: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Attributes that the script sets on an object without Lightning's properties, with their first values."""
     methods: frozenset[str] = frozenset()
-    """Lightning's methods that it calls: "optimizers", "lr_schedulers", "clip_gradients"."""
+    """Lightning's methods that it calls: "optimizers", "lr_schedulers", "clip_gradients", "toggle_optimizer"."""
+    toggles: bool = False
+    """Whether it may use what Lightning's optimizers have besides those of torch: `optimizer.toggle()`."""
     logs_widely: bool = False
     """Whether it logs in more than one way, or in a validation outside its `validation_step`."""
     logs_metrics: bool = False
     """Whether it may log metric objects, with `compute()` and `reset()`."""
     reduces: bool = False
     """Whether it may reduce what it logs in another way than to a mean (`reduce_fx`)."""
+    sizes: bool = False
+    """Whether it may log with a `batch_size`."""
     logs_over_ranks: bool = False
     """Whether it may log values of single updates that are reduced over processes (`sync_dist`)."""
     weighs: bool = False
@@ -259,6 +265,13 @@ class Step:
     """Whether the loss function returns {"loss": …} without a weight."""
     skips: bool = False
     """Whether it may leave a batch out (return None)."""
+
+
+def at(steps: tuple[int, ...], no: bool = False) -> str:
+    """The condition that the update is one of these; `no`: that it is none of them."""
+    if len(steps) == 1:
+        return f"step {'!=' if no else '=='} {steps[0]}"
+    return f"step {'not ' if no else ''}in {steps}"
 
 
 def quoted(value: Any) -> str:

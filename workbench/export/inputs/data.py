@@ -127,27 +127,23 @@ def held_out_of(spec: DataSpec, owner: Any, sliced: Sliced, settings: Settings, 
 def _with_set_epoch(spec: DataSpec, base: str, *, from_loader: bool, inner: bool) -> tuple[str, ...]:
     """Expressions for what `task.data.set_epoch` tells of each epoch."""
     parts, dataset = spec.parts, spec.parts.dataset
+    pairs: list[tuple[Any, str]] = [
+        (parts.batch_sampler, f"{base}.batch_sampler"), (getattr(parts.batch_sampler, "sampler", None), f"{base}.batch_sampler.sampler"),
+        (parts.sampler, f"{base}.{'sampler' if parts.ready else 'batch_sampler.sampler'}"),
+    ]  # fmt: skip
+    if isinstance(dataset, Batches):
+        users, given = dataset.users, f"{base}.users" if inner else base
+        own = getattr(users, "batch_sampler", None)
+        pairs += [
+            (users, given), (getattr(users, "sampler", None), f"{given}.sampler"), (own, f"{given}.batch_sampler"),
+            (getattr(own, "sampler", None), f"{given}.batch_sampler.sampler"), (getattr(users, "dataset", None), f"{given}.dataset"),
+        ]  # fmt: skip
+    else:
+        pairs.append((dataset, f"{base}.dataset" if from_loader else base))
     found: dict[int, str] = {}
-
-    def add(part: Any, expression: str) -> None:
+    for part, expression in pairs:
         if callable(getattr(part, "set_epoch", None)):
             found.setdefault(id(part), expression)
-
-    if parts.batch_sampler is not None:
-        add(parts.batch_sampler, f"{base}.batch_sampler")
-        add(getattr(parts.batch_sampler, "sampler", None), f"{base}.batch_sampler.sampler")
-    if parts.sampler is not None:
-        add(parts.sampler, f"{base}.{'sampler' if parts.ready else 'batch_sampler.sampler'}")
-    if not isinstance(dataset, Batches):
-        add(dataset, f"{base}.dataset" if from_loader else base)
-        return tuple(found.values())
-    users, given = dataset.users, f"{base}.users" if inner else base
-    own = getattr(users, "batch_sampler", None)
-    for part, expression in (
-        (users, given), (getattr(users, "sampler", None), f"{given}.sampler"), (own, f"{given}.batch_sampler"),
-        (getattr(own, "sampler", None), f"{given}.batch_sampler.sampler"), (getattr(users, "dataset", None), f"{given}.dataset"),
-    ):  # fmt: skip
-        add(part, expression)
     return tuple(found.values())
 
 

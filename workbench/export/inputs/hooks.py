@@ -28,9 +28,11 @@ _PROPERTIES = {
     "local_rank": "accelerator.local_process_index", "device": "accelerator.device", "current_epoch": "0", "global_step": "0",
 }  # fmt: skip
 """Properties of a LightningModule, which any other object gets as attributes while a job runs."""
-_METHODS = ("optimizers", "lr_schedulers", "clip_gradients", "all_gather", "toggled_optimizer", "manual_backward")
-"""Further attributes that a module gets."""
 _OF_MANUAL = ("manual_backward", "toggle_optimizer", "untoggle_optimizer", "toggled_optimizer")
+_METHODS = ("optimizers", "lr_schedulers", "clip_gradients", "all_gather", *_OF_MANUAL)
+"""Further attributes that a module gets."""
+_OF_WRAPPED = {"optimizer", "toggle", "untoggle", "toggle_model"}
+"""What Lightning's optimizers have besides those of torch."""
 
 
 def with_plain_base(sliced: Sliced, task: Task) -> Sliced:
@@ -112,7 +114,8 @@ def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: 
     hooks = {name: Hook("network", _arguments(hook, several), reads(hook.function, 0)) for name, hook in found.items()}
     named = frozenset(name for code in methods(module) for name in attributes(code))
     like = tuple(n for n in _PROPERTIES if n in named and not _has(module, n, plain)) if plain or not hasattr(type(module), "current_epoch") else ()
-    automatic = {"automatic_optimization": str(bool(module.automatic_optimization))} if plain and _reads_automatic(module, named) else {}
+    reads_automatic = plain and "automatic_optimization" in named and not _has(module, "automatic_optimization", True)
+    automatic = {"automatic_optimization": str(bool(module.automatic_optimization))} if reads_automatic else {}
     wanted = [name for name in _METHODS if name in named and own_method(module, name) is None]
     if "configure_gradient_clipping" in hooks:
         wanted.append("clip_gradients")
@@ -129,14 +132,10 @@ def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: 
         ends_epochs=ends,
         like={name: _PROPERTIES[name] for name in like} | automatic,
         methods=frozenset(wanted),
+        toggles=not _OF_WRAPPED.isdisjoint(named),
         **_logging(module, hooks),
         weighs=any("weight" in words(code) for code in methods(module)),
     )
-
-
-def _reads_automatic(module: Any, named: frozenset[str]) -> bool:
-    """Whether its code reads `automatic_optimization`, and no class of the user's defines it."""
-    return "automatic_optimization" in named and not _has(module, "automatic_optimization", True)
 
 
 def _has(module: Any, name: str, plain: bool) -> bool:
@@ -153,10 +152,14 @@ def _logging(module: Any, hooks: Mapping[str, Hook]) -> dict[str, Any]:
     metrics = any(callable(getattr(part, "compute", None)) and callable(getattr(part, "reset", None)) for part in parts)
     logging = [code for code in methods(module) if {"log", "log_dict"} & set(attributes(code))]
     said = {word for code in logging for word in words(code)}
-    widely = metrics or not said.isdisjoint({"reduce_fx", "batch_size", "on_step", "on_epoch", "add_dataloader_idx"}) or any(
+    options = {"reduce_fx", "batch_size", "on_step", "add_dataloader_idx"}
+    if any(value is False for code in logging for value in code.co_consts):
+        options.add("on_epoch")  # True is the default in a validation, and in training the record shows it
+    widely = metrics or not said.isdisjoint(options) or any(
         f"on_validation_{moment}" in hooks for moment in ("start", "epoch_start", "batch_start", "batch_end", "epoch_end")
     )
-    return {"logs_widely": widely, "logs_metrics": metrics, "reduces": "reduce_fx" in said, "logs_over_ranks": "sync_dist" in said}
+    found = {"logs_widely": widely, "logs_metrics": metrics}
+    return found | {"reduces": "reduce_fx" in said, "sizes": "batch_size" in said, "logs_over_ranks": "sync_dist" in said}
 
 
 def _arguments(hook: overrides.Hook, several: bool) -> tuple[str | None, ...]:

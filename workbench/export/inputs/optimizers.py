@@ -147,6 +147,7 @@ def _optimizer(task: protocol.Task, made: Optimization, place: str, schedules: t
         whole=_is_whole(task, made.optimizer),
         momentum=_has_momentum(made.optimizer),
         holds_another=INNER in state_of(made.optimizer),
+        torchs=type(made.optimizer).__module__.startswith("torch."),
     )
 
 

@@ -49,7 +49,7 @@ _LOADS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_NAME", "LOAD_FAST", "LOAD_GLOBAL", "
 def asked(owners: Iterable[Any], code: str) -> frozenset[str]:
     """The attributes of a trainer that these objects' methods and the script's code read. ExportError: no script has one of them."""
     codes = [compile(code, "the script", "exec", dont_inherit=True), *(c for owner in owners for c in methods(owner))]
-    found = frozenset(name for one in codes for name in _asked(one))
+    found = frozenset(name for outer in codes for one in _with_inner(outer) for name in _asked(one))
     missing = sorted(found & MISSING)
     if missing:
         raise ExportError(f"the code asks for self.trainer.{', self.trainer.'.join(missing)}, which no script has yet.")
@@ -58,10 +58,14 @@ def asked(owners: Iterable[Any], code: str) -> frozenset[str]:
 
 def attributes(code: CodeType) -> Iterator[str]:
     """The names of all attributes that some code reads."""
-    yield from (step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_ATTR", "LOAD_METHOD"))
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from attributes(inner)
+    steps = (step for one in _with_inner(code) for step in dis.get_instructions(one))
+    yield from (step.argval for step in steps if step.opname in ("LOAD_ATTR", "LOAD_METHOD"))
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    """Some code, and that of the functions inside it."""
+    yield code
+    yield from (inner for part in code.co_consts if isinstance(part, CodeType) for inner in _with_inner(part))
 
 
 def reads(function: Callable[..., Any], place: int) -> bool:
@@ -76,10 +80,8 @@ def reads(function: Callable[..., Any], place: int) -> bool:
 
 def words(code: CodeType) -> Iterator[str]:
     """The texts in some code, and the names of arguments in its calls."""
-    for value in code.co_consts:
+    for value in (value for one in _with_inner(code) for value in one.co_consts):
         yield from (word for word in (value if isinstance(value, tuple) else (value,)) if isinstance(word, str))
-        if isinstance(value, CodeType):
-            yield from words(value)
 
 
 def methods(owner: Any) -> Iterator[CodeType]:
@@ -112,9 +114,6 @@ def _asked(code: CodeType) -> Iterator[str]:
             # It is passed on: any of these names may be meant.
             yield from code.co_names
             yield from (text for text in code.co_consts if isinstance(text, str))
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _asked(inner)
 
 
 def _loads(step: dis.Instruction, names: set[str]) -> bool:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from workbench.export.program import names
+from workbench.export.program.unused import taken_out
 from workbench.export.source.calls import CHANGING
 from workbench.export.source.rewrite.layout import Block, join, string_lines
-from workbench.export.source.uses import Uses, uses
+from workbench.export.source.uses import Uses, targets, uses
 
 _LOOKS_AROUND = {"globals", "locals", "vars", "exec", "eval", "dir"}
 _CHEAP = re.compile(
@@ -164,14 +165,10 @@ class _Statement:
     def constant(self) -> bool:
         """Whether it binds a name to a value that is the same whenever it is made."""
         return all(
-            isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and self._plain(node) and self._is_constant(node.value)
+            isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and self._is_constant(node.value)
+            and all(isinstance(target, ast.Name) for target in targets(node))
             for node in self.nodes
-        )
-
-    @staticmethod
-    def _plain(node: ast.Assign | ast.AnnAssign) -> bool:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return all(isinstance(target, ast.Name) for target in targets)
+        )  # fmt: skip
 
     def _is_constant(self, node: ast.AST) -> bool:
         if isinstance(node, ast.Lambda):
@@ -345,13 +342,6 @@ def with_lines(ours: str, main: str, lines: list[str]) -> str:
 
 def parsed_first(ours: str, config: str, parse: str, options: str) -> tuple[str, str]:
     """The settings and their parser, which come before what takes time, and the rest. config, parse: their names."""
-    lines = ours.split("\n")
-    early: list[str] = []
-    for node in reversed(ast.parse(ours).body):
-        if isinstance(node, _DEFINES) and node.name in (config, parse):
-            start = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
-            early.insert(0, "\n".join(lines[start : node.end_lineno]))
-            del lines[start : node.end_lineno]
-    rest = re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).replace(f"(*{parse}())", f"(*{options})")
+    early, rest = taken_out(ours, (config, parse))
     early.append(f'if __name__ == "__main__":\n    {options} = {parse}()  # before what takes time')
-    return "\n\n\n".join(early), rest.strip("\n") + "\n"
+    return "\n\n\n".join(early), rest.replace(f"(*{parse}())", f"(*{options})") + "\n"

@@ -24,6 +24,7 @@ def values(r: ScriptSpec) -> dict[str, object]:
         "converted": CONVERTED,
         "converts_columns": any(data.columns and data.converted for data in r.loaders),
         "samples": samples,
+        "shares": not r.single_process_reason or bool(r.settings.num_workers),  # batches, among processes or workers
         "counts": _counts(r),
         "options": [name for name in _OPTIONS if _differs(r, samples, name)],
         "common": common(r),

@@ -38,7 +38,7 @@ def laid_out(text: str, template: str = "") -> str:
     before = _statements(_indented_text(line.text, line.indent) for line in filled)
     found = [*map(_fitted, _spaced(_apart(_merged(filled))))]
     for one, other in zip(before, _statements(found), strict=True):
-        if one != other and not _same(_parsed(one, template), _parsed(other, template)):
+        if one != other and _meaning(one, template) != _meaning(other, template):
             raise AssertionError(f"{template or 'a text'} means something else when it is laid out:\n{other}")
     return "\n".join(found)
 
@@ -54,34 +54,25 @@ def _statements(lines: Iterable[str]) -> list[str]:
     return found
 
 
-def _parsed(text: str, template: str) -> ast.Module:
+def _meaning(text: str, template: str) -> str:
+    """What is equal for texts that mean the same, where `if a:` around nothing but `if b:` means `if a and b:`."""
     try:
-        return ast.parse(text)
+        return ast.dump(_Joined().visit(ast.parse(text)))
     except SyntaxError as error:
         raise AssertionError(f"{template or 'a text'} is no Python: {error}\n{text}") from error
 
 
-def _same(one: object, other: object) -> bool:
-    """Whether two trees are equal, where `if a:` around nothing but `if b:` equals `if a and b:`."""
-    if isinstance(one, ast.AST):
-        if type(one) is not type(other):
-            return False
-        if isinstance(one, ast.If) and isinstance(other, ast.If):
-            one, other = _joined(one), _joined(other)
-        return all(_same(getattr(one, name), getattr(other, name)) for name in one._fields)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return type(one) is type(other) and one == other
+class _Joined(ast.NodeTransformer):
+    """Joins each condition with one that stands alone below it."""
 
-
-def _joined(node: ast.If) -> ast.If:
-    """A condition with those that stand alone below it."""
-    conditions = [node.test]
-    while not node.orelse and len(node.body) == 1 and isinstance(node.body[0], ast.If) and not node.body[0].orelse:
-        node = node.body[0]
-        conditions.append(node.test)
-    parts = [part for one in conditions for part in (one.values if isinstance(one, ast.BoolOp) and isinstance(one.op, ast.And) else [one])]
-    return ast.If(ast.BoolOp(ast.And(), parts), node.body, node.orelse)
+    def visit_If(self, node: ast.If) -> ast.If:
+        self.generic_visit(node)
+        tests, inner = [node.test], node.body[0]
+        if len(node.body) == 1 and isinstance(inner, ast.If) and not (node.orelse or inner.orelse):
+            tests, node.body = [node.test, inner.test], inner.body
+        parts = [part for one in tests for part in (one.values if isinstance(one, ast.BoolOp) and isinstance(one.op, ast.And) else [one])]
+        node.test = ast.BoolOp(ast.And(), parts)
+        return node
 
 
 def _lines(text: str) -> Iterator[Line]:

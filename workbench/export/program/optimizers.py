@@ -15,7 +15,7 @@ _SHAPES = {"constant": "stays", "linear": "falls to 0 in a straight line", "cosi
 def values(r: ScriptSpec) -> dict[str, object]:
     one = not (r.several or r.manual)
     names = [name for own in schedulers(r) for name in own]
-    places = [schedule.place for optimizer in r.optimizers for schedule in optimizer.schedules]
+    places = [schedule.place for schedule in r.schedules]
     return {
         "schedulers": schedulers(r),
         "own_schedulers": names,
@@ -112,12 +112,12 @@ def _own_rates(r: ScriptSpec) -> list[str]:
 
 def counts_taken(r: ScriptSpec) -> bool:
     """Whether updates that were taken must be counted apart from those that were skipped."""
-    return r.may_not_step and any(s.frequency > 1 and s.interval == "step" for o in r.optimizers for s in o.schedules)
+    return r.may_not_step and any(s.frequency > 1 and s.interval == "step" for s in r.schedules)
 
 
 def counts_turns(r: ScriptSpec) -> bool:
     """Whether the steps of each optimizer must be counted."""
-    return r.optimizers_alternate and any(s.frequency > 1 and s.interval == "step" for o in r.optimizers for s in o.schedules)
+    return r.optimizers_alternate and any(s.frequency > 1 and s.interval == "step" for s in r.schedules)
 
 
 def may_end(r: ScriptSpec, schedule: Schedule) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.export.inputs.collect import Data, quoted
+from workbench.export.inputs.collect import Data, at, quoted
 from workbench.export.program import hooks, optimizers
-from workbench.export.script_spec import ScriptSpec, at
+from workbench.export.script_spec import ScriptSpec
 
 Monitor = dict[str, Any]
 """What `main` has of one metric that may end the run."""
@@ -16,7 +16,7 @@ def values(r: ScriptSpec) -> dict[str, object]:
     monitors = _monitors(r)
     resumes = not refusal(r)
     between = r.owns("on_train_epoch_end") or bool(hooks.progress(r, "current_epoch", "")) or bool(r.logged.in_epochs)
-    looks = any(s.monitor is not None and s.frequency > 1 for o in r.optimizers for s in o.schedules)
+    looks = _counts_looks(r)
     noted = "logged.update" if r.logs_widely else "logged"
     kept = {"best": r.best is not None, "looked": r.may_skip_updates, "looks": looks}
     return {
@@ -28,7 +28,8 @@ def values(r: ScriptSpec) -> dict[str, object]:
         "logs_after_batch": bool(r.logged.in_updates) and r.owns("on_train_batch_end"),
         "between": between,
         "nonlocals": [*(name for name, holds in kept.items() if holds), *_remembered(monitors)],
-        "training_score": _training_score(r),
+        "training_score": "mean_of(losses)" if r.monitors_train_loss
+        else f'{{"loss": float(total) / {"max(1, step - began)" if r.may_skip_updates else "(step - began)"}}}',
         "check_in_epoch": _check_in_epoch(r),
         "check_after_epoch": _check_after_epoch(r, between) if r.validates_in_epoch else "",
         "check_due": "" if r.settings.check_val_every_n_epoch in (1, None) else " or ".join(["(epoch + 1) % config.check_val_every_n_epoch == 0", *_last(r)]),
@@ -38,7 +39,7 @@ def values(r: ScriptSpec) -> dict[str, object]:
         "replays_between_epochs": any(step in r.resume_points.all for step, _ in r.changes)
         or (bool(r.changes) and (r.settings.find_lr_at or r.settings.find_batch_size_at)),
         "replays_after_epoch": r.epoch_ends
-        and (r.has_swa_lrs or any(s.interval == "epoch" or s.monitor is not None for o in r.optimizers for s in o.schedules)),
+        and (r.has_swa_lrs or any(s.interval == "epoch" or s.monitor is not None for s in r.schedules)),
         "done": "epoch" if r.max_steps is not None else "first_epoch" if resumes else "",
         "resumes": resumes,
         "has_length": has_length(r),
@@ -51,6 +52,11 @@ def values(r: ScriptSpec) -> dict[str, object]:
 
 
 # ---- validations and ends ---------------------------------------------------------------------------------------
+
+
+def _counts_looks(r: ScriptSpec) -> bool:
+    """Whether the validations must be counted."""
+    return any(s.monitor is not None and s.frequency > 1 for s in r.schedules)
 
 
 def _monitors(r: ScriptSpec) -> list[Monitor]:
@@ -104,12 +110,6 @@ def ended_by_metric(r: ScriptSpec, finished: str) -> str:
 def _together(r: ScriptSpec) -> bool:
     """Whether the verdict is made up of several, of which some may be missing."""
     return len(r.monitors) > 1 or any(comes_late(r, one.monitor) for one in r.monitors)
-
-
-def _training_score(r: ScriptSpec) -> str:
-    if r.monitors_train_loss:
-        return "mean_of(losses)"
-    return f'{{"loss": float(total) / {"max(1, step - began)" if r.may_skip_updates else "(step - began)"}}}'
 
 
 def _check_in_epoch(r: ScriptSpec) -> str:
@@ -184,7 +184,7 @@ def refusal(r: ScriptSpec) -> str:
         f"no checkpoint keeps where {', '.join(positions)} stands after an epoch": bool(positions),
         "an optimizer holds another one, whose state is in no state_dict": any(o.holds_another for o in r.optimizers),
         "its batch size changes on the way": r.changed("batch_size"),
-        "the state of a scheduler is not plain data, which torch.load(weights_only=True) could read": any(not s.restores for o in r.optimizers for s in o.schedules),
+        "the state of a scheduler is not plain data, which torch.load(weights_only=True) could read": any(not s.restores for s in r.schedules),
         "its model steps schedulers within accumulated updates": r.manual and r.accumulates and r.scheduled,
         "workers that stay alive keep random numbers of their own (persistent_workers)": workers and streams and bool(s.persistent_workers),
         "several validation sets are read by workers": workers and bool(r.val_sets),
@@ -196,7 +196,7 @@ def refusal(r: ScriptSpec) -> str:
 
 def has_length(r: ScriptSpec) -> bool:
     """Whether a schedule is made for the length of the training, which then cannot change."""
-    return (r.built_in and optimizers.takes_updates(r)) or any(s.has_length for o in r.optimizers for s in o.schedules)
+    return (r.built_in and optimizers.takes_updates(r)) or any(s.has_length for s in r.schedules)
 
 
 def _loaders(r: ScriptSpec) -> list[tuple[str, Data]]:
@@ -224,7 +224,7 @@ def _progress(r: ScriptSpec) -> dict[str, str]:
         "counts": optimizers.counts_turns(r),
         "best": r.best is not None,
         "looked": r.validates_in_epoch and r.may_skip_updates,
-        "looks": any(s.monitor is not None and s.frequency > 1 for o in r.optimizers for s in o.schedules),
+        "looks": _counts_looks(r),
         "average.weights": r.averages and not r.averages_with_torch,
         "average.count": r.averages and not r.averages_with_torch,
         **{f"config.{name}": r.changed(name) for name in ("lr", "gradient_clip_val")},

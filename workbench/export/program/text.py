@@ -20,7 +20,8 @@ from workbench.export.program.render import rendered
 from workbench.export.program.unused import without_unread, without_unused
 from workbench.export.program.values import THREADS, values
 from workbench.export.script_spec import ScriptSpec
-from workbench.export.source.rewrite.layout import Block, Import, join, set_imports
+from workbench.export.source.origins import Import
+from workbench.export.source.rewrite.layout import Block, join, parsed_imports, set_imports
 from workbench.task.data.to_dataset import UNNAMED
 
 _DATA = "torch.utils.data"
@@ -99,7 +100,7 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
     given = [Block(text, definition=text.startswith("def "), origin="given", start=n, end=n) for n, text in enumerate(bindings)]
     free = _taken(r) | {item.binds for item in imports} | names.defined(ast.parse(ours))
     make, options = _free("build", free), _free("OPTIONS", free)
-    known = {item.binds: item.identity for item in [*imports, *_imported(r.sliced.imports)]}
+    known = {item.binds: item.identity for item in [*imports, *parsed_imports(r.sliced.imports)[0]]}
     own_main = renamed.get("main", "main")
     made = build.built([*r.sliced.blocks, *given], ours, known, own_main, _in_workers(r))
     first = [] if r.sets_threads else [names.replaced(THREADS, renamed)]
@@ -112,11 +113,12 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
     what = f"The model{' and the data' * (r.data_file is None)} of the run."
     code = "\n\n\n".join(part for part in (join(made.stays).strip("\n"), made.function(make, what)) if part)
     if code:
-        parts.append(f"{rule('the code of the run')}\n{_gap(code)}{code}")
+        gap = "\n\n" if re.match(r"(#.*\n)*(def |class |async |@)", code) else "\n"
+        parts.append(f"{rule('the code of the run')}\n{gap}{code}")
     parts.append(ours.strip() if made.at_once else f"{rule('the settings')}\n\n\n{ours.strip()}")
     text = parts[0]
     for before, part in itertools.pairwise(parts):
-        text += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
+        text += ("\n\n\n" if before.splitlines()[-1].startswith(" ") else "\n\n") + part
     return text + "\n"
 
 
@@ -137,15 +139,6 @@ def rule(title: str) -> str:
     return f"# ---- {title} ".ljust(100, "-")
 
 
-def _gap(code: str) -> str:
-    """The lines between a rule and the code below it."""
-    return "\n\n" if re.match(r"(#.*\n)*(def |class |async |@)", code) else "\n"
-
-
-def _ends_in_block(text: str) -> bool:
-    return text.splitlines()[-1].startswith(" ")
-
-
 def _title(r: ScriptSpec) -> str:
     """The first line of the script."""
     title = f"Train {plain(r.model)} as the run {plain(r.run)} did."
@@ -164,7 +157,7 @@ def _head(r: ScriptSpec) -> str:
     needed = [*own, *sorted(r.sliced.modules - set(own))]
     needs = textwrap.fill(f"Needs: {', '.join(needed)}.", 98, subsequent_indent="    ", break_long_words=False)
     start = "\n".join([start, *saved_data(r)])
-    notes = "".join(f"\n\n{textwrap.fill(plain(note), 98)}\n" for note in [*r.sliced.notes, *r.sliced.differs, *_preloaded(r), *_cores(r), *_unlogged(r), *evidence(r)])
+    notes = "".join(f"\n\n{textwrap.fill(plain(note), 98)}\n" for note in [*r.sliced.notes, *r.sliced.differs, *_notes(r), *evidence(r)])
     return dedent('''\
         """{}
 
@@ -198,24 +191,16 @@ def saved_data(r: ScriptSpec) -> list[str]:
     return [] if r.data_file is None else [f"The data of the run are read from {plain(r.data_file)}, which must be there."]
 
 
-def _preloaded(r: ScriptSpec) -> list[str]:
-    """Where the run read its samples from memory, which changes them only if they draw random numbers."""
-    if not r.settings.preload:
-        return []
-    return ["The run read each sample once (preload): if samples draw random numbers, here they draw new ones each time."]
-
-
-def _unlogged(r: ScriptSpec) -> list[str]:
-    """What the run recorded for each update and its log does not have."""
-    names = ", ".join(r.logged.left_out)
-    return [f"The run recorded parts of the loss for each update ({names}); --log_file and --tracker do not get them."] if names else []
-
-
-def _cores(r: ScriptSpec) -> list[str]:
-    """Where several cores of a TPU divided the run's batches."""
-    if not r.on_tpu or r.settings.devices in ("auto", 1):
-        return []
-    return [f"The run divided its batches among {r.settings.devices} cores. The script trains with whole batches on one: with the same numbers, not as fast."]
+def _notes(r: ScriptSpec) -> list[str]:
+    """What the script does otherwise than the run did."""
+    names, cores = ", ".join(r.logged.left_out), r.settings.devices
+    told = {
+        "The run read each sample once (preload): if samples draw random numbers, here they draw new ones each time.": bool(r.settings.preload),
+        f"The run divided its batches among {cores} cores. The script trains with whole batches on one: with the same numbers, not as fast.": r.on_tpu
+        and cores not in ("auto", 1),
+        f"The run recorded parts of the loss for each update ({names}); --log_file and --tracker do not get them.": bool(names),
+    }
+    return [note for note, holds in told.items() if holds]
 
 
 def evidence(r: ScriptSpec) -> list[str]:
@@ -282,7 +267,7 @@ def _is_tensor(node: ast.expr, kinds: Mapping[str, str]) -> bool:
 
 def _taken(r: ScriptSpec) -> set[str]:
     """The names that the user's code binds."""
-    return set(r.sliced.names) | {item.binds for item in _imported(r.sliced.imports)}
+    return set(r.sliced.names) | {item.binds for item in parsed_imports(r.sliced.imports)[0]}
 
 
 def _rebound(r: ScriptSpec, used: set[str]) -> list[str]:
@@ -295,7 +280,7 @@ def _rebound(r: ScriptSpec, used: set[str]) -> list[str]:
 
 def _renamed(r: ScriptSpec, ours: Iterable[str], imports: list[Import]) -> dict[str, str]:
     """Our names that the user's code has too, with the names that replace them."""
-    theirs = {item.binds: item.identity for item in _imported(r.sliced.imports)}
+    theirs = {item.binds: item.identity for item in parsed_imports(r.sliced.imports)[0]}
     taken = _taken(r)
     same = {name for name in GIVEN if r.given(GIVEN[name]) == name}
     mine = (set(ours) - same) | {item.binds for item in imports if theirs.get(item.binds) != item.identity}
@@ -308,27 +293,15 @@ def _renamed(r: ScriptSpec, ours: Iterable[str], imports: list[Import]) -> dict[
     return renamed
 
 
-def _imported(imports: str) -> list[Import]:
-    """The names that import lines bind."""
-    found = []
-    for node in ast.parse(imports).body:
-        if isinstance(node, ast.Import):
-            found += [Import(alias.name, None, alias.asname) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
-            found += [Import(node.module or "", alias.name, alias.asname) for alias in node.names]
-    return found
-
-
 def _import_lines(r: ScriptSpec, imports: list[Import], renamed: Mapping[str, str]) -> str:
-    theirs = _imported(r.sliced.imports)
+    theirs, futures = parsed_imports(r.sliced.imports)
     ours = []
     for item in imports:
         if item.binds in renamed:
             ours.append(Import(item.module, item.name, renamed[item.binds]))
         elif not any(item.binds == other.binds and item.identity == other.identity for other in theirs):
             ours.append(item)
-    future = re.findall(r"^from __future__ import (.*)$", r.sliced.imports, re.MULTILINE)
-    text = set_imports([*ours, *theirs], ", ".join(future).split(", ") if future else []).strip()
+    text = set_imports([*ours, *theirs], futures).strip()
     return "\n".join(_folded(line) for line in text.splitlines())
 
 

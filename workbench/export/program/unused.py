@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Container
 
 from workbench.export.program.names import read
+from workbench.export.source.statements import first_line
 
 
 def without_unused(functions: str, caller: str) -> str:
@@ -17,11 +19,18 @@ def without_unused(functions: str, caller: str) -> str:
         if name in defined and name not in needed:
             needed.add(name)
             left += read(defined[name])
-    lines = functions.split("\n")
-    for name, node in reversed(defined.items()):
-        if name not in needed:
-            del lines[min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1 : node.end_lineno]
-    return re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).strip("\n")
+    return taken_out(functions, defined.keys() - needed)[1]
+
+
+def taken_out(text: str, names: Container[str]) -> tuple[list[str], str]:
+    """The functions and classes of these names, and the text without them."""
+    lines, found = text.split("\n"), list[str]()
+    for node in reversed(ast.parse(text).body):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in names:
+            start = first_line(node) - 1
+            found.insert(0, "\n".join(lines[start : node.end_lineno]))
+            del lines[start : node.end_lineno]
+    return found, re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).strip("\n")
 
 
 def without_unread(config: str, program: str) -> str:

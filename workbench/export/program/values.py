@@ -6,9 +6,9 @@ import functools
 import re
 from typing import Any
 
-from workbench.export.inputs.collect import quoted
+from workbench.export.inputs.collect import at, quoted
 from workbench.export.program import data, hooks, optimizers, progress
-from workbench.export.script_spec import ScriptSpec, at
+from workbench.export.script_spec import ScriptSpec
 from workbench.techniques.averaging import swa_first_epoch
 
 THREADS = "torch.set_num_threads(config.threads)"
@@ -39,6 +39,7 @@ def values(r: ScriptSpec) -> dict[str, Any]:
         "swa_first_epoch": swa_first_epoch(r.settings) if r.settings.weight_averaging == "swa" else 0,
         "compiles": bool(r.settings.compile) and not r.compiled,
         "leaves_gradients": _LEAVES_GRADIENTS.search(r.sliced.code) is not None,
+        "toggles": any("toggle" in name for name in r.lightning.methods),
         "trainer_members": hooks.trainer_members(r),
         "broadcast": ", ".join(f"*{'model' if name == 'network' else name}.buffers()" for name in r.buffers if name != "metrics"),
         "gathered": "(" + "".join(f"{quoted(name)}, " for name in r.metrics.gathered).rstrip(" " if len(r.metrics.gathered) == 1 else ", ") + ")",

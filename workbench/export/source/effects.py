@@ -8,13 +8,13 @@ inside expressions only if they are known to.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from workbench.export.source import calls, process_state
 from workbench.export.source.calls import Context, Outside, Summary
 from workbench.export.source.origins import is_inlined
-from workbench.export.source.uses import local_names, own_level, target_names
+from workbench.export.source.uses import local_names, own_level, parameters, target_names, targets
 
 _WORKBENCH = "workbench.Workbench"
 
@@ -45,7 +45,7 @@ def _registered(node: ast.AST, context: Context) -> set[str]:
         if summary is not None:
             found |= summary.outside.may | summary.outside.later
             given = calls.arguments(decorator, summary.parameters, summary.may | summary.later) if isinstance(decorator, ast.Call) else ()
-            found.update(name for value in given for name in roots(value, context))
+            found |= _roots_of(given, context)
         elif isinstance(function, ast.Attribute) and root is not None and not context.is_module(root):
             found.add(root)
     return found | _of_bases(node, context)
@@ -60,22 +60,15 @@ def _of_bases(node: ast.AST, context: Context) -> frozenset[str]:
 
 def directly_changed(node: ast.AST) -> frozenset[str]:
     """The names whose attributes or items a simple statement sets, or whose method it calls as a statement."""
-    match node:
-        case ast.Assign(targets=targets):
-            return frozenset(n for t in targets if not isinstance(t, ast.Name) for n in roots(t))
-        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-            return roots(target) if not isinstance(target, ast.Name) else frozenset()
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=value))):
-            return roots(value)
-        case _:
-            return frozenset()
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
+        return roots(node.value.func.value)
+    found = targets(node) if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) else []
+    return _roots_of([target for target in found if not isinstance(target, ast.Name)], None)
 
 
 def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context, around: frozenset[str] = frozenset()) -> Summary:
     """What a call of the function `node` does. around: the names that the functions around it bind."""
-    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-    names = [a.arg for a in [*arguments, node.args.vararg, node.args.kwarg] if a is not None]
-    own = frozenset(names)
+    own = frozenset(parameters(node.args))
     parts = (part for statement in node.body for part in own_level(statement))
     shared = {name for part in parts if isinstance(part, ast.Nonlocal) for name in part.names}
     local = frozenset(local_names(node) - shared)
@@ -92,7 +85,8 @@ def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context, ar
     state = any(process_state.sets_state(statement, context) for statement in node.body)
     later = _changed_later(node, context, local | around)
     beyond = Outside(outside[0], outside[1], returns - local, later - local)
-    return Summary(tuple(a.arg for a in arguments), seen[0], seen[1], returns & own, state, beyond, later & own, bool(later & local))
+    names = tuple(a.arg for a in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs])
+    return Summary(names, seen[0], seen[1], returns & own, state, beyond, later & own, bool(later & local))
 
 
 def _changed_later(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context, around: frozenset[str]) -> frozenset[str]:
@@ -137,18 +131,9 @@ def aliases(node: ast.stmt, name: str, context: Context) -> frozenset[str]:
     """The names whose objects, or parts of them, `name` may hold after `node`, which binds it."""
     found: set[str] = set()
     for part in own_level(node):
-        match part:
-            case ast.Assign(targets=targets, value=value):
-                if any(name in target_names(target) for target in targets):
-                    found |= roots(value, context)
-            case ast.AugAssign(target=ast.Name(id=bound), value=value) if bound == name:
-                found |= {name} | roots(value, context)
-            case ast.AnnAssign(target=ast.Name(id=bound), value=ast.expr() as value) if bound == name:
-                found |= roots(value, context)
-            case ast.NamedExpr(target=ast.Name(id=bound), value=value) if bound == name:
-                found |= roots(value, context)
-            case ast.For(target=target, iter=value) if name in target_names(target):
-                found |= roots(value, context)
+        value = part.iter if isinstance(part, ast.For) else getattr(part, "value", None)
+        if value is not None and any(name in target_names(target) for target in targets(part)):
+            found |= roots(value, context) | ({name} if isinstance(part, ast.AugAssign) else set())
     return frozenset(found)
 
 
@@ -248,17 +233,10 @@ class _Changes(ast.NodeVisitor):
         for decorator in node.decorator_list:
             self.visit(decorator)
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+    def visit_Lambda(self, node: ast.AST) -> None:
         return
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        return
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        return
-
-    def visit_Assert(self, node: ast.Assert) -> None:
-        return
+    visit_AsyncFunctionDef = visit_ClassDef = visit_Assert = visit_Lambda
 
     # -- calls
 
@@ -278,7 +256,7 @@ class _Changes(ast.NodeVisitor):
     def _spelled(self, call: ast.Call) -> ast.Call:
         """The call with the method in place of a name for it: `rows.append(1)` of `add(1)` after `add = rows.append`."""
         name = call.func.id if isinstance(call.func, ast.Name) else ""
-        method = self.methods.get(name) or (None if name in self.hidden or name in self.derived else self.context.bound_method(name))
+        method = self.methods.get(name) or (None if self._local(name) else self.context.bound_method(name))
         return call if method is None else ast.Call(method, call.args, call.keywords)
 
     def _statement_call(self, call: ast.Call) -> None:
@@ -295,9 +273,9 @@ class _Changes(ast.NodeVisitor):
         if name.startswith("clip_grad_"):
             return
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
-        if isinstance(call.func, ast.Attribute) and not (root and self._is_module(root)):
+        if isinstance(call.func, ast.Attribute) and not self._is_module(root):
             direct = isinstance(call.func.value, ast.Name)
-            known = calls.OF_KIND.get(self._kind(root) or "") if direct and root else None
+            known = calls.OF_KIND.get(self._kind(root) or "") if direct else None
             summary = self.context.method(name) if name not in calls.CHANGING and known is None else None
             if summary is not None:
                 if "self" in summary.may:
@@ -328,8 +306,8 @@ class _Changes(ast.NodeVisitor):
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         self._add(self._fitted(call))
         self._add({name for keyword in call.keywords if keyword.arg == "out" for name in self._roots(keyword.value)})
-        if isinstance(call.func, ast.Attribute) and not (root and self._is_module(root)):
-            kind = self._kind(root) if root else None
+        if isinstance(call.func, ast.Attribute) and not self._is_module(root):
+            kind = self._kind(root)
             summary = self.context.method(name) if name not in calls.CHANGING and kind not in calls.LIBRARY else None
             if summary is not None:
                 change = "self" in summary.does
@@ -347,7 +325,7 @@ class _Changes(ast.NodeVisitor):
             # Iterating changes a fresh iterator, and not what it iterates over.
             moves = ("iterator", None) if isinstance(call.args[0], ast.Name) else ("iterator",)
             self._add(name for name in self._roots(call.args[0]) if self._kind(name) in moves)
-        elif isinstance(call.func, ast.Name) and name not in self.hidden and name not in self.derived and self.context.keeps_state(name):
+        elif isinstance(call.func, ast.Name) and not self._local(name) and self.context.keeps_state(name):
             self._add({name})
         elif (in_place or name in calls.CHANGING_FIRST) and call.args and not name.startswith("clip_grad_"):
             self._add(self._roots(call.args[0]))
@@ -396,15 +374,13 @@ class _Changes(ast.NodeVisitor):
         while isinstance(inner, (ast.Attribute, ast.Subscript)):
             inner = inner.value
         name = inner.func.id if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) else ""
-        keeps = name != "" and name not in self.hidden and name not in self.derived and self.context.hands_out(name)
+        keeps = name != "" and not self._local(name) and self.context.hands_out(name)
         return self._roots(node) | (frozenset({name}) if keeps else frozenset())
 
-    def _add(self, names: object) -> None:
-        assert isinstance(names, (frozenset, set, Iterator))
+    def _add(self, names: Iterable[str]) -> None:
         self.found |= self._expand(names)
 
-    def _expand(self, names: object) -> set[str]:
-        assert isinstance(names, (frozenset, set, Iterator))
+    def _expand(self, names: Iterable[str]) -> set[str]:
         found: set[str] = set()
         left = list(names)
         while left:
@@ -414,15 +390,18 @@ class _Changes(ast.NodeVisitor):
                 left += self.derived.get(name, ())
         return found
 
-    def _kind(self, name: str) -> str | None:
-        return None if name in self.hidden or name in self.derived else self.context.kind(name)
+    def _local(self, name: str) -> bool:
+        return name in self.hidden or name in self.derived
 
-    def _is_module(self, name: str) -> bool:
-        return name not in self.hidden and name not in self.derived and self.context.is_module(name)
+    def _kind(self, name: str | None) -> str | None:
+        return None if name is None or self._local(name) else self.context.kind(name)
+
+    def _is_module(self, name: str | None) -> bool:
+        return name is not None and not self._local(name) and self.context.is_module(name)
 
     def _summary(self, func: ast.expr) -> Summary | None:
         root = calls.first_name(func)
-        return None if root is None or root in self.hidden or root in self.derived else calls.summary_of(func, self.context)
+        return None if root is None or self._local(root) else calls.summary_of(func, self.context)
 
     def _path(self, func: ast.expr) -> str | None:
         root = calls.first_name(func)
@@ -436,35 +415,31 @@ def roots(node: ast.expr, context: Context | None = None) -> frozenset[str]:
             return frozenset({node.id})
         case ast.Attribute() | ast.Subscript() | ast.Starred() | ast.NamedExpr() | ast.Await():
             return roots(node.value, context)
-        case ast.Tuple() | ast.List() | ast.Set():
-            return frozenset(name for item in node.elts for name in roots(item, context))
-        case ast.Dict():
-            return frozenset(name for item in node.values for name in roots(item, context))
+        case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items) | ast.Dict(values=items) | ast.BoolOp(values=items):
+            return _roots_of(items, context)
         case ast.IfExp():
-            return roots(node.body, context) | roots(node.orelse, context)
-        case ast.BoolOp():
-            return frozenset(name for item in node.values for name in roots(item, context))
+            return _roots_of([node.body, node.orelse], context)
         case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
-            return frozenset(name for part in node.generators for name in roots(part.iter, context))
+            return _roots_of([part.iter for part in node.generators], context)
         case ast.Call(func=ast.Lambda(body=value)):
             return roots(value, context)
         case ast.Call(func=ast.Attribute(attr=attr, value=value)) if attr in calls.SAME_OBJECT:
             return roots(value, context)
-        case ast.Call(func=func, args=args) if calls.terminal(func) in calls.WRAPPERS:
-            return frozenset(name for item in args for name in roots(item, context))
+        case ast.Call(func=func, args=items) if calls.terminal(func) in calls.WRAPPERS:
+            return _roots_of(items, context)
         case ast.BinOp() if context is not None:
-            held = roots(node.left, context) | roots(node.right, context)
-            return frozenset(name for name in held if context.kind(name) in ("list", "tuple"))
+            return frozenset(name for name in _roots_of([node.left, node.right], context) if context.kind(name) in ("list", "tuple"))
         case ast.Call() if context is not None and _makes_trainer(node, context):
-            return frozenset(name for item in node.args for name in roots(item, context))  # its steps change them
-        case ast.Call() if context is not None:
-            summary = calls.summary_of(node.func, context)
-            if summary is None:
-                return frozenset()
+            return _roots_of(node.args, context)  # its steps change them
+        case ast.Call() if context is not None and (summary := calls.summary_of(node.func, context)) is not None:
             given = calls.arguments(node, summary.parameters, summary.returns)
-            return summary.outside.returns | frozenset(name for item in given for name in roots(item, context))
+            return summary.outside.returns | _roots_of(given, context)
         case _:
             return frozenset()
+
+
+def _roots_of(nodes: Iterable[ast.expr], context: Context | None) -> frozenset[str]:
+    return frozenset(name for node in nodes for name in roots(node, context))
 
 
 def makes_trainer(node: ast.stmt, context: Context) -> bool:

@@ -14,14 +14,14 @@ from workbench.export.errors import ExportError
 from workbench.export.source import calls, effects, origins
 from workbench.export.source.calls import Summary
 from workbench.export.source.statements import Line, Statement
-from workbench.export.source.uses import DOT, Uses, imported_name, own_level, uses
+from workbench.export.source.uses import DOT, Uses, defaults, own_level, uses
 
 _CONSTANT = {"types", "typing", "typing_extensions", "code", "immutable"}
 """What names hold that are constants, aliases of types, or type variables (`capture.kind`)."""
 
 
 class Namespaces(Protocol):
-    """All namespaces of a slice, as far as one of them asks about the others (`slicer.py`)."""
+    """All namespaces of a slice, as far as one of them asks about the others: the `Slicer`, which says what each method is for."""
 
     lazy: bool
     """Whether a layer is kept whose shapes are known only after a forward."""
@@ -29,26 +29,13 @@ class Namespaces(Protocol):
     programs: dict[str, Namespace]
     """The notebook's or file's own ("") and those of the user's modules."""
 
-    def is_submodule(self, name: str) -> bool:
-        """Whether `name` is a module of its own, not a name in one."""
-
-    def module(self, name: str) -> Namespace:
-        """The program of the user's module `name`."""
-
-    def imported(self, program: Namespace, node: ast.ImportFrom, name: str) -> tuple[Namespace, str] | None:
-        """The module, and the name in it, that `name` was imported from, if it is one of the user's."""
-
-    def star_names(self, program: Namespace, node: ast.stmt) -> frozenset[str]:
-        """The names that `from module import *` binds."""
-
-    def method(self, name: str, open_: frozenset[str]) -> Summary | None:
-        """What methods called `name` do, over all classes of the user's."""
-
-    def accumulates(self, name: str) -> bool:
-        """Whether methods called `name` change their object so that a second call finds it changed."""
-
-    def changes(self, program: Namespace, place: int) -> frozenset[str]:
-        """The names whose objects statement `place` changes."""
+    def is_submodule(self, name: str) -> bool: ...
+    def module(self, name: str) -> Namespace: ...
+    def imported(self, program: Namespace, node: ast.ImportFrom, name: str) -> tuple[Namespace, str] | None: ...
+    def star_names(self, program: Namespace, node: ast.stmt) -> frozenset[str]: ...
+    def method(self, name: str, open_: frozenset[str]) -> Summary | None: ...
+    def accumulates(self, name: str) -> bool: ...
+    def changes(self, program: Namespace, place: int) -> frozenset[str]: ...
 
 
 @dataclass
@@ -86,18 +73,9 @@ class Namespace:
     def modules(self) -> dict[str, str]:
         """The names that hold modules whose code is written into the script, and those modules."""
         found: dict[str, str] = {}
-        for statement in self.statements:
-            node = statement.node
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    if origins.is_inlined(alias.name):
-                        found[imported_name(alias)] = alias.name if alias.asname else alias.name.partition(".")[0]
-            elif isinstance(node, ast.ImportFrom):
-                module = origins.resolve(node.module, node.level, self.package)
-                for alias in node.names:
-                    full = f"{module}.{alias.name}"
-                    if origins.is_inlined(module) and self.slicer.is_submodule(full):
-                        found[imported_name(alias)] = full
+        for item in (item for statement in self.statements for item in origins.imported(statement.node, self.package)):
+            if origins.is_inlined(item.module) and (item.name is None or self.slicer.is_submodule(item.identity)):
+                found[item.binds] = item.identity
         return found
 
     @cached_property
@@ -193,7 +171,8 @@ class Namespace:
             statement = self.statements[at]
             if at >= place or statement.scope > scope or (local and not statement.scope):
                 continue
-            whole = _imports_root(statement.node, name)
+            # Several `import name.more` add to one another.
+            whole = any(item.name is None and not item.alias and item.binds == name for item in origins.imported(statement.node))
             if joined and not whole:
                 break
             if name in self.uses[at].deletes:
@@ -207,25 +186,15 @@ class Namespace:
     def source_of(self, name: str, place: int) -> str | None:
         """What `name` was imported as, if what it holds at `place` was imported."""
         for at in self.reaching(name, place):
-            node = self.statements[at].node
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    if imported_name(alias) == name:
-                        return alias.name if alias.asname else name
-            if isinstance(node, ast.ImportFrom):
-                module = origins.resolve(node.module, node.level, self.package)
-                for alias in node.names:
-                    if imported_name(alias) == name or alias.name == "*":
-                        return f"{module}.{name if alias.name == '*' else alias.name}"
+            for item in origins.imported(self.statements[at].node, self.package):
+                if item.binds in (name, "*"):
+                    return item.identity if item.binds == name else f"{item.module}.{name}"
         return None
 
 
 def _changeable_defaults(node: ast.FunctionDef) -> set[str]:
     """The parameters whose default is a list, a dict, a set or what a call made."""
-    names = [argument.arg for argument in [*node.args.posonlyargs, *node.args.args]]
-    pairs = [*zip(reversed(names), reversed(node.args.defaults), strict=False)]
-    pairs += [(argument.arg, value) for argument, value in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if value is not None]
-    return {name for name, value in pairs if isinstance(value, (ast.List, ast.Dict, ast.Set, ast.Call))}
+    return {name for name, value in defaults(node.args).items() if isinstance(value, (ast.List, ast.Dict, ast.Set, ast.Call))}
 
 
 def _makes_workbench(node: ast.stmt) -> bool:
@@ -241,11 +210,6 @@ def _is_constant(node: ast.expr) -> bool:
     if isinstance(node, ast.Tuple):
         return all(_is_constant(item) for item in node.elts)
     return isinstance(node, ast.Constant) or (isinstance(node, ast.UnaryOp) and _is_constant(node.operand))
-
-
-def _imports_root(node: ast.stmt, name: str) -> bool:
-    """Whether `node` is an `import name` or `import name.more`: several of them add to one another."""
-    return isinstance(node, ast.Import) and any(a.asname is None and imported_name(a) == name for a in node.names)
 
 
 # ---- what effects asks ------------------------------------------------------------------------------------------

@@ -5,10 +5,13 @@ The user's own modules (and the workbench's) are written into the script; the ot
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -55,6 +58,42 @@ def resolve(name: str | None, level: int, package: str) -> str:
         return importlib.util.resolve_name("." * level + (name or ""), package or None)
     except ImportError:
         return name or ""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name: `import module as alias`, or `from module import name as alias`."""
+
+    module: str
+    name: str | None = None
+    alias: str | None = None
+
+    @property
+    def binds(self) -> str:
+        """The name it binds ("*" for a star)."""
+        return self.alias or self.name or self.module.partition(".")[0]
+
+    @property
+    def identity(self) -> str:
+        """What the name refers to."""
+        if self.name is not None:
+            return f"{self.module}.{self.name}"
+        return self.module if self.alias else self.module.partition(".")[0]
+
+    @property
+    def text(self) -> str:
+        """The statement."""
+        name = f" as {self.alias}" if self.alias else ""
+        return f"import {self.module}{name}" if self.name is None else f"from {self.module} import {self.name}{name}"
+
+
+def imported(node: ast.AST, package: str = "") -> Iterator[Import]:
+    """What a statement imports, if it is an import, seen from `package`."""
+    if isinstance(node, ast.Import):
+        yield from (Import(alias.name, None, alias.asname) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        module = resolve(node.module, node.level, package)
+        yield from (Import(module, alias.name, alias.asname if alias.asname != alias.name else None) for alias in node.names)
 
 
 def star_names(module: str, label: str) -> frozenset[str]:

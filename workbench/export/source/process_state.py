@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from workbench.export.source import calls
 from workbench.export.source.calls import Context
 from workbench.export.source.origins import is_inlined
-from workbench.export.source.uses import own_level
+from workbench.export.source.uses import own_level, targets
 
 _STATE = {
     "torch.use_deterministic_algorithms",
@@ -46,15 +46,7 @@ def _called_path(node: ast.AST, context: Context) -> str | None:
 
 def _stored_paths(node: ast.AST, context: Context) -> Iterator[str]:
     """The paths of attributes and items of modules that an assignment sets: "torch.backends.cudnn.benchmark"."""
-    if isinstance(node, ast.Assign):
-        targets = node.targets
-    elif isinstance(node, ast.AugAssign):
-        targets = [node.target]
-    elif isinstance(node, ast.Delete):
-        targets = node.targets
-    else:
-        return
-    for target in targets:
+    for target in targets(node):
         inner: ast.expr = target
         while isinstance(inner, ast.Subscript):
             inner = inner.value

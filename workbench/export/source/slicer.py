@@ -26,13 +26,17 @@ from workbench.export.source.findings.unresolved import (
 )
 from workbench.export.source.namespace import At, Namespace, is_star
 from workbench.export.source.statements import Line, Source, Statement, is_main_guard, run
-from workbench.export.source.uses import DOT, Uses, imported_name, uses
+from workbench.export.source.uses import DOT, Uses, uses
 
 BUILTINS = frozenset(dir(builtins)) - {"display", "get_ipython", "exit", "quit", "copyright", "credits", "license"}
 _GIVEN = frozenset({"__name__", "__doc__", "__package__", "__spec__", "__loader__", "__builtins__", "__class__"})
 _FACE = {"Workbench", "attach"}
 """Names of the workbench that a script never has."""
 _TAINTED = "it comes from the workbench"
+
+
+def _is_ours(item: origins.Import) -> bool:
+    return item.module.partition(".")[0] == "workbench"
 
 
 @dataclass(frozen=True)
@@ -104,14 +108,9 @@ class Slicer:
 
     def imported(self, program: Namespace, node: ast.ImportFrom, name: str) -> tuple[Namespace, str] | None:
         """The module, and the name in it, that `name` was imported from, if it is one of the user's."""
-        module = origins.resolve(node.module, node.level, program.package)
-        if not origins.is_inlined(module):
-            return None
-        for alias in node.names:
-            if alias.name == "*":
-                return self.module(module), name
-            if imported_name(alias) == name:
-                return self.module(module), alias.name
+        for item in origins.imported(node, program.package):
+            if item.binds in (name, "*") and origins.is_inlined(item.module):
+                return self.module(item.module), name if item.binds == "*" else str(item.name)
         return None
 
     def star_names(self, program: Namespace, node: ast.stmt) -> frozenset[str]:
@@ -346,15 +345,10 @@ class Slicer:
                     f"{where} reads the command line, and the script has one of its own, with its settings. "
                     "Write the values that the run used."
                 )
-            names: list[str] = []
-            if isinstance(part, ast.Import):
-                names = [alias.name for alias in part.names]
-            elif isinstance(part, ast.ImportFrom):
-                names = [origins.resolve(part.module, part.level, program.package)]
-            for name in names:
-                if origins.is_inlined(name):
+            for item in origins.imported(part, program.package):
+                if origins.is_inlined(item.module):
                     raise ExportError(
-                        f"{where} imports {name}, whose code is written into the script; that cannot be done inside "
+                        f"{where} imports {item.module}, whose code is written into the script; that cannot be done inside "
                         f"another statement. Move the import to the top level of {program.label}."
                     )
 
@@ -435,23 +429,20 @@ class Slicer:
         if program.name.partition(".")[0] == "workbench":
             return False
         if isinstance(node, ast.Import):
-            return any(alias.name.partition(".")[0] == "workbench" for alias in node.names)
+            return any(_is_ours(item) for item in origins.imported(node))
         if isinstance(node, ast.ImportFrom):
-            return any(self._is_face(program, place, imported_name(alias), "") for alias in node.names)
+            return any(self._is_face(program, place, item.binds, "") for item in origins.imported(node))
         return any(self._reads_face(program, name, place, set()) for name in program.uses[place].eager)
 
     def _is_face(self, program: Namespace, at: int, base: str, attribute: str) -> bool:
         """Whether `base` (or its `attribute`), bound at `at`, is a part of the workbench that no script has."""
         node = program.statements[at].node
+        ours = [item for item in origins.imported(node) if _is_ours(item) and item.binds == base]  # of `import torch, workbench as wb` only one
         if isinstance(node, ast.ImportFrom):
-            own = not node.level and (node.module or "").partition(".")[0] == "workbench"
-            return own and any(alias.name in _FACE for alias in node.names if imported_name(alias) == base)
+            return not node.level and any(item.name in _FACE for item in ours)
         if program.modules.get(base, "").partition(".")[0] == "workbench" and attribute:
             return attribute in _FACE
-        if isinstance(node, ast.Import):  # `import torch, workbench as wb`: only one of them is ours
-            own_names = [a for a in node.names if a.name.partition(".")[0] == "workbench"]
-            return any(imported_name(alias) == base for alias in own_names)
-        return self.tainted(program, at)
+        return bool(ours) if isinstance(node, ast.Import) else self.tainted(program, at)
 
     def _reads_face(self, program: Namespace, name: str, place: int, seen: set[tuple[str, int]]) -> bool:
         """Whether reading `name` at `place`, or calling what it holds, uses the workbench."""

@@ -33,8 +33,9 @@ from workbench.export.source import calls, effects
 from workbench.export.source.capture import CallSite, Piece, Spot
 from workbench.export.source.findings import reproducibility
 from workbench.export.source.namespace import At, Namespace
+from workbench.export.source.origins import Import
 from workbench.export.source.rewrite import annotation_names, layout
-from workbench.export.source.rewrite.layout import Block, Import
+from workbench.export.source.rewrite.layout import Block
 from workbench.export.source.rewrite.secret_literals import Secrets, hide_in_comments
 from workbench.export.source.rewrite.writer import Writer, joined
 from workbench.export.source.slicer import Slicer
@@ -48,7 +49,7 @@ from workbench.export.source.statements import (
     run,
     stop_at,
 )
-from workbench.export.source.uses import Uses, own_level, uses
+from workbench.export.source.uses import Uses, own_level, parameters, uses
 
 __all__ = ["CODE_ARGUMENTS", "CallSite", "ExportError", "Sliced", "slice_call"]
 
@@ -239,9 +240,7 @@ def _line(site: CallSite, sources: list[Source], call: ast.Call) -> tuple[Line, 
         run(line, sources[index], body, stop, 0, site.top_values if functions else site.values)
     for function in functions:
         what = f"a parameter of {function.name}"
-        arguments = function.args
-        names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-        held = {a.arg: site.values.get(a.arg) for a in names if a is not None}
+        held = {name: site.values.get(name) for name in parameters(function.args)}
         bind_values(line, source.label, 1, held, what)
         if function is not functions[-1]:
             local = {n for s in function.body for n in uses(s).binds} - set(held)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from workbench.export.errors import ExportError
 from workbench.export.source.capture import Spot
 from workbench.export.source.rewrite.secret_literals import hidden_source
-from workbench.export.source.uses import definite, imported_name, own_level, target_names
+from workbench.export.source.uses import (
+    definite,
+    imported_name,
+    names_in_pattern,
+    names_of_with,
+    own_level,
+    parameters,
+    target_names,
+)
 
 _INERT = {"catch_warnings", "suppress", "redirect_stdout", "redirect_stderr", "nullcontext"}
 _CLIP = 60
@@ -181,8 +189,7 @@ def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, va
         case ast.If():
             _suites(line, source, [node.body, node.orelse], spot, scope, values)
         case ast.With() | ast.AsyncWith():
-            bound = {n for item in node.items if item.optional_vars for n in target_names(item.optional_vars)}
-            bind_values(line, source.label, scope, {n: values.get(n) for n in sorted(bound)}, "bound by `with`")
+            bind_values(line, source.label, scope, {n: values.get(n) for n in sorted(names_of_with(node))}, "bound by `with`")
             start = len(line.statements)
             _suites(line, source, [node.body], spot, scope, values)
             if not all(_is_inert(item.context_expr) for item in node.items):
@@ -214,8 +221,7 @@ def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, va
         case ast.Match():
             for case in node.cases:
                 if any(contains(s, spot) for s in case.body):
-                    bound = {n.name for n in ast.walk(case.pattern) if isinstance(n, (ast.MatchAs, ast.MatchStar)) and n.name}
-                    bind_values(line, source.label, scope, {n: values.get(n) for n in sorted(bound)}, "bound by `case`")
+                    bind_values(line, source.label, scope, {n: values.get(n) for n in sorted(names_in_pattern(case.pattern))}, "bound by `case`")
             _suites(line, source, [case.body for case in node.cases], spot, scope, values)
         case ast.ClassDef():
             raise ExportError(
@@ -237,21 +243,14 @@ def _suites(
 def _comprehended(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, values: Mapping[str, str]) -> None:
     """Bind what the comprehensions and lambdas around the call bind."""
     names: list[str] = []
-    for part in own_or_deeper(node):
-        if not contains(part, spot):
+    for part in ast.walk(node):
+        if not isinstance(part, ast.expr) or not contains(part, spot):
             continue
         if isinstance(part, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
             names += [n for generator in part.generators for n in target_names(generator.target)]
         elif isinstance(part, ast.Lambda):
-            names += [a.arg for a in (*part.args.posonlyargs, *part.args.args, *part.args.kwonlyargs)]
+            names += parameters(part.args)
     bind_values(line, source.label, scope, {n: values.get(n) for n in names}, "a variable of the expression around the call")
-
-
-def own_or_deeper(node: ast.AST) -> Iterator[ast.expr]:
-    """All expressions in `node`."""
-    for part in ast.walk(node):
-        if isinstance(part, ast.expr):
-            yield part
 
 
 def _is_inert(context: ast.expr) -> bool:

@@ -61,9 +61,9 @@ def _uses(node: ast.stmt, copied: ast.stmt, modules: frozenset[str], postponed: 
     table = symtable.symtable(head + text, "<slice>", "exec")
     found = _Found()
     _read_top(table, found, hide="annotations" if postponed else "")
-    deletes = set(_deleted(node))
+    deletes = {name for target in targets(node) for name in target_names(target)} if isinstance(node, ast.Delete) else set[str]()
     found.binds -= deletes
-    found.eager |= {target.id for target in _augmented(node)}
+    found.eager |= {part.target.id for part in own_level(node) if isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name)}
     found.eager |= deletes
     optional = _class_reads(tree) | (field_annotations(tree) if postponed else set())
     if isinstance(node, _BLOCKS):
@@ -144,18 +144,6 @@ def own_level(node: ast.AST) -> Iterator[ast.AST]:
         yield from own_level(child)
 
 
-def _deleted(node: ast.stmt) -> Iterator[str]:
-    if isinstance(node, ast.Delete):
-        for target in node.targets:
-            yield from target_names(target)
-
-
-def _augmented(node: ast.stmt) -> Iterator[ast.Name]:
-    for part in own_level(node):
-        if isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name):
-            yield part.target
-
-
 class _Order:
     """Finds the names that a block reads before it has bound them itself."""
 
@@ -178,7 +166,8 @@ class _Order:
             case ast.For() | ast.AsyncFor():
                 found = self._expression(node.iter, bound)
                 inside = bound | set(target_names(node.target))
-                found |= self.reads([ast.Expr(node.target)] if _is_place(node.target) else [], inside)
+                place = isinstance(node.target, (ast.Attribute, ast.Subscript))
+                found |= self.reads([ast.Expr(node.target)] if place else [], inside)
                 return found | self.reads(node.body, inside) | self.reads(node.orelse, set(bound))
             case ast.With() | ast.AsyncWith():
                 found = set()
@@ -191,10 +180,9 @@ class _Order:
             case ast.Match():
                 found = self._expression(node.subject, bound)
                 for case in node.cases:
-                    caught = {n.name for n in ast.walk(case.pattern) if isinstance(n, (ast.MatchAs, ast.MatchStar)) and n.name}
                     found |= {n.id for n in ast.walk(case.pattern) if isinstance(n, ast.Name)} - bound
                     guard = [ast.Expr(case.guard)] if case.guard is not None else []
-                    found |= self.reads([*guard, *case.body], bound | caught)
+                    found |= self.reads([*guard, *case.body], bound | names_in_pattern(case.pattern))
                 return found
             case _:
                 own = uses(node, postponed=self.postponed)
@@ -227,8 +215,11 @@ class _Order:
         return found
 
 
-def _is_place(target: ast.expr) -> bool:
-    return isinstance(target, (ast.Attribute, ast.Subscript))
+def targets(node: ast.AST) -> list[ast.expr]:
+    """What an assignment, a loop or a `del` binds or changes."""
+    if isinstance(node, (ast.Assign, ast.Delete)):
+        return node.targets
+    return [node.target] if isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.For)) else []
 
 
 def target_names(target: ast.expr) -> Iterator[str]:
@@ -240,6 +231,29 @@ def target_names(target: ast.expr) -> Iterator[str]:
     elif isinstance(target, (ast.Tuple, ast.List)):
         for item in target.elts:
             yield from target_names(item)
+
+
+def names_in_pattern(pattern: ast.pattern) -> set[str]:
+    """The names that a `case` binds."""
+    return {part.name for part in ast.walk(pattern) if isinstance(part, (ast.MatchAs, ast.MatchStar)) and part.name}
+
+
+def names_of_with(node: ast.With | ast.AsyncWith) -> set[str]:
+    """The names that a `with` binds."""
+    return {name for item in node.items if item.optional_vars for name in target_names(item.optional_vars)}
+
+
+def parameters(node: ast.arguments) -> list[str]:
+    """The names of all parameters."""
+    arguments = [*node.posonlyargs, *node.args, *node.kwonlyargs, node.vararg, node.kwarg]
+    return [argument.arg for argument in arguments if argument is not None]
+
+
+def defaults(node: ast.arguments) -> dict[str, ast.expr]:
+    """The expressions of the parameters that have a default."""
+    positional = [*node.posonlyargs, *node.args]
+    pairs = [*zip(positional[len(positional) - len(node.defaults) :], node.defaults, strict=True), *zip(node.kwonlyargs, node.kw_defaults, strict=True)]
+    return {argument.arg: value for argument, value in pairs if value is not None}
 
 
 def imported_name(alias: ast.alias) -> str:
@@ -261,8 +275,7 @@ def definite(node: ast.stmt) -> set[str]:
         case ast.AugAssign():
             return set(target_names(node.target))
         case ast.With() | ast.AsyncWith():
-            names = {n for item in node.items if item.optional_vars for n in target_names(item.optional_vars)}
-            return names | _suite(node.body)
+            return names_of_with(node) | _suite(node.body)
         case ast.If():
             return _meet([node.body, node.orelse])
         case ast.Try():
@@ -298,13 +311,9 @@ def _class_reads(node: ast.AST) -> set[str]:
 
 def field_annotations(node: ast.AST) -> set[str]:
     """Names in the annotations of class fields: libraries such as dataclasses may read them, even as text."""
-    found: set[str] = set()
-    for part in ast.walk(node):
-        if isinstance(part, ast.ClassDef):
-            for statement in part.body:
-                if isinstance(statement, ast.AnnAssign):
-                    found |= {n.id for n in ast.walk(statement.annotation) if isinstance(n, ast.Name)}
-    return found
+    bodies = (part.body for part in ast.walk(node) if isinstance(part, ast.ClassDef))
+    annotations = (statement.annotation for body in bodies for statement in body if isinstance(statement, ast.AnnAssign))
+    return {part.id for annotation in annotations for part in ast.walk(annotation) if isinstance(part, ast.Name)}
 
 
 # ---- names of inlined modules -----------------------------------------------------------------------------------
@@ -326,41 +335,27 @@ class _Spell(ast.NodeTransformer):
             return ast.copy_location(ast.Name(node.value.id + DOT + node.attr, ast.Load()), node)
         return self.generic_visit(node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._within(node, local_names(node))
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self._within(node, local_names(node))
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        return self._within(node, local_names(node))
-
-    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
-        return self._generator(node, node.elt)
-
-    def visit_SetComp(self, node: ast.SetComp) -> ast.AST:
-        return self._generator(node, node.elt)
-
-    def visit_DictComp(self, node: ast.DictComp) -> ast.AST:
-        return self._generator(node, ast.Tuple([node.key, node.value], ast.Load()))
-
-    def _generator(self, node: ast.ListComp | ast.SetComp | ast.DictComp, element: ast.expr) -> ast.AST:
-        node.generators[0].ifs.insert(0, ast.Name(_AT_ONCE, ast.Load()))
-        made = ast.copy_location(ast.GeneratorExp(element, node.generators), node)
-        return self.generic_visit(ast.fix_missing_locations(made))
-
-    def _within(self, node: ast.AST, hidden: set[str]) -> ast.AST:
+    def visit_FunctionDef(self, node: Function) -> ast.AST:
         outer = self.modules
-        self.modules = outer - hidden
+        self.modules = outer - local_names(node)
         result = self.generic_visit(node)
         self.modules = outer
         return result
 
+    visit_AsyncFunctionDef = visit_Lambda = visit_FunctionDef
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.DictComp) -> ast.AST:
+        element = ast.Tuple([node.key, node.value], ast.Load()) if isinstance(node, ast.DictComp) else node.elt
+        node.generators[0].ifs.insert(0, ast.Name(_AT_ONCE, ast.Load()))
+        made = ast.copy_location(ast.GeneratorExp(element, node.generators), node)
+        return self.generic_visit(ast.fix_missing_locations(made))
+
+    visit_SetComp = visit_DictComp = visit_ListComp
+
 
 def local_names(node: Function) -> set[str]:
     """Names that are local to a function."""
-    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-    names = {a.arg for a in [*arguments, node.args.vararg, node.args.kwarg] if a is not None}
+    names = {*parameters(node.args)}
     body: list[ast.stmt] = [] if isinstance(node, ast.Lambda) else node.body
     shared: set[str] = set()
     for statement in body:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from workbench.export.source import calls
 from workbench.export.source.namespace import At, Namespace
-from workbench.export.source.uses import own_level
+from workbench.export.source.uses import defaults, own_level, parameters
 
 _SECOND = {"torch.save", "safetensors.torch.save_file", "safetensors.torch.save_model", "joblib.dump", "urllib.request.urlretrieve"}
 """Functions whose second argument is the file that they write."""
@@ -101,14 +101,10 @@ class _Scope:
     def _arguments(self, call: ast.Call, function: ast.FunctionDef) -> dict[str, str | None]:
         """The paths among a function's arguments; None: of this one it is not known."""
         names = [one.arg for one in [*function.args.posonlyargs, *function.args.args]]
-        last = names[len(names) - len(function.args.defaults) :]
         placed = itertools.takewhile(lambda one: not isinstance(one, ast.Starred), call.args)  # what follows has no known place
-        by_name = zip([one.arg for one in function.args.kwonlyargs], function.args.kw_defaults, strict=True)
-        values = dict(zip(last, function.args.defaults, strict=True)) | {name: value for name, value in by_name if value is not None}
-        values |= dict(zip(names, placed, strict=False))
+        values = defaults(function.args) | dict(zip(names, placed, strict=False))
         values |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-        unknown = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
-        return {**dict.fromkeys(unknown), **{name: self._text(value) for name, value in values.items()}}
+        return {**dict.fromkeys(parameters(function.args)), **{name: self._text(value) for name, value in values.items()}}
 
     def path(self, node: ast.expr) -> str | None:
         """The path that an expression stands for; None: it is something else, or not known."""

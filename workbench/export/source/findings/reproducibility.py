@@ -233,14 +233,11 @@ def _seeds(node: ast.AST, program: Namespace, place: int) -> frozenset[str]:
     if not process_state.sets_state(node, context):
         return frozenset()
     paths = [calls.path_of(part.func, context) or "" for part in own_level(node) if isinstance(part, ast.Call)]
-    called = [path for path in paths if "seed" in path] or ["seed" for part in own_level(node) if _calls_seed(part)]
+    # As the statement sets state, a function of the user's that it calls seeds.
+    own = ["seed" for part in own_level(node) if isinstance(part, ast.Call) and isinstance(part.func, ast.Name)]
+    called = [path for path in paths if "seed" in path] or own
     tops = {path.partition(".")[0] for path in called}
     return frozenset(_FAMILIES) if tops - set(_FAMILIES) else frozenset(tops & set(_FAMILIES))
-
-
-def _calls_seed(node: ast.AST) -> bool:
-    """Whether `node` calls a function; as its statement sets state, one of the user's that seeds."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
 
 
 def _named(program: Namespace, place: int) -> str:

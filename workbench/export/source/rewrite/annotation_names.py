@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from workbench.export.source import origins
 from workbench.export.source.namespace import Namespace
+from workbench.export.source.origins import Import
 from workbench.export.source.rewrite import layout
-from workbench.export.source.rewrite.layout import Block, Import
+from workbench.export.source.rewrite.layout import Block
 from workbench.export.source.slicer import Slicer
-from workbench.export.source.uses import DOT, imported_name
+from workbench.export.source.uses import DOT
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,5 @@ def _names(node: ast.AST, program: Namespace) -> Iterator[str]:
 def _type_only(name: str, program: Namespace) -> Import | None:
     """The import of `name` under `if TYPE_CHECKING:`."""
     node = program.line.type_only.get(name)
-    for alias in node.names if isinstance(node, (ast.Import, ast.ImportFrom)) else ():
-        if imported_name(alias) == name and isinstance(node, ast.ImportFrom):
-            return Import(origins.resolve(node.module, node.level, program.package), alias.name, alias.asname)
-        if imported_name(alias) == name:
-            return Import(alias.name, None, alias.asname)
-    return None
+    found = origins.imported(node, program.package) if node is not None else ()
+    return next((item for item in found if item.binds == name), None)

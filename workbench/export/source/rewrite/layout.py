@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from workbench.export.source.origins import origin
+from workbench.export.source.origins import Import, imported, origin
 from workbench.export.source.statements import Source, Statement, first_line
 
 _WIDTH = 110
@@ -126,9 +126,7 @@ def string_lines(node: ast.AST, first: int) -> set[int]:
 
 
 def _dedent(lines: list[str], column: int, keep: set[int]) -> list[str]:
-    return [
-        line if index in keep else line[min(column, len(line) - len(line.lstrip())) :] for index, line in enumerate(lines)
-    ]
+    return [line if index in keep else line[min(column, len(line) - len(line.lstrip())) :] for index, line in enumerate(lines)]
 
 
 def join(blocks: Iterable[Block]) -> str:
@@ -147,31 +145,10 @@ def join(blocks: Iterable[Block]) -> str:
 # ---- imports ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Import:
-    """One imported name: `import module as alias`, or `from module import name as alias`."""
-
-    module: str
-    name: str | None = None
-    alias: str | None = None
-
-    @property
-    def binds(self) -> str:
-        """The name it binds ("*" for a star)."""
-        return self.alias or self.name or self.module.partition(".")[0]
-
-    @property
-    def identity(self) -> str:
-        """What the name refers to."""
-        if self.name is not None:
-            return f"{self.module}.{self.name}"
-        return self.module if self.alias else self.module.partition(".")[0]
-
-    @property
-    def text(self) -> str:
-        """The statement."""
-        name = f" as {self.alias}" if self.alias else ""
-        return f"import {self.module}{name}" if self.name is None else f"from {self.module} import {self.name}{name}"
+def parsed_imports(text: str) -> tuple[list[Import], set[str]]:
+    """What import statements import, and the features of `__future__` among it."""
+    found = [item for node in ast.parse(text).body for item in imported(node)]
+    return [item for item in found if item.module != "__future__"], {str(item.name) for item in found if item.module == "__future__"}
 
 
 def set_imports(imports: Iterable[Import], futures: Iterable[str]) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from torch import nn
 
 from workbench.export.errors import ExportError
+from workbench.export.source.origins import Import, imported
 from workbench.export.source.rewrite import layout
-from workbench.export.source.rewrite.layout import Block, Import
+from workbench.export.source.rewrite.layout import Block
 from workbench.export.source.source import CODE_ARGUMENTS, Sliced
+from workbench.export.source.uses import uses
 
 _PACKAGES = ("lightning", "pytorch_lightning")
 _ELSEWHERE = {"hparams", "save_hyperparameters", "load_from_checkpoint", "freeze", "unfreeze", "to_onnx", "to_torchscript"}
@@ -25,7 +26,7 @@ def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str, 
     lightning: the class LightningModule. given: its attributes that the script gives to the model, once it is made; modules inside it
     only get their trainer. model: the name of the model's class. inside: those of the modules inside it.
     """
-    imports = list(_imports(sliced.imports))
+    imports, futures = layout.parsed_imports(sliced.imports)
     known = {item.binds: item.identity for item in imports}
     base = next((name + _MODULE[path] for name, path in known.items() if path in _MODULE), "")
     if not base:
@@ -33,7 +34,7 @@ def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str, 
         if "nn" in sliced.names:
             raise ExportError("base='nn.Module': `nn` means something else in the code of this bench: rename it.")
         imports.append(Import("torch", "nn"))
-    defined = {name for block in sliced.blocks for name in _defined(ast.parse(block.text))}
+    defined = {name for block in sliced.blocks for node in _classes(block) for name in _defined_in(node)}
     inherited = set(dir(lightning())) - set(dir(nn.Module()))
     blocks = [_rebased(block, base, known) for block in sliced.blocks]
     changed = [node for new, old in zip(blocks, sliced.blocks, strict=True) if new is not old for node in _classes(new)]
@@ -50,16 +51,14 @@ def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str, 
             _check_family([classes[one] for one in family], given, inherited, model)
     if not changed:
         raise ExportError("base='nn.Module': no class of the script inherits from LightningModule itself, so none can inherit from nn.Module instead.")
-    arguments = [ast.parse(text.strip(), mode="eval") for name, text in sliced.arguments.items() if name in CODE_ARGUMENTS]
-    trees: list[ast.AST] = [*(ast.parse(block.text) for block in blocks), *arguments]
-    for tree in trees:
-        _check_uses(tree, inherited - given - defined, known)
-    kept = [item for item in imports if item.module.partition(".")[0] not in _PACKAGES]
-    futures = re.findall(r"^from __future__ import (.*)$", sliced.imports, re.MULTILINE)
+    arguments = [f"({text.strip()})" for name, text in sliced.arguments.items() if name in CODE_ARGUMENTS]
+    for statement in (node for text in [*(block.text for block in blocks), *arguments] for node in ast.parse(text).body):
+        _check_uses(statement, inherited - given - defined, known)
+    kept = [item for item in imports if not _is_lightning(item.module)]
     dropped = {item.binds for item in imports} - {item.binds for item in kept}
     return replace(
         sliced,
-        imports=layout.set_imports(kept, ", ".join(futures).split(", ") if futures else []),
+        imports=layout.set_imports(kept, futures),
         code=layout.join(tuple(blocks)),
         blocks=tuple(blocks),
         names=sliced.names - dropped | {item.binds for item in kept},
@@ -69,14 +68,6 @@ def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str, 
 
 _MODULE = {"torch": ".nn.Module", "torch.nn": ".Module", "torch.nn.Module": ""}
 """By what a name was imported as: how nn.Module is written with it."""
-
-
-def _imports(text: str) -> Iterator[Import]:
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.Import):
-            yield from (Import(alias.name, None, alias.asname) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
-            yield from (Import(node.module or "", alias.name, alias.asname) for alias in node.names)
 
 
 def _classes(block: Block) -> list[ast.ClassDef]:
@@ -96,18 +87,11 @@ def _ancestors(name: str, classes: Mapping[str, ast.ClassDef]) -> list[str]:
     return found
 
 
-def _defined(tree: ast.Module) -> Iterator[str]:
-    """The names that classes define, in their bodies or as attributes of their instances."""
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            yield from _defined_in(node)
-
-
 def _defined_in(class_: ast.ClassDef) -> Iterator[str]:
     """The names that a class defines, in its body or as attributes of its instances."""
     for node in class_.body:
         if not isinstance(node, _FUNCTIONS):
-            yield from _stored(node)
+            yield from uses(node).binds
             continue
         yield node.name
         yield from (part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) and _is_self(part, node))
@@ -126,7 +110,7 @@ def _rebased(block: Block, base: str, known: Mapping[str, str]) -> Block:
         for node in ast.parse(block.text).body
         if isinstance(node, ast.ClassDef)
         for expression in node.bases
-        if (path := _path(expression, known)).partition(".")[0] in _PACKAGES and path.endswith(".LightningModule")
+        if _is_lightning(path := _path(expression, known)) and path.endswith(".LightningModule")
     ]
     for expression in found:
         row, start, end = expression.lineno - 1, expression.col_offset, expression.end_col_offset
@@ -184,51 +168,23 @@ def _of_parent(part: ast.Attribute) -> bool:
     return isinstance(part.value, ast.Call) and ast.unparse(part.value.func) == "super"
 
 
-def _check_uses(tree: ast.AST, own: set[str], known: Mapping[str, str]) -> None:
+def _check_uses(statement: ast.stmt, own: set[str], known: Mapping[str, str]) -> None:
     """Raise ExportError where code needs Lightning itself."""
-    for part, local in _with_locals(tree, frozenset()):
+    found = uses(statement)
+    read = {name for name in found.eager | found.late | found.optional if _is_lightning(known.get(name, ""))}
+    for part in sorted(ast.walk(statement), key=lambda part: not isinstance(part, ast.Attribute)):
         if isinstance(part, ast.Attribute) and part.attr in own & _ELSEWHERE:
             raise _needed(f"the code uses {ast.unparse(part)}", part.attr)
-        modules = [part.module or ""] if isinstance(part, ast.ImportFrom) else [a.name for a in part.names] if isinstance(part, ast.Import) else []
-        modules += [known.get(part.id, "")] if isinstance(part, ast.Name) and part.id not in local else []
-        if any(module.partition(".")[0] in _PACKAGES for module in modules):
-            whole = next((one for one in ast.walk(tree) if isinstance(one, ast.Attribute) and one.value is part), part)
-            raise _needed(f"the code uses {ast.unparse(whole)}", "")
+        whole = part.value if isinstance(part, ast.Attribute) else part
+        if (isinstance(whole, ast.Name) and whole.id in read) or any(_is_lightning(item.module) for item in imported(part)):
+            raise _needed(f"the code uses {ast.unparse(part)}", "")
+
+
+def _is_lightning(path: str) -> bool:
+    return path.partition(".")[0] in _PACKAGES
 
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-
-def _with_locals(node: ast.AST, local: frozenset[str]) -> Iterator[tuple[ast.AST, frozenset[str]]]:
-    """The nodes of some code, each with the names that are local variables there."""
-    yield node, local
-    inner = local
-    if isinstance(node, (*_FUNCTIONS, ast.Lambda)):
-        body = node.body if isinstance(node.body, list) else [node.body]
-        told = {name for part in ast.walk(node) if isinstance(part, ast.Global) for name in part.names}
-        arguments = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
-        inner = local | arguments | {name for part in body for name in _stored(part)} - told
-    elif isinstance(node, _COMPREHENSIONS):
-        inner = local | {name for part in node.generators for name in _stored(part.target)}
-    for child in ast.iter_child_nodes(node):
-        outside = isinstance(node, (*_FUNCTIONS, ast.Lambda)) and child not in body  # defaults, decorators and types
-        yield from _with_locals(child, local if outside else inner)
-
-
-def _stored(node: ast.AST) -> Iterator[str]:
-    """The names that some code stores to, without those of functions and comprehensions inside it."""
-    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-        yield node.id
-    elif isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
-        yield from filter(None, [node.name])
-    elif isinstance(node, (ast.Import, ast.ImportFrom)):
-        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-    if not isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
-        # A walrus in a comprehension stores outside of it; its targets do not.
-        inside = [child for child in ast.walk(node) if isinstance(child, ast.NamedExpr)] if isinstance(node, _COMPREHENSIONS) else ast.iter_child_nodes(node)
-        for child in inside:
-            yield from _stored(child)
 
 
 def _needed(what: str, name: str) -> ExportError:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workbench.export.errors import ExportError
+from workbench.export.source.uses import defaults
 from workbench.secrets import HIDDEN, hide, is_secret_name, looks_secret
 
 _SHORTEST = 6
@@ -21,6 +22,7 @@ _SHORTEST = 6
 _SETTER = re.compile(r"(set|use|add|with)(_|(?=[A-Z]))")
 _LOGIN = re.compile(r"(?i)(^|_)(login|authenticate)$")
 _BY_SHAPE = {"sk-": "API_KEY", "hf_": "HF_TOKEN", "gh": "GITHUB_TOKEN", "AKIA": "AWS_ACCESS_KEY_ID", "ASIA": "AWS_ACCESS_KEY_ID"}
+_ENVIRONMENTS = {"os.environ", "environ", "os.environb", "environb"}
 _SETTERS = {"os.environ.setdefault", "os.putenv", "environ.setdefault", "putenv", "os.environ.__setitem__"}
 
 
@@ -191,7 +193,7 @@ def _named(node: ast.AST, parameters: Mapping[str, Sequence[str]]) -> Iterator[t
                 yield _called(left), right, ""
                 yield _called(right), left, ""
             case ast.arguments():
-                yield from _defaults(part)
+                yield from ((name, value, "") for name, value in defaults(part).items())
             case ast.Call():
                 yield from _given(part)
                 named = zip(parameters.get(_called(part.func), ()), part.args, strict=False)
@@ -205,15 +207,6 @@ def _bound(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr, s
                 yield from _bound(one, its)
         return
     yield _called(target), value, ""
-
-
-def _defaults(node: ast.arguments) -> Iterator[tuple[str, ast.expr, str]]:
-    positional = [*node.posonlyargs, *node.args]
-    for argument, default in zip(reversed(positional), reversed(node.defaults), strict=False):
-        yield argument.arg, default, ""
-    for argument, given in zip(node.kwonlyargs, node.kw_defaults, strict=True):
-        if given is not None:
-            yield argument.arg, given, ""
 
 
 def _given(call: ast.Call) -> Iterator[tuple[str, ast.expr, str]]:
@@ -334,15 +327,11 @@ def _set_by(statement: ast.stmt) -> list[tuple[str, str | bytes]]:
 
 def _environment(statement: ast.stmt) -> list[tuple[str, ast.expr]]:
     match statement:
-        case ast.Assign(targets=[ast.Subscript(value=where, slice=key)], value=value) if _is_environment(where):
+        case ast.Assign(targets=[ast.Subscript(value=where, slice=key)], value=value) if ast.unparse(where) in _ENVIRONMENTS:
             return [(_literal(key), value)] if _literal(key) else []
         case ast.Expr(value=ast.Call(func=func, args=[key, value], keywords=[])) if ast.unparse(func) in _SETTERS:
             return [(_literal(key), value)] if _literal(key) else []
     return []
-
-
-def _is_environment(node: ast.expr) -> bool:
-    return ast.unparse(node) in ("os.environ", "environ", "os.environb", "environb")
 
 
 # ---- names of variables ---------------------------------------------------------------------------------------------

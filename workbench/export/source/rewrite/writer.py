@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from workbench.export.errors import ExportError
 from workbench.export.source import origins, process_state
 from workbench.export.source.namespace import At, Namespace
+from workbench.export.source.origins import Import
 from workbench.export.source.rewrite import annotation_names, layout
 from workbench.export.source.rewrite.annotation_names import TypeOnly
-from workbench.export.source.rewrite.layout import Block, Import
+from workbench.export.source.rewrite.layout import Block
 from workbench.export.source.rewrite.secret_literals import Secrets, needs
 from workbench.export.source.slicer import Slicer
 from workbench.export.source.statements import Statement
-from workbench.export.source.uses import Uses, imported_name
+from workbench.export.source.uses import Uses
 
 
 @dataclass
@@ -66,11 +67,7 @@ class Writer:
         self._environment = self._environment or process_state.sets_environment(statement.node, At(program, place))
         self.blocks.append(block)
         self.names |= program.bound(place)
-        for part in ast.walk(statement.node):
-            if isinstance(part, ast.Import):
-                self.modules |= {alias.name for alias in part.names}
-            elif isinstance(part, ast.ImportFrom):
-                self.modules.add(origins.resolve(part.module, part.level, program.package))
+        self.modules |= {item.module for part in ast.walk(statement.node) for item in origins.imported(part, program.package)}
 
     def _without_secrets(self, statement: Statement, edits: layout.Edits) -> Block:
         """The text of a statement; what is secret in it is read from the environment."""
@@ -83,9 +80,8 @@ class Writer:
         return replace(block, text=f"# {needs(self.secrets.variables_of(secret))}\n{block.text}") if secret else block
 
     def _write_import(self, program: Namespace, place: int, node: ast.Import | ast.ImportFrom) -> None:
-        for item, alias in _items(program, node):
-            name = imported_name(alias)
-            is_star = alias.name == "*"
+        for item in origins.imported(node, program.package):
+            name, is_star = item.binds, item.name == "*"
             if not is_star and (place, name) not in program.needed:
                 continue
             if origins.is_inlined(item.module):
@@ -125,11 +121,10 @@ class Writer:
         chains = self._chains(program)
         used: list[int] = []
         for other in sorted(program.kept):
-            node = program.statements[other].node
-            if isinstance(node, ast.Import) and (other, item.binds) in program.needed:
-                for alias in node.names:
-                    path = alias.name.split(".")
-                    if alias.asname is None and (len(path) == 1 or ".".join(path[:2]) in chains):
+            if (other, item.binds) in program.needed:
+                for one in origins.imported(program.statements[other].node):
+                    path = one.module.split(".")
+                    if one.name is None and one.alias is None and (len(path) == 1 or ".".join(path[:2]) in chains):
                         used.append(other)
         return bool(used) and place not in used
 
@@ -188,15 +183,6 @@ def joined(edits: Iterable[tuple[ast.AST, str]], secret: layout.Edits) -> layout
     return (*(edit for edit in edits if id(edit[0]) not in inside), *secret)
 
 
-def _items(program: Namespace, node: ast.Import | ast.ImportFrom) -> Iterable[tuple[Import, ast.alias]]:
-    for alias in node.names:
-        if isinstance(node, ast.Import):
-            yield Import(alias.name, None, alias.asname), alias
-        else:
-            module = origins.resolve(node.module, node.level, program.package)
-            yield Import(module, alias.name, alias.asname if alias.asname != alias.name else None), alias
-
-
 def _meanings(program: Namespace, place: int) -> Iterable[tuple[str, str]]:
     """What a kept statement makes each name mean."""
     node, scope = program.statements[place].node, program.statements[place].scope
@@ -204,9 +190,9 @@ def _meanings(program: Namespace, place: int) -> Iterable[tuple[str, str]]:
     if not isinstance(node, (ast.Import, ast.ImportFrom)):
         yield from ((name, code) for name in program.bound(place))
         return
-    for item, alias in _items(program, node):
-        name = imported_name(alias)
-        if alias.name == "*" and not origins.is_inlined(item.module):
+    for item in origins.imported(node, program.package):
+        name = item.binds
+        if name == "*" and not origins.is_inlined(item.module):
             needed = {n for at, n in program.needed if at == place}
             yield from ((n, f"import {origins.star_identity(item.module, n)}") for n in needed)
         elif (place, name) in program.needed:
