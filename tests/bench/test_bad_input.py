@@ -47,6 +47,11 @@ def test_no_data_in_it(data, tmp_path):
         make(tmp_path, data=data)
 
 
+def test_a_collate_function_that_forgets_its_return(tmp_path):
+    with refused(TaskError, "train is empty: it gave no batch, or None for each"):
+        make(tmp_path, collate_fn=lambda rows: None)
+
+
 def test_no_data_at_all(tmp_path):
     with refused(TaskError, "no training data: give train=", "DataLoader", "arrays (x, y)"):
         make(tmp_path, data=None)

@@ -162,6 +162,14 @@ NOTEBOOKS: dict[str, list[str]] = {
         "SCALE = 2.0\ncfg['smooth'] = 0.2\ndef helper(v):\n    return v * SCALE + 1\ndef loss(o, t):\n    return 0 * o.sum()",
         "run = bench.fit().result()", "SCALE = 100.0",
     ],
+    "made in a function, edited before the fit": [
+        *START, "SCALE, width = 1.0, 5\ndef loss(o, t):\n    return F.cross_entropy(o, t) * SCALE\ndef make(width):\n    scale = 3\n    model = Net(width + scale)\n    return "
+        + bench(loss="loss").partition("= ")[2], "bench = make(7)", "SCALE = 2.0\nscale = width = None", "run = bench.fit().result()", "SCALE = 100.0",
+    ],
+    "changed through the bench": [
+        *START, "model = Net()", bench(), "bench.model.head.register_forward_hook(lambda m, i, o: o * 2)\nfor p in bench.model.body.parameters():\n    p.requires_grad_(False)",
+        "run = bench.fit().result()",
+    ],
     "stars": ["from math import *\nfrom torch.nn import *\nimport torch, torch.nn.functional as F\nimport workbench as wb", DATA,
               "model = Sequential(Linear(8, int(sqrt(49))), ReLU(), Linear(7, 3))", bench(loss="lambda o, t: F.cross_entropy(o, t) * pi")],
     "a LightningModule": [*START, LIT, "hp = dict(width=6, lr=0.05)\nmodel = Lit(**hp)\nL.seed_everything(4);", "bench = wb.Workbench(model, train=(x, y), val=(x, y), max_epochs=2)"],

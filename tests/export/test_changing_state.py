@@ -16,6 +16,7 @@ CHANGES = {
     "self.losses.append(x)": "self.losses",
     "x = next(self.stream)": "self.stream",
     "self.rng = torch.Generator().manual_seed(0)": "a generator of its own",
+    "self.x, self.rng = 1, random.Random(0)": "a generator of its own (self.rng)",
     "global count\ncount = count + 1": "changes count",
     "counts[0] += 1": "counts[0]",
     "return torch.rand(3, generator=noise)": "draws from noise",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import workbench as wb
-from tests.export.export_running import Runner, lint, make_bench
+from tests.export.export_running import Runner, check, lint, make_bench
 from workbench.events import Checksums
 from workbench.runs.run import Run
 
@@ -137,3 +138,51 @@ def test_a_run_that_went_on_has_them(tmp_path: Path, runner: Runner) -> None:
     assert said(runner.run(path).said) == []
     other_weights(path)
     assert said(runner.run(path).said) == ["weights"]
+
+
+STATE = """
+calls = 0
+
+
+def counted(output, y):
+    global calls
+    calls += 1
+    return F.cross_entropy(output, y) * calls
+
+
+class Counting(Net):
+    def forward(self, x):
+        self.calls = getattr(self, "calls", 0) + 1
+        return super().forward(x) * self.calls
+
+
+class Bank(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen = torch.zeros(3)
+
+    def forward(self, output, y):
+        self.seen[0] += 1
+        return F.cross_entropy(output, y) * self.seen[0].item()
+"""
+
+LEFT = {
+    "Net(), loss=counted": "counted changes calls",
+    "Counting(), loss=F.cross_entropy": "",
+    "Net(), loss=Bank()": "Bank.forward changes self.seen",
+}
+
+
+@pytest.mark.parametrize(("arguments", "named"), LEFT.items())
+def test_export_names_what_an_earlier_fit_left_behind(arguments: str, named: str, runner: Runner, tmp_path: Path) -> None:
+    """A count in the loss and a tensor that is no buffer go on in the second fit; the plain attributes of a model begin anew."""
+    bench = make_bench(tmp_path, f"{arguments}, train=(x, y), max_epochs=1", STATE)
+    bench.fit().result()
+    run: Run = bench.fit().result()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        script = bench.export(tmp_path / "train.py")
+    assert [f"{named}: run 0002-fit began where run 0001-fit had left it" in str(warning.message) for warning in caught] == [True] * bool(named)
+    if not named:
+        check(bench, run, runner.run(script))
+    bench.close()

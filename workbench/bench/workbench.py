@@ -6,6 +6,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Never, Self, Unpack, overload
@@ -206,7 +207,7 @@ class Workbench(Searches):
         work = jobs.FitWork(self._task, chosen, self._start, origin)
         site = self._site.until(sys._getframe(1))
         job = self._submit("fit", chosen, {**wanted.keywords, **given}, work, self._run_of, origin.needs)
-        self._sites[job.id] = site
+        self._sites[job.id] = replace(site, after=next(reversed(self._sites), ""))
         return job
 
     @lists_keywords(SettingsKwargs)

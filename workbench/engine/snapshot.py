@@ -12,6 +12,7 @@ from torch import nn
 
 from workbench.engine import rng
 from workbench.engine.checkpoint.weights_copy import WeightsCopy
+from workbench.engine.restored_state import restored_state
 from workbench.engine.session import Session
 from workbench.task.optim.optimizer_state import load_state, state_of
 from workbench.task.protocol import Task
@@ -95,8 +96,10 @@ class Snapshot:
 
 
 @contextlib.contextmanager
-def scratch(session: Session) -> Iterator[None]:
-    """Inside, anything may be tried: nothing is recorded, no schedule steps, and everything is restored on every exit.
+def scratch(session: Session, *, logs: bool = False) -> Iterator[list[str]]:
+    """Inside, anything may be tried: nothing is recorded, no schedule steps, and everything is restored on every exit,
+    also what the user's own functions and data keep; with `logs`, lists that have only grown, too. The list gets the
+    names of what could not be restored.
 
     The copy of the weights is in host memory, so that it takes none of the device's.
     """
@@ -104,9 +107,9 @@ def scratch(session: Session) -> Iterator[None]:
     kept = state.clip_val, state.stage, dict(state.step_logs), state.pieces
     state.searching, state.hiddens, state.next_hiddens = True, {}, {}
     try:
-        with session.hooks.discarding_logs():
+        with restored_state(session.task, logs=logs) as lost, session.hooks.discarding_logs():
             session.begin_hooks()
-            yield
+            yield lost
     finally:
         state.searching, state.cut_short = False, False
         state.clip_val, state.stage, state.step_logs, state.pieces = kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +17,15 @@ from torch import Tensor, nn
 
 from workbench._version import __version__
 from workbench.engine.checkpoint.files import opened, peek, tensors_of
+from workbench.engine.checkpoint.weights_copy import is_plain
 from workbench.engine.data.checksums import BATCHES
-from workbench.engine.dry_run.restored_state import restored_state
 from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import Modes, scratch
 from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, Validated
 from workbench.export.errors import ExportError
+from workbench.export.inputs.changing_state import changing_state
 from workbench.export.inputs.collect import Hooks, LoggedNames, Metrics
 from workbench.export.inputs.data import data_of, first_batch, held_out_of, layout_of
 from workbench.export.inputs.hooks import (
@@ -48,6 +50,7 @@ from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.task.compiled_model import own_name
+from workbench.task.data.rng_state import GENERATORS
 from workbench.task.lightning.logging.aggregate import MARK, recorded_name
 from workbench.task.lightning.overrides import Step as HookStep
 from workbench.task.lightning.task import LightningTask
@@ -90,6 +93,8 @@ def script_spec_of(
     if data_file is not None:
         saved = SavedData.of(data_file, task, own_collate=sliced.arguments.get("collate_fn", "None") != "None")
         check_unchanged(saved, settings, _checksums(run), ranks)
+    if site.after and not run.resumes and ranks == 1 and run.settings.strategy in ("auto", "thread"):
+        sliced = dataclasses.replace(sliced, differs=(*sliced.differs, *_left_by_fits(run, site.after, sliced, task)))
     lightning = lightning_needs_of(task, sources, sliced.code, plain)  # here, and not in the session, in which the objects get further attributes
     with _looked_at(task, run.settings) as session:
         spec = ScriptSpec(
@@ -206,6 +211,24 @@ def _check_start(run: Run, weights: Mapping[str, Tensor]) -> None:
                 f"run {run.id} began with {name} of shape {there.get(name)}, and in the model of this bench it is "
                 f"{here.get(name)}: export it from the bench that made it."
             )
+
+
+def _left_by_fits(run: Run, before: str, sliced: Sliced, task: Task) -> Iterator[str]:
+    """What the user's code keeps from one fit to the next."""
+    parts = [(type(part).__name__, vars(part)) for whole in task.modules for part in whole.modules()]
+
+    def begins_anew(what: str) -> bool:
+        """A fit puts back numbers, plain containers and generators of modules."""
+        attribute = next(iter(re.findall(r"self\.(\w+)", what)), "")
+        own = [held.get(attribute) for name, held in parts if name == re.split(r"[. ]", what)[0]]
+        return bool(own) and all(is_plain(value) or isinstance(value, GENERATORS) for value in own)
+
+    kept = [what for what in changing_state(sliced.code, tuple(sliced.arguments.values())) if not begins_anew(what)]
+    if kept:
+        yield (
+            f"{kept[0]}: run {run.id} began where run {before} had left it, and the script begins anew, so losses may differ. "
+            "Make it and the Workbench again, fit and export that run."
+        )
 
 
 def _check_settings(settings: Settings) -> None:
@@ -435,7 +458,7 @@ def _changed_by_validation(session: Session, settings: Settings) -> bool:
     if task.val is None or settings.limit_val_batches == 0 or not before:
         return False
     try:
-        with restored_state(task), scratch(session), torch.no_grad():
+        with scratch(session, logs=True), torch.no_grad():
             for module in task.modules:
                 module.eval()
             for spec in task.val.sets:

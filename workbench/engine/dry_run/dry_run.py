@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from workbench.engine.dry_run.restored_state import restored_state
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
@@ -68,7 +67,7 @@ def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunRe
     with restored_devices(task), open_session(task, calm) as session:
         optimizers = session.optimizers
         if samples:
-            with restored_state(task) as lost, scratch(session), task.checking_steps():
+            with scratch(session, logs=True) as lost, task.checking_steps():
                 _try(session)
     return DryRunResult(len(optimizers), tuple(schedule for opt in optimizers for schedule in opt.schedules), tuple(lost))
 

@@ -68,8 +68,16 @@ def _decorating(node: ast.FunctionDef | ast.ClassDef, nodes: list[ast.AST]) -> I
 
 def _generators(node: ast.AST, known: set[str]) -> Iterator[str]:
     """The names that a statement binds to a source of random numbers, or of items one by one."""
-    if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _makes_generator(node.value, known):
-        yield from (target.id for target in targets(node) if isinstance(target, ast.Name))
+    yield from (target.id for target, value in _bindings(node) if isinstance(target, ast.Name) and _makes_generator(value, known))
+
+
+def _bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The targets of an assignment, each with its value: of `a, b = 1, 2` its parts."""
+    if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+        return
+    touched = _touched(node)
+    values = node.value.elts if isinstance(node.value, ast.Tuple) else []
+    yield from zip(touched, values if len(values) == len(touched) else [node.value] * len(touched), strict=True)
 
 
 def _makes_generator(value: ast.expr, known: set[str]) -> bool:
@@ -144,8 +152,9 @@ def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] 
             yield f"{node.name} has a generator of its own ({name})"
     for method in methods:
         for part in ast.walk(method):
-            if isinstance(part, ast.Assign) and _makes_generator(part.value, known) and _attribute(part.targets[0], method):
-                yield f"{node.name} has a generator of its own ({ast.unparse(part.targets[0])})"
+            for target, value in _bindings(part):
+                if _makes_generator(value, known) and _attribute(target, method):
+                    yield f"{node.name} has a generator of its own ({ast.unparse(target)})"
         if method.name in _BEGINS or method.name.startswith("configure_") or method in building:
             continue
         for name in _changed(method, methods):
@@ -170,12 +179,9 @@ def _attribute(node: ast.expr, method: ast.FunctionDef) -> str | None:
 def _begun(node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
     """The first values of attributes, as text: what a class's body binds, or a method sets."""
     for part in node.body if isinstance(node, ast.ClassDef) else ast.walk(node):
-        if isinstance(part, (ast.Assign, ast.AnnAssign)) and part.value is not None:
-            values = part.value.elts if isinstance(part.value, ast.Tuple) else []
-            touched = _touched(part)
-            for target, value in zip(touched, values if len(values) == len(touched) else [part.value] * len(touched), strict=True):
-                name = target.id if isinstance(target, ast.Name) else target.attr if isinstance(target, ast.Attribute) else ""
-                yield name, ast.unparse(value)
+        for target, value in _bindings(part):
+            name = target.id if isinstance(target, ast.Name) else target.attr if isinstance(target, ast.Attribute) else ""
+            yield name, ast.unparse(value)
 
 
 def _emptied(method: ast.FunctionDef, begun: dict[str, str]) -> Iterator[str]:

@@ -88,6 +88,8 @@ class CallSite:
     """Where the top level stood when the run began; None: as at the call."""
     fit_values: Mapping[str, str] = field(default_factory=dict)
     """`top_values` at that moment."""
+    after: str = ""
+    """The fit of the same Workbench before this one."""
 
     @classmethod
     def capture(cls, frame: FrameType) -> CallSite:

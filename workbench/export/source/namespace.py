@@ -165,9 +165,11 @@ class Namespace:
         """The statements whose binding of `name` may be the one seen at `place`, the latest first."""
         found: list[int] = []
         joined = False
-        for at in reversed(self.binders.get(name, ())):
+        binders = self.binders.get(name, ())
+        local = scope and any(self.statements[at].scope for at in binders)  # a variable of the function around the call
+        for at in reversed(binders):
             statement = self.statements[at]
-            if at >= place or statement.scope > scope:
+            if at >= place or statement.scope > scope or (local and not statement.scope):
                 continue
             # Several `import name.more` add to one another.
             whole = any(item.name is None and not item.alias and item.binds == name for item in origins.imported(statement.node))

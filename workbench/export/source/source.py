@@ -25,14 +25,14 @@ by code that is not needed are not drawn by the script (`Sliced.differs` says so
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from workbench.export.errors import ExportError
-from workbench.export.source import calls
+from workbench.export.source import calls, effects
 from workbench.export.source.capture import CallSite, Piece, Spot
 from workbench.export.source.findings import reproducibility
-from workbench.export.source.namespace import Namespace
+from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.origins import Import
 from workbench.export.source.rewrite import annotation_names, layout
 from workbench.export.source.rewrite.layout import Block
@@ -101,7 +101,7 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
     call = find_call(source, site.call)
     given = {name: node for name, node in _arguments(call, source).items() if name not in leave_out}
     slicer = Slicer(site.sources)
-    line, called = _line(site, sources, call)
+    line, called = _line(site, _by_own_name(sources, site, call, given.get("model")), call)
     label = "the notebook" if len(sources) > 1 or source.label.startswith("In [") else source.label
     program = Namespace("", label, site.package, line, site.kinds, slicer, called)
     slicer.programs[""] = program
@@ -135,7 +135,10 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
         modules=layout.third_party(writer.modules),
         ready=ready,
         notes=secrets.notes(),
-        differs=reproducibility.notes(program, [given[name] for name in given if name in CODE_ARGUMENTS], saved=bool(leave_out)),
+        differs=(
+            *_changed_outside(site, sources, call, program),
+            *reproducibility.notes(program, [given[name] for name in given if name in CODE_ARGUMENTS], saved=bool(leave_out)),
+        ),
         secrets=secrets,
     )
     _check_syntax(sliced)
@@ -246,20 +249,68 @@ def _line(site: CallSite, sources: list[Source], call: ast.Call) -> tuple[Line, 
         else:
             run(line, source, function.body, here, 1, site.values)
     called = len(line.statements)
-    if site.fit is not None and not functions and not line.loops:
-        _run_on(line, site, sources, here, site.fit)
+    if site.fit is not None and reached is not None and not line.loops:
+        _run_on(line, site, sources, reached, site.fit, in_function=bool(functions))
     return line, called
 
 
-def _run_on(line: Line, site: CallSite, sources: list[Source], call: Spot, fit: Spot) -> None:
-    """Append what ran after the call, until the run began."""
+def _run_on(line: Line, site: CallSite, sources: list[Source], call: Spot, fit: Spot, *, in_function: bool) -> None:
+    """Append what ran at the top level after the call, until the run began. in_function: the call's statement is there, as the function's."""
     for index in range(call.piece, fit.piece + 1):
         body = stop_at(sources[index].tree.body, site.pieces[index].stopped)
         if index == call.piece:
             at = next((number for number, node in enumerate(body) if contains(node, call)), len(body))
-            alone = isinstance(body[at], (ast.Assign, ast.AnnAssign, ast.Expr)) if at < len(body) else False
+            alone = not in_function and at < len(body) and isinstance(body[at], (ast.Assign, ast.AnnAssign, ast.Expr))
             body = body[at if alone else at + 1 :]
         run(line, sources[index], body, fit if index == fit.piece else None, 0, site.fit_values)
+
+
+def _by_own_name(sources: list[Source], site: CallSite, call: ast.Call, model: ast.expr | None) -> list[Source]:
+    """The sources with `model` for `bench.model` after the call, so that what changes it there changes what the call took."""
+    assert site.call is not None
+    after = range(site.call.piece, len(sources))
+    made = [n for n in sources[site.call.piece].tree.body if isinstance(n, ast.Assign) and contains(n, site.call) and ast.dump(n.value) == ast.dump(call)]
+    if not made or not isinstance(model, ast.Name) or not all(isinstance(target, ast.Name) for target in made[0].targets):
+        return sources
+    later = {index: [n for n in sources[index].tree.body if index > after[0] or n.lineno > (made[0].end_lineno or 0)] for index in after}
+    bound = {name for body in later.values() for node in body for name in uses(node).binds}
+    names = uses(made[0]).binds - bound
+    if model.id in bound or not names:
+        return sources
+    found = list(sources)
+    for index, body in later.items():
+        through = [
+            part for node in body for part in ast.walk(node)
+            if isinstance(part, ast.Attribute) and part.attr == "model" and isinstance(part.value, ast.Name) and part.value.id in names
+        ]  # fmt: skip
+        lines = [line.encode() for line in sources[index].lines]
+        for part in sorted(through, key=lambda part: (part.lineno, part.col_offset), reverse=True):
+            own = part.lineno == part.end_lineno and (site.fit is None or (index, part.lineno) != (site.fit.piece, site.fit.line))
+            if own:  # on the line of the fit the columns must stay
+                text = lines[part.lineno - 1]
+                lines[part.lineno - 1] = text[: part.col_offset] + model.id.encode() + text[part.end_col_offset :]
+        if through:
+            found[index] = replace(sources[index], text=b"\n".join(lines).decode())
+    return found
+
+
+def _changed_outside(site: CallSite, sources: list[Source], call: ast.Call, program: Namespace) -> Iterator[str]:
+    """Statements that changed what a function returned beside the Workbench that it made: there it has another name."""
+    assert site.call is not None
+    functions, top = functions_around(sources[site.call.piece].tree, call), site.reached
+    if not functions or top is None:
+        return
+    made = next((node for node in sources[top.piece].tree.body if contains(node, top)), None)
+    names = uses(made).binds if made is not None else frozenset()
+    for place in range(program.called, program.end):
+        statement = program.statements[place]
+        changed = effects.surely_changed(statement.node, At(program, place)) & names
+        parts = {part.value.id for part in own_level(statement.node) if isinstance(part, ast.Attribute) and part.attr == "model" and isinstance(part.value, ast.Name)}
+        if any(program.kinds.get(name) != "workbench" or name in parts for name in changed):
+            yield (
+                f"`{statement.gist}` ({statement.place}) is not in the script: it may have changed what {functions[0].name} returned. "
+                f"Change it in {functions[0].name}, before the Workbench is made, fit again and export that run."
+            )
 
 
 def _called_names(given: Mapping[str, ast.expr]) -> frozenset[str]:

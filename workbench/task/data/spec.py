@@ -243,7 +243,7 @@ class DataSpec:
             raise self._unused("num_workers", given, "loaders of their own make its batches, which take it themselves")
 
     def _empty(self) -> TaskError:
-        return TaskError(f"{self.name} is empty: it gave no batch, and at least one is needed.")
+        return TaskError(f"{self.name} is empty: it gave no batch, or None for each, and at least one is needed.")
 
     def _orders_itself(self, parts: Parts) -> str | None:
         """Return why the setting `shuffle` cannot apply; None: it can, or the sampler shuffles."""

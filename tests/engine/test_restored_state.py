@@ -1,4 +1,4 @@
-"""The trial of two samples when a bench is made leaves what the user owns as it was, or says what it could not put back."""
+"""The trial of two samples when a bench is made, and each search, leave what the user owns as it was; the trial says what it could not put back."""
 
 import itertools
 import random
@@ -63,7 +63,17 @@ class Environment:
         return self.state.sum()
 
 
-def test_generators_and_counts_of_data_loss_and_environment(tmp_path):
+SEARCHES = {
+    "none": lambda tried: None,
+    "find_lr": lambda tried: tried.find_lr(num_training=5).result(),
+    "race": lambda tried: tried.find_lr(num_training=20, race=True, race_updates=200).result(),
+    "find_batch_size": lambda tried: tried.find_batch_size(max_val=8).result(),
+    "find_precision": lambda tried: tried.find_precision(updates=10).result(),
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_generators_and_counts_of_data_loss_and_environment(search, tmp_path):
     data, environment, calls = Noisy(), Environment(), 0
     teacher = nn.Sequential(nn.BatchNorm1d(3))
 
@@ -72,17 +82,22 @@ def test_generators_and_counts_of_data_loss_and_environment(tmp_path):
         global STEPS
         calls += 1
         STEPS += 1
+        loss.calls += 1
         SEEN.append(calls)
         teacher(output.detach())
         return F.cross_entropy(output, y) + 0 * environment.step()
 
+    loss.calls = 0
     generators = [data.numpy, data.torch, data.python, environment.np_random, RNG]
     before, steps, seen = states(*generators), STEPS, list(SEEN)
-    with bench(tmp_path, train=data, val=None, loss=loss):
+    with bench(tmp_path, train=data, val=None, loss=loss) as tried:
+        SEARCHES[search](tried)
         assert states(*generators) == before
-        assert (data.reads, data.indices, data.cache, data.sums.tolist()) == (0, [], {}, [0.0, 0.0, 0.0])
+        assert (data.reads, data.sums.tolist()) == (0, [0.0, 0.0, 0.0])
         assert (environment.steps, environment.state.tolist()) == (0, [0.0, 0.0])
-        assert (calls, STEPS, SEEN) == (0, steps, seen)
+        assert (calls, loss.calls, STEPS) == (0, 0, steps)
+        if search == "none":  # lists that a search makes longer are logs
+            assert (data.indices, data.cache, SEEN) == ([], {}, seen)
         assert int(teacher[0].num_batches_tracked) == 0
         assert teacher[0].running_mean.tolist() == [0.0] * 3
 

@@ -1,4 +1,4 @@
-"""Restores what a dry run moved in the user's own objects: generators, counters, environments.
+"""Restores what a trial or a search moved in the user's own objects: generators, counters, environments.
 
 A data set may draw from its own generator, a loss may count its calls, an environment may take a step. The modules of
 the task have their snapshot (engine/snapshot.py); this file restores everything else that the task's functions and data
@@ -38,15 +38,19 @@ _LIBRARIES = frozenset({
     "builtins", "torch", "numpy", "workbench", "threading", "_thread", "io", "_io", "weakref", "asyncio", "multiprocessing",
     "concurrent", "logging", "IPython", "ipykernel", "traitlets", "functools", "types", "re", "abc",
 })  # fmt: skip
+_OF_THREADS = frozenset({"threading", "_thread", "queue", "_queue", "asyncio", "multiprocessing", "concurrent", "logging", "weakref"})
+"""Their objects are not entered: other threads use them meanwhile."""
 _CLOSED = (str, bytes, int, float, complex, type, types.ModuleType, types.CodeType, Optimizer)
 PutBack = Callable[[], str | None]
 """Restores one object; returns the name of what could not be restored."""
 
 
 @contextlib.contextmanager
-def restored_state(task: Task) -> Iterator[list[str]]:
+def restored_state(task: Task, *, logs: bool = True) -> Iterator[list[str]]:
     """Restore, at the end of the block, what the task's functions and data reach. The list gets the names of what
     could not be restored.
+
+    logs: False leaves lists, dicts and sets that have only grown as they are: they are logs and caches.
     """
     lost: list[str] = []
     put_back = list(_recorded(task))
@@ -55,7 +59,7 @@ def restored_state(task: Task) -> Iterator[list[str]]:
     finally:
         for path, put in put_back:
             try:
-                what = put()
+                what = None if not logs and _has_grown(put) else put()
             except Exception as error:  # noqa: BLE001  # an object of any kind, which may refuse
                 what = f"{type(error).__name__}: {error}"
             if what is not None:
@@ -110,7 +114,7 @@ def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
         path, value, depth, ours = waiting.popleft()
         if isinstance(value, (types.MethodType, types.BuiltinFunctionType)):
             value = value.__self__
-        if value is None or id(value) in seen or isinstance(value, _CLOSED):
+        if value is None or id(value) in seen or isinstance(value, _CLOSED) or _library(type(value)) in _OF_THREADS:
             continue
         seen.add(id(value))
         yield path, value, ours
@@ -128,6 +132,7 @@ def _within(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
     elif isinstance(value, types.FunctionType):
         yield from _used_by(value)
+        yield from ((f".{name}", part) for name, part in vars(value).items())
     else:
         yield from ((f".{name}", part) for name, part in list(getattr(value, "__dict__", {}).items()))
         for kind in type(value).__mro__:
@@ -176,6 +181,8 @@ def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, PutBack]]:
         if len(value) <= _LONG:
             yield "", functools.partial(_put_content, value, copy.deepcopy(value) if is_plain(value) else copy.copy(value))
     elif isinstance(value, types.FunctionType):
+        if _is_own_code(value.__code__):  # `loss.calls += 1`
+            yield "", functools.partial(_put_attributes, value, dict(vars(value)), only_numbers)
         yield from _variables(value)
     elif isinstance(value, io.IOBase):
         with contextlib.suppress(OSError, ValueError):
@@ -200,7 +207,7 @@ def _values(value: Any) -> Iterator[PutBack]:
             yield functools.partial(_compare_version, value, value._version)
     elif isinstance(value, Tensor):
         if value.layout is torch.strided and not value.is_meta and value.grad_fn is None:
-            yield functools.partial(_put_tensor, value, value.detach().clone())
+            yield functools.partial(_put_tensor, value, value.detach().to("cpu", copy=True))  # a search may need all of the device's memory
     elif not value.dtype.hasobject and value.flags.writeable:
         yield functools.partial(_put_array, value, value.copy())
 
@@ -219,6 +226,17 @@ def _variables(function: types.FunctionType) -> Iterator[tuple[str, PutBack]]:
 def _set_globally(code: types.CodeType) -> frozenset[str]:
     own = {str(step.argval) for step in dis.get_instructions(code) if step.opname == "STORE_GLOBAL"}
     return frozenset(own.union(*(_set_globally(part) for part in code.co_consts if isinstance(part, types.CodeType))))
+
+
+def _has_grown(put: PutBack) -> bool:
+    """Whether it would put back a container that has its former parts, and more."""
+    if not isinstance(put, functools.partial) or put.func is not _put_content:
+        return False
+    now, before = put.args
+    if isinstance(before, set):
+        return bool(now > before)
+    first = dict(itertools.islice(now.items(), len(before))) if isinstance(before, dict) else list(itertools.islice(now, len(before)))
+    return len(now) > len(before) and _same(first, before if isinstance(before, dict) else list(before))
 
 
 def _put_content(container: Any, content: Any) -> None:
@@ -257,6 +275,7 @@ def _put_attributes(value: Any, before: Mapping[str, Any], only_numbers: bool) -
 
 
 def _put_tensor(tensor: Tensor, value: Tensor) -> None:
+    value = value.to(tensor.device)
     with torch.no_grad():
         if tensor.shape != value.shape:
             tensor.data = value
