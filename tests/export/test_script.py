@@ -162,6 +162,11 @@ CASES = {
         "    def __getitem__(self, i):\n        return (x[i], x[i], y[i]) if self.more else (x[i], y[i])\n\n\n"
         "def collate(samples):\n    return torch.utils.data.default_collate(samples)\n",
     ),
+    "another collate_fn for validation": (
+        "model, train=data, val=data, loss=F.cross_entropy, collate_fn=noisy, val_collate_fn=clean, max_epochs=2",
+        "data = [(one, label) for one, label in zip(x, y)]\n\n\ndef clean(samples):\n    return torch.utils.data.default_collate(samples)\n\n\n"
+        "def noisy(samples):\n    inputs, labels = clean(samples)\n    return inputs + torch.randn_like(inputs), labels\n",
+    ),
     "samples in a list, shuffled": (
         "model, train=samples, loss=F.cross_entropy, max_epochs=2, batch_size=8",
         "samples = [{'x': x[i], 'label': y[i]} for i in range(50)]\n",

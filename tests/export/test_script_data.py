@@ -59,6 +59,10 @@ SAVED = {
         "model, train=[(one, label) for one, label in zip(x, y)], loss=F.cross_entropy, max_epochs=1, collate_fn=noisy",
         "def noisy(samples):\n    inputs, labels = map(torch.stack, zip(*samples))\n    return inputs + torch.randn_like(inputs), labels\n",
     ),
+    "a collate function for validation alone": (
+        "model, train=[(one, label) for one, label in zip(x, y)], val=list(zip(x, y)), loss=F.cross_entropy, max_epochs=1, val_collate_fn=halved",
+        "def halved(samples):\n    inputs, labels = map(torch.stack, zip(*samples))\n    return inputs / 2, labels\n",
+    ),
     "one tensor": (
         "Own(), train=x, max_epochs=1",
         "class Own(Net):\n    def training_step(self, batch, batch_idx):\n        return self(batch).square().mean()\n\n"

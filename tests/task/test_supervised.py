@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 from torch.optim import lr_scheduler
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 import workbench as wb
 from tests.engine.problems import labelled, plain_net, same_weights, twin_of
@@ -307,6 +307,78 @@ def test_packed_sequences_train_like_a_plain_loop(tmp_path):
     assert same_weights(model, twin)
     x, y = pack([data[i] for i in range(12)])
     assert run.metrics["val_loss"] == pytest.approx(F.cross_entropy(model(x), y).item(), rel=1e-5)
+
+
+def test_validations_tests_and_predictions_have_a_collate_fn_of_their_own(tmp_path):
+    x, y = torch.randn(24, 6, generator=torch.Generator().manual_seed(1)), torch.arange(24) % 3
+    data, model = TensorDataset(x, y), nn.Linear(6, 3)
+    noise = torch.Generator()
+
+    def noisy(samples):
+        inputs, targets = default_collate(samples)
+        return inputs + torch.randn(inputs.shape, generator=noise), targets
+
+    def halved(samples):
+        inputs, targets = default_collate(samples)
+        return inputs / 2, targets
+
+    twin = twin_of(model)
+    b = wb.Workbench(
+        model, train=data, val={"a": data, "b": data}, test=data, loss=F.cross_entropy, collate_fn=noisy, val_collate_fn=halved,
+        optimizer=torch.optim.SGD, root=tmp_path, accelerator="cpu", batch_size=8, lr=0.1, max_epochs=1, shuffle=False,
+    )  # fmt: skip
+    noise.manual_seed(0)
+    run = b.fit().result()
+    noise.manual_seed(0)
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for i in range(0, 24, 8):
+        inputs, targets = noisy([data[k] for k in range(i, i + 8)])
+        F.cross_entropy(twin(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert same_weights(model, twin)
+    held_out = F.cross_entropy(twin(x / 2), y).item()
+    assert run.metrics["val_loss/a"] == run.metrics["val_loss/b"] == pytest.approx(held_out)
+    assert b.test().result()["test_loss"] == pytest.approx(held_out)
+    assert torch.allclose(torch.cat(b.predict(data).result()), twin(x / 2))
+
+
+def test_two_collate_functions_for_one_loader_are_refused(tmp_path):
+    x, y = torch.randn(24, 6), torch.arange(24) % 3
+    data, model = TensorDataset(x, y), nn.Linear(6, 3)
+
+    def own(samples):
+        return default_collate(samples)
+
+    def given(samples):
+        return default_collate(samples)
+
+    loader = DataLoader(data, 8, collate_fn=own)
+    rest = {"loss": F.cross_entropy, "root": tmp_path, "accelerator": "cpu"}
+    with pytest.raises(TaskError, match=r"collate_fn=.*given.* would replace the collate_fn of train's DataLoader, .*own.*: give the data set"):
+        wb.Workbench(model, train=loader, collate_fn=given, **rest)
+    with pytest.raises(TaskError, match=r"the collate_fn of val's DataLoader, .*own.*leave collate_fn= and val_collate_fn= out"):
+        wb.Workbench(model, train=data, val=loader, collate_fn=given, **rest)
+    assert wb.Workbench(model, train=data, val=loader, collate_fn=given, val_collate_fn=own, **rest).fit(max_epochs=1).result().step
+
+
+def test_a_collate_function_beside_a_model_that_makes_its_loaders_is_refused(tmp_path):
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 1)
+
+        def training_step(self, batch, batch_idx):
+            return self.layer(batch[0]).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+        def train_dataloader(self):
+            return DataLoader(TensorDataset(torch.ones(8, 6)), 4)
+
+    with pytest.raises(TaskError, match=r"^collate_fn= has no effect on train, whose loader Own makes: give it to that loader"):
+        wb.Workbench(Own(), collate_fn=default_collate, root=tmp_path, accelerator="cpu")
 
 
 def test_a_packed_sequence_is_one_thing():

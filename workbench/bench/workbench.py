@@ -86,6 +86,7 @@ class Workbench(Searches):
             is updated by batch and computed once a check, over all ranks. `wb.over_epoch(f)` calls a function once, on all
             outputs and targets of a check. A dict of numbers is reported by its own names.
         collate_fn: how samples become a batch, as for a DataLoader.
+        val_collate_fn: the same for `val`, `test` and `predict`; None: `collate_fn` for all data.
         avg_fn: with `weight_averaging`, how one average takes in one weight: `avg_fn(averaged, current, count)`
             returns the new average; `count` of them are in it.
         should_update: with `weight_averaging`, when to average: `should_update(step, epoch)`, instead of the
@@ -122,6 +123,7 @@ class Workbench(Searches):
         scheduler: Callable[[torch.optim.Optimizer, int], Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
+        val_collate_fn: Callable[[list[Any]], Any] | None = None,
         avg_fn: Callable[[Tensor, Tensor, Any], Tensor] | None = None,
         should_update: Callable[[int, int], bool] | None = None,
         listeners: Sequence[Listener] = (),
@@ -147,6 +149,7 @@ class Workbench(Searches):
                 scheduler=scheduler,
                 metrics=metrics,
                 collate_fn=collate_fn,
+                val_collate_fn=val_collate_fn,
                 callbacks=with_hooks(settings.get("callbacks", ())),
             )
             set_averaging(task, avg_fn, should_update)
@@ -155,7 +158,7 @@ class Workbench(Searches):
         if note := callback_note(task, given, settings):
             warnings.warn(note, stacklevel=2)
         self.model = model
-        self._collate_fn = collate_fn
+        self._val_collate_fn = val_collate_fn or collate_fn
         select_launcher.warm(first)
         tried = trial.dry_run(task, first, samples=dry_run)
         refuse_unfit(task, first)  # the trial has shown which names metrics give to their values
@@ -231,7 +234,7 @@ class Workbench(Searches):
         given = settings_named(settings, self.predict)
         refuse_of_training("predict", given)
         chosen = self._settings.replace(**given)
-        spec = None if data is None else spec_to_predict(data, self._collate_fn)
+        spec = None if data is None else spec_to_predict(data, self._val_collate_fn)
         if spec is not None:
             spec.refuse_unused(given, train=False)
         else:

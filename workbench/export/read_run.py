@@ -91,7 +91,7 @@ def script_spec_of(
     sources = sources_of(task, sliced)
     saved = None
     if data_file is not None:
-        saved = SavedData.of(data_file, task, own_collate=sliced.arguments.get("collate_fn", "None") != "None")
+        saved = SavedData.of(data_file, task, sliced.arguments)
         check_unchanged(saved, settings, _checksums(run), ranks)
     if site.after and not run.resumes and ranks == 1 and run.settings.strategy in ("auto", "thread"):
         sliced = dataclasses.replace(sliced, differs=(*sliced.differs, *_left_by_fits(run, site.after, sliced, task)))

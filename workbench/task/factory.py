@@ -37,6 +37,7 @@ def task_of(
     scheduler: MakeScheduler | None,
     metrics: Mapping[str, Any] | None,
     collate_fn: Collate | None,
+    val_collate_fn: Collate | None = None,
     settings: Settings | None = None,
     callbacks: Sequence[Any] = (),
 ) -> Task:
@@ -59,7 +60,12 @@ def task_of(
             "LightningModule that holds it, or use listeners=[f], which gets every event of a run."
         )
     preparation = _prepared(model, lightning, sources, settings or Settings(), callbacks)
-    specs = {name: _spec(name, data, sources.get(name), collate_fn, preparation) for name, data in given.items()}
+    for argument, function, name in (("collate_fn", collate_fn, "train"), ("val_collate_fn", val_collate_fn, "val")):
+        maker = sources.get(name, model if lightning and given[name] is None else None)
+        if function is not None and maker is not None:
+            raise TaskError(f"{argument}= has no effect on {name}, whose loader {type(maker).__name__} makes: give it to that loader.")
+    collates = {name: collate_fn if name == "train" else val_collate_fn or collate_fn for name in given}
+    specs = {name: _spec(name, data, sources.get(name), collates[name], preparation) for name, data in given.items()}
     own = {"loss": loss, "metrics": metrics, "scheduler": scheduler}
     if optimizer is not torch.optim.AdamW:  # the default
         own["optimizer"] = optimizer
@@ -71,7 +77,7 @@ def task_of(
     task: Task
     if isinstance(model, Task):
         _refuse(model, own)
-        task = _with_data(model, specs, collate_fn)
+        task = _with_data(model, specs, collates)
         task.model, compiler = uncompiled(task.model)
     else:
         if not isinstance(model, nn.Module):
@@ -145,7 +151,7 @@ def _listen(task: Task, preparation: Preparation, sources: Mapping[str, Any]) ->
     preparation.trainer.set_model(task.model, specs)
 
 
-def _with_data(task: Task, specs: dict[str, DataSpec | None], collate_fn: Collate | None) -> Task:
+def _with_data(task: Task, specs: dict[str, DataSpec | None], collates: Mapping[str, Collate | None]) -> Task:
     """Set the data of a user's Task: data given to the bench win over the task's, which may be of any kind."""
     if not isinstance(getattr(task, "model", None), nn.Module):
         raise TaskError(f"{type(task).__name__} has no model: set self.model to the nn.Module that is trained.")
@@ -154,7 +160,7 @@ def _with_data(task: Task, specs: dict[str, DataSpec | None], collate_fn: Collat
         if spec is not None:
             setattr(task, name, spec)
         elif own is not None and not isinstance(own, DataSpec):
-            setattr(task, name, DataSpec.of(name, own, collate_fn))
+            setattr(task, name, DataSpec.of(name, own, collates[name]))
     return task
 
 

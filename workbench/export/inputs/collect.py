@@ -13,10 +13,16 @@ from workbench.task.optim.closures import ClosureUse
 
 GIVEN = {
     "network": "model", "train_data": "train", "val_data": "val", "val_sets": "val", "loss_function": "loss", "metrics": "metrics",
-    "collate": "collate_fn", "make_optimizer": "optimizer", "make_scheduler": "scheduler", "averaged": "avg_fn",
+    "collate": "collate_fn", "val_collate": "val_collate_fn", "make_optimizer": "optimizer", "make_scheduler": "scheduler", "averaged": "avg_fn",
     "should_average": "should_update",
 }  # fmt: skip
 """The names of the bench's arguments in the script's own text, until the user's expressions replace them."""
+
+
+def collate_given(name: str, arguments: Mapping[str, str]) -> str | None:
+    """The collate function that the bench was given for "train" or "val"; None: none. arguments: those of the bench, by name."""
+    names = ["collate"] if name == "train" else ["val_collate", "collate"]
+    return next((one for one in names if arguments.get(GIVEN[one], "None") != "None"), None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from workbench.engine.dry_run.dry_run import SAMPLES
 from workbench.export.errors import ExportError
-from workbench.export.inputs.collect import Data, quoted
+from workbench.export.inputs.collect import Data, collate_given, quoted
 from workbench.export.inputs.saved_data import SavedSet
 from workbench.export.inputs.step import may_skip
 from workbench.export.source.origins import is_inlined
@@ -49,7 +49,7 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
     stream = isinstance(dataset, IterableDataset)
     kind = "batches" if parts.ready else "stream" if stream else "samples"
     columns = dataset.columns if isinstance(dataset, Columns) and not is_loader else None
-    by_collate = sliced.arguments.get("collate_fn", "None") != "None" and not before
+    collate = None if before else collate_given(name, sliced.arguments)
     loader = spec.loader(settings, train=name == "train")
     if parts.ready and not stream and (parts.sampler is not None or (name == "train" and settings.shuffle and parts.defaults.get("shuffle"))):
         raise ExportError(
@@ -71,7 +71,7 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
         sampler=None if parts.sampler is None else f"{base}.batch_sampler.sampler",
         batch_sampler=None if parts.batch_sampler is None else f"{base}.batch_sampler",
         generator=None if parts.generator is None else saved.generator if saved is not None else f"{base}.generator.clone_state()",
-        collate=None if parts.collate_fn is None else "collate" if by_collate else f"{base}.collate_fn",
+        collate=None if parts.collate_fn is None else collate or f"{base}.collate_fn",
         worker_init=None if parts.worker_init_fn is None else f"{base}.worker_init_fn",
         with_set_epoch=_with_set_epoch(spec, base, from_loader=is_loader, inner=spec.from_batches and name not in sliced.ready),
         whole=whole and kind == "samples",

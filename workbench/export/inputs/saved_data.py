@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from workbench import units
 from workbench.engine.data.checksums import BATCHES, checksum, of_batch
 from workbench.events import Checksums
 from workbench.export.errors import ExportError
-from workbench.export.inputs.collect import quoted
+from workbench.export.inputs.collect import collate_given, quoted
 from workbench.settings import Settings
 from workbench.task.data.datasets import Batches, Columns
 from workbench.task.data.loader_parts import Parts
@@ -58,14 +58,14 @@ class SavedData:
         """Of the tensors, by their memory: what train and val share is saved once."""
 
     @classmethod
-    def of(cls, file: str, task: Task, own_collate: bool) -> SavedData:
+    def of(cls, file: str, task: Task, arguments: Mapping[str, str]) -> SavedData:
         """The data of a task; ExportError names what cannot be saved, or the size if it is too large.
 
-        own_collate: the bench was given a collate_fn, which the script has.
+        arguments: the expressions that the bench was given, which the script has.
         """
         saved = cls(file)
         specs = {name: spec for name, spec in (("train", task.train), ("val", task.val)) if spec is not None}
-        found = {name: _samples_of(name, spec, own_collate) for name, spec in specs.items()}
+        found = {name: _samples_of(name, spec, collate_given(name, arguments) is not None) for name, spec in specs.items()}
         columns = {_memory_of(column): column for samples in found.values() for column in _columns(samples)}
         _check_size(sum(column.nbytes for column in columns.values()))
         for name, samples in found.items():

@@ -124,7 +124,7 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
 
 def _in_workers(r: ScriptSpec) -> set[str]:
     """The words of the expressions for what loader workers use."""
-    names = ("train", "val", "collate_fn", *(["model"] if r.hooks is not None else [])) if r.settings.num_workers else ()
+    names = ("train", "val", "collate_fn", "val_collate_fn", *(["model"] if r.hooks is not None else [])) if r.settings.num_workers else ()
     return {word for name in names for word in re.findall(r"\w+", r.given(name) or "")}
 
 

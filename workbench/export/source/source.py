@@ -54,7 +54,8 @@ from workbench.export.source.uses import Uses, own_level, parameters, uses
 __all__ = ["CODE_ARGUMENTS", "CallSite", "ExportError", "Sliced", "slice_call"]
 
 CODE_ARGUMENTS = (
-    "model", "train", "val", "test", "loss", "optimizer", "scheduler", "metrics", "collate_fn", "avg_fn", "should_update",
+    "model", "train", "val", "test", "loss", "optimizer", "scheduler", "metrics", "collate_fn", "val_collate_fn", "avg_fn",
+    "should_update",
 )  # fmt: skip
 """The arguments of Workbench that are code; the others are settings, whose values the run's record has."""
 

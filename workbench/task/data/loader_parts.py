@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from torch.utils.data import (
 )
 
 from workbench.task.data.datasets import Batches, CopiedStream, Preloaded, SeededBatches
+from workbench.task.errors import TaskError
+from workbench.values import shown
 
 Collate = Callable[[list[Any]], Any]
 
@@ -57,6 +59,18 @@ class Parts:
     """Settings that a DataLoader brought along: batch_size, shuffle, num_workers, …"""
     worker_options: dict[str, Any] = field(default_factory=dict)
     """Options of a DataLoader's workers: timeout, prefetch_factor (which the setting replaces), …"""
+
+    def collated(self, name: str, collate_fn: Collate | None) -> Parts:
+        """The same with a `collate_fn` given beside the data; raises TaskError where the loader of `name` has another one."""
+        if collate_fn is None:
+            return self
+        if self.collate_fn not in (None, collate_fn):
+            raise TaskError(
+                f"collate_fn={shown(collate_fn)} would replace the collate_fn of {name}'s DataLoader, {shown(self.collate_fn)}: give the "
+                f"data set in place of its DataLoader, or leave {'collate_fn=' if name == 'train' else 'collate_fn= and val_collate_fn='} out "
+                "and give each DataLoader its own."
+            )
+        return replace(self, collate_fn=collate_fn)
 
     @property
     def own_batches(self) -> str | None:

@@ -112,8 +112,7 @@ class DataSpec:
         else:
             found: tuple[Any, bool] = dataset_of(name, data, collated=collate_fn is not None)
             parts = Parts(found[0], ready=found[1])
-        if collate_fn is not None:
-            parts = replace(parts, collate_fn=collate_fn)
+        parts = parts.collated(name, collate_fn)
         if length_of(parts.dataset) == 0:
             raise TaskError(f"{name} is empty: it has 0 samples, and at least one is needed.")
         spec = cls(name, parts)
