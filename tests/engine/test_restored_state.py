@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import threading
 import warnings
 
 import numpy as np
@@ -96,10 +97,32 @@ def test_generators_and_counts_of_data_loss_and_environment(search, tmp_path):
         assert (data.reads, data.sums.tolist()) == (0, [0.0, 0.0, 0.0])
         assert (environment.steps, environment.state.tolist()) == (0, [0.0, 0.0])
         assert (calls, loss.calls, STEPS) == (0, 0, steps)
-        if search == "none":  # lists that a search makes longer are logs
+        if search == "none":  # a search leaves lists and dicts
             assert (data.indices, data.cache, SEEN) == ([], {}, seen)
         assert int(teacher[0].num_batches_tracked) == 0
         assert teacher[0].running_mean.tolist() == [0.0] * 3
+
+
+def test_what_a_cell_changes_while_a_search_runs_stays(tmp_path):
+    data, config, calls = Noisy(), {"scale": 1.0}, 0
+    data.scale = 1.0
+    runs, changed = threading.Event(), threading.Event()
+
+    def loss(output, y):
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            runs.set()
+            changed.wait()
+        return F.cross_entropy(output, y) * data.scale * config["scale"]
+
+    with bench(tmp_path, train=data, val=None, loss=loss) as tried:
+        job = tried.find_lr(num_training=10)
+        runs.wait()
+        data.scale = config["scale"] = 0.5
+        changed.set()
+        job.result()
+        assert (calls, data.scale, config) == (0, 0.5, {"scale": 0.5})
 
 
 def test_a_loader_and_its_functions(tmp_path):

@@ -355,11 +355,13 @@ def test_two_collate_functions_for_one_loader_are_refused(tmp_path):
 
     loader = DataLoader(data, 8, collate_fn=own)
     rest = {"loss": F.cross_entropy, "root": tmp_path, "accelerator": "cpu"}
-    with pytest.raises(TaskError, match=r"collate_fn=.*given.* would replace the collate_fn of train's DataLoader, .*own.*: give the data set"):
+    with pytest.raises(TaskError, match=r"the DataLoader of train has a collate_fn, .*own.*, which collate_fn= would replace with .*given.*: give the data set.*val_collate_fn="):
         wb.Workbench(model, train=loader, collate_fn=given, **rest)
-    with pytest.raises(TaskError, match=r"the collate_fn of val's DataLoader, .*own.*leave collate_fn= and val_collate_fn= out"):
+    with pytest.raises(TaskError, match=r"the DataLoader of val has a collate_fn, .*own.*which collate_fn= or val_collate_fn= would replace"):
         wb.Workbench(model, train=data, val=loader, collate_fn=given, **rest)
     assert wb.Workbench(model, train=data, val=loader, collate_fn=given, val_collate_fn=own, **rest).fit(max_epochs=1).result().step
+    with pytest.raises(TaskError, match=r"^val_collate_fn=5 cannot be called: give a function of a list of samples"):
+        wb.Workbench(model, train=data, val=data, val_collate_fn=5, **rest)
 
 
 def test_a_collate_function_beside_a_model_that_makes_its_loaders_is_refused(tmp_path):
@@ -368,8 +370,11 @@ def test_a_collate_function_beside_a_model_that_makes_its_loaders_is_refused(tmp
             super().__init__()
             self.layer = nn.Linear(6, 1)
 
+        def forward(self, batch):
+            return self.layer(batch[0])
+
         def training_step(self, batch, batch_idx):
-            return self.layer(batch[0]).square().mean()
+            return self(batch).square().mean()
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), 0.1)
@@ -379,6 +384,8 @@ def test_a_collate_function_beside_a_model_that_makes_its_loaders_is_refused(tmp
 
     with pytest.raises(TaskError, match=r"^collate_fn= has no effect on train, whose loader Own makes: give it to that loader"):
         wb.Workbench(Own(), collate_fn=default_collate, root=tmp_path, accelerator="cpu")
+    data = TensorDataset(torch.ones(8, 6))
+    assert wb.Workbench(Own(), train=data, val_collate_fn=default_collate, root=tmp_path, accelerator="cpu").predict(data).result()
 
 
 def test_a_packed_sequence_is_one_thing():

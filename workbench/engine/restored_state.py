@@ -15,6 +15,7 @@ import io
 import itertools
 import operator
 import random
+import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -45,21 +46,32 @@ PutBack = Callable[[], str | None]
 """Restores one object; returns the name of what could not be restored."""
 
 
-@contextlib.contextmanager
-def restored_state(task: Task, *, logs: bool = True) -> Iterator[list[str]]:
+def restored_state(task: Task) -> contextlib.AbstractContextManager[list[str]]:
     """Restore, at the end of the block, what the task's functions and data reach. The list gets the names of what
     could not be restored.
-
-    logs: False leaves lists, dicts and sets that have only grown as they are: they are logs and caches.
     """
+    return _restoring(_recorded(task))
+
+
+def restored_counters(task: Task) -> contextlib.AbstractContextManager[list[str]]:
+    """Restore, at the end of the block, generators, arrays, and the numbers that the task's own code sets.
+
+    It is for searches, which run beside the user's cells. What these change meanwhile stays, and so do lists and dicts, which are
+    data, logs and caches.
+    """
+    return _restoring(_counters(task))
+
+
+@contextlib.contextmanager
+def _restoring(found: Iterator[tuple[str, PutBack]]) -> Iterator[list[str]]:
     lost: list[str] = []
-    put_back = list(_recorded(task))
+    put_back = list(found)
     try:
         yield lost
     finally:
         for path, put in put_back:
             try:
-                what = None if not logs and _has_grown(put) else put()
+                what = put()
             except Exception as error:  # noqa: BLE001  # an object of any kind, which may refuse
                 what = f"{type(error).__name__}: {error}"
             if what is not None:
@@ -78,10 +90,36 @@ def _recorded(task: Task) -> Iterator[tuple[str, PutBack]]:
                     kept_elsewhere.add(id(part))
                     yield from ((f"{path}.{name}", put) for put in _of_module(part))
         elif isinstance(value, GENERATORS):
-            if not isinstance(value, random.SystemRandom) and not any(value is other for other in OF_PROCESS):
-                yield path, functools.partial(set_generator_state, value, generator_state(value))
+            yield from ((path, put) for put in _of_generator(value))
         elif not (ours and (is_container(value) or isinstance(value, (Tensor, np.ndarray, Iterator)))):
             yield from ((path + name, put) for name, put in _puts(value, only_numbers=id(value) in sources))
+
+
+def _counters(task: Task) -> Iterator[tuple[str, PutBack]]:
+    kept_elsewhere = {id(part) for part in parts_of(task)}
+    reached = list(_walk(_roots(task)))
+    functions = {id(function): function for _, value, _ in reached for function in _functions(value)}.values()
+    counted = frozenset[str]().union(*(_set_names(function.__code__)["STORE_ATTR"] for function in functions))
+    for path, value, ours in reached:
+        if isinstance(value, nn.Module):
+            for name, part in value.named_modules():
+                if id(part) not in kept_elsewhere:
+                    kept_elsewhere.add(id(part))
+                    yield f"{path}.{name}", _numbers(vars(part), counted)
+                    yield from ((f"{path}.{name}", put) for buffer in part.buffers(recurse=False) for put in _values(buffer))
+        elif isinstance(value, GENERATORS):
+            yield from ((path, put) for put in _of_generator(value))
+        elif isinstance(value, (Tensor, np.ndarray)):
+            yield from ((path, put) for put in (() if ours else _values(value)))
+        elif _library(type(value)) not in _LIBRARIES or isinstance(value, types.FunctionType):
+            yield path, _numbers(getattr(value, "__dict__", {}), counted)
+    for function in functions:
+        named = _set_names(function.__code__)
+        yield function.__name__, _numbers(function.__globals__, named["STORE_GLOBAL"])
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+            with contextlib.suppress(ValueError):
+                if name in named["STORE_DEREF"] and _is_number(cell.cell_contents):
+                    yield name, functools.partial(_put_cell, cell, cell.cell_contents)
 
 
 def _of_module(part: nn.Module) -> Iterator[PutBack]:
@@ -93,6 +131,11 @@ def _of_module(part: nn.Module) -> Iterator[PutBack]:
     for buffer in part._buffers.values():
         if buffer is not None:
             yield from _values(buffer)
+
+
+def _of_generator(value: Any) -> Iterator[PutBack]:
+    if not isinstance(value, random.SystemRandom) and not any(value is other for other in OF_PROCESS):
+        yield functools.partial(set_generator_state, value, generator_state(value))
 
 
 def _roots(task: Task) -> dict[str, Any]:
@@ -114,7 +157,7 @@ def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
         path, value, depth, ours = waiting.popleft()
         if isinstance(value, (types.MethodType, types.BuiltinFunctionType)):
             value = value.__self__
-        if value is None or id(value) in seen or isinstance(value, _CLOSED) or _library(type(value)) in _OF_THREADS:
+        if value is None or id(value) in seen or isinstance(value, (*_CLOSED, threading.Thread)) or _library(type(value)) in _OF_THREADS:
             continue
         seen.add(id(value))
         yield path, value, ours
@@ -135,11 +178,9 @@ def _within(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f".{name}", part) for name, part in vars(value).items())
     else:
         yield from ((f".{name}", part) for name, part in list(getattr(value, "__dict__", {}).items()))
-        for kind in type(value).__mro__:
-            if _library(kind) not in _LIBRARIES:
-                for function in list(vars(kind).values()):
-                    if isinstance(function, types.FunctionType) and function.__name__ != "__init__":
-                        yield from _used_by(function)
+        for function in _functions(value):
+            if function.__name__ != "__init__":
+                yield from _used_by(function)
 
 
 def _used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -152,6 +193,16 @@ def _used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         for name in _names(function.__code__):
             if name in function.__globals__:
                 yield f":{name}", function.__globals__[name]
+
+
+def _functions(value: Any) -> Iterator[types.FunctionType]:
+    """A function, or the methods of an object that is no library's."""
+    if isinstance(value, types.FunctionType):
+        yield value
+        return
+    for kind in type(value).__mro__:
+        if _library(kind) not in _LIBRARIES:
+            yield from (function for function in list(vars(kind).values()) if isinstance(function, types.FunctionType))
 
 
 def _is_own_code(code: types.CodeType) -> bool:
@@ -194,11 +245,8 @@ def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, PutBack]]:
     elif _library(type(value)) not in _LIBRARIES:
         if hasattr(value, "__dict__"):
             yield "", functools.partial(_put_attributes, value, dict(vars(value)), only_numbers)
-        for kind in type(value).__mro__:
-            if _library(kind) not in _LIBRARIES:
-                for function in list(vars(kind).values()):
-                    if isinstance(function, types.FunctionType):
-                        yield from _variables(function)
+        for function in _functions(value):
+            yield from _variables(function)
 
 
 def _values(value: Any) -> Iterator[PutBack]:
@@ -217,26 +265,33 @@ def _variables(function: types.FunctionType) -> Iterator[tuple[str, PutBack]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         with contextlib.suppress(ValueError):
             yield f":{name}", functools.partial(_put_cell, cell, cell.cell_contents)
-    for name in _set_globally(function.__code__):
+    for name in _set_names(function.__code__)["STORE_GLOBAL"]:
         if name in function.__globals__:
             yield f":{name}", functools.partial(_put_global, function.__globals__, name, function.__globals__[name])
 
 
 @functools.cache
-def _set_globally(code: types.CodeType) -> frozenset[str]:
-    own = {str(step.argval) for step in dis.get_instructions(code) if step.opname == "STORE_GLOBAL"}
-    return frozenset(own.union(*(_set_globally(part) for part in code.co_consts if isinstance(part, types.CodeType))))
+def _set_names(code: types.CodeType) -> dict[str, frozenset[str]]:
+    """The names that code sets, and functions within it: of globals, of variables around it, and, but for __init__, of attributes."""
+    found: dict[str, set[str]] = {"STORE_GLOBAL": set(), "STORE_DEREF": set(), "STORE_ATTR": set()}
+    for step in dis.get_instructions(code):
+        if step.opname in found and (step.opname, code.co_name) != ("STORE_ATTR", "__init__"):
+            found[step.opname].add(str(step.argval))
+    parts = [_set_names(part) for part in code.co_consts if isinstance(part, types.CodeType)]
+    return {name: frozenset(own.union(*(part[name] for part in parts))) for name, own in found.items()}
 
 
-def _has_grown(put: PutBack) -> bool:
-    """Whether it would put back a container that has its former parts, and more."""
-    if not isinstance(put, functools.partial) or put.func is not _put_content:
-        return False
-    now, before = put.args
-    if isinstance(before, set):
-        return bool(now > before)
-    first = dict(itertools.islice(now.items(), len(before))) if isinstance(before, dict) else list(itertools.islice(now, len(before)))
-    return len(now) > len(before) and _same(first, before if isinstance(before, dict) else list(before))
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _numbers(names: dict[str, Any], counted: frozenset[str]) -> PutBack:
+    """Restores the numbers of some names."""
+    return functools.partial(_put_numbers, names, {name: names[name] for name in counted & names.keys() if _is_number(names[name])})
+
+
+def _put_numbers(names: dict[str, Any], before: Mapping[str, Any]) -> None:
+    names.update({name: value for name, value in before.items() if _is_number(names.get(name)) and names[name] != value})
 
 
 def _put_content(container: Any, content: Any) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from workbench.engine import rng
 from workbench.engine.checkpoint.weights_copy import WeightsCopy
-from workbench.engine.restored_state import restored_state
+from workbench.engine.restored_state import restored_counters
 from workbench.engine.session import Session
 from workbench.task.optim.optimizer_state import load_state, state_of
 from workbench.task.protocol import Task
@@ -96,21 +96,21 @@ class Snapshot:
 
 
 @contextlib.contextmanager
-def scratch(session: Session, *, logs: bool = False) -> Iterator[list[str]]:
+def scratch(session: Session) -> Iterator[None]:
     """Inside, anything may be tried: nothing is recorded, no schedule steps, and everything is restored on every exit,
-    also what the user's own functions and data keep; with `logs`, lists that have only grown, too. The list gets the
-    names of what could not be restored.
+    also the counters and generators of the user's own functions and data.
 
     The copy of the weights is in host memory, so that it takes none of the device's.
     """
-    before, state = Snapshot.take(session), session.state
-    kept = state.clip_val, state.stage, dict(state.step_logs), state.pieces
-    state.searching, state.hiddens, state.next_hiddens = True, {}, {}
-    try:
-        with restored_state(session.task, logs=logs) as lost, session.hooks.discarding_logs():
-            session.begin_hooks()
-            yield lost
-    finally:
-        state.searching, state.cut_short = False, False
-        state.clip_val, state.stage, state.step_logs, state.pieces = kept
-        before.restore()
+    with restored_counters(session.task):
+        before, state = Snapshot.take(session), session.state
+        kept = state.clip_val, state.stage, dict(state.step_logs), state.pieces
+        state.searching, state.hiddens, state.next_hiddens = True, {}, {}
+        try:
+            with session.hooks.discarding_logs():
+                session.begin_hooks()
+                yield
+        finally:
+            state.searching, state.cut_short = False, False
+            state.clip_val, state.stage, state.step_logs, state.pieces = kept
+            before.restore()

@@ -458,7 +458,7 @@ def _changed_by_validation(session: Session, settings: Settings) -> bool:
     if task.val is None or settings.limit_val_batches == 0 or not before:
         return False
     try:
-        with scratch(session, logs=True), torch.no_grad():
+        with scratch(session), torch.no_grad():
             for module in task.modules:
                 module.eval()
             for spec in task.val.sets:

@@ -61,7 +61,10 @@ def task_of(
         )
     preparation = _prepared(model, lightning, sources, settings or Settings(), callbacks)
     for argument, function, name in (("collate_fn", collate_fn, "train"), ("val_collate_fn", val_collate_fn, "val")):
-        maker = sources.get(name, model if lightning and given[name] is None else None)
+        if function is not None and not callable(function):
+            raise TaskError(f"{argument}={shown(function)} cannot be called: give a function of a list of samples, which returns a batch.")
+        by_model = lightning and given[name] is None and overrides.has_loader(model, f"{name}_dataloader")
+        maker = sources.get(name, model if by_model else None)
         if function is not None and maker is not None:
             raise TaskError(f"{argument}= has no effect on {name}, whose loader {type(maker).__name__} makes: give it to that loader.")
     collates = {name: collate_fn if name == "train" else val_collate_fn or collate_fn for name in given}

@@ -114,8 +114,8 @@ class Handle(Protocol):
     def clip(self, optimizer: int, clip_val: float, algorithm: str) -> None:
         """Clip this optimizer's gradients in this way ("norm" or "value") at its next step, instead of by the settings."""
 
-    def zero_grad(self, optimizer: int = 0) -> None:
-        """Zero the gradients of this optimizer's parameters; the kept ones of earlier batches stay."""
+    def zero_grad(self, optimizer: int = 0, set_to_none: bool = True) -> None:
+        """Drop the gradients of this optimizer's parameters, or set them to zero; the kept ones of earlier batches stay."""
 
     def toggle(self, optimizer: int) -> None:
         """From here on only this optimizer's parameters require gradients."""

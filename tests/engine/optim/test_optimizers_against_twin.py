@@ -212,6 +212,42 @@ def test_a_step_asked_for_early_in_a_window_is_taken_at_its_end(tmp_path):
     assert early.history["loss"][-1] < early.history["loss"][0]
 
 
+def test_gradients_that_are_set_to_zero_decay_and_move_as_in_torch(tmp_path):
+    """As Lightning's: `zero_grad(set_to_none=False)` leaves gradients of zero, with which momentum and decay act."""
+
+    class Zeroes(torch.nn.Module):
+        automatic_optimization = False
+
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = torch.nn.Linear(6, 3)
+
+        def optimizer(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+
+        def configure_optimizers(self):
+            return self.optimizer()
+
+        def play(self, batch, batch_idx, optimizer, backward):
+            backward(self.layer(batch[0]).square().mean())
+            optimizer.zero_grad(set_to_none=False)
+            backward(torch.nn.functional.linear(batch[0], self.layer.weight, self.layer.bias if batch_idx % 2 else None).square().mean())
+            optimizer.step()
+
+        def training_step(self, batch, batch_idx):
+            self.play(batch, batch_idx, self.optimizers(), self.manual_backward)
+
+    (x, y), model = labelled(32)[:], Zeroes()
+    twin = copied(model)
+    wb.Workbench(model, train=(x, y), batch_size=8, max_epochs=1, shuffle=False, root=tmp_path, accelerator="cpu").fit().result()
+    optimizer = twin.optimizer()
+    for number in range(4):
+        twin.play((x[8 * number : 8 * number + 8],), number, optimizer, torch.Tensor.backward)
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_manual_steps_wait_for_the_window(tmp_path):
     """In each batch of a window the coder's loss is taken at the same weights; both step at the last batch."""
     model, data = ByHand(), labelled()

@@ -113,6 +113,23 @@ class Manual(Boring):
         second = torch.optim.SGD([self.layer.bias], lr=self.hparams.lr)
         return [first, second], [torch.optim.lr_scheduler.ExponentialLR(first, 0.9)]
 """
+KEEPS = """
+class Keeps(Boring):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        self.manual_backward(self.step(batch))
+        optimizer.zero_grad(set_to_none=False)
+        bias = self.layer.bias if batch_idx % 2 else None
+        self.manual_backward(torch.nn.functional.linear(batch, self.layer.weight, bias).square().mean())
+        optimizer.step()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.hparams.lr, momentum=0.9, weight_decay=0.1)
+"""
 IMPORTED = "from lightning.pytorch.demos.boring_classes import ManualOptimBoringModel\n"
 WATCHING = """
 class Watching(Boring):
@@ -194,6 +211,7 @@ CASES: dict[str, tuple[str, str]] = {
     ),
     "a rate that it has nowhere": ("Fixed(), train=torch.randn(30, 32), lr=0.07, batch_size=4, max_epochs=2", FIXED),
     "manual optimisation": ("Manual(), max_epochs=2, accumulate_grad_batches=2, gradient_clip_val=0.5, lr=0.02", MANUAL),
+    "manual optimisation, gradients set to zero": ("Keeps(), max_epochs=2, lr=0.02", KEEPS),
     "a schedule that watches a metric, an average": (
         "Watching(), max_epochs=4, weight_averaging='ema', ema_decay=0.5, early_stopping='val_loss_averaged', min_epochs=4",
         WATCHING,

@@ -33,9 +33,9 @@ class Recorded:
     def clip(self, optimizer, clip_val, algorithm):
         self.calls.append(("clip", optimizer, clip_val, algorithm))
 
-    def zero_grad(self, optimizer=0):
+    def zero_grad(self, optimizer=0, set_to_none=True):
         self.calls.append(("zero_grad", optimizer))
-        self.optimizers[optimizer].zero_grad()
+        self.optimizers[optimizer].zero_grad(set_to_none)
 
     def toggle(self, optimizer):
         self.calls.append(("toggle", optimizer))

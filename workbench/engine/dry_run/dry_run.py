@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
+from workbench.engine.restored_state import restored_state
 from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
@@ -67,7 +68,7 @@ def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunRe
     with restored_devices(task), open_session(task, calm) as session:
         optimizers = session.optimizers
         if samples:
-            with scratch(session, logs=True) as lost, task.checking_steps():
+            with restored_state(task) as lost, scratch(session), task.checking_steps():
                 _try(session)
     return DryRunResult(len(optimizers), tuple(schedule for opt in optimizers for schedule in opt.schedules), tuple(lost))
 

@@ -113,8 +113,12 @@ class ManualOptimizers:
     def clip(self, optimizer: int, clip_val: float, algorithm: str) -> None:
         self._session.state.clip_next[optimizer] = (clip_val, algorithm)
 
-    def zero_grad(self, optimizer: int = 0) -> None:
-        self._session.optimizers[optimizer].zero_grad()
+    def zero_grad(self, optimizer: int = 0, set_to_none: bool = True) -> None:
+        opt = self._session.optimizers[optimizer]
+        if set_to_none:
+            opt.zero_grad()
+        else:
+            opt.optimizer.zero_grad(set_to_none=False)
 
     def toggle(self, optimizer: int) -> None:
         self._toggle.toggle(self._session.trained, self._session.optimizers[optimizer].trained)

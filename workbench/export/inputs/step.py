@@ -42,7 +42,7 @@ def _reports_weight(session: Session, batch: Any, settings: Settings) -> bool:
     if isinstance(task, LightningTask) and "optimizer_idx" in task._step.extras:
         extra["optimizer_idx"] = 0
     try:
-        with scratch(session, logs=True):  # with gradients, which a step may take itself
+        with scratch(session):  # with gradients, which a step may take itself
             result = task.training_step(session.to_device(batch), 0, **extra)
     except Exception as error:
         raise ExportError(f"a training step could not be tried: {type(error).__name__}: {error}") from error
@@ -53,7 +53,7 @@ def _form_of_loss(session: Session, task: Supervised, batch: Any, settings: Sett
     """What the loss function returns: "" for a tensor, else its keys. It must be the same in training and in validation."""
     forms = []
     for training in (True, False):
-        with scratch(session, logs=True), torch.set_grad_enabled(training):
+        with scratch(session), torch.set_grad_enabled(training):
             for module in task.modules:
                 module.train(training)
             result = task._forward(session.to_device(batch), None, carries=settings.truncated_bptt_steps is not None)[0]

@@ -21,7 +21,7 @@ _CONSTANT = {"types", "typing", "typing_extensions", "code", "immutable"}
 
 
 class Namespaces(Protocol):
-    """All namespaces of a slice, as far as one of them asks about the others: the `Slicer`, which says what each method is for."""
+    """All namespaces of a slice, as far as one of them needs the others. `Slicer` implements and describes the methods."""
 
     lazy: bool
     """Whether a layer is kept whose shapes are known only after a forward."""

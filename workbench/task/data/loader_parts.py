@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -64,11 +65,12 @@ class Parts:
         """The same with a `collate_fn` given beside the data; raises TaskError where the loader of `name` has another one."""
         if collate_fn is None:
             return self
-        if self.collate_fn not in (None, collate_fn):
+        if self.collate_fn is not None and not _alike(self.collate_fn, collate_fn):
+            argument = "collate_fn=" if name == "train" else "collate_fn= or val_collate_fn="
+            other = "val_collate_fn= makes only batches of val, test and predict" if name == "train" else "val_collate_fn= wins over collate_fn= there"
             raise TaskError(
-                f"collate_fn={shown(collate_fn)} would replace the collate_fn of {name}'s DataLoader, {shown(self.collate_fn)}: give the "
-                f"data set in place of its DataLoader, or leave {'collate_fn=' if name == 'train' else 'collate_fn= and val_collate_fn='} out "
-                "and give each DataLoader its own."
+                f"the DataLoader of {name} has a collate_fn, {shown(self.collate_fn)}, which {argument} would replace with {shown(collate_fn)}: "
+                f"give the data set in place of its DataLoader, or leave the argument out and give each DataLoader its own; {other}."
             )
         return replace(self, collate_fn=collate_fn)
 
@@ -82,6 +84,13 @@ class Parts:
         if self.ready:
             return "it yields ready batches"
         return None
+
+
+def _alike(one: Collate, other: Collate) -> bool:
+    """Whether two functions are one, or partials that are equal."""
+    if isinstance(one, functools.partial) and isinstance(other, functools.partial):
+        return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
+    return one == other
 
 
 _LIKE_THEIR_PARTS = ("torch", "torchdata", "accelerate")

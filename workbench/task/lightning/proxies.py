@@ -54,8 +54,8 @@ class ManualOptimizer(Proxy):
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients of this optimizer's parameters, unless they are still accumulating."""
-        self._handle.zero_grad(self._index)
+        """Drop the gradients of this optimizer's parameters, or set them to zero; those that still accumulate stay."""
+        self._handle.zero_grad(self._index, set_to_none)
 
     def toggle(self) -> None:
         """From here on only this optimizer's parameters require gradients."""
