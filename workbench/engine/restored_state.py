@@ -113,7 +113,7 @@ def _counters(task: Task) -> Iterator[tuple[str, PutBack]]:
             yield from ((path, put) for put in (() if ours else _values(value)))
         elif _library(type(value)) not in _LIBRARIES or isinstance(value, types.FunctionType):
             yield path, _numbers(getattr(value, "__dict__", {}), counted)
-    for function in functions:
+    for function in (one for one in functions if _is_own_code(one.__code__)):
         named = _set_names(function.__code__)
         yield function.__name__, _numbers(function.__globals__, named["STORE_GLOBAL"])
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
@@ -254,7 +254,8 @@ def _values(value: Any) -> Iterator[PutBack]:
         if isinstance(value, Tensor) and not value.is_inference():
             yield functools.partial(_compare_version, value, value._version)
     elif isinstance(value, Tensor):
-        if value.layout is torch.strided and not value.is_meta and value.grad_fn is None:
+        # FSDP frees the memory of a gathered weight, and keeps the tensor: reading that would end the process.
+        if value.layout is torch.strided and not value.is_meta and value.grad_fn is None and value.untyped_storage().nbytes():
             yield functools.partial(_put_tensor, value, value.detach().to("cpu", copy=True))  # a search may need all of the device's memory
     elif not value.dtype.hasobject and value.flags.writeable:
         yield functools.partial(_put_array, value, value.copy())
