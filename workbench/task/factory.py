@@ -60,14 +60,7 @@ def task_of(
             "LightningModule that holds it, or use listeners=[f], which gets every event of a run."
         )
     preparation = _prepared(model, lightning, sources, settings or Settings(), callbacks)
-    for argument, function, name in (("collate_fn", collate_fn, "train"), ("val_collate_fn", val_collate_fn, "val")):
-        if function is not None and not callable(function):
-            raise TaskError(f"{argument}={shown(function)} cannot be called: give a function of a list of samples, which returns a batch.")
-        by_model = lightning and given[name] is None and overrides.has_loader(model, f"{name}_dataloader")
-        maker = sources.get(name, model if by_model else None)
-        if function is not None and maker is not None:
-            raise TaskError(f"{argument}= has no effect on {name}, whose loader {type(maker).__name__} makes: give it to that loader.")
-    collates = {name: collate_fn if name == "train" else val_collate_fn or collate_fn for name in given}
+    collates = _collates(collate_fn, val_collate_fn, {name: _maker(name, given, sources, model if lightning else None) for name in given})
     specs = {name: _spec(name, data, sources.get(name), collates[name], preparation) for name, data in given.items()}
     own = {"loss": loss, "metrics": metrics, "scheduler": scheduler}
     if optimizer is not torch.optim.AdamW:  # the default
@@ -123,6 +116,22 @@ def _sources(given: Mapping[str, Any]) -> dict[str, Any]:
         elif data is not None and (overrides.has_loader(data) or overrides.has_loader(data, f"{name}_dataloader")):
             found[name] = data
     return found
+
+
+def _maker(name: str, given: Mapping[str, Any], sources: Mapping[str, Any], module: Any) -> Any:
+    """The object that makes the loader of one kind of data; None: the bench was given the data. module: a Lightning-like model."""
+    by_module = module is not None and given[name] is None and overrides.has_loader(module, f"{name}_dataloader")
+    return sources.get(name, module if by_module else None)
+
+
+def _collates(collate_fn: Collate | None, val_collate_fn: Collate | None, makers: Mapping[str, Any]) -> dict[str, Collate | None]:
+    """The collate function of each kind of data; raises TaskError for one that cannot be called or has no effect."""
+    for argument, function, name in (("collate_fn", collate_fn, "train"), ("val_collate_fn", val_collate_fn, "val")):
+        if function is not None and not callable(function):
+            raise TaskError(f"{argument}={shown(function)} cannot be called: give a function of a list of samples, which returns a batch.")
+        if function is not None and makers[name] is not None:
+            raise TaskError(f"{argument}= has no effect on {name}, whose loader {type(makers[name]).__name__} makes: give it to that loader.")
+    return {name: collate_fn if name == "train" else val_collate_fn or collate_fn for name in makers}
 
 
 def _prepared(model: Any, lightning: bool, sources: Mapping[str, Any], settings: Settings, callbacks: Sequence[Any]) -> Preparation:
