@@ -36,7 +36,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Validate:
-    """Check the validation data once before the next update. It is looked at alone: nothing of the run depends on it."""
+    """Validate once before the next update. Nothing else in the run depends on the result."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 @contextlib.contextmanager
 def _cut(error: BaseException, wanted: Callable[[list[str]], list[bool]]) -> Iterator[None]:
-    """Inside, the error has those frames of its traceback alone that are `wanted`, by their files; one at least."""
+    """Context manager in which the error has those frames of its traceback alone that are `wanted`, by their files; one at least."""
     whole = error.__traceback__
     frames = []
     link = whole

@@ -242,7 +242,7 @@ SwaStart = Annotated[int | float, BeforeValidator(_swa_start)]
 
 
 class EarlyStopping(BaseModel):
-    """When to end a fit because a metric says so. It is looked at after each check of the validation data.
+    """When to end a fit because of a metric, which is read after each validation.
 
     Names and meaning are those of Lightning's EarlyStopping callback. `warmup` is added, and a metric such as
     "val_accuracy", of which more is better, needs no `mode`.
@@ -255,7 +255,7 @@ class EarlyStopping(BaseModel):
         None, description="Whether a lower or a higher value is better; None: as the metric's name says, else 'min'."
     )
     min_delta: float = Field(0.0, ge=0, description="A change of at most this does not count as an improvement.")
-    patience: int = Field(3, ge=0, description="Checks without improvement after which the run ends.")
+    patience: int = Field(3, ge=0, description="Validations without improvement after which the run ends.")
     warmup: int = Field(0, ge=0, description="The first validations, this many, never end the run for want of patience.")
     stopping_threshold: float | None = Field(None, description="Ends the run as soon as the metric is this good.")
     divergence_threshold: float | None = Field(None, description="Ends the run as soon as the metric is worse.")

@@ -79,18 +79,18 @@ class Workbench(Searches):
             (`partial(SGD, lr=0.5)`) is the rate until `lr` is set. Or one for each part of the model, which step together:
             {"backbone": SGD, "head": AdamW}; "" is the key of what no other key names.
         scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update. For anything else
-            it returns a `wb.Schedule` (every so many updates or epochs), a ReduceLROnPlateau (after each check of
-            the validation data), or a list of these.
+            it returns a `wb.Schedule` (every so many updates or epochs), a ReduceLROnPlateau (after each validation),
+            or a list of these.
         metrics: {"accuracy": f}, reported as val_accuracy. A function `f(output, y)` of a batch is averaged over the
-            samples of a check. An object with `update`, `compute` and `reset` (a torchmetrics.Metric, a MetricCollection)
-            is updated by batch and computed once a check, over all ranks. `wb.over_epoch(f)` calls a function once, on all
-            outputs and targets of a check. A dict of numbers is reported by its own names.
+            samples of a validation. An object with `update`, `compute` and `reset` (a torchmetrics.Metric, a MetricCollection)
+            is updated by batch and computed once a validation, over all ranks. `wb.over_epoch(f)` calls a function once, on all
+            outputs and targets of a validation. A dict of numbers is reported by its own names.
         collate_fn: how samples become a batch, as for a DataLoader.
         val_collate_fn: the same for `val`, `test` and `predict`; None: `collate_fn` for all data.
         avg_fn: with `weight_averaging`, how one average takes in one weight: `avg_fn(averaged, current, count)`
             returns the new average; `count` of them are in it.
         should_update: with `weight_averaging`, when to average: `should_update(step, epoch)`, instead of the
-            settings' rule. `step` updates have been taken; it is asked after each (EMA), or each epoch (SWA).
+            settings' rule. `step` updates have been taken; it is called after each (EMA), or each epoch (SWA).
         listeners: functions of one event, called off the hot path, in this process: of a run with strategy="launch" they
             get events as long as this process follows it.
         trackers: where each fit becomes a run: "tensorboard", "wandb", "mlflow", …, several of them,
@@ -462,7 +462,7 @@ class Workbench(Searches):
 
     @contextlib.contextmanager
     def _idle(self) -> Iterator[None]:
-        """Inside, no job begins: export opens a session on the model to read it."""
+        """Context manager in which no job begins: export opens a session on the model to read it."""
         with alone():
             self._check_idle()
             yield

@@ -35,8 +35,8 @@ class CheckpointRequests:
 class UserRequests:
     """The requests of one fit, carried out on all of its ranks alike."""
 
-    def __init__(self, session: Session, checks: ValidationRequests, checkpoints: CheckpointRequests, emit: Emit, inbox: Inbox) -> None:
-        self._session, self._checks, self._checkpoints, self._emit, self._inbox = session, checks, checkpoints, emit, inbox
+    def __init__(self, session: Session, validation: ValidationRequests, checkpoints: CheckpointRequests, emit: Emit, inbox: Inbox) -> None:
+        self._session, self._validation, self._checkpoints, self._emit, self._inbox = session, validation, checkpoints, emit, inbox
 
     def validate_now(self) -> bool:
         """Run a validation (`ValidationSchedule.validate_now`); returns whether it was stopped. Without validation data it
@@ -51,9 +51,9 @@ class UserRequests:
             )  # fmt: skip
             return False
         if session.task.val is not None and session.task.val.one_shot:
-            self._say("the validation data can be read only once, and a check is to come: give a Dataset or a DataLoader")
+            self._say("the validation data can be read only once, and a later validation needs them: give a Dataset or a DataLoader")
             return False
-        return self._checks.validate_now(self._emit, self._inbox)
+        return self._validation.validate_now(self._emit, self._inbox)
 
     def save_checkpoint(self) -> None:
         """Write a checkpoint, or emit a message why none can be written."""

@@ -33,9 +33,7 @@ AtEpoch = Mapping[int, Callable[[Session, Emit, Inbox], bool]]
 
 
 class Checkpointing(ValidationListener, CheckpointRequests):
-    """Writes checkpoints at the places where a run can be resumed (engine/checkpoint/manager.py); this class writes
-    none.
-    """
+    """Does nothing where a checkpoint may be written; `CheckpointManager` (engine/checkpoint/manager.py) overrides it."""
 
     midway = False
     """Whether checkpoints may be due within an epoch."""
@@ -69,18 +67,18 @@ class Checkpointing(ValidationListener, CheckpointRequests):
 
 
 def fit(
-    session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = None, checks: ValidationSchedule | None = None,
+    session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = None, validation: ValidationSchedule | None = None,
     checkpoints: Checkpointing | None = None,
 ) -> Status:  # fmt: skip
     """Train until the run's length is reached ("finished") or a Stop arrives ("stopped"), and emit events on the
     way.
 
-    A session that is resumed from a checkpoint brings its `checks`.
+    validation: the schedule of validations; where the session is resumed, the one that was restored with it.
     """
     refuse_unguarded(session)
     weight_averaging.refuse_unused(session)
     _refuse_second_pass(session)
-    run = _Fit(session, checks or ValidationSchedule(session), checkpoints or Checkpointing(), emit, inbox)
+    run = _Fit(session, validation or ValidationSchedule(session), checkpoints or Checkpointing(), emit, inbox)
     try:
         run.begin()
         for _ in run.epochs(at_epoch or {}):
@@ -99,7 +97,7 @@ def fit(
 
 
 class _Fit:
-    """The parts of a fit. `stopped`: a Stop has arrived, and nothing more is trained."""
+    """Runs one fit. `stopped`: the user asked to stop."""
 
     def __init__(
         self, session: Session, validation: ValidationSchedule, checkpoints: Checkpointing, emit: Emit, inbox: Inbox
@@ -134,7 +132,7 @@ class _Fit:
                 self.stopped = self.validation.sanity(self.emit, self.inbox)
 
     def _without_new_draws(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, draws of random numbers do not count if the fit is resumed: it has drawn them already."""
+        """Context manager in which draws of random numbers do not count if the fit is resumed: it has drawn them already."""
         return rng.preserved() if self.session.state.resumed else contextlib.nullcontext()
 
     def epochs(self, at_epoch: AtEpoch) -> Iterator[int]:

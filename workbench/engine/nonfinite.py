@@ -176,7 +176,7 @@ def refuse_unguarded(session: Session) -> None:
 
 @contextlib.contextmanager
 def guarded(session: Session, opt: OptimizerHandle, loss: Tensor, total: Tensor | None) -> Iterator[None]:
-    """Inside, a step with non-finite values is skipped on the device, without waiting for it."""
+    """Context manager in which a step with non-finite values is skipped on the device, without waiting for it."""
     optimizer: Any = opt.optimizer
     if total is None or session.meter.norm_order not in EXACT:
         gradients = opt.gradients()

@@ -287,7 +287,7 @@ class Session:
         return [self.optimizers[n] for n in optimizers_at(frequencies, self.state.step)]
 
     def only(self, opt: OptimizerHandle) -> contextlib.AbstractContextManager[None]:
-        """Inside, only this optimizer's parameters require gradients."""
+        """Context manager in which only this optimizer's parameters require gradients."""
         return toggled(self.trained, opt.trained) if self.plan.several else _AS_IT_IS
 
     def should_average(self, step: int, epoch: int, usual: Callable[[Settings, int, int], bool]) -> bool:
@@ -302,7 +302,7 @@ class Session:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, this rank works alone and does not wait for the others."""
+        """Context manager in which this rank works alone and does not wait for the others."""
         ranks, parallel = self.ranks, self.parallel
         self.ranks, self.parallel = ProcessGroup(), Single(self.task, self.weights, self.plan.on_cpu)
         try:
@@ -351,7 +351,7 @@ class Session:
 
     @contextlib.contextmanager
     def telling_failure(self) -> Iterator[None]:
-        """Inside, an error calls the hook for exceptions."""
+        """Context manager in which an error calls the hook for exceptions."""
         try:
             yield
         except BaseException as error:

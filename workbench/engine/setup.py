@@ -63,7 +63,7 @@ def _watched(wanted: bool) -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def _kernel_choice(settings: Settings) -> Iterator[None]:
-    """Inside, torch chooses kernels as `deterministic` and `benchmark` say; the process's own flags are restored."""
+    """Context manager in which torch chooses kernels as `deterministic` and `benchmark` say; the process's own flags are restored."""
     wanted, benchmark = settings.deterministic, settings.benchmark
     if not wanted and benchmark is None:
         yield

@@ -113,7 +113,7 @@ class _Watch(TorchFunctionMode):
 
     @contextlib.contextmanager
     def hooked(self) -> Iterator[None]:
-        """Inside, hooks record which module is running."""
+        """Context manager in which hooks record which module is running."""
         handles: list[torch.utils.hooks.RemovableHandle] = []
         try:
             for path, module in self._modules.named_modules():
@@ -233,7 +233,7 @@ def _kept_buffers(modules: nn.Module) -> Iterator[None]:
 
 
 def _eager() -> contextlib.AbstractContextManager[Any]:
-    """Inside, compiled models run eagerly, since compiled code has neither hooks nor lines."""
+    """Context manager in which compiled models run eagerly, since compiled code has neither hooks nor lines."""
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")

@@ -98,7 +98,7 @@ _functions = _Functions()
 
 
 class SlowCalls(TorchFunctionMode):
-    """Inside, calls of the user's code are timed; they compute what they compute without it."""
+    """Context manager in which calls of the user's code are timed; they compute what they compute without it."""
 
     def __init__(self) -> None:
         super().__init__()

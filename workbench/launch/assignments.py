@@ -117,25 +117,25 @@ class FitAssignment(Assignment):
 
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         with open_session(self.task, self.settings, past=self._past) as session:
-            self._session, checks = session, ValidationSchedule(session)
+            self._session, validation = session, ValidationSchedule(session)
             if self._point is not None:
-                self._restore(session, checks, self._point)
+                self._restore(session, validation, self._point)
             inbox = session.ranks.listen(inbox)
             with session.weights.shown():  # the weights that it starts from are saved
                 emit(self._started(session, session.updates, session.settings.epochs))
             at_epoch = scheduled_searches.searches_by_epoch(session)
             checkpoints = None
             if self.folder is not None:
-                checkpoints = CheckpointManager(session, checks, self.folder / "checkpoints", emit, emit.settle)
+                checkpoints = CheckpointManager(session, validation, self.folder / "checkpoints", emit, emit.settle)
             try:
                 with nullcontext() if self._point is None else first_steps(session, self._point):
-                    return Done(loop.fit(session, emit, inbox, at_epoch, checks=checks, checkpoints=checkpoints))
+                    return Done(loop.fit(session, emit, inbox, at_epoch, validation=validation, checkpoints=checkpoints))
             finally:
                 self.updates = session.state.step
                 self._session = None
 
 
-    def _restore(self, session: Session, checks: ValidationSchedule, point: Path) -> None:
+    def _restore(self, session: Session, validation: ValidationSchedule, point: Path) -> None:
         if lightning_file.is_one(point):
             with _as_it_was(self.task), restoring(point):
                 lightning_file.restore(session, point, keeps_lr=self._keeps_lr)
@@ -143,7 +143,7 @@ class FitAssignment(Assignment):
             return
         state = read_state(point)
         with _as_it_was(self.task), restoring(point):
-            restore(session, checks, state)
+            restore(session, validation, state)
 
 
 class FindLRAssignment(Assignment):
@@ -241,7 +241,7 @@ def _in_batch_order(parts: list[list[tuple[int, Any]]]) -> list[Any]:
 
 @contextmanager
 def _as_it_was(task: Task) -> Iterator[None]:
-    """Inside, a checkpoint replaces all of the model's state; an error restores the state from before."""
+    """Context manager in which a checkpoint replaces all of the model's state; an error restores the state from before."""
     before = WeightsCopy.of(task, tensors=True)
     try:
         yield

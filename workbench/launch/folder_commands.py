@@ -48,12 +48,12 @@ class _Listening:
                     self._report(report)
 
     def end(self) -> None:
-        """Look no more. When this returns, no look is under way."""
+        """Stop reading; waits for a read in progress."""
         with self._looking:
             self._over = True
 
     def take(self) -> list[Command | str]:
-        """What has come since it was last asked: commands, and why other files are none."""
+        """The commands since the last call; for other files, why they are not commands."""
         found = list(control.take(self._path))
         known, self._left_out = self._left_out, {one for one in found if isinstance(one, str)}
         return [one for one in found if not isinstance(one, str) or one not in known]
@@ -103,12 +103,12 @@ def listen(job: AnyJob) -> None:
 
 
 def leave(job: AnyJob) -> None:
-    """The job gets none any more: another process takes them. When this returns, no look is under way."""
+    """Stop reading the commands in the job's folder, which another process now reads; waits for a read in progress."""
     _end(job)
 
 
 def end(job: AnyJob) -> list[Command | str]:
-    """The job gets none any more; returns those that have come since the last look, and why other files are none."""
+    """Stop reading the commands in the job's folder; returns those since the last read, and for other files why they are not commands."""
     listening = _end(job)
     return [] if listening is None else listening.take()
 

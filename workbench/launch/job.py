@@ -71,7 +71,7 @@ class JobSink(EventSink, Protocol):
     """The event sink of a job in the process that asked for it."""
 
     def away(self) -> contextlib.AbstractContextManager[Detached]:
-        """Inside, another process does the job and writes its record; its events are only passed on here.
+        """Context manager in which another process does the job and writes its record; its events are only passed on here.
 
         Meanwhile jobs of other benches run. RuntimeError where the job has no folder.
         """
@@ -170,7 +170,9 @@ class Job(Generic[T]):
 
     def _check_waits(self) -> None:
         if threading.current_thread().name in WORKERS and not self.done():
-            raise RuntimeError(f"a listener or a model cannot wait for {self.kind} {self.id}: the job waits for it.")
+            raise RuntimeError(
+                f"result() and wait() would deadlock in a listener or a model of {self.kind} {self.id}: the job waits for this call to return."
+            )
 
     def watch(self) -> bool:
         """Draw it in a terminal until it ends: progress, values with their history, gradient norms by layer, where the time goes.
@@ -349,7 +351,7 @@ class Job(Generic[T]):
         self._emit(message)
 
     def _not_done(self, came: Sequence[Command | str]) -> list[Message]:
-        """What to tell before its end: refusals, and what it was asked for and did not do. came: what its folder had at last."""
+        """Messages on commands that were refused or not carried out, emitted before its end. came: what its folder had at last."""
         for one in came:
             if isinstance(one, str):
                 self._refuse(one)

@@ -171,7 +171,7 @@ class StartWeights:
 
     @contextmanager
     def placed(self, early: list[Message]) -> Iterator[None]:
-        """Inside, the model has them; afterwards it has its own again. Messages go into `early`."""
+        """Context manager in which the model has them; afterwards it has its own again. Messages go into `early`."""
         before = WeightsCopy.of(self.task, tensors=True)
         with self.initial.placed(self.wanted.weights(self.root), self.wanted.text == "fresh", early.append):
             try:

@@ -58,13 +58,13 @@ _depth = 0
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Inside, jobs wait for their turn, and so do other threads in `alone`. RuntimeError while a job of another
+    """Context manager in which jobs wait for their turn, and so do other threads in `alone`. RuntimeError while a job of another
     bench runs.
     """
     global _depth
     with _looking:
         if _depth == 0 and not _turn.acquire(timeout=PATIENCE):
-            raise RuntimeError("a job of another bench runs, and random states are the whole process's: ask again when it is over.")
+            raise RuntimeError("a job of another bench runs, and all benches share the process's random states: try again when that job has ended.")
         _depth += 1
         try:
             yield
@@ -216,7 +216,7 @@ class JobRunner:
 
     @contextlib.contextmanager
     def away(self) -> Iterator[Detached]:
-        """Inside, another process does the job and writes its record; afterwards too, if it has emitted the end."""
+        """Context manager in which another process does the job and writes its record; afterwards too, if it has emitted the end."""
         if self._job.folder is None:
             raise RuntimeError(f"{self._job.kind} {self._job.id} has no folder of its own, which another process would need.")
         self.settle()

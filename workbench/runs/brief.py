@@ -114,7 +114,7 @@ class RunBrief:
 
     @property
     def value(self) -> float | None:
-        """The monitored metric at its last check; None: there was none."""
+        """The monitored metric at its last validation; None: there was no validation."""
         return float(self.checks[-1, 3]) if len(self.checks) else None
 
 

@@ -52,7 +52,7 @@ class Comparison:
         return {name: tuple(run.metrics.get(name) for run in self.runs) for name in names}
 
     def chart(self, x: X = "update") -> Chart:
-        """Their smoothed losses, and those of their checks. x: "update", "epoch" or "time"."""
+        """Their smoothed losses, and those of their validations. x: "update", "epoch" or "time"."""
         if x not in AXES:
             raise ValueError(f"x={x!r}: give one of {', '.join(map(repr, AXES))}.")
         if len(self.runs) > MOST:

@@ -129,7 +129,7 @@ class Run(RunRecord):
 
     @property
     def validation(self) -> Series:
-        """One row per validation check: "step" "epoch" "val_loss" … (see `series.validation`), read-only."""
+        """One row per validation: "step" "epoch" "val_loss" … (see `series.validation`), read-only."""
         return dict(self._validation)
 
     @property

@@ -47,7 +47,7 @@ class Details:
         self._lock = threading.Lock()
 
     def of(self, entry: Entry, row: dict[str, Any]) -> dict[str, Any]:
-        """All about a run, beside its row. OSError or ValueError where it cannot be read. "reading": the record is long, and only
+        """All about a run besides its row. OSError or ValueError where it cannot be read. "reading": the record is long, and only
         its beginning was read for changes and facts; ask again for the rest."""
         path = entry.summary.path
         header = read.read_header(path)

@@ -224,7 +224,7 @@ class Watcher:
                 self._changed.notify_all()
 
     def _look(self) -> None:
-        """Find what has changed, and tell it."""
+        """Find what has changed, and notify listeners."""
         if time.monotonic() >= self._roots_due:
             began, (least, most) = time.thread_time(), _ROOTS_EVERY
             self._index.use(find_roots(*self._where))

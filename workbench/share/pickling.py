@@ -58,7 +58,7 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
 
 class Unpickler(pickle.Unpickler):
-    """The other side of `Pickler`."""
+    """Unpickles what `Pickler` wrote."""
 
     def __init__(self, file: io.BytesIO, buffers: Any) -> None:
         super().__init__(file, buffers=buffers)

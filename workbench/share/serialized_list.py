@@ -300,7 +300,7 @@ def _own_reduction(kind: type) -> bool:
 
 
 class ListUnpickler(Unpickler):
-    """The other side."""
+    """Unpickles what `_ListPickler` wrote."""
 
     def persistent_load(self, pid: Any) -> Any:
         return pid
@@ -308,7 +308,7 @@ class ListUnpickler(Unpickler):
 
 @dataclass
 class Pickled:
-    """A pickle, and what lies beside it."""
+    """A pickle with its out-of-band lists and buffers."""
 
     code: bytes
     buffers: list[Any]

@@ -204,7 +204,7 @@ def refuse_one_class(loss: Callable[..., Any], output: Any) -> None:
 
 
 class ShapeCheck(TorchFunctionMode):
-    """Inside, an output and a target that broadcast against each other, each sample with every other, raise an
+    """Context manager in which an output and a target that broadcast against each other, each sample with every other, raise an
     error.
 
     Operations on the output alone, or the target alone, that keep its shape are followed. An operation that adds a

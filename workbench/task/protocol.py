@@ -199,7 +199,7 @@ class Preparation(Protocol):
         """A session has begun."""
 
     def around(self, phase: Phase, settings: Settings) -> contextlib.AbstractContextManager[None]:
-        """Inside, the objects are set up for a job of this kind."""
+        """Context manager in which the objects are set up for a job of this kind."""
 
 
 class Task(abc.ABC):
@@ -228,7 +228,7 @@ class Task(abc.ABC):
     loss_part_names: frozenset[str] = frozenset()
     """The names of the parts of the loss, which training alone reports; the dry run shows them."""
     epoch_metrics: Mapping[str, Any] = MappingProxyType({})
-    """By name, objects with `reset()`, `update(output, target)` and `compute()` that are computed over a check."""
+    """By name, objects with `reset()`, `update(output, target)` and `compute()` that are computed over a validation."""
     compiler: Callable[..., Any] | None = None
     """How the user has compiled the model (`torch.compile(model)`), as a function; None: it is not compiled."""
 
@@ -303,7 +303,7 @@ class Task(abc.ABC):
         return None
 
     def checking_steps(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, the dry run tries steps: the task also checks for mistakes that raise no error."""
+        """Context manager in which the dry run tries steps: the task also checks for mistakes that raise no error."""
         return contextlib.nullcontext()
 
     def drive(self, handle: Handle) -> None:  # noqa: B027  # only a manual task needs it
@@ -319,7 +319,7 @@ class Task(abc.ABC):
             self.preparation.follow(progress)
 
     def running(self, settings: Settings, phase: Phase = "fit") -> contextlib.AbstractContextManager[None]:
-        """Inside, the user's objects are set up for a job of this kind."""
+        """Context manager in which the user's objects are set up for a job of this kind."""
         return contextlib.nullcontext() if self.preparation is None else self.preparation.around(phase, settings)
 
     def use_trackers(self, trackers: Sequence[Tracker]) -> None:  # noqa: B027  # only an object with a logger needs it

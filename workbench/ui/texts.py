@@ -373,7 +373,7 @@ def not_training(job: str) -> str:
 
 
 def not_of_attached(message: object) -> str:
-    return f"{message!r} cannot be asked of a job of another process."
+    return f"{message!r} is not available for a job of another process."
 
 
 def unknown_request(message: object) -> str:

@@ -222,7 +222,7 @@ def _refuse_other_weights(
 
 
 def _extra_names(modules: Modules) -> set[str]:
-    """The names of what modules give to a state_dict beside their weights."""
+    """The names of what modules give to a state_dict besides their weights."""
     parts = modules if isinstance(modules, Mapping) else {"": modules}
     return {
         prefix + own_name(name) for prefix, module in parts.items() for name, value in module.state_dict().items()

@@ -39,11 +39,11 @@ class CheckpointManager(Checkpointing):
     """
 
     def __init__(
-        self, session: Session, checks: ValidationSchedule, folder: Path, emit: Emit, settle: Callable[[], None] = lambda: None
+        self, session: Session, validation: ValidationSchedule, folder: Path, emit: Emit, settle: Callable[[], None] = lambda: None
     ) -> None:
         """settle: waits until all emitted events are in the record; no checkpoint may be ahead of it."""
         settings, every = session.settings, session.settings.checkpoint_every
-        self._session, self._checks, self._folder, self._emit = session, checks, folder, emit
+        self._session, self._validation, self._folder, self._emit = session, validation, folder, emit
         self._settle = settle
         self._updates = every if isinstance(every, int) else None
         self._time = in_seconds(every) if isinstance(every, str) else None
@@ -236,7 +236,7 @@ class CheckpointManager(Checkpointing):
         state: dict[str, Any] | None = None
         why: str | None = None
         try:
-            state = state_of(self._session, self._checks, point, held)
+            state = state_of(self._session, self._validation, point, held)
             why = self._session.hooks.edits.unresumable or None
             state = None if why else state
         except NotPlainError as error:

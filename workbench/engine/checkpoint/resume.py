@@ -58,7 +58,7 @@ class ResumePoint:
         return cls(RandomState.capture(), data.position(own, data.begun))
 
 
-def state_of(session: Session, checks: ValidationSchedule, point: ResumePoint, held: Mapping[str, Any]) -> dict[str, Any]:
+def state_of(session: Session, validation: ValidationSchedule, point: ResumePoint, held: Mapping[str, Any]) -> dict[str, Any]:
     """All state but the weights, plain. held: `ModuleState.state`.
 
     NotPlainError: something cannot be stored in a file.
@@ -76,7 +76,7 @@ def state_of(session: Session, checks: ValidationSchedule, point: ResumePoint, h
         ("the loss", {"others": [_other(session, module) for module in others]}),
         ("the hidden state", {"hiddens": session.state.hiddens}),
         ("what was logged", {"noted": session.state.step_logs, "epoch_loss": session.meter.epoch_loss.state_dict()}),
-        ("the checks", {"checks": checks.state()}),
+        ("the validation schedule", {"checks": validation.state()}),
         ("the training data", {"data": point.data, "random": point.random.state_dict()}),
         (f"what {type(model).__name__} saves of its own", {"moments": session.hooks.state()}),
     ]
@@ -89,7 +89,7 @@ def state_of(session: Session, checks: ValidationSchedule, point: ResumePoint, h
     return state
 
 
-def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, Any]) -> None:
+def restore(session: Session, validation: ValidationSchedule, state: Mapping[str, Any]) -> None:
     """Give a freshly opened session this state, except for the settings, which are its own.
 
     The state is used up. TaskError: it is of another model or other optimizers, and nothing has changed.
@@ -118,7 +118,7 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
         kept = {**state["average"], "averages": session.weights.own_averages(state["average"]["averages"])}
         session.average.load_state_dict(kept, session.weights.averaged)
     session.state.hiddens, session.state.step_logs = to_device(state["hiddens"], session.device), dict(state["noted"])
-    checks.load_state(state["checks"])
+    validation.load_state(state["checks"])
     session.meter.epoch_loss.load_state_dict(state["epoch_loss"])
     session.meter.continue_from(state["seconds"], state.get("waited", 0.0))
     if session.ranks.several:
@@ -132,7 +132,7 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
 
 @contextlib.contextmanager
 def _epoch_of_loaders(session: Session, position: Mapping[str, Any]) -> Iterator[None]:
-    """Inside, the task sees the epoch in which its loaders were made."""
+    """Context manager in which the task sees the epoch in which its loaders were made."""
     now = session.state.epoch
     session.state.epoch = position.get("loaded", (now,))[0]
     try:
@@ -143,8 +143,10 @@ def _epoch_of_loaders(session: Session, position: Mapping[str, Any]) -> Iterator
 
 @contextlib.contextmanager
 def first_steps(session: Session, path: Path) -> Iterator[None]:
-    """Inside, a fit continues from the checkpoint in this directory. TaskError as of `restoring`, where an optimizer cannot step
-    with the state from there: most optimizers take any state, and read it when they step.
+    """Context manager for the first updates of a fit that continues from the checkpoint in this directory.
+
+    Raises TaskError as `restoring` does where an optimizer cannot step with its state from there: most optimizers accept any state,
+    and read it only when they step.
     """
     taken = {id(opt.optimizer): opt.taken for opt in session.optimizers}
     try:
@@ -162,8 +164,8 @@ def first_steps(session: Session, path: Path) -> Iterator[None]:
         if any(not p.requires_grad for group in opt.optimizer.param_groups for p in group["params"]):
             kind = type(opt.optimizer).__name__
             raise TaskError(
-                f"{kind} cannot step beside parameters without a gradient, which are frozen now ({type(error).__name__}: {error}): its step() has to "
-                "pass over those whose grad is None. Let them train again, or begin from the weights: bench.load(run), then bench.fit()."
+                f"{kind} cannot step while some parameters have no gradient, because they are frozen now ({type(error).__name__}: {error}): its "
+                "step() has to skip those whose grad is None. Let them train again, or begin from the weights: bench.load(run), then bench.fit()."
             ) from error
         with restoring(path):
             raise
@@ -248,7 +250,7 @@ def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping
     wrong = mismatch(session.task.trained_modules, weights, grown=True)
     if pairs is None:
         count = len(session.task.modules) - 1
-        wrong = wrong or f"it has {len(state['others'])} modules beside the model, and here there are {count}"
+        wrong = wrong or f"it has {len(state['others'])} modules besides the model, and here there are {count}"
     for part, kept in pairs or ():
         if kept["tensors"]:
             wrong = wrong or mismatch(part, kept["tensors"], grown=True)

@@ -238,7 +238,7 @@ class FSDPWeights(WholeWeights):
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
-        """Inside, the modules of rank 0 have whole weights, in host memory, to be read."""
+        """Context manager in which the modules of rank 0 have whole weights, in host memory, to be read."""
         there = [(part._parameters, name, parameter, value) for part, name, parameter, value in self._pairs()]
         for slots, name, parameter, value in there:
             slots[name] = nn.Parameter(value, requires_grad=parameter.requires_grad)
@@ -261,7 +261,7 @@ class FSDPWeights(WholeWeights):
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, this rank steps alone, with as much memory as in step with the others and with useless weights."""
+        """Context manager in which this rank steps alone, with as much memory as in step with the others and with useless weights."""
         from torch.distributed.fsdp._fully_shard._fsdp_collectives import (
             DefaultAllGather,
             DefaultReduceScatter,

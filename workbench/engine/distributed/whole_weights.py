@@ -116,11 +116,11 @@ class WholeWeights:
         return dict(state)
 
     def shown(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, rank 0 can read whole weights from the modules."""
+        """Context manager in which rank 0 can read whole weights from the modules."""
         return contextlib.nullcontext()
 
     # -- searches
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, this process steps without the others."""
+        """Context manager in which this process steps without the others."""
         return contextlib.nullcontext()

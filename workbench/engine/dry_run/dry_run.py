@@ -84,7 +84,7 @@ def _check(task: Task, settings: Settings) -> None:
         )
     if task.val is not None and task.val.one_shot:
         raise TaskError(
-            "val can be read only once (it is an iterator), and each check reads it all: "
+            "val can be read only once (it is an iterator), and each validation reads it all: "
             "give a Dataset, a DataLoader, or wb.batches(list)."
         )
     task.train.refuse_larger(settings.batch_size)

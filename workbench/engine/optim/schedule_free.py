@@ -77,7 +77,7 @@ class OptimizerModes:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Inside, the model has the weights to evaluate; afterwards the training weights, to the last bit.
+        """Context manager in which the model has the weights to evaluate; afterwards the training weights, to the last bit.
 
         Switching rounds, so that a run would depend on how often it is validated: the training weights are copied.
         """

@@ -86,7 +86,7 @@ def end_epoch(session: Session) -> None:
 
 @contextlib.contextmanager
 def in_place(session: Session) -> Iterator[None]:
-    """Inside, the model has the averaged weights and their BatchNorm statistics."""
+    """Context manager in which the model has the averaged weights and their BatchNorm statistics."""
     assert session.average is not None
     with session.average.swapped(session.weights.averaged), kept_buffers(session.task.modules):
         _refresh(session)

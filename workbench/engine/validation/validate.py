@@ -92,7 +92,7 @@ def _scores(
 
 @contextlib.contextmanager
 def _reading(session: Session, spec: DataSpec) -> Iterator[str]:
-    """Inside, the task knows which of several sets is read. Yields what the names of its metrics end with."""
+    """Context manager in which the task knows which of several sets is read. Yields what the names of its metrics end with."""
     session.task.dataloader_idx = spec.index
     try:
         yield session.task.suffix_of(spec)
@@ -102,7 +102,7 @@ def _reading(session: Session, spec: DataSpec) -> Iterator[str]:
 
 @contextlib.contextmanager
 def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> Iterator[None]:
-    """Inside, all modules are in evaluation mode without gradients; modes and random numbers are restored."""
+    """Context manager in which all modules are in evaluation mode without gradients; modes and random numbers are restored."""
     modes, before, hooks = Modes.of(session.task), session.state.stage, session.hooks
     with rng.preserved(), torch.no_grad(), session.optimizer_modes.evaluating():
         try:

@@ -158,7 +158,7 @@ def _check_names(given: Mapping[str, Any]) -> None:
         if not _options()[name] and not isinstance(value, bool):
             raise SettingsError(f"launch={dict(given)!r}: {name} takes no value: give {name}=True, or leave it out.")
         if _options()[name] and (value == "--" or (isinstance(value, bool) and not name.startswith(_TRUTHS))):
-            raise SettingsError(f"launch={dict(given)!r}: {name} takes a value, and {value!r} is none.")
+            raise SettingsError(f"launch={dict(given)!r}: {name} takes a value, and {value!r} is not one.")
 
 
 def _check_counts(given: Mapping[str, Any]) -> None:
@@ -220,8 +220,8 @@ def _machines(settings: Settings, given: Mapping[str, Any], config: Mapping[str,
     rank = int(given.get("machine_rank", config.get("machine_rank")) or 0)
     if machines > 1 and rank != 0:
         raise SettingsError(
-            f"machine_rank={rank}: the machine that asks is number 0, which writes the record; the others run the {SCRIPT} of the "
-            "run's folder. Give launch={'machine_rank': 0}, or ask there."
+            f"machine_rank={rank}: the job must be started on machine 0, which writes the record; the others run the {SCRIPT} of the "
+            "run's folder. Give launch={'machine_rank': 0}, or start it there."
         )
     return machines
 

@@ -145,6 +145,6 @@ def _send(processes: Sequence[int], number: int) -> None:
 
 def _sendable(error: BaseException) -> BaseException:
     """The error without what it refers to, of its own type if that can be sent."""
-    with pack_error(error) as parcel:
-        sent: BaseException = unpack(parcel)
+    with pack_error(error) as package:
+        sent: BaseException = unpack(package)
     return sent

@@ -180,7 +180,7 @@ class LaunchedJob:
 
 
 def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
-    """The error of a run that failed, or (no end) ended without a word, as its record tells it.
+    """The error of a run that failed, or (`end` is None) ended without an end event, as its record has it.
 
     A folder may come from anybody: it is read, and nothing of it is run.
     """

@@ -165,14 +165,14 @@ if hasattr(os, "register_at_fork"):
 
 def run(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> CallOutcome:
     """Run one call in a child of the server and follow it to its end."""
-    letter = [handle for handle in handles if isinstance(handle, int)]
-    if len(letter) + fd_passing.FIXED > fd_passing.MOST:
-        raise ValueError(f"at most {fd_passing.MOST - fd_passing.FIXED - 1} parcels can be given to one call")
+    descriptors = [handle for handle in handles if isinstance(handle, int)]
+    if len(descriptors) + fd_passing.FIXED > fd_passing.MOST:
+        raise ValueError(f"at most {fd_passing.MOST - fd_passing.FIXED - 1} packages can be given to one call")
     for attempt in range(2):
         used = server()
         call = Call(deliver)
         try:
-            end = call.run(used, letter, stop)
+            end = call.run(used, descriptors, stop)
         finally:
             call.close()
         if not end.lost:
@@ -194,9 +194,9 @@ class Call(Child):
         self._answer: list[Handle] | None = None
         self._stopped = False
 
-    def run(self, used: ForkServer, letter: Sequence[int], stop: Stop | None) -> CallOutcome:
+    def run(self, used: ForkServer, descriptors: Sequence[int], stop: Stop | None) -> CallOutcome:
         """Submit, and wait for the end. A call that an exception leaves, leaves no child."""
-        if self.begin(used, "call", letter):
+        if self.begin(used, "call", descriptors):
             try:
                 self._follow(stop)
             except BaseException:

@@ -92,13 +92,13 @@ def run_in_child(
     every 20 ms and ends it at once. Any thread may call.
     Raises `PackageError` for what cannot be sent, `ServerError` when no process can be started.
     """
-    parcels = [arg for arg in args if isinstance(arg, Package)]
-    places = iter(range(len(parcels)))
+    packages = [arg for arg in args if isinstance(arg, Package)]
+    places = iter(range(len(packages)))
     plain = [CallInput(next(places)) if isinstance(arg, Package) else arg for arg in args]
     asked = request(_name(function), threads, memory_limit)
     lines = OutputLines(on_message)
     with pack((function, plain), names=_names(function, plain, asked.name)) as own:
-        cover, handles = message.write(asked, [own, *parcels])
+        cover, handles = message.write(asked, [own, *packages])
         with cover:
             answers: list[tuple[Reply, Package]] = []
             take = partial(_take, answers)
@@ -144,21 +144,21 @@ def _names(function: Callable[..., Any], args: list[Any], name: str) -> dict[str
 
 
 def _take(answers: list[tuple[Reply, Package]], handles: list[Handle]) -> None:
-    reply, (parcel,) = message.read(handles)
-    answers.append((reply, parcel))
+    reply, (package,) = message.read(handles)
+    answers.append((reply, package))
 
 
 def _outcome(end: fork_client.CallOutcome, answers: list[tuple[Reply, Package]], tail: str) -> Outcome:
     if end.stopped:
-        for _, parcel in answers:
-            parcel.close()
+        for _, package in answers:
+            package.close()
         return Outcome("stopped", code=end.code)
     if not answers:
         return Outcome("died", traceback=tail, died=end.lost or in_words(end.code), code=end.code)
-    reply, parcel = answers[0]
-    with parcel:
+    reply, package = answers[0]
+    with package:
         try:
-            value = unpack(parcel)
+            value = unpack(package)
         except Exception as error:  # noqa: BLE001 - it is the outcome
             error.add_note("the function in the child ended, but what it gave cannot be read in this process")
             return Outcome("error", error=error, traceback=reply.traceback, code=end.code, peak_bytes=reply.peak_bytes)

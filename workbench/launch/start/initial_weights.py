@@ -29,7 +29,7 @@ class InitialWeights:
 
     @contextmanager
     def placed(self, where: Path | None, fresh: bool, emit: Callable[[Message], None], fit: str | None = None) -> Iterator[None]:
-        """Inside, the model has its starting weights; afterwards those that the job made it have.
+        """Context manager in which the model has its starting weights; afterwards those that the job made it have.
 
         They are the fresh ones, or those in the file `where`, or (None) those that the model has. fit: the id of the
         fit that gets them.

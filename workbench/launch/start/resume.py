@@ -207,7 +207,7 @@ class ResumeSettings:
                 was, now = getattr(own, name), getattr(settings, name)
                 where = "" if name in self.given else f" (bench.set({name}={was!r}) puts it back)"
                 raise SettingsError(
-                    f"{name}={now!r}: a continued run keeps what decides which samples come when, and {id} has "
+                    f"{name}={now!r}: a continued run keeps the settings that fix the sample order, and {id} has "
                     f"{name}={was!r}{where}. To train on from its weights alone: bench.load({id!r}), then bench.fit()."
                 )
 

@@ -137,7 +137,7 @@ class StartResolver:
     # -- "continue"
 
     def _candidates(self) -> list[AskedFit]:
-        """The fits that may be the last one when this one's turn comes; one that is dropped before its turn is none."""
+        """The fits that may be the last one when this one's turn comes; cancelled ones are left out."""
         found = []
         for asked in reversed(self._fits):
             if not asked.job.done() or _has_begun(asked.job):
@@ -200,7 +200,7 @@ def _has_begun(job: AnyJob) -> bool:
 
 
 def _end_of(job: AnyJob) -> tuple[Checkpoint | None, str]:
-    """The checkpoint at the end of a fit, or why there is none to continue from."""
+    """The checkpoint at the end of a fit, or why a run cannot continue from its end."""
     if job.folder is None:
         return None, f"nothing was kept of {job.id}"
     if not job.folder.path.is_dir():

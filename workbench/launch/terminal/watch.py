@@ -97,7 +97,7 @@ def _pressed(key: str, words: str, action: Callable[[], str], notice: str) -> st
 
 @contextlib.contextmanager
 def _keyboard() -> Iterator[Keys | None]:
-    """Inside, keys are read without Enter; None where standard input is no terminal, or another process has it."""
+    """Context manager in which keys are read without Enter; None where standard input is no terminal, or another process has it."""
     try:
         import termios
         import tty

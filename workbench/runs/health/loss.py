@@ -84,7 +84,7 @@ class _Metric:
     worse: deque[float] = field(default_factory=lambda: deque(maxlen=3))
     """Its last values since the best one."""
     steps: deque[float] = field(default_factory=lambda: deque(maxlen=20))
-    """How far neighbouring checks differ."""
+    """How far neighbouring validations differ."""
     last: float = math.nan
     train: float = math.nan
     """The training loss at the best one."""
@@ -93,24 +93,24 @@ class _Metric:
 class Overfitting:
     """A validation metric gets worse while the training loss falls.
 
-    Of val_loss this is the generalisation loss of Prechelt (1998), "Early Stopping - But When?": the last three checks are
+    Of val_loss this is the generalisation loss of Prechelt (1998), "Early Stopping - But When?": the last three validations are
     all above the best one, the last by more than 5% (his GL of 5), while the training loss (the median of the last 200
     updates) has fallen by as much. Of a metric whose direction its name tells, the drop must also be three times what
-    neighbouring checks differ by: shares of few samples are noisy.
+    neighbouring validations differ by: shares of few samples are noisy.
     """
 
     ABOVE, BELOW = 0.05, 0.1
     """Of the best value: how much worse the loss is, and how much worse another metric."""
     GROSS = 0.5
     """From here on the result is in doubt: a usual fit of a small data set overfits by some percent."""
-    CHECKS = 3
+    VALIDATIONS = 3
     """Since the best one, as many as are kept."""
     NOISE = 3.0
     NAME = "val_loss"
     SEARCH = 800
     """Updates of `find_weight_decay()`, for four values."""
     BEYOND = 2.0
-    """A stretch of the search that shows overfitting is this many times as long as the fit until its best check."""
+    """A stretch of the search that shows overfitting is this many times as long as the fit until its best validation."""
 
     def __init__(self, start: RunStarted) -> None:
         self._recent: deque[float] = deque(maxlen=200)
@@ -167,7 +167,7 @@ class Overfitting:
     def _worse(self, name: str, metric: _Metric) -> bool | None:
         """Whether it is worse than the best value, grossly or not; None: it is not."""
         best = abs(metric.best)
-        if len(metric.worse) < self.CHECKS or not best or (name == self.NAME and metric.best < 0):
+        if len(metric.worse) < self.VALIDATIONS or not best or (name == self.NAME and metric.best < 0):
             return None
         if name == self.NAME:
             drop = metric.sign * metric.last - metric.best

@@ -127,7 +127,8 @@ class Memory:
     """The most that was in use, of what the device has."""
 
     FULL = 0.9
-    """Allocators lose some to fragments, and a longer batch or the check at the end may want more."""
+    """Allocators lose some to fragments, and a longer batch or the validation at the end may want more."""
+
 
     def __init__(self, start: RunStarted) -> None:
         self._total, self._most = start.memory, 0

@@ -121,9 +121,9 @@ def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -
 
 
 def validation(events: Iterable[Event]) -> Series:
-    """One row per validation check, each array of shape (checks,).
+    """One row per validation, each array of shape (validations,).
 
-    "step" (updates taken so far) and "epoch" int64; each metric float64, NaN where a check lacks it: "val_loss" …,
+    "step" (updates taken so far) and "epoch" int64; each metric float64, NaN where a validation lacks it: "val_loss" …,
     and with averaged weights "val_loss_averaged" … beside them.
     """
     return _table(events, Validated)

@@ -95,11 +95,11 @@ class ResumableBatchSampler(Sampler[Any]):
         return self.common_rng is None and draws_alone(self._users, self.generator)
 
     def _drawing(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, the user's sampler may draw."""
+        """Context manager in which the user's sampler may draw."""
         return contextlib.nullcontext() if self.common_rng is None else self.common_rng.here()
 
     def _drawing_as(self, process: State) -> contextlib.AbstractContextManager[None]:
-        """Inside, it draws from the random states in `process`."""
+        """Context manager in which it draws from the random states in `process`."""
         if self.common_rng is None:
             return restored_process_state(process)
         self.common_rng.state = process

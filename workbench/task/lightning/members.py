@@ -40,7 +40,7 @@ class Manual(Shared):
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """Inside, other sessions may begin; afterwards the optimizers from before are restored."""
+        """Context manager in which other sessions may begin; afterwards the optimizers from before are restored."""
         before = dict(vars(self))
         self._handle, self._optimizers, self._schedulers = None, [], []
         try:
@@ -87,7 +87,7 @@ class Manual(Shared):
 
     @contextlib.contextmanager
     def toggled_optimizer(self, optimizer: Any) -> Iterator[None]:
-        """Inside, only this optimizer's parameters require gradients."""
+        """Context manager in which only this optimizer's parameters require gradients."""
         self.toggle_optimizer(optimizer)
         try:
             yield
@@ -129,7 +129,7 @@ class LightningMembers(Shared):
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """Inside, the module has them; its own attributes of these names are restored afterwards."""
+        """Context manager in which the module has them; its own attributes of these names are restored afterwards."""
         mine, log = vars(self._module), self._hooks.preparation.log
         hearing: dict[str, Any] = {"log": log.log, "log_dict": log.log_dict}
         # A list of that name, for example, is not a method that logs.

@@ -67,7 +67,7 @@ class ManualOptimizer(Proxy):
 
     @contextlib.contextmanager
     def toggle_model(self, sync_grad: bool = True) -> Iterator[None]:
-        """Inside, only this optimizer's parameters require gradients."""
+        """Context manager in which only this optimizer's parameters require gradients."""
         self.toggle()
         try:
             yield

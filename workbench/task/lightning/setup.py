@@ -155,14 +155,14 @@ class Preparation:
 
     @contextlib.contextmanager
     def serving(self, name: str) -> Iterator[None]:
-        """Inside, an object makes its loader of this kind of data, for which it is set up."""
+        """Context manager in which an object makes its loader of this kind of data, for which it is set up."""
         with self.attached():
             self._set_up(_PHASES[name])
             yield
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """Inside, the module and the DataModules have their trainer; their own attributes are restored afterwards."""
+        """Context manager in which the module and the DataModules have their trainer; their own attributes are restored afterwards."""
         with contextlib.ExitStack() as stack:
             for source in self.sources:
                 for part in _with_trainer(source):

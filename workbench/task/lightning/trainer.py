@@ -168,7 +168,7 @@ class Trainer(Shared):
 
     @contextlib.contextmanager
     def mirrored(self, attributes: dict[str, Any], names: Iterable[str]) -> Iterator[None]:
-        """Inside, the object's attributes of these names are kept up to date."""
+        """Context manager in which the object's attributes of these names are kept up to date."""
         before, vars(self)["_mirror"] = self._mirror, (attributes, frozenset(names) & self.module_properties().keys())
         try:
             yield
@@ -177,7 +177,7 @@ class Trainer(Shared):
 
     @contextlib.contextmanager
     def planned(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
-        """Inside, a job with these settings is to begin; there is no session until `follow`."""
+        """Context manager in which a job with these settings is to begin; there is no session until `follow`."""
         before = {name: vars(self)[name] for name in ("_plan", "_progress", "_made", "should_stop")}
         vars(self).update(_plan=Plan(settings, count), _progress=None, _made=(), should_stop=False)
         try:
@@ -187,7 +187,7 @@ class Trainer(Shared):
 
     @contextlib.contextmanager
     def running_phase(self, phase: Phase) -> Iterator[None]:
-        """Inside, a job of this kind runs."""
+        """Context manager in which a job of this kind runs."""
         before = self._phase
         vars(self)["_phase"] = phase
         try:
@@ -197,7 +197,7 @@ class Trainer(Shared):
 
     @contextlib.contextmanager
     def ahead(self, stage: str) -> Iterator[None]:
-        """Inside, this stage counts as begun."""
+        """Context manager in which this stage counts as begun."""
         vars(self)["_ahead"] = stage
         try:
             yield

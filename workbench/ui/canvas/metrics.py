@@ -44,7 +44,7 @@ class Metrics:
         """Begin a fit, or without one."""
         self._best: dict[str, Best] = {}
         self._of_epochs: set[str] = set()
-        """Those that a checkpoint can be judged by: a value at a check, or for an epoch."""
+        """Those that a checkpoint can be judged by: a value at a validation, or for an epoch."""
         self._told: list[str] = []
         self._channel.reset([("last", 1)])
         self._put()

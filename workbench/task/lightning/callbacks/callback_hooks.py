@@ -106,7 +106,7 @@ class CallbackHooks(Shared):
 
     @contextlib.contextmanager
     def attached(self, log: Log) -> Iterator[None]:
-        """Inside, each has Lightning's `log` and `log_dict`."""
+        """Context manager in which each has Lightning's `log` and `log_dict`."""
         with contextlib.ExitStack() as stack:
             for one in self.objects:
                 stack.enter_context(with_attributes(one, {"log": log.log, "log_dict": log.log_dict}))
