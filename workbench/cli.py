@@ -174,7 +174,7 @@ def watch(run: str, root: Path) -> None:
 
 
 def _request(command: Command, help: str) -> None:
-    """Add the command that leaves this one for a run."""
+    """Add the command that sends this command to a run."""
 
     @runs.command(method_of(command), help=help)
     @_run
@@ -340,7 +340,7 @@ def _delete(paths: Iterable[Path], *, force: bool = False) -> tuple[list[str], l
 
 
 def _raise(errors: list[str]) -> None:
-    """Raise what went wrong, after what was done has been printed."""
+    """Raise the errors of single runs, after the results of the others were printed."""
     if errors:
         raise click.ClickException("\n".join(errors))
 
@@ -376,7 +376,7 @@ def _finite(value: Any) -> Any:
 
 
 def _check_file(file: Path, force: bool, id: str) -> None:
-    """Refuse an ending that is not known, and a file that exists."""
+    """Refuse an unknown ending, and a file that exists."""
     ending = file.suffix.lower()
     if ending == ".py":
         raise ValueError(

@@ -169,7 +169,7 @@ class Workbench(Searches):
         self._closing: list[Callable[[], None]] = [follower.close for follower in following]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """What the bench itself keeps can be set, by the bench; an attribute that would do nothing is refused."""
+        """Set an attribute that the bench itself keeps; any other name raises an error, since it would have no effect."""
         begun = "_launcher" in vars(self)
         addition = type(self) is not Workbench and name not in Settings.model_fields and name not in PUBLIC
         replaced = callable(getattr(type(self), name, None))
@@ -462,7 +462,7 @@ class Workbench(Searches):
 
     @contextlib.contextmanager
     def _idle(self) -> Iterator[None]:
-        """Context manager in which no job begins: export opens a session on the model to read it."""
+        """Context manager in which no job begins, while export opens a session on the model to read it."""
         with alone():
             self._check_idle()
             yield

@@ -31,6 +31,7 @@ class Row:
 
     @property
     def layers(self) -> int:
+        """How many layers it has."""
         return self.end - self.first
 
 

@@ -59,7 +59,9 @@ class FirstEvents:
             self.sink.settle()
 
     def settle(self, seconds: float = 3.0) -> None:
+        """Wait, at most this long, until the record holds all emitted events."""
         self.sink.settle(seconds)
 
     def printed(self, line: str) -> None:
+        """Pass on a line that another process of the job has printed."""
         self.sink.printed(line)

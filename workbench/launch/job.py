@@ -53,9 +53,11 @@ class NullSink:
 
     def __call__(self, event: Event, /) -> None: ...
 
-    def settle(self, seconds: float = 3.0) -> None: ...
+    def settle(self, seconds: float = 3.0) -> None:
+        """Return at once: it keeps no record."""
 
-    def printed(self, line: str) -> None: ...
+    def printed(self, line: str) -> None:
+        """Drop the line."""
 
 
 class Detached(NamedTuple):

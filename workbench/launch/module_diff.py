@@ -51,6 +51,7 @@ class ModulesBefore:
 
     @classmethod
     def of(cls, task: Task) -> ModulesBefore:
+        """The present state of a task's modules."""
         parts = dict(_parts(task))
         return cls(
             {path: frozenset(own_attributes(part)) for path, part in parts.items()},
@@ -84,6 +85,7 @@ class ModuleDiff:
 
     @classmethod
     def of(cls, task: Task, before: ModulesBefore) -> ModuleDiff:
+        """What has changed in a task's modules since `before`."""
         slots = {
             id(tensor): _Slot(path, kind, name)
             for path, part in _parts(task) for kind in _KINDS for name, tensor in getattr(part, kind).items()

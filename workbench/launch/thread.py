@@ -191,6 +191,7 @@ class JobRunner:
         self._paused_at: float | None = None
 
     def run(self) -> None:
+        """Run the job in this thread, while another thread writes its events."""
         event_writer = threading.Thread(target=self._write_events, name=WORKERS[1])  # a daemon where this thread is one
         event_writer.start()
         began = time.perf_counter()

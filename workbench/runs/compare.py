@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from workbench.plots.drawing.picture import Picture
 
 MOST = 5
-"""Lines that colours and dashes still tell apart."""
+"""The most lines that colours and dashes can distinguish."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,7 +47,9 @@ class Comparison:
 
     @property
     def metrics(self) -> dict[str, tuple[float | None, ...]]:
-        """The last value of every metric that one of them has, "loss" that of the last update; None: this one has not."""
+        """The last value of every metric that one of them has; "loss" is that of the last update. None: this run lacks
+        the metric.
+        """
         names = dict.fromkeys(name for run in self.runs for name in run.metrics)
         return {name: tuple(run.metrics.get(name) for run in self.runs) for name in names}
 
@@ -141,13 +143,13 @@ def _same(one: Run | RunBrief, other: Run | RunBrief) -> bool:
 
 
 def check_count(count: int) -> None:
-    """Two or more, else ValueError."""
+    """Raise ValueError for fewer than two runs."""
     if count < 2:
         raise ValueError(f"{count} run{'s' * (count != 1)} to compare: give two or more, such as '0011-fit' and '0012-fit'.")
 
 
 def check_no_list(run: object, of: str) -> None:
-    """TypeError where several runs came as one argument."""
+    """Raise TypeError where several runs came as one argument."""
     if isinstance(run, Iterable) and not isinstance(run, str):
         raise TypeError(f"compare() got a {type(run).__name__}: give each run as an argument of its own, {of}.compare(*runs).")
 

@@ -25,7 +25,7 @@ def summary_data(run: RunSummary) -> dict[str, Any]:
 
 
 def record_data(path: Path) -> dict[str, Any]:
-    """What the record of a run says of it, but for its history."""
+    """What the record of a run contains, without its history."""
     run = Run.open(path)  # first: its error says that this is no run folder
     found = summary(path)
     task = found.header.get("task")
@@ -58,7 +58,7 @@ def _checkpoints(run: Path) -> Iterator[dict[str, Any]]:
 
 
 def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
-    """A record for people."""
+    """A record as lines of text."""
     model, best = record["model"], record["best"]
     yield f"{record['id']}: {record['kind']} {record['status']}"
     facts = [  # pairs, since a metric may have one of these names
@@ -91,5 +91,5 @@ def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _values(event: Mapping[str, Any], first: str, *without: str) -> str:
-    """An event's first fact, and the settings that came with it."""
+    """The first fact of an event, and its settings."""
     return ", ".join([str(event[first]), *(f"{name}={recorded(name, value)}" for name, value in event.items() if name not in (first, *without))])

@@ -44,6 +44,7 @@ class Handler(APIHandler):
 
     @property
     def watcher(self) -> Watcher:
+        """The watcher that all handlers share."""
         found: Watcher = self.settings["workbench_watcher"]
         return found
 
@@ -102,6 +103,7 @@ class Runs(Handler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
+        """Answer with the rows that the query asks for."""
         await self.answer(lambda: self.watcher.page(Query.of(self.arguments())))
 
 
@@ -111,16 +113,19 @@ class OneRun(Handler):
     @web.authenticated
     @authorized
     async def get(self, key: str, id: str) -> None:
+        """Answer with the details of a run."""
         await self.answer(partial(self._details, key, id))
 
     @web.authenticated
     @authorized
     async def patch(self, key: str, id: str) -> None:
+        """Change the name, notes, tags or pin of a run, and answer with its row."""
         await self.answer(partial(self._annotate, key, id))
 
     @web.authenticated
     @authorized
     async def delete(self, key: str, id: str) -> None:
+        """Delete a run."""
         await self.answer(partial(self._delete, key, id))
 
     def _details(self, key: str, id: str) -> dict[str, Any]:
@@ -157,6 +162,7 @@ class Commands(Handler):
     @web.authenticated
     @authorized
     async def post(self, key: str, id: str) -> None:
+        """Send a command to a run."""
         await self.answer(partial(self._send, key, id), COMMANDS)  # which do not wait until records are read
 
     def _send(self, key: str, id: str) -> None:
@@ -170,6 +176,7 @@ class Output(Handler):
     @web.authenticated
     @authorized
     async def get(self, key: str, id: str) -> None:
+        """Answer with what the run has printed from a place on."""
         await self.answer(lambda: output(self.watcher.find(key, id), whole(self.arguments(), "offset", 0, least=-1)))
 
 
@@ -179,6 +186,7 @@ class Templates(Handler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
+        """Answer with the titles of the notebooks."""
         await self.answer(templates.titles)
 
 
@@ -188,6 +196,7 @@ class Template(Handler):
     @web.authenticated
     @authorized
     async def get(self, name: str) -> None:
+        """Answer with one notebook."""
         await self.answer(lambda: templates.notebook(name))
 
 

@@ -126,9 +126,11 @@ class SerializedList(MutableSequence[Any]):
         self._list().insert(index, value)
 
     def sort(self, *, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> None:
+        """Sort in place, as a list does."""
         self._list().sort(key=key, reverse=reverse)
 
     def copy(self) -> list[Any]:
+        """A plain list of the same items."""
         return list(self)
 
     def __reduce__(self) -> Any:
@@ -303,6 +305,7 @@ class ListUnpickler(Unpickler):
     """Unpickles what `_ListPickler` wrote."""
 
     def persistent_load(self, pid: Any) -> Any:
+        """Return what was stored in place of the object: it is the object."""
         return pid
 
 

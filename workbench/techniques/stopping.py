@@ -27,6 +27,7 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
+        """The limits that settings give."""
         return cls(settings.max_steps, settings.epochs, None if settings.max_time is None else in_seconds(settings.max_time))
 
     def reached(self, step: int, epoch: int, seconds: float) -> str:

@@ -65,6 +65,7 @@ class FSDPWeights(WholeWeights):
     # -- steps
 
     def run(self, step: str, *arguments: Any, **extra: Any) -> Any:
+        """Call a step of the task through the sharded root, whose hooks make its weights whole."""
         self._ran = True
         try:
             return self._root(step, *arguments, **extra)

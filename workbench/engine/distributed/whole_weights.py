@@ -39,12 +39,15 @@ class WholeWeights:
     # -- steps
 
     def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
+        """Call the task's training step with weights that are whole while it runs."""
         return self._task.training_step(batch, batch_idx, **extra)
 
     def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
+        """Call the task's validation step with weights that are whole while it runs."""
         return self._task.validation_step(batch, batch_idx, stage)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        """Call the task's prediction step with weights that are whole while it runs."""
         return self._task.predict_step(batch, batch_idx)
 
     def reshard(self) -> None:

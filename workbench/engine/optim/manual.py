@@ -62,6 +62,7 @@ class ManualOptimizers:
         self._share, self._last = share, last
 
     def backward(self, loss: Tensor, **options: Any) -> None:
+        """Run the backward pass of a loss, weighted by its batch's share of the window."""
         part = loss if self._share == 1.0 else loss * self._share
         scaled = self._session.precision.scale(part)
         self._session.timer.mark("forward")
@@ -73,6 +74,7 @@ class ManualOptimizers:
         self._since = part if self._since is None else self._since + part
 
     def step(self, optimizer: int = 0, **options: Any) -> None:
+        """Take an optimizer's step, or set its gradients aside until the window's last batch."""
         opt = self._session.optimizers[optimizer]
         self._session.timer.mark("forward")
         self._add_kept(opt)
@@ -111,9 +113,11 @@ class ManualOptimizers:
             parameter.grad = kept if parameter.grad is None else parameter.grad + kept
 
     def clip(self, optimizer: int, clip_val: float, algorithm: str) -> None:
+        """Clip an optimizer's gradients before its next step, by norm or by value (`algorithm`)."""
         self._session.state.clip_next[optimizer] = (clip_val, algorithm)
 
     def zero_grad(self, optimizer: int = 0, set_to_none: bool = True) -> None:
+        """Remove an optimizer's gradients, or fill them with zeros."""
         opt = self._session.optimizers[optimizer]
         if set_to_none:
             opt.zero_grad()
@@ -121,9 +125,11 @@ class ManualOptimizers:
             opt.optimizer.zero_grad(set_to_none=False)
 
     def toggle(self, optimizer: int) -> None:
+        """Let only this optimizer's parameters require gradients."""
         self._toggle.toggle(self._session.trained, self._session.optimizers[optimizer].trained)
 
     def untoggle(self, optimizer: int) -> None:
+        """Let all parameters require gradients that did before `toggle`."""
         self._toggle.untoggle()
 
     def end(self) -> None:

@@ -224,6 +224,7 @@ def maker_of(spec: DataSpec) -> Any:
 
 
 def first_batch(spec: DataSpec, settings: Settings) -> Any:
+    """A first batch of the data, read without the user's samplers."""
     # Without the user's samplers, which may count how often they are asked.
     parts = dataclasses.replace(spec.parts, sampler=None, batch_sampler=None)
     try:

@@ -172,6 +172,7 @@ def arguments(call: ast.Call, parameters: tuple[str, ...], wanted: frozenset[str
 
 
 def has_true(call: ast.Call, name: str) -> bool:
+    """Whether a call has the argument `name=True`."""
     return any(k.arg == name and isinstance(k.value, ast.Constant) and k.value.value is True for k in call.keywords)
 
 

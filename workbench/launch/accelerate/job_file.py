@@ -33,6 +33,7 @@ class JobFile:
 
     @property
     def settings(self) -> Settings:
+        """The settings of the job."""
         return self.assignment.settings
 
 
@@ -52,6 +53,7 @@ class ProcessEnv:
 
     @classmethod
     def here(cls, timeout: float) -> ProcessEnv:
+        """The environment of this process."""
         # Lines without a time of change belong to no file.
         cells = {file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
         return cls(list(sys.path), list(sys.argv), os.getcwd(), cells, flags.flags(), timeout)

@@ -62,10 +62,12 @@ class RankOutcome:
 
     @property
     def over(self) -> bool:
+        """Whether the rank has ended or reported its result."""
         return self.dead or self.report is not None
 
     @property
     def failed(self) -> bool:
+        """Whether the rank's process died or reported an error."""
         return self.dead or (self.report is not None and self.report.failed)
 
     @property
@@ -93,6 +95,7 @@ class JobOutcome:
 
     @property
     def failed(self) -> bool:
+        """Whether a rank hung or failed."""
         return bool(self.hung) or any(rank_outcome.failed for rank_outcome in self.ranks)
 
 

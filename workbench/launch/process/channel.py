@@ -55,6 +55,7 @@ class Channel:
         return list(self._whole())
 
     def close(self) -> None:
+        """Close the socket."""
         self.socket.close()
         fds.close(self._fds)
         self._fds.clear()

@@ -78,6 +78,7 @@ class ForkServer:
             socket.send_fds(self.control, [f"{len(files)} {kind}".encode()], list(files))
 
     def alive(self) -> bool:
+        """Whether the server's process runs."""
         return self.process.poll() is None
 
     def how_it_ended(self) -> str:

@@ -80,6 +80,7 @@ class Server:
         self._select.register(self._woken, selectors.EVENT_READ, lambda: self._woken.recv(4096))
 
     def serve(self) -> NoReturn:
+        """Handle requests and ended children, until the parent is gone."""
         while True:
             ending = any(child.code is not None for child in self._children.values())
             for key, _ in self._select.select(0.005 if ending else 0.5):
@@ -248,6 +249,7 @@ def _load(more: Sequence[str]) -> None:
 
 
 def main(control: int, parent: int, temporary: str, more: Sequence[str]) -> NoReturn:
+    """Run the fork server. control: the socket to the parent. more: the names of modules to import in advance."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _adopt_orphans()
     _while_parent_lives(parent, temporary, lambda: _load(more))

@@ -11,21 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Event, Resumed, RunEnded, RunStarted, StepsDone, Validated
-from workbench.runs.health.finding import FIND_RATE, HEAVY, Finding, noise_of, several, taken, warmup_of
+from workbench.runs.health.finding import FIND_RATE, HEAVY, Finding, Rule, noise_of, several, taken, warmup_of
 from workbench.runs.health.metrics import better
 from workbench.runs.record.series import column
 from workbench.units import number
 
 
-class Standstill:
-    """A loss that is after 300 updates where it began, or above; at the end of a shorter fit, after 100."""
+class Standstill(Rule):
+    """A loss that after 300 updates is no lower than at the beginning; at the end of a shorter fit, after 100."""
 
     AFTER, AT_END = 300, 100
     """Updates after the warm-up: fewer are within the patience of a person who watches."""
     FIRST, LAST = 50, 100
     """Updates whose mean is taken for the beginning and for now, of a fit that is long enough for both."""
     MOVED = 0.01
-    """Of the first loss: a model that learns anything has passed this many times over by then."""
+    """The share of the first loss: a model that learns anything has moved by many times this share by then."""
 
     def __init__(self, start: RunStarted) -> None:
         self._from, self._supervised = warmup_of(start), start.supervised
@@ -67,7 +67,9 @@ class Standstill:
         yield Finding("warning", text, advice, remedy=FIND_RATE, trouble="not learning")
 
     def _is_not_lower(self, first: NDArray[np.float64], last: NDArray[np.float64]) -> bool:
-        """Whether it is where the very first loss was, which no step has touched, or above, beyond what batches differ by."""
+        """Whether the loss is as high as the very first one, which no step has changed, or higher, beyond what batches
+        differ by.
+        """
         if not ((first > 0).all() and (last > 0).all()):
             return False
         now, spread = noise_of(last)
@@ -90,7 +92,7 @@ class _Metric:
     """The training loss at the best one."""
 
 
-class Overfitting:
+class Overfitting(Rule):
     """A validation metric gets worse while the training loss falls.
 
     Of val_loss this is the generalisation loss of Prechelt (1998), "Early Stopping - But When?": the last three validations are
@@ -102,7 +104,7 @@ class Overfitting:
     ABOVE, BELOW = 0.05, 0.1
     """Of the best value: how much worse the loss is, and how much worse another metric."""
     GROSS = 0.5
-    """From here on the result is in doubt: a usual fit of a small data set overfits by some percent."""
+    """From here on the result is in doubt: most fits of a small data set overfit by some percent."""
     VALIDATIONS = 3
     """Since the best one, as many as are kept."""
     NOISE = 3.0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from workbench.events import Event, RunStarted, StepsDone, Validated
-from workbench.runs.health.finding import Finding, several
+from workbench.runs.health.finding import Finding, Rule, several
 from workbench.runs.record.series import column
 
 _MEASURES = re.compile(
@@ -17,7 +17,7 @@ _MEASURES = re.compile(
 )
 """Words for what is measured; under another name a module may log a setting of its own, which may legitimately be constant."""
 _BAD = re.compile(r"(?i)loss|err|mse|mae|mape|wer|cer|perplexity|ppl")
-"""Those of them that are lower where they are better."""
+"""Words for what is better when it is lower."""
 
 
 def better(name: str) -> float:
@@ -37,11 +37,11 @@ class _Series:
     same: bool = True
 
 
-class Constant:
+class Constant(Rule):
     """A metric with exactly the same value at every validation from the first on."""
 
     VALIDATIONS = 5
-    """Of a metric: a small validation set gives the same share twice or three times."""
+    """For a metric: a small validation set may give the same share two or three times."""
     LOSSES = 3
     """Of the validation loss, which has many digits; while the training loss has not fallen: a fit that is at its
     minimum, to the last digit, has come down before."""

@@ -27,6 +27,7 @@ class DefaultCollate:
 
     @classmethod
     def of(cls, name: str, dataset: Any) -> DefaultCollate:
+        """The default collate function of a data set. name: of its loader, for messages."""
         return cls(name, is_of_hugging_face(dataset))
 
     def __call__(self, samples: list[Any]) -> Any:

@@ -278,6 +278,7 @@ def short(value: Any) -> str:
 
 
 def listed(names: Iterable[str], most: int = 4) -> str:
+    """The first `most` names as text, and how many more there are."""
     found = list(names)
     return ", ".join(found[:most]) + (f", … {len(found) - most} more" if len(found) > most else "")
 

@@ -78,6 +78,7 @@ class Plan:
 
     @property
     def updates(self) -> int | None:
+        """The planned number of updates; None: unknown."""
         return self._count()
 
 

@@ -48,6 +48,7 @@ class Findings:
         self.error("", None)
 
     def on_event(self, event: Event) -> None:
+        """Keep an event until the rules are next asked."""
         self._held.append(event)
         if isinstance(event, StepsDone):
             if 0 <= event.seconds - self._looked < EVERY:

@@ -97,6 +97,7 @@ class LoggedValue:
         return before + part, self.folded[1] + weight
 
     def state(self) -> dict[str, Any]:
+        """Its state for a checkpoint, as plain data."""
         how = self.how if isinstance(self.how, str) else None
         found = {"name": self.name, "on_step": self.on_step, "on_epoch": self.on_epoch, "how": how, "fork": self.fork}
         folded = None if self.folded is None else list(self.folded)
@@ -104,6 +105,7 @@ class LoggedValue:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> LoggedValue:
+        """The value whose `state` this is."""
         kept = cls(state["name"], state["on_step"], state["on_epoch"], state["how"] or "mean", fork=state["fork"])
         kept.values, kept.weights = list(state["values"]), list(state["weights"])
         kept.on_epoch &= state["how"] is not None  # a function as reduce_fx is known again when the module logs again
@@ -111,6 +113,7 @@ class LoggedValue:
         return kept
 
     def continue_from(self, other: LoggedValue) -> None:
+        """Take over the values that another one has collected."""
         self.values, self.weights, self.folded = other.values, other.weights, other.folded
 
 

@@ -73,6 +73,7 @@ class Gradients:
         """Layers that had a gradient: one that never has one is NaN too."""
 
     def start(self, event: RunStarted) -> None:
+        """Begin a fit."""
         self._running, self._resting = True, False
         self._clear(event.settings, event.layers)
         self.layers.start(event.layers)
@@ -88,6 +89,7 @@ class Gradients:
         self._untold = True
 
     def ended(self) -> None:
+        """The fit is over."""
         self._running = False
         self._untold = True
 

@@ -47,9 +47,11 @@ class BatchSizeSearch:
 
     @property
     def done(self) -> int:
+        """How many sizes were tried."""
         return len(self._trials)
 
     def checking_steps(self, event: TrialStarted) -> None:
+        """A size is being tried."""
         self._try(event)
 
     def trial(self, event: Trial) -> None:
@@ -71,6 +73,7 @@ class BatchSizeSearch:
         })  # fmt: skip
 
     def ended(self, event: SearchEnded) -> None:
+        """Show the result of the search."""
         self.over = True
         self._try(None)
         together = "" if self._ranks == 1 else texts.ranks_together(self._ranks)

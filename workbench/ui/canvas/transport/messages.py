@@ -35,6 +35,7 @@ class Packet:
 
     @property
     def size(self) -> int:
+        """Its bytes."""
         return len(json.dumps(self.content)) + sum(map(len, self.buffers))
 
 
@@ -65,6 +66,7 @@ class Outbox:
 
     @property
     def waiting(self) -> bool:
+        """Whether something is to be sent."""
         return bool(self._changed) or any(c.unsent is not None for c in self._channels.values())
 
     def take(self) -> Packet | None:
