@@ -125,7 +125,7 @@ def list_(root: Path, as_json: bool) -> None:
     if not found:
         raise FileNotFoundError(f"No runs are recorded in {root}.")
     if as_json:
-        from workbench.runs.report import summary_data
+        from workbench.runs.tables.report import summary_data
 
         _print_json([summary_data(run) for run in found])
         return
@@ -141,7 +141,7 @@ def list_(root: Path, as_json: bool) -> None:
 def show(run: str, root: Path, as_json: bool) -> None:
     """Show one run: results, settings, checkpoints, problems."""
     from workbench.runs.folder.lookup import find_run
-    from workbench.runs.report import record_data, text_lines
+    from workbench.runs.tables.report import record_data, text_lines
 
     record = record_data(find_run(root, run))
     if as_json:
@@ -200,9 +200,9 @@ _request(Resume(), "Let a fit that is paused continue.")
 @_json
 def compare(compared: Sequence[str], root: Path, as_json: bool) -> None:
     """Compare fits: settings that differ, last and best values."""
-    from workbench.runs import compare as comparing
     from workbench.runs.folder.lookup import find_run
     from workbench.runs.run import Run
+    from workbench.runs.tables import compare as comparing
 
     both = comparing.compare(*(Run.open(find_run(root, one)) for one in compared))
     if not as_json:
@@ -349,8 +349,8 @@ def _raise(errors: list[str]) -> None:
 
 
 def _print_table(found: Iterable[RunSummary]) -> None:
-    from workbench.runs.run_list import table
-    from workbench.runs.tables import text_table
+    from workbench.runs.tables.render import text_table
+    from workbench.runs.tables.run_list import table
 
     click.echo(text_table(table(found)))
 
@@ -392,7 +392,7 @@ def _write(file: Path, run: Run) -> None:
     if file.suffix.lower() == ".csv":
         run.to_csv(file)
     elif file.suffix.lower() == ".json":
-        from workbench.runs.report import record_data
+        from workbench.runs.tables.report import record_data
 
         assert run.folder is not None  # it was opened from there
         columns = {"history": run.history, "validation": run.validation, "logged": run.logged}

@@ -21,8 +21,8 @@ class Mutation(NamedTuple):
 MUTATIONS = (
     # -- techniques
     Mutation("techniques/accumulation.py", "return [weight / total for weight in weights]",
-             "return [1 / len(weights) for weight in weights]", "tests/engine/test_windows_are_one_batch.py"),
-    Mutation("techniques/clipping.py", "limit / (total + 1e-6)", "limit / (total - 1e-6)", "tests/engine/test_techniques_against_twin.py"),
+             "return [1 / len(weights) for weight in weights]", "tests/engine/twins/test_windows_are_one_batch.py"),
+    Mutation("techniques/clipping.py", "limit / (total + 1e-6)", "limit / (total - 1e-6)", "tests/engine/twins/test_techniques_against_twin.py"),
     Mutation("techniques/schedules.py", "return (update + 1) / self.warmup", "return update / self.warmup", "tests/techniques"),
     Mutation("techniques/schedules.py", "0.5 * (1.0 + math.cos(", "0.5 * (1.0 - math.cos(", "tests/techniques"),
     Mutation("techniques/stopping.py", "step >= (settings.min_steps or 0) and epoch", "step >= (settings.min_steps or 0) or epoch",
@@ -30,11 +30,11 @@ MUTATIONS = (
     Mutation("techniques/averaging.py", "return epoch >= swa_first_epoch(settings)", "return epoch > swa_first_epoch(settings)",
              "tests/techniques tests/engine/optim"),
     Mutation("techniques/tbptt.py", "value.detach() if isinstance(value, Tensor)", "value if isinstance(value, Tensor)",
-             "tests/techniques tests/engine/test_sequences_against_twin.py"),
+             "tests/techniques tests/engine/twins/test_sequences_against_twin.py"),
     # -- the loop and the step
     Mutation("engine/loop.py", "            flush(session, self.emit)\n", "            pass\n", "tests/engine/metrics"),
     Mutation("engine/loop.py", "        flush(session, self.emit, wait=True)\n", "        flush(session, self.emit)\n",
-             "tests/engine/test_fit_against_twin.py tests/engine/validation tests/engine/metrics"),
+             "tests/engine/twins/test_fit_against_twin.py tests/engine/validation tests/engine/metrics"),
     Mutation("engine/loop.py", "                session.step_epoch_schedules()\n", "", "tests/engine/optim"),
     Mutation("engine/loop.py", "                checkpoints.mark()\n", "                pass\n", "tests/engine/checkpoint"),
     Mutation("engine/loop.py", "size, batches = now, self._windows(left, now, 0)", "size, batches = now, self._windows(left, size, 0)", "tests/engine/test_live_accumulation.py"),
@@ -44,8 +44,8 @@ MUTATIONS = (
     Mutation("techniques/precision.py", "return not overflowed", "return True", "tests/techniques/test_precision.py tests/engine/test_nonfinite.py"),
     Mutation("engine/backward.py", "            if first and hooks.within:\n", "            if hooks.within:\n", "tests/lightning"),
     Mutation("engine/backward.py", "            state.cut_short = True\n", "", "tests/engine/test_step.py tests/lightning"),
-    Mutation("engine/window.py", "self.loss + part.detach()", "self.loss - part.detach()", "tests/engine/test_windows_are_one_batch.py"),
-    Mutation("engine/distributed/single.py", "if window_loss.some_left_out:", "if not window_loss.some_left_out:", "tests/engine/test_windows_are_one_batch.py"),
+    Mutation("engine/window.py", "self.loss + part.detach()", "self.loss - part.detach()", "tests/engine/twins/test_windows_are_one_batch.py"),
+    Mutation("engine/distributed/single.py", "if window_loss.some_left_out:", "if not window_loss.some_left_out:", "tests/engine/twins/test_windows_are_one_batch.py"),
     Mutation("engine/distributed/ddp.py", "(self._sync.weight / total)", "(total / self._sync.weight)", "tests/engine/distributed"),
     Mutation("engine/nonfinite.py", "        for buffer, before in session.replay.buffers:  # a forward pass", "        for buffer, before in ():  # a forward pass",
              "tests/engine/test_nonfinite.py"),
@@ -69,7 +69,7 @@ MUTATIONS = (
     # -- export
     Mutation("export/program/templates/main.py.jinja", "            ${replayed(\"CHANGES.get(step, ())\")}  #? run.changes\n", "",
              "tests/export/program/test_script_live.py"),
-    Mutation("export/program/templates/update.py.jinja", "scaler.unscale_(optimizer)\n", "", "tests/export"),
+    Mutation("export/program/templates/update/update.py.jinja", "scaler.unscale_(optimizer)\n", "", "tests/export"),
     # -- launch
     Mutation("launch/module_diff.py", "            parameter.requires_grad_(trains)\n", "            pass\n", "tests/launch/test_module_diff.py"),
     Mutation("launch/module_diff.py", "        vars(part).pop(name, None)\n", "        pass\n", "tests/launch/test_module_diff.py"),

@@ -12,12 +12,12 @@ from tornado.httpclient import HTTPClientError
 
 from workbench.commands import Change
 from workbench.events import Changed, RunStarted
-from workbench.runs.brief import RunBrief
 from workbench.runs.folder import control
 from workbench.runs.folder.prune import remove_folder
 from workbench.runs.read import read_events, summary
 from workbench.runs.record import follow
 from workbench.runs.record.stream import joined
+from workbench.runs.tables.brief import RunBrief
 from workbench.server import canvas
 from workbench.server.canvas import ComparisonCanvas
 from workbench.server.roots import Root

@@ -48,12 +48,12 @@ from workbench.launch.job_folder import (
 from workbench.launch.listeners import Listener
 from workbench.launch.start.start_spec import StartResolver, StartSpec
 from workbench.launch.thread import alone
-from workbench.runs.compare import MOST, Comparison, check_count, check_no_list, compare
 from workbench.runs.evidence import evidence as found_by
 from workbench.runs.folder.annotations import annotate
 from workbench.runs.folder.delete import delete
 from workbench.runs.run import Run
-from workbench.runs.run_list import RunList
+from workbench.runs.tables.compare import MOST, Comparison, check_count, check_no_list, compare
+from workbench.runs.tables.run_list import RunList
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
 from workbench.task.errors import TaskError

@@ -15,7 +15,6 @@ import torch
 from workbench._version import __version__
 from workbench.events import Message
 from workbench.launch.job import AnyJob
-from workbench.runs.brief import RunBrief
 from workbench.runs.checkpoints import find
 from workbench.runs.folder.control import TAKES
 from workbench.runs.folder.ids import check_id, is_id, new_id, runs_folder
@@ -25,6 +24,7 @@ from workbench.runs.read import RUNS, read_header
 from workbench.runs.record.stream import stream
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
+from workbench.runs.tables.brief import RunBrief
 from workbench.settings import Settings
 from workbench.task.summary import ModelSummary
 from workbench.values import first_names, shown

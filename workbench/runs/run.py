@@ -38,7 +38,7 @@ from workbench.runs.record import table
 from workbench.runs.record.event_log import Recorded, RecordGone, now
 from workbench.runs.record.series import Series
 from workbench.runs.run_record import RunRecord
-from workbench.runs.tables import data_frame
+from workbench.runs.tables.render import data_frame
 from workbench.settings import Settings, SettingsError, setting_text
 from workbench.units import RATES, duration, number, rate
 

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from workbench.runs import read
-from workbench.runs.brief import RunBrief
 from workbench.runs.folder.annotations import read_annotations
 from workbench.runs.folder.ids import is_id
+from workbench.runs.tables.brief import RunBrief
 from workbench.server.roots import Root, is_readable
 from workbench.server.rows import Entry
 from workbench.ui.canvas.runs.run_brief import LiveRunBrief

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workbench.runs import read
-from workbench.runs.brief import RunBrief
-from workbench.runs.compare import differences
 from workbench.runs.folder.annotations import Annotations, read_annotations
 from workbench.runs.folder.control import TAKES, why_not_taken
 from workbench.runs.health.finding import in_a_line
 from workbench.runs.printable import printable
 from workbench.runs.read import RunSummary
+from workbench.runs.tables.brief import RunBrief
+from workbench.runs.tables.compare import differences
 from workbench.server.roots import Root
 from workbench.settings import Settings, setting_text
 from workbench.ui import format

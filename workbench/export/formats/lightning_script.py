@@ -31,8 +31,8 @@ def lightning_script(r: ScriptSpec, task: Task) -> str:
     package = _package(task)
     lightning_refusals.refuse(r, package)
     found = {**values(r), **_values(r, task)}
-    main = rendered("lightning_main.py.jinja", found)
-    program = "\n\n\n".join(part for part in (without_unused(rendered("lightning_functions.py.jinja", found), main), main) if part)
+    main = rendered("lightning/main.py.jinja", found)
+    program = "\n\n\n".join(part for part in (without_unused(rendered("lightning/functions.py.jinja", found), main), main) if part)
     callbacks = "lightning.pytorch.callbacks" if package == "lightning" else f"{package}.callbacks"
     imports = [Import(package, None, "L"), *(Import(callbacks, name) for name in lightning_trainer.CALLBACKS)]
     imports += [Import(callbacks.replace("callbacks", "loggers"), "CSVLogger"), Import("torch.utils.data", "Sampler")]

@@ -20,7 +20,7 @@ from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import Drawable
 from workbench.plots.searches.batch_size import batch_size
 from workbench.runs.printable import printable
-from workbench.runs.tables import data_frame
+from workbench.runs.tables.render import data_frame
 from workbench.settings import SettingsError
 from workbench.tuners.batch_size.batch_size_choice import Epoch, choose
 from workbench.tuners.batch_size.effective_batch import accumulation, next_size, rescaled, short_of

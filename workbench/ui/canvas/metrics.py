@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from workbench.events import Logged, StepsDone, Validated
 from workbench.metric_mode import known_mode
-from workbench.runs.brief import Best
 from workbench.runs.record.series import column
+from workbench.runs.tables.brief import Best
 from workbench.ui import format
 from workbench.ui.canvas.transport.channels import Buckets
 from workbench.ui.canvas.transport.messages import Outbox

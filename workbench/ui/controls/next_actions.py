@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from workbench.events import Event, RunEnded, RunStarted, StepsDone
-from workbench.runs.brief import RunBrief
+from workbench.runs.tables.brief import RunBrief
 from workbench.settings import Settings, SettingsError
 from workbench.settings.setting_text import same, text
 from workbench.techniques.stopping import reached

@@ -18,7 +18,7 @@ from workbench.runs.read import RunSummary
 from workbench.runs.record.series import column
 from workbench.runs.record.stream import sampled
 from workbench.runs.run import Run
-from workbench.runs.tables import html_table, sparkline, text_table
+from workbench.runs.tables.render import html_table, sparkline, text_table
 from workbench.units import duration, number
 
 _HEAD = ("run", "status", "updates", "time", "loss", "last values", "name and tags")

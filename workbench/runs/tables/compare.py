@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.plots.chart import Chart
 from workbench.plots.training.compare import AXES, Compared, X, compare_losses
-from workbench.runs.brief import RunBrief
 from workbench.runs.read import shown_status
 from workbench.runs.run import Run
-from workbench.runs.tables import data_frame, html_table, text_table
+from workbench.runs.tables.brief import RunBrief
+from workbench.runs.tables.render import data_frame, html_table, text_table
 from workbench.settings import Settings, setting_text
 from workbench.units import duration, number
 from workbench.values import shown

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from workbench.runs.brief import RunBrief
 from workbench.runs.checkpoints import find, list_checkpoints
 from workbench.runs.folder.annotations import read_annotations
 from workbench.runs.read import RunSummary, shown_status, summary
 from workbench.runs.run import Run
+from workbench.runs.tables.brief import RunBrief
 from workbench.settings.setting_text import recorded
 from workbench.units import duration, number
 
