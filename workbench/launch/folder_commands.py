@@ -27,17 +27,19 @@ class _Listening:
         self.root = path.parents[1]
         self._job, self._path = job, path
         self._looking = threading.Lock()
-        """Held during a look."""
+        """Held while the folder is read."""
         self._over = False
         self._left_out: set[str] = set()
-        """What the latest look could not take: what cannot be removed is found again by each look, and told once."""
+        """Files that the latest read could not take. A file that cannot be removed is found again by each read, and
+        reported once.
+        """
         self._reports: deque[Callable[[], object]] = deque()
         self._reporting = False
         self._lock = threading.Lock()
-        """Of the reports."""
+        """Guards the reports."""
 
     def look(self) -> None:
-        """Hand on what has come."""
+        """Read the folder, and pass the commands on."""
         with self._looking:
             if self._over:
                 return
@@ -83,15 +85,15 @@ class _Listening:
 
 
 _jobs: dict[AnyJob, _Listening] = {}
-"""The jobs whose folders are looked into."""
+"""The jobs whose folders are read."""
 _roots: set[Path] = set()
-"""Those that have a thread."""
+"""The roots that have a thread."""
 _lock = threading.Lock()
-"""Of these two; never held while a disk is asked."""
+"""Guards these two; never held while a disk is read."""
 
 
 def listen(job: AnyJob) -> None:
-    """From now on the job gets the commands in its folder, if it has one."""
+    """From now on read the commands in the job's folder, if it has one."""
     if job.folder is None:
         return
     listening = _Listening(job, job.folder.path.absolute())  # a cell may change the working directory
@@ -122,7 +124,7 @@ def _end(job: AnyJob) -> _Listening | None:
 
 
 def _look_into(root: Path) -> None:
-    """Look into the folders of this root's jobs until it has none."""
+    """Read the folders of this root's jobs until it has no job."""
     while True:
         with _lock:
             here = [one for one in _jobs.values() if one.root == root]

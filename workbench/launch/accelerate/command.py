@@ -37,20 +37,20 @@ _OURS = {
     "gradient_clipping": "gradient_clip_val=", "max_restarts": "", "use_megatron_lm": "", "mpirun_hostfile": "", "help": "",
     "main_training_function": "", "vm": "", "env": "", "no_tpu_cluster": "",
 }  # fmt: skip
-"""Options that a setting covers (its name), or that a job of the bench cannot have: another script, another place."""
+"""Options that a setting covers, each with the setting's name, and options that would give the job another script or place."""
 _NEVER = ("tpu", "aws_", "megatron_lm_", "parallelism_config_")
-"""Prefixes of further options that a job of the bench cannot have."""
+"""Prefixes of further options that are refused."""
 _TRUTHS = ("fsdp_", "fp8_")
 """Prefixes of options that take "true" or "false" as a word."""
 _DEEPSPEED = ("use_deepspeed", "deepspeed_", "zero", "offload_")
 """Prefixes of the options of DeepSpeed."""
 _OTHERS = {"MEGATRON_LM": "Megatron-LM's", "TP": "tensor-parallel"}
-"""Kinds of training that are not supported."""
+"""Kinds of training that accelerate knows and the workbench does not support."""
 _PROCESS = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT",
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "ACCELERATE_USE_CPU", "ACCELERATE_USE_FSDP", RANK, SHARDS,
 )  # fmt: skip
-"""Variables of a kernel that was launched itself, which the launched processes would take for their own."""
+"""Variables of a kernel that was launched itself; the launched processes would take them for their own."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class LaunchPlan:
 
 
 def plan(settings: Settings, accelerator: str) -> LaunchPlan:
-    """What settings and config mean. `accelerator`: the kind of device here. SettingsError: something is impossible."""
+    """Read settings and config. `accelerator`: the kind of device here. SettingsError: they ask for something impossible."""
     if accelerator == "tpu" and settings.devices != "auto":
         settings = settings.replace(devices=1)  # one process drives all cores
     given = dict(settings.launch or {})
@@ -169,7 +169,9 @@ def _check_counts(given: Mapping[str, Any]) -> None:
 
 
 def _check_values(given: Mapping[str, Any] | None, options: tuple[str, ...]) -> None:
-    """accelerate's own parser would report it in a detached process, and by a page of its usage."""
+    """Raise SettingsError for a wrong value: accelerate's own parser would report it in a detached process, with a page
+    of its usage.
+    """
     with contextlib.redirect_stderr(io.StringIO()) as said:
         try:
             launch_command_parser().parse_args([*options, "script"])
@@ -178,7 +180,7 @@ def _check_values(given: Mapping[str, Any] | None, options: tuple[str, ...]) -> 
 
 
 def _config(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The user's accelerate config: the named file, or the default one; empty where there is none."""
+    """The user's accelerate config: the named file, or the default one; empty without a file."""
     file = given.get("config_file")
     if file is None and not os.path.isfile(default_config_file):
         return {}

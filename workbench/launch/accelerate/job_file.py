@@ -26,7 +26,7 @@ VALUE = "value"
 
 @dataclass(frozen=True)
 class JobFile:
-    """An assignment, and its first messages."""
+    """An assignment, and the first messages of its job."""
 
     assignment: Assignment
     words: FirstMessages
@@ -39,7 +39,7 @@ class JobFile:
 
 @dataclass(frozen=True)
 class ProcessEnv:
-    """What a kernel's code relies on in its process; read before any code is unpacked."""
+    """What the kernel's code relies on in its process; it is read before any code is unpacked."""
 
     path: list[str]
     argv: list[str]
@@ -79,7 +79,7 @@ def read(run: Path) -> private_file.PrivateFile:
 
 
 def remove(run: Path) -> None:
-    """Remove it: all have read it, or none will."""
+    """Remove the job file, once all ranks have read it or none will."""
     private_file.remove(_job(run))
 
 

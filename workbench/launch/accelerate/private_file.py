@@ -92,7 +92,7 @@ def _pieces(segment: Segment) -> Iterator[bytes]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write to a temporary file, then rename it: whoever finds it finds all of it."""
+    """Write to a temporary file, then rename it, so that a reader always finds the whole file."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(_made(aside), "wb") as file:

@@ -202,7 +202,7 @@ def _make_bare(kind: type[BaseException], args: tuple[Any, ...], state: dict[str
 
 
 def _end_with_parent(connection: socket.socket) -> None:
-    """The parent never writes here: this wait ends with the parent, or when it closes the pipe."""
+    """End this process with its parent: the parent never writes to this pipe, so the wait ends when it dies or closes the pipe."""
     with contextlib.suppress(OSError):
         connection.recv(1)
     if os.getpgrp() == os.getpid():

@@ -46,11 +46,11 @@ class CallOutcome:
     code: int | None = None
     stopped: bool = False
     lost: str = ""
-    """Why its end is unknown: the server died with it."""
+    """Why its end is unknown: the server died with the child."""
 
 
 class ForkServer:
-    """One server process. Its environment is this process's at its start; each call brings the present one."""
+    """One server process. It has the environment of this process at its start; each call sends the present one."""
 
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -82,7 +82,7 @@ class ForkServer:
         return self.process.poll() is None
 
     def how_it_ended(self) -> str:
-        """In words, once it is reaped: its sockets close a moment before."""
+        """How the server ended, in words, after it is reaped: its sockets close a moment earlier."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5.0)
         code = self.process.returncode
@@ -131,7 +131,7 @@ _starting = threading.Lock()
 
 
 def server() -> ForkServer:
-    """This process's server, started if there is none or it has died."""
+    """This process's server; a new one is started where none runs."""
     global _server
     with _starting:
         if _server is not None and not _server.alive():
@@ -196,7 +196,7 @@ class Call(Child):
         self._stopped = False
 
     def run(self, used: ForkServer, descriptors: Sequence[int], stop: Stop | None) -> CallOutcome:
-        """Submit, and wait for the end. A call that an exception leaves, leaves no child."""
+        """Submit the call and wait for its end. If an exception interrupts the wait, the child is ended."""
         if self.begin(used, "call", descriptors):
             try:
                 self._follow(stop)

@@ -37,7 +37,7 @@ PRELOAD = (
 """torch._dynamo: the first optimizer of a process imports it, for seconds. The hooks: accelerate imports them for the first model of a rank."""
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE = 10.0
-"""Seconds that a killed process has to be gone. On a busy machine it ends when it has its turn."""
+"""Seconds until a killed process must be gone: on a busy machine it ends when it next runs."""
 
 
 class _Child:
@@ -54,7 +54,7 @@ class _Child:
             os.killpg(self.pid, signal.SIGKILL)
 
     def is_gone(self) -> bool:
-        """After its end: whether nothing of its group is left either, which holds memory too."""
+        """Whether no process of its group is left after its end: any of them holds memory too."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -151,7 +151,7 @@ class Server:
             os._exit(1)
 
     def _let_go(self, child: _Child) -> None:
-        """The caller closed its end, or has died: end the child."""
+        """End the child, because its caller closed its end or died."""
         self._select.unregister(child.status)
         child.kill()
 

@@ -1,4 +1,4 @@
-"""Runs a function in a child process that may die without harm, and tells how it ended."""
+"""Runs a function in a child process whose death does no harm, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ class Outcome:
     died: str = ""
     """In plain words, what ended it."""
     code: int | None = None
-    """Its exit code, negative for a signal."""
+    """Its exit code; negative: the number of the signal that ended it."""
     peak_bytes: int | None = None
-    """The most memory it held while the function ran, above what it held before. None where it could not say."""
+    """The most memory that it held while the function ran, above what it held before. None: unknown."""
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether memory ran out: an error that says so, or an end that most likely means it."""
+        """Whether memory ran out: by the error's text, or by an end that most likely means it."""
         if self.error is not None:
             return is_out_of_memory(self.error)
         killed = self.code == -getattr(signal, "SIGKILL", 9)
         return self.kind == "died" and (killed or "std::bad_alloc" in self.traceback)
 
     def get(self) -> Any:
-        """The result, or an exception that says why there is none."""
+        """The result; without one, raises the exception that says why."""
         if self.kind == "result":
             return self.result
         if self.error is not None:
@@ -180,7 +180,7 @@ _WORDS = {
 
 
 def in_words(code: int | None) -> str:
-    """How a child ended of which nothing else is known."""
+    """How a child ended, in words, where only its exit is known."""
     if code is None:
         return "ended, and nothing is known of how"
     if code >= 0:

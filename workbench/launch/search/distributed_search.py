@@ -77,7 +77,7 @@ class RankSearch(Assignment):
 def trials_of_ranks(
     id: str, task: Task, settings: Settings, request: BatchSizeRequest, emit: EventSink, inbox: Mailbox, ranks: int
 ) -> Trials:
-    """Trials on these settings' ranks; a rank that dies for want of memory makes it a failed one."""
+    """Trials on these settings' ranks; where memory ran out and killed a rank, the trial counts as failed."""
 
     def trial(size: int) -> Trial:
         trying = RankTrial(id, task, settings, request, size)
