@@ -31,9 +31,9 @@ from workbench.values import shown
 THREADS, COMMANDS = "workbench_threads", "workbench_command_threads"
 """The names of the server's threads in its settings."""
 RESOURCE = "workbench"
-"""The name of all this for an authorizer."""
+"""The name of the server's resources for an authorizer."""
 _LARGEST = 1 << 16
-"""Bytes of the body of a request at most."""
+"""The most bytes in the body of a request."""
 STATIC = Path(workbench.ui.__file__).parent / "static"
 
 
@@ -78,7 +78,7 @@ class Handler(APIHandler):
         return {name: self.get_query_argument(name) for name in given if name not in ("token", "_xsrf") and not name.isdecimal()}
 
     def body(self, known: tuple[str, ...]) -> dict[str, Any]:
-        """The JSON object that came. ValueError: it is none, too large, or has other names than these."""
+        """The JSON object in the body. ValueError: it is not JSON, too large, or has other keys than these."""
         if len(self.request.body) > _LARGEST:
             raise ValueError(f"The body of the request has {len(self.request.body)} bytes: send at most {_LARGEST}.")
         try:
@@ -98,7 +98,7 @@ class Handler(APIHandler):
 
 
 class Runs(Handler):
-    """A page of the list."""
+    """The list of runs, page by page."""
 
     @web.authenticated
     @authorized
@@ -157,7 +157,7 @@ class OneRun(Handler):
 
 
 class Commands(Handler):
-    """Commands to a run, whatever its kernel does meanwhile."""
+    """Commands to a run, which reach it however busy its kernel is."""
 
     @web.authenticated
     @authorized
@@ -191,7 +191,7 @@ class Templates(Handler):
 
 
 class Template(Handler):
-    """One of them."""
+    """One notebook to begin with."""
 
     @web.authenticated
     @authorized

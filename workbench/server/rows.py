@@ -30,7 +30,7 @@ _RECENT = 40
 _OF_COMMANDS = (TAKES, "launched", "pid", "host")
 _NONE = Annotations()
 _DEFAULTS = {name: json.loads(json.dumps(one.default)) for name, one in Settings.model_fields.items()}
-"""As a header has them."""
+"""The default settings, as a header has them."""
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ def cells(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
 
 
 def finite(value: float | None) -> float | None:
-    """The value where it is a finite number."""
+    """The value, if it is a finite number; else None."""
     return value if value is not None and math.isfinite(value) else None
 
 

@@ -31,7 +31,7 @@ _INTERVAL, _IDLE = 0.2, 0.5
 _LARGEST = 1 << 14
 """Bytes of a message from a page at most."""
 _WAITING = 100
-"""Messages of the events' socket that wait for a slow page; it is told to fetch its list again where there are more."""
+"""The most waiting messages for a slow page; if there are more, it is told to fetch its list again."""
 _FETCH_AGAIN = {"type": "list"}
 
 
@@ -103,7 +103,7 @@ class Events(Socket):
             self._leave()
 
     def on_message(self, message: str | bytes) -> None:
-        """Nothing is asked for here."""
+        """Ignore messages: this socket only sends."""
 
     def on_close(self) -> None:
         self._closed = True

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 _FEW = 3
-"""The number of similar tensors in a list that are described one by one."""
+"""The most similar tensors in a list that are described one by one."""
 _MANY = 12
-"""The number of a batch's tensors that are described."""
+"""The most tensors of a batch that are described."""
 
 
 def sample_count(batch: Any) -> int:

@@ -92,7 +92,7 @@ def explain_missing_loss(model: nn.Module, batch: Any) -> str:
 
 
 def explain_output_without_loss(model: nn.Module, output: Any, batch: Any) -> str:
-    """The error where no `loss=` was given, and the output has no loss."""
+    """The error where no `loss=` was given, and the output contains no loss."""
     keys = [key for key, _ in batch.items()] if isinstance(batch, Mapping) else []
     near = next((key for key in ("label", "target", "targets", "y") if key in keys and "labels" not in keys), None)
     if near is not None and "labels" in (parameters(model.forward) or ()):

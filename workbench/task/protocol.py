@@ -143,21 +143,21 @@ class Counters(Protocol):
     fitting: bool
     """Whether a fit trains, from its first hook to its end."""
     searching: bool
-    """Whether a search tries something, of which nothing is to remain."""
+    """Whether a search runs that must leave no trace."""
 
 
 class Progress(Protocol):
     """The progress of a session and what it works with."""
 
     settings: Settings
-    """The effective settings, with dry runs and overfitting applied."""
+    """The settings in effect, with dry runs and overfitting applied."""
     device: torch.device
     updates: int | None
     """Updates of the whole run; None where they cannot be known."""
 
     @property
     def state(self) -> Counters:
-        """How far it has come, always of now."""
+        """The present counters."""
 
     @property
     def ranks(self) -> Communication:
@@ -217,7 +217,7 @@ class Task(abc.ABC):
     hooks: Hooks | None = None
     """The task's hooks while a job runs; None: it has none."""
     preparation: Preparation | None = None
-    """The objects that make the loaders, and their set-up before a job (a DataModule's setup); None: there are none."""
+    """The objects that make the loaders, and their set-up before a job (a DataModule's setup); None without such objects."""
     manual: bool = False
     """Whether `training_step` calls backward and steps the optimizers itself, through the handle of `drive`."""
 
@@ -240,7 +240,7 @@ class Task(abc.ABC):
 
     @property
     def sparse_layer(self) -> str:
-        """The name of what has a sparse gradient, as the dry run or the model's layers show it; "": nothing has."""
+        """The name of the layer with a sparse gradient, as the dry run or the model's layers show it; "": no layer has one."""
         tables = [(name, part) for name, part in self.model.named_modules() if isinstance(part, (nn.Embedding, nn.EmbeddingBag))]
         return self.seen_sparse or next((name for name, part in tables if part.sparse and part.weight.requires_grad), "")
 
@@ -349,8 +349,8 @@ class Task(abc.ABC):
         return any("batch_size" in one.defaults or not one.parts.own_batches for spec in data for one in spec.sets)
 
     def refuse_unused(self, given: Mapping[str, Any], stage: Phase = "fit") -> None:
-        """Raise SettingsError for a setting that the user gave for this kind of job and that cannot take effect on
-        its data, and TaskError for a batch size larger than the training data.
+        """Raise SettingsError for a setting that the user gave for this kind of job and that has no effect on its data,
+        and TaskError for a batch size larger than the training data.
         """
         specs = {"fit": self.train, "validate": self.val, "test": self.test, "predict": self.predict or self.test}
         spec = specs[stage]

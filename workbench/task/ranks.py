@@ -62,7 +62,7 @@ class SingleProcess:
         return list(values)
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """The tensor is the sum already: there is one process."""
+        """Leave the tensor as it is: with one process it is the sum."""
 
 
 class RankOfJob(NamedTuple):

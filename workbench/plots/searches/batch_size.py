@@ -18,7 +18,7 @@ from workbench.units import BYTES
 
 
 class BatchSizeTrialLike(Protocol):
-    """What is drawn of a trial (`events.Trial` is one)."""
+    """The attributes of a trial that are drawn (`events.Trial` has them)."""
 
     @property
     def size(self) -> int: ...
@@ -76,7 +76,7 @@ def _failures(tried: list[BatchSizeTrialLike], heights: Array) -> tuple[Mark, ..
 
 
 def _chosen(tried: list[BatchSizeTrialLike], speed: Array, best: int | None, largest: int | None, fastest: int | None) -> list[Mark]:
-    """One mark for each size that plays a part, with all of its parts."""
+    """One mark for each size that was chosen, naming all reasons for it."""
     parts: dict[int, list[str]] = {}
     for name, size in (("fastest", fastest), ("largest", largest), ("best", best)):
         if size is not None and not (name == "fastest" and best == fastest):

@@ -16,7 +16,7 @@ from workbench.units import rate
 
 
 class DecayTrialLike(Protocol):
-    """What is drawn of a trial (`events.DecayTrial` is one)."""
+    """The attributes of a trial that are drawn (`events.DecayTrial` has them)."""
 
     @property
     def weight_decay(self) -> float: ...

@@ -15,7 +15,7 @@ from workbench.plots.names import shorten
 
 
 class SpeedTrialLike(Protocol):
-    """What is drawn of a trial (`events.SpeedTrial` is one)."""
+    """The attributes of a trial that are drawn (`events.SpeedTrial` has them)."""
 
     @property
     def values(self) -> Mapping[str, Any]: ...

@@ -57,7 +57,7 @@ def loss(
 
 _OF_SETS = (1, 3, 2, 4)
 _TONES = (2, 4, 3, 1)
-"""Of the optimizers: navy is their sum, orange the validation."""
+"""The colours of the optimizers: navy is their sum, orange the validation."""
 
 
 def _updates(step: Array, loss: Array, parts: Mapping[str, Array]) -> list[Series]:

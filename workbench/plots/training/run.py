@@ -23,7 +23,7 @@ _RATIO = "update_ratio/"
 _NOISE = "gradient_noise_scale"
 _AVERAGED = "_averaged"
 _OF_SETS = "val_loss/"
-"""What the losses of several validation sets begin with."""
+"""The prefix of the losses of several validation sets."""
 
 
 @dataclass(frozen=True, slots=True)

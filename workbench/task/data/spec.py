@@ -205,14 +205,14 @@ class DataSpec:
 
     @property
     def label(self) -> str:
-        """The kind of the data and the number of samples: what tells one data set from another in records. "": an object makes them."""
+        """The kind of the data and the number of samples, by which records distinguish data sets. "": an object makes them."""
         if self.made_by_object:
             return ""
         many = "" if self.samples is None else f", {self.samples:,} samples"
         return f"{type(users_data(self.parts.dataset)).__name__}{many}"
 
     def refuse_unused(self, given: Mapping[str, Any], *, train: bool = True) -> None:
-        """Raise SettingsError for a setting that the user gave and that cannot take effect on this data. train: it is training data."""
+        """Raise SettingsError for a setting that the user gave and that has no effect on this data. train: it is training data."""
         if not given.keys() & {"batch_size", "drop_last", "shuffle", "num_workers"}:
             return  # train_dataloader() is not called now: its set-up comes with the job
         if self.several:
@@ -245,7 +245,7 @@ class DataSpec:
         return TaskError(f"{self.name} is empty: it gave no batch, or None for each, and at least one is needed.")
 
     def _orders_itself(self, parts: Parts) -> str | None:
-        """Return why the setting `shuffle` cannot apply; None: it can, or the sampler shuffles."""
+        """Why the setting `shuffle` has no effect on these data; None: it has, or the sampler shuffles."""
         if parts.batch_sampler is not None:
             return f"its loader has a batch_sampler of its own ({type(parts.batch_sampler).__name__})"
         if parts.sampler is not None:

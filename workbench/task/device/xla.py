@@ -30,7 +30,7 @@ def installed() -> bool:
 
 
 def in_use() -> bool:
-    """Whether somebody has used a device of torch_xla in this process; then it is known whether one core or all."""
+    """Whether this process has used a device of torch_xla; from then on the choice of one core or all is fixed."""
     return "torch_xla" in sys.modules and bool(importlib.import_module("torch_xla")._XLAC._xla_get_spmd_config_is_locked())
 
 
@@ -51,7 +51,7 @@ def same_parameters(device: torch.device) -> Iterator[None]:
 
 
 def sync() -> None:
-    """Run what was recorded. Returns before the device has done it."""
+    """Run the recorded operations. Returns before the device has finished them."""
     importlib.import_module("torch_xla").sync()
 
 

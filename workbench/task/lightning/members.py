@@ -67,7 +67,7 @@ class Manual(Shared):
         return self._optimizers[0] if len(self._optimizers) == 1 else list(self._optimizers)
 
     def lr_schedulers(self) -> Any:
-        """The scheduler, a list where there are several, None where there is none; the module steps them."""
+        """The scheduler, a list of several, or None; the module steps them."""
         self._there()
         return (self._schedulers[0] if len(self._schedulers) == 1 else list(self._schedulers)) or None
 
@@ -173,7 +173,7 @@ class LightningMembers(Shared):
         return made[0] if len(made) == 1 else made
 
     def lr_schedulers(self) -> Any:
-        """The scheduler, a list where there are several, None where there is none."""
+        """The scheduler, a list of several, or None."""
         found = [schedule.scheduler for schedule in self._trainer.lr_scheduler_configs]
         return (found[0] if len(found) == 1 else found) or None
 

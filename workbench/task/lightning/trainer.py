@@ -45,7 +45,7 @@ REMEDIES: Mapping[str, str] = {
 
 
 def unknown() -> int | None:
-    """A length that cannot be known."""
+    """Return None: the length is unknown."""
     return None
 
 
@@ -463,7 +463,7 @@ class Trainer(Shared):
 
     @property
     def logged_metrics(self) -> dict[str, Tensor]:
-        """The same, and the latest values that were logged for single batches of a validation."""
+        """The metrics of `callback_metrics`, and the latest values that were logged for single batches of a validation."""
         return {**self.callback_metrics, **{name: torch.as_tensor(value) for name, value in self._log.batch_values.items()}}
 
     @property

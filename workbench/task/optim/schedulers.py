@@ -147,8 +147,8 @@ def _frequency(value: Any, where: str) -> int:
 
 
 def refuse_built_in(settings: Settings, where: str) -> None:
-    """Raise TaskError for `lr_schedule` or `warmup` beside a scheduler of the user's own: both would change the same
-    rate.
+    """Raise TaskError for `lr_schedule` or `warmup` together with a scheduler of the user's own: both would change the
+    same rate.
     """
     asked = [
         f"{name}={getattr(settings, name)!r}"

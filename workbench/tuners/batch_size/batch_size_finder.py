@@ -39,7 +39,7 @@ class BatchSizeRequest:
     headroom: float = 0.05
     max_memory: int | None = None
     method: str = "fit"
-    """What is tried: "fit" (updates), or batches of "validate", "test" or "predict"."""
+    """The stage that is tried: "fit" (updates), or batches of "validate", "test" or "predict"."""
     keep_effective: bool = False
     """Whether the batches of an update hold as many samples as the settings say, whatever their size."""
     min_updates_per_epoch: int = 20

@@ -59,7 +59,7 @@ def measure_on_ranks(
 
 
 def _allowed(session: Session, max_memory: int | None) -> int:
-    """Bytes that a trial may take in this process. All ranks are here, with all that they hold before it."""
+    """Bytes that a trial may use in this process, now that all ranks hold what they had before it."""
     free = min(session.ranks.all_gather_object(memory.available_memory()))
     return max_memory or free // session.ranks.local_world
 

@@ -22,7 +22,7 @@ MOST = 12
 """The most metrics that are drawn; the first that come."""
 BUCKETS = 400
 NAME = 100
-"""Characters of a name at most: a metric with a longer name is not drawn."""
+"""The most characters of a metric's name: one with a longer name is not drawn."""
 _LOSS = re.compile(r"(train_|val_)?loss(_epoch|_step|_averaged)?")
 """The metrics that the plot of the loss shows already."""
 

@@ -44,7 +44,7 @@ from workbench.ui.canvas.widget import LiveView
 from workbench.ui.controls.widget_utils import aside
 
 EVERY = 0.5
-"""Seconds between two reads of the record of a shown run that another process still writes."""
+"""Seconds between two reads of a shown record that another process still writes."""
 _OF_NO_RUN = Called | SettingsSet | Message | Shown | Compared | Deleted | Annotated
 
 

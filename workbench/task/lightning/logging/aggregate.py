@@ -25,7 +25,7 @@ def recorded_name(name: str) -> str:
 
 
 def by_own_names(values: Mapping[str, Named]) -> dict[str, Named]:
-    """The same values; where the record has another name for one, also by the name that the module gave it."""
+    """The values by recorded name; where that differs from the module's name, by both."""
     marked = [name for name in values if name.endswith(MARK) and recorded_name(name.removesuffix(MARK)) == name]
     return {**values, **{name.removesuffix(MARK): values[name] for name in marked}}
 
@@ -64,7 +64,7 @@ class LoggedValue:
             self.values, self.weights = [], []
 
     def result(self) -> Value | None:
-        """The reduced value; None where there is none."""
+        """The reduced value; None without values."""
         if self.metric is not None:
             return number(self.name, self.metric.compute())
         if self.values and not isinstance(self.how, str):
@@ -81,7 +81,7 @@ class LoggedValue:
                 vars(part)["_computed"] = None
 
     def whole(self) -> tuple[Tensor, float] | None:
-        """Return the sum (or minimum, or maximum) of all values so far, and their weight; None where there are none."""
+        """Return the sum (or minimum, or maximum) of all values so far, and their weight; None without values."""
         if not self.values:
             return self.folded
         column, weight = _column(self.values), sum(self.weights)

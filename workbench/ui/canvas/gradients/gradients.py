@@ -15,7 +15,7 @@ from workbench.ui.canvas.gradients.layers import Layers
 from workbench.ui.canvas.transport.messages import Outbox, cut
 
 CLIPS = 100
-"""Clip values that were used one after another; the oldest are dropped."""
+"""The most clip values that are kept; the oldest are dropped."""
 EVERY = 0.5
 """Seconds of the run between two captions: numbers that change more often cannot be read."""
 _NEAR = 0.1

@@ -232,7 +232,7 @@ def _of_metrics(briefs: Sequence[RunBrief], names: Sequence[str]) -> dict[str, l
 
 
 def moving(one: RunBrief) -> dict[str, Any]:
-    """The part of a run's row that changes while it runs. "order" has numbers to sort by, null where there is none."""
+    """The part of a run's row that changes while it runs. "order" has numbers to sort by, null where a value is missing."""
     spark, dots = _drawn(one)
     return {
         "run": one.id,

@@ -103,9 +103,7 @@ class BatchSizeSearch:
             })  # fmt: skip
 
     def chosen(self, settings: Mapping[str, Any]) -> None:
-        """The bench's present size; batches: how many are accumulated, None where their number changes during the
-        run.
-        """
+        """Show the bench's present size; batches: how many are accumulated, None where their number changes during the run."""
         many = settings.get("accumulate_grad_batches")
         self._outbox.put("chosen", {"size": settings.get("batch_size"), "batches": many if isinstance(many, int) else None})
 
@@ -129,7 +127,7 @@ def _sentence(text: str) -> str:
 
 
 def _room(asked: Mapping[str, Any], limit: int | None, memory: int | None) -> dict[str, Any] | None:
-    """The memory that a trial could take, and where that number is from."""
+    """The memory that a trial could use, and the source of that number."""
     if limit is not None:
         source = "max_memory" if limit == asked.get("max_memory") else texts.FREE
         return {"bytes": limit, "words": texts.room(format.size(limit), source)}

@@ -138,7 +138,7 @@ class Group:
 
 
 def _starts(index: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The rows where another bucket begins."""
+    """The rows at which another bucket begins."""
     new = np.empty(len(index), bool)
     new[0] = True
     np.not_equal(index[1:], index[:-1], out=new[1:])

@@ -9,7 +9,7 @@ from typing import Any
 from workbench.ui.canvas.transport.channels import Channel, Channels
 
 LIMIT = 40_000
-"""Bytes in one message at most, JSON and buffers together."""
+"""The most bytes in one message, JSON and buffers together."""
 _FRAME = 200
 """Bytes for the description of one part."""
 _ROOM = LIMIT - _FRAME
@@ -17,7 +17,7 @@ _ROOM = LIMIT - _FRAME
 
 
 def cut(text: str, size: int) -> str:
-    """As much of the beginning of `text` as takes `size` bytes in JSON, where one character may take twelve."""
+    """The longest beginning of `text` that takes at most `size` bytes in JSON, where one character may take twelve."""
     taken = 0
     for i, character in enumerate(text):
         taken += len(json.dumps(character)) - 2
