@@ -142,7 +142,7 @@ def _refuse_unfit(study: Study, monitor: str, mode: Mode | None, **given: Any) -
     """Raise SettingsError for a study with another direction, or for an argument given with `study=` that the study already has."""
     for name, value in given.items():
         if value is not None:
-            raise SettingsError(f"{name}={shown(value)} is given beside study=: the study has its own, optuna.create_study({name}=…).")
+            raise SettingsError(f"{name}={shown(value)} is given together with study=: the study has its own, optuna.create_study({name}=…).")
     if len(study.directions) > 1:
         raise SettingsError(f"study= has {len(study.directions)} objectives; a sweep has one metric, monitor=…")
     way = study.direction.name.lower()

@@ -180,7 +180,7 @@ def own(run: Run | str, root: Path) -> Path:
     folder = recorded(run, root)
     if not is_own(folder, root):
         where = f"lies in {folder.resolve().parent}, not among the runs of {root}"
-        raise ValueError(f"run {folder.name} {where}: ask a bench whose root is there.")
+        raise ValueError(f"run {folder.name} {where}: use a bench with that root.")
     return folder
 
 

@@ -306,8 +306,8 @@ class Settings(BaseModel):
     )  # fmt: skip
     seed: int = _setting(0, "Seed of weights drawn in the run, order of samples, dropout, augmentation.", "devices", ge=0)
     deterministic: bool | Literal["warn"] = _setting(
-        False, "Only deterministic kernels (torch.use_deterministic_algorithms); slower on GPUs. 'warn': warn where there is "
-        "none, and use another.", "devices",
+        False, "Only deterministic kernels (torch.use_deterministic_algorithms); slower on GPUs. 'warn': where an operation "
+        "has none, warn and use another.", "devices",
     )  # fmt: skip
     benchmark: bool | None = _setting(
         None, "Let cuDNN try which convolution kernels are fastest (torch.backends.cudnn.benchmark). None: torch keeps its "

@@ -109,7 +109,7 @@ _ARGUMENTS: Mapping[str, Mapping[str, str]] = {"find_lr": _FINDER, "find_batch_s
 
 _NOTHING: tuple[Any, ...] = (None, False)
 _ALIKE: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "logger": (_NOTHING, "every fit has a record (bench.runs); wb.Workbench(…, trackers='tensorboard') tells a tracker too"),
+    "logger": (_NOTHING, "every fit has a record (bench.runs); wb.Workbench(…, trackers='tensorboard') logs to a tracker too"),
     "callbacks": (
         (None, [], ()),
         "what Lightning's callbacks do is settings here (early_stopping, checkpoint_every, …), and wb.Workbench(…, "

@@ -118,7 +118,7 @@ class TrackerListener:
         """The run of the fit that trains, whose first event may still be waiting."""
         with self._begun:
             if not self._begun.wait_for(lambda: self._run is not None, WAIT) or self._run is None:
-                raise TrackerError(f"tracker {self.name!r} did not hear of the run within {WAIT:.0f} s.")
+                raise TrackerError(f"tracker {self.name!r} did not get the beginning of the run within {WAIT:.0f} s.")
             return self._run
 
     def _begin(self, event: RunStarted) -> None:

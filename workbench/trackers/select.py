@@ -203,7 +203,7 @@ def _why_not(item: Any) -> str:
     if any(base.__module__.split(".")[0].startswith(("lightning", "pytorch_lightning")) for base in type(item).__mro__):
         near = _near(type(item).__name__.removesuffix("Logger"), names)
         instead = f"give trackers={near!r} instead" if near else "give one of the trackers there are instead"
-        return f"a Lightning logger is not told anything here; {instead}. {there}"
+        return f"a Lightning logger gets no values here; {instead}. {there}"
     return there
 
 

@@ -130,7 +130,7 @@ def test_data_that_do_not_fill_a_batch_of_each_rank(one_thread):
         assert "fewer than 8 samples" in str(found)
     task = task_on(plain_net(), labelled(37).tensors)
     assert cap_of(task, ranks=2) == 18
-    with pytest.raises(TaskError, match="train has 37 samples, which is none for some of 40 ranks: take devices=37"):
+    with pytest.raises(TaskError, match="train has 37 samples, too few for 40 ranks: take devices=37"):
         cap_of(task, ranks=40)
 
 

@@ -33,7 +33,7 @@ def prune(root: Path, kind: str, keep: int, spare: Collection[str] = ()) -> list
     alone.
     """
     if keep < 0:
-        raise ValueError(f"keep={keep}: cannot keep fewer than no runs")
+        raise ValueError(f"keep={keep}: give 0 or more")
     folder = Path(root) / RUNS
     if folder.is_symlink() or not folder.is_dir():
         return []

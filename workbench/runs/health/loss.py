@@ -56,7 +56,7 @@ class Standstill(Rule):
         fell = float(first.mean() - last.mean())
         noise = math.sqrt(float(first.var()) / len(first) + float(last.var()) / len(last))
         stands = abs(fell) < self.MOVED * abs(float(first.mean())) and abs(fell) < 2 * noise + 1e-12
-        advice = "unless it began where it ends, find_lr() tells whether the learning rate is too low"
+        advice = "unless it began where it ends, find_lr() shows whether the learning rate is too low"
         if self._supervised and self._is_not_lower(first, last):
             began, advice = float(first[0]), "find_lr() measures a rate at which it falls"
             text = f"the loss is not lower than at its start after {self._step} updates: {number(began)} then, {number(np.median(last))} now"

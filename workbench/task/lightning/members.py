@@ -114,7 +114,7 @@ class Manual(Shared):
         for index, one in enumerate(self._optimizers):
             if optimizer is one or optimizer is one.optimizer:
                 return index
-        raise TaskError(f"{self._name}: {type(optimizer).__name__} is none of the optimizers of this run.")
+        raise TaskError(f"{self._name}: {type(optimizer).__name__} is not an optimizer of this run.")
 
 
 class LightningMembers(Shared):
@@ -185,7 +185,8 @@ class LightningMembers(Shared):
         made = self._trainer.optimizers
         index = next((n for n, one in enumerate(made) if one is getattr(optimizer, "optimizer", optimizer)), None)
         if index is None:
-            raise TaskError(f"{self._name}.clip_gradients: {type(optimizer).__name__} is none of the optimizers of this run.")
+            raise TaskError(f"{self._name}.clip_gradients: {type(optimizer).__name__} is not an optimizer of this run.")
+
         if self._hooks.clipper is None:
             raise TaskError(f"{self._name}.clip_gradients: there are gradients while a batch is trained, and not before.")
         if value > 0:

@@ -115,7 +115,7 @@ class HookOptimizer(Proxy):
         """Raise TaskError after the hook if it did not evaluate the batch."""
         if not self._evaluated:
             raise TaskError(
-                f"{self._where} never called its optimizer_closure, which runs training_step and backward: hand it on, "
+                f"{self._where} never called its optimizer_closure, which runs training_step and backward: pass it on, "
                 "optimizer.step(closure=optimizer_closure), or call it where no step is to be taken."
             )
 

@@ -161,6 +161,6 @@ def cap_of(task: Task, method: str = "fit", ranks: int = 1) -> int | None:
         return None
     if spec.samples < ranks:
         raise TaskError(
-            f"{spec.name} has {spec.samples} samples, which is none for some of {ranks} ranks: take devices={spec.samples}."
+            f"{spec.name} has {spec.samples} samples, too few for {ranks} ranks: take devices={spec.samples}."
         )
     return spec.samples // ranks

@@ -82,7 +82,7 @@ def _refuse_monitors_of_averages(settings: Mapping[str, Any], where: str) -> Non
     watched += [settings["monitor"]] if "monitor" in settings else []
     if watched and settings.get("weight_averaging") == "ema":
         raise TaskError(
-            f"{where}: beside EMAWeightAveraging, Lightning's {watched[0]!r} is that of the averaged weights, which has the name "
+            f"{where}: together with EMAWeightAveraging, Lightning's {watched[0]!r} is that of the averaged weights, which has the name "
             f"'{watched[0]}_averaged' here. Give settings: weight_averaging='ema', ema_decay={settings['ema_decay']!r}, and "
             f"early_stopping=wb.EarlyStopping('{watched[0]}_averaged') or monitor='{watched[0]}_averaged'."
         )
