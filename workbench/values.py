@@ -145,8 +145,7 @@ def _by_epoch(value: object) -> object:
             raise ValueError("should be at least 1")
         return value
     if not value:
-        raise ValueError("an empty dict has no number of batches: give {0: 4}, say, or an int
-")
+        raise ValueError("an empty dict has no number of batches: give {0: 4}, say, or an int")
     return {_key(key): _size(key, size) for key, size in value.items()}
 
 

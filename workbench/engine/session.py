@@ -332,7 +332,7 @@ class Session:
             opt.add_new_parameters()
 
     def refresh_parameters(self) -> None:
-        """The same between two updates, where all ranks are: parameters may also have been frozen."""
+        """Refresh them between two updates, where all ranks are: parameters may also have been frozen."""
         self.add_new_parameters()
         self.parallel.refresh()
 

@@ -59,7 +59,7 @@ class TrainState:
     hiddens: dict[int, Any] = field(default_factory=dict)
     """State carried from one piece of a batch to the next, by optimizer."""
     next_hiddens: dict[int, Any] = field(default_factory=dict)
-    """The same for the next window."""
+    """The state carried to the next window, by optimizer."""
 
     # -- the current update
 

@@ -48,11 +48,11 @@ class ScriptSpec:
     threads: int
     """The number of threads of each process."""
     weights: str | None
-    """The file beside the script with the weights that the run began with; None: there is none."""
+    """The file next to the script with the weights that the run began with; None: the script needs no such file."""
     data_file: str | None
     """The file beside the script with its data; None: the user's code makes them."""
     best: tuple[str, str] | None
-    """The metric with whose best value the weights are kept, and "min" or "max"; None: there is none."""
+    """The metric with whose best value the weights are kept, and "min" or "max"; None: the last weights are kept."""
     ended_at: int | None
     """The updates after which it was stopped by hand, or by the clock; None: it went its whole length."""
     checksums: Checksums

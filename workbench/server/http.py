@@ -72,8 +72,9 @@ class Handler(APIHandler):
                 self.finish(json.dumps(found, allow_nan=False))
 
     def arguments(self) -> dict[str, str]:
-        """The arguments in the address; of one that is given twice the last. Those of Jupyter are none: the token, that against
-        requests of other sites, and the time that JupyterLab adds."""
+        """The arguments in the address, the last one of each name, without Jupyter's own: the token, the one against
+        requests of other sites, and the time that JupyterLab adds.
+        """
         given = self.request.query_arguments
         return {name: self.get_query_argument(name) for name in given if name not in ("token", "_xsrf") and not name.isdecimal()}
 

@@ -130,7 +130,7 @@ def describe(batch: Any) -> str:
 
 
 def made_of_lists(batch: Any) -> tuple[str, int] | None:
-    """Return the first element of a batch that is a list of one-dimensional tensors, and their number; None: there is none.
+    """Return the first element of a batch that is a list of one-dimensional tensors, and their number; None: no element is.
 
     torch's default collation makes such a list, with one tensor for each position, of samples that are lists of numbers.
     """

@@ -46,7 +46,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _PARTS: dict[str, dict[str, tuple[type, ...]]] = {
     "length": {"per_epoch": (int, type(None)), "ahead": (int,)}, "checks": {"checked": (int,)}, "settings": {"batch_size": (int,)},
 }  # fmt: skip
-"""The same for what is needed of some of them before a fit begins."""
+"""The types of those entries of them that are needed before a fit begins."""
 _ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
 
 

@@ -63,7 +63,7 @@ class CheckpointManager(Checkpointing):
         self._averaged: dict[str, Tensor] | None = None
         """The averaged weights that the value belongs to."""
         self._left: tuple[int, dict[str, Any] | None, str | None] | None = None
-        """Where the run's length cut an epoch short: the update, and all state there, or why there is none."""
+        """Where the run's length cut an epoch short: the update, and all state there, or why it cannot be stored."""
         self._said: set[object] = set()
 
     # -- every so often
@@ -226,7 +226,7 @@ class CheckpointManager(Checkpointing):
         return {"raw": to_plain(self._session.hooks.edits.stored(self._session.weights.trained()), "the model")}
 
     def _state(self, point: ResumePoint) -> tuple[dict[str, Any] | None, str | None]:
-        """All state but the weights, or why there is none; of several ranks, on rank 0."""
+        """All state but the weights, or why it cannot be stored; of several ranks, on rank 0."""
         held, lost = self._extras.state()
         for what in lost:
             self._say(what, f"{what} cannot be stored in a checkpoint: a fit that continues from one begins with its value at that time.")

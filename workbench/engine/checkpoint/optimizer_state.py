@@ -265,7 +265,7 @@ def _shapes(session: Session, opt: OptimizerHandle) -> list[list[tuple[int, ...]
 
 
 def _names(session: Session, opt: OptimizerHandle) -> list[list[str]]:
-    """The names of the parameters of each group; "": it is none of the task's."""
+    """The names of the parameters of each group; "": a parameter that is not the task's."""
     names = {id(parameter): name for name, parameter in session.task.trained_parameters().items()}
     return [[names.get(id(parameter), "") for parameter in group["params"]] for group in opt.optimizer.param_groups]
 

@@ -460,7 +460,7 @@ class Loaders:
 
 
 class NoLoaders(Loaders):
-    """The loaders of a job that trains nothing: there are none."""
+    """Stands for the loaders of a job that trains nothing."""
 
     def __init__(self, task: Task, settings: Settings) -> None:
         self._task, self.settings = task, settings

@@ -54,7 +54,7 @@ class WholeWeights:
         """After a forward without a backward: free the memory that only a step needs."""
 
     def reset(self) -> None:
-        """The same after a step that may have ended anywhere."""
+        """Free that memory after a step that may have ended anywhere."""
 
     # -- updates
 

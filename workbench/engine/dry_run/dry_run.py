@@ -288,6 +288,6 @@ def _non_finite(batch: Any, value: float) -> str:
 
 
 def _all_ignored(batch: Any) -> str:
-    """The name of the first part of a batch that holds only ignored labels; "" if there is none."""
+    """The name of the first part of a batch that holds only ignored labels; "": no part does."""
     labels = ((name, t) for name, t in leaves(batch, "") if not t.is_floating_point() and not t.is_complex() and t.numel())
     return next((name or "y" for name, t in labels if bool((t == _IGNORED).all())), "")

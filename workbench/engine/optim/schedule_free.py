@@ -48,7 +48,7 @@ class OptimizerModes:
                             "train without FSDP.")  # fmt: skip
 
     def doubt(self, model: nn.Module) -> str | None:
-        """The warning about BatchNorm statistics, which belong to the training weights; None: there is none to give."""
+        """The warning about BatchNorm statistics, which belong to the training weights; None: no warning is needed."""
         if not self or not has_batch_norm([model]):
             return None
         return (

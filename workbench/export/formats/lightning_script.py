@@ -61,7 +61,7 @@ def _values(r: ScriptSpec, task: Task) -> dict[str, object]:
 
 
 def _package(task: Task) -> str:
-    """The package whose LightningModule the user's object is; "lightning" where the script makes one; "" where it is none."""
+    """The package whose LightningModule the user's object is; "lightning" where the script makes one; "": it is not one."""
     if not isinstance(task, LightningTask):
         return "lightning"
     classes = [base for base in type(task.module).__mro__ if base.__name__ == "LightningModule"]

@@ -66,7 +66,7 @@ WRAPPERS |= {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "deque",
 
 @dataclass(frozen=True)
 class Outside:
-    """The same of the global names that a function uses: `name`, or `module·name` in another module."""
+    """The effects of a function on the global names that it uses: `name`, or `module·name` in another module."""
 
     may: frozenset[str] = frozenset()
     does: frozenset[str] = frozenset()

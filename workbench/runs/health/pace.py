@@ -129,7 +129,6 @@ class Memory(Rule):
     FULL = 0.9
     """Allocators lose some to fragments, and a longer batch or the validation at the end may want more."""
 
-
     def __init__(self, start: RunStarted) -> None:
         self._total, self._most = start.memory, 0
 

@@ -92,7 +92,7 @@ class DataSpec:
         self.share = RankShard()
         """The batches that this rank reads."""
         self.copied: CopiedStream | None = None
-        """A copy of the user's stream, which a job reads instead where it sets its position; None: there is none."""
+        """A copy of the user's stream, which a job reads instead where it sets its position; None: no copy was made."""
         self.preloaded: Preloaded | None = None
         """Its samples in memory, if `preload` has read them; they replace one data set of the user's."""
 

@@ -186,7 +186,6 @@ class LightningMembers(Shared):
         index = next((n for n, one in enumerate(made) if one is getattr(optimizer, "optimizer", optimizer)), None)
         if index is None:
             raise TaskError(f"{self._name}.clip_gradients: {type(optimizer).__name__} is not an optimizer of this run.")
-
         if self._hooks.clipper is None:
             raise TaskError(f"{self._name}.clip_gradients: there are gradients while a batch is trained, and not before.")
         if value > 0:

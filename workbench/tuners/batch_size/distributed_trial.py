@@ -38,7 +38,7 @@ def measure_on_ranks(
     session: Session, settings: Settings, size: int, steps: int, method: str = "fit", epoch: int = 0, *,
     max_memory: int | None = None, stop: Callable[[], bool] = lambda: False,
 ) -> Trial:  # fmt: skip
-    """The same trial on all ranks, inside their session, which is restored.
+    """Run one trial on all ranks, inside their session, which is restored.
 
     max_memory: bytes that it may take in each rank on CPU; None: an even part of what is free. stop: says the same on all
     ranks, and is called between two updates of all ranks.
