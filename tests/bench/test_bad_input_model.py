@@ -448,7 +448,7 @@ class Forces(nn.Module):
 
 
 def test_a_model_that_takes_gradients_in_a_check(tmp_path):
-    with refused("on a batch of val", "Checks run under torch.no_grad()", "`with torch.enable_grad():`"):
+    with refused("on a batch of val", "Validations run under torch.no_grad()", "`with torch.enable_grad():`"):
         make(tmp_path, Forces(False), (X, X), loss=F.mse_loss, val=(X, X))
     make(tmp_path, Forces(True), (X, X), loss=F.mse_loss, val=(X, X))
 

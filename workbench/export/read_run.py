@@ -390,7 +390,7 @@ def _in_words(layout: str) -> str:
 
 
 def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
-    """What a script needs to know of a task's metrics. batches: of a check, over all processes."""
+    """What a script needs to know of a task's metrics. batches: of a validation, over all processes."""
     functions, objects = task.metrics, task.epoch_metrics
     return Metrics(
         functions=bool(functions),
