@@ -55,7 +55,7 @@ class RunFolder:
         self._waiting: deque[Event] = deque()
         """Events that could not be written yet, the oldest first."""
         self._lacks: dict[str, tuple[int, int]] = {}
-        """What was dropped: the names of columns, or all, and the first and last update."""
+        """What was dropped, in words, with its first and last update."""
         self.lines = 0
         """Whole lines of the record, as far as this writer knows of them."""
         self._allowed = _allowance(header)

@@ -21,7 +21,7 @@ LENGTHS = ("max_epochs", "max_steps", "max_time")
 
 
 def more_to_do(jobs: Iterable[Any], now: Settings) -> dict[str, Any] | None:
-    """The settings with which the last fit can be continued; None where it cannot, or where a job waits or runs.
+    """The settings with which the last fit can be continued; None where it cannot, or where a fit waits or runs.
 
     A fit that was stopped continues to its own length. One that came to its end continues to the length in the
     controls, if that leaves more to do. A deleted one cannot be continued.
