@@ -239,7 +239,7 @@ class DataSpec:
         if given.get("num_workers") and self.one_shot:
             raise self._unused("num_workers", given, "it can be read only once, which one process does")
         if train and given.get("num_workers") and has_loaders(parts.dataset):
-            raise self._unused("num_workers", given, "its batches come from several loaders: give num_workers to each of them")
+            raise self._unused("num_workers", given, "loaders of your own make its batches: give num_workers to them")
 
     def _empty(self) -> TaskError:
         return TaskError(f"{self.name} is empty: it gave no batch, or None for each, and at least one is needed.")
