@@ -16,6 +16,7 @@ from workbench.engine.data.loaders import Loaders, NoLoaders
 from workbench.engine.distributed.placement import check_shardable, distributed, place_weights
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
 from workbench.engine.distributed.single import Single
+from workbench.engine.hooks.update_hooks import UpdateHooks
 from workbench.engine.metrics.meter import Meter
 from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.metrics.step_timer import StepTimer
@@ -70,6 +71,8 @@ class Session:
         self.updates = self.data.updates(self.ahead)
         self.optimizers = optimizers_of(task, settings, self.updates, list(self.parameters.values()), self.weights) if trains else []
         self.hooks = Hooks() if task.hooks is None else task.hooks
+        self.update_hooks = UpdateHooks()
+        """What happens around the hooks within an update; `open_session` replaces it for a task that has such hooks."""
         self.plan = self._plan(trains)
         if self.plan.lazy:
             self._refuse_on_tpu()

@@ -131,17 +131,6 @@ class ManualOptimizers:
         self._toggle.untoggle()
 
 
-def _started(session: Session, batch: Any, index: int, samples: int | None) -> bool:
-    """End the batch before and call the hooks of this one; False: a hook asked to leave out the rest of the epoch."""
-    if session.state.batch_end_args is not None:
-        session.hooks.batch_ended(*session.state.batch_end_args)
-        session.state.batch_end_args = None
-    session.task.drawn = samples
-    session.state.cut_short = not session.hooks.batch_started(batch, index)
-    session.add_new_parameters()
-    return not session.state.cut_short
-
-
 def update(
     session: Session, window: Sequence[Any], take_step: TakeStep
 ) -> tuple[Tensor | None, list[OptimizerHandle]]:
@@ -165,15 +154,14 @@ def update(
             session.timer.mark("workbench")
             batch = session.to_device(batches[number]) if session.plan.moves else batches[number]
             session.timer.mark("transfer")
-            index = session.state.batch_idx + number
-            if session.hooks.within and not _started(session, batch, index, samples_at(window, there[number])):
+            index, samples = session.state.batch_idx + number, samples_at(window, there[number])
+            if not session.update_hooks.start_moved(batch, index, samples):
                 break
-            session.task.drawn = samples_at(window, there[number])
+            session.task.drawn = samples
             with session.precision.autocast():
                 result = session.task.training_step(batch, index)
             session.timer.mark("forward")
-            if session.hooks.within:
-                session.state.batch_end_args = (result, batch, index)
+            session.update_hooks.end_after_update(result, batch, index)
             parts.add(loss_parts(result), share)
             loss = result.get("loss") if isinstance(result, Mapping) else result
             if isinstance(loss, Tensor) and loss.numel() == 1:
