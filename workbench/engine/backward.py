@@ -247,7 +247,7 @@ def finish_window(session: Session, window: Sequence[Any]) -> None:
     state = session.state
     session.update_hooks.release()
     batches = session.parallel.batches(window)
-    session.parallel.waiting = 0
+    session.parallel.end_window()
     if session.plan.tbptt is None:
         state.batch_idx += batches
     elif window:

@@ -17,6 +17,7 @@ from workbench.engine.metrics.flush import emit_notes, emit_time, flush, flush_a
 from workbench.engine.metrics.observations import Observations
 from workbench.engine.nonfinite import refuse_unguarded
 from workbench.engine.optim import weight_averaging
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.step import train_step
 from workbench.engine.validation.schedule import ValidationListener, ValidationSchedule
@@ -124,7 +125,7 @@ class _Fit:
             session.hooks.forget()
         elif session.hooks.stop_requested and minimums_met(session.settings, state.step, state.epoch):
             session.hooks.clear_stop()
-        with self._without_new_draws(), _restored_groups(session) if state.resumed else contextlib.nullcontext():
+        with self._without_new_draws(), _restored_groups(session.optimizers) if state.resumed else contextlib.nullcontext():
             session.hooks.fit_started()
         self.stopped = apply_commands(session, self.emit, self.inbox, self.requests)
         if not self.stopped and not state.resumed:
@@ -155,7 +156,8 @@ class _Fit:
 
     def _begin_epoch(self) -> None:
         session, state, resumed = self.session, self.session.state, self.session.state.mid_epoch
-        state.stage, session.data.epoch = "train", state.epoch
+        state.stage = "train"
+        session.data.begin_epoch(state.epoch)
         if not resumed:
             self._reload_loaders()
         self.validation.begin_epoch(resumed=resumed)
@@ -362,12 +364,12 @@ class _Pass:
 
 
 @contextlib.contextmanager
-def _restored_groups(session: Session) -> Iterator[None]:
+def _restored_groups(optimizers: Sequence[OptimizerHandle]) -> Iterator[None]:
     """Lightning restores a checkpoint's optimizers after `on_fit_start`, so that the hook finds the parameter groups that the task made, and may
     add those of the checkpoint. At the end of the block the groups are the checkpoint's. TaskError: the hook added others.
     """
     before = [(opt, opt.optimizer.param_groups, list(opt.optimizer.param_groups), [dict(group) for group in opt.optimizer.param_groups])
-              for opt in session.optimizers]
+              for opt in optimizers]
     for opt, there, _, _ in before:
         del there[opt.made_groups :]
     yield

@@ -24,7 +24,7 @@ from workbench.engine.metrics.update_ratio import UpdateRatios
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.optim.optimizers import average_of, optimizers_of
 from workbench.engine.optim.schedule_free import OptimizerModes
-from workbench.engine.optim.total_steps import ahead_of_plan
+from workbench.engine.optim.total_steps import ahead_from, ahead_of_plan
 from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.state import Replay, TrainState
 from workbench.engine.update_plan import UpdatePlan
@@ -202,6 +202,12 @@ class Session:
             self.notes.append(Message(text, "warning", self.state.step))
         elif self.ratios is None and self.ranks.first:
             self.ratios = UpdateRatios(self.meter)
+
+    def accumulate(self, setting: int | Mapping[int, int]) -> None:
+        """Accumulate so many batches from the next update on. The planned updates stay those of the setting before."""
+        self.settings = self.settings.replace(accumulate_grad_batches=setting)
+        self.data.settings = self.data.settings.replace(accumulate_grad_batches=setting)
+        self.ahead = ahead_from(self.data, self.state, self.ahead)
 
     @property
     def device_name(self) -> str:

@@ -75,6 +75,10 @@ class Single:
         """By how many batches this window advances the run."""
         return len(window)
 
+    def end_window(self) -> None:
+        """The update with the batches that `rounds` gave is taken."""
+        self.waiting = 0
+
     # -- one window
 
     def continues(self, ready: bool) -> bool:
