@@ -156,14 +156,14 @@ def test_searches_and_predictions() -> None:
         if world > 1:
             os.environ.update(FSDP)
         heard, size = Heard(), settings.replace(batch_size=8 // world)
-        FindLRAssignment("s", supervised(plain_net(), train=labelled(40)), size, LRRequest(num_training=12))(heard, Mailbox())
+        FindLRAssignment(supervised(plain_net(), train=labelled(40)), size, LRRequest(num_training=12))(heard, Mailbox())
         curve = [event.loss for event in heard if type(event).__name__ == "CurvePoint"]
-        sizes = RankSearch("b", supervised(plain_net(), train=labelled(40)), size, BatchSizeRequest(max_val=8, steps_per_trial=1))
+        sizes = RankSearch(supervised(plain_net(), train=labelled(40)), size, BatchSizeRequest(max_val=8, steps_per_trial=1))
         if world > 1:
             sizes(heard, Mailbox())
         task = supervised(plain_net(), train=labelled(40))
         task.predict = supervised(plain_net(), train=labelled(9)).train
-        found = PredictAssignment("p", task, settings, None)(Heard(), Mailbox()).value
+        found = PredictAssignment(task, settings, None)(Heard(), Mailbox()).value
         return curve, [e.size for e in heard if type(e).__name__ == "Trial" and e.ok], torch.cat(found)
 
     (curve, sizes, found), (others, _, _) = on_ranks(2, rank)
