@@ -94,7 +94,9 @@ def _step_optimizers(session: Session, window: Sequence[Any]) -> tuple[Tensor | 
 
 def _step_optimizer(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
     """One optimizer's part of an update: its loss (None: there was nothing to learn from) and whether it stepped."""
-    if session.plan.direct and len(window) == 1:  # without the objects of a window and a closure, which cost a tiny model's update DIRECT
+    if session.plan.direct and len(window) == 1:
+        # Nothing else takes part: neither ranks, hooks, closures nor other batches. The objects for them would make the update of a tiny
+        # model a tenth slower.
         loss = backward.of_one_batch(session, opt, window)
         return loss, loss is not None and clip_and_step(session, opt, window, loss)
     step = OptimizerStep(session, opt, window)
