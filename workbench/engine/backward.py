@@ -180,9 +180,9 @@ class WindowForward:
 
     def end(self, number: int, result: Result | None, *, waits: bool) -> None:
         """Call the hook after a batch, after its last optimizer. waits: it comes after the update."""
-        session = self._session
-        if self._opt is session.turn()[-1] and getattr(self._window[number], "last", True):
-            session.update_hooks.end(result, number, self._indices[number], waits=waits)
+        hooks = self._session.update_hooks
+        if self._opt is self._session.turn()[-1] and getattr(self._window[number], "last", True):
+            hooks.end(result, hooks.ready.get(number), self._indices[number], waits=waits)
 
     def leave(self) -> None:
         """Keep the hidden state for the next piece."""

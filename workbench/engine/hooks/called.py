@@ -55,13 +55,10 @@ class CalledUpdateHooks(UpdateHooks):
     def continues(self, ready: bool) -> bool:
         return self._session.parallel.continues(ready)
 
-    def end(self, result: Any, number: int, index: int, *, waits: bool) -> None:
-        self.end_after_update(result, self.ready[number], index)
+    def end(self, result: Any, batch: Any, index: int, *, waits: bool) -> None:
+        self._ending = (result, batch, index)
         if not waits:
             self._end_waiting()
-
-    def end_after_update(self, result: Any, batch: Any, index: int) -> None:
-        self._ending = (result, batch, index)
 
     def _end_waiting(self) -> None:
         ending, self._ending = self._ending, None

@@ -39,11 +39,8 @@ class UpdateHooks:
         """Whether this rank continues with the next batch of its window, where ranks must agree."""
         return ready
 
-    def end(self, result: Any, number: int, index: int, *, waits: bool) -> None:
-        """Call the hook after a batch. waits: it comes after the update."""
-
-    def end_after_update(self, result: Any, batch: Any, index: int) -> None:
-        """Call the hook after this batch once the update is taken, or when another batch starts."""
+    def end(self, result: Any, batch: Any, index: int, *, waits: bool) -> None:
+        """Call the hook after a batch. waits: once the update is taken, or another batch starts."""
 
     def release(self) -> None:
         """After a window: let go of its batches."""

@@ -161,7 +161,7 @@ def update(
             with session.precision.autocast():
                 result = session.task.training_step(batch, index)
             session.timer.mark("forward")
-            session.update_hooks.end_after_update(result, batch, index)
+            session.update_hooks.end(result, batch, index, waits=True)
             parts.add(loss_parts(result), share)
             loss = result.get("loss") if isinstance(result, Mapping) else result
             if isinstance(loss, Tensor) and loss.numel() == 1:
