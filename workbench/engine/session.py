@@ -36,7 +36,7 @@ from workbench.task.batch import to_device
 from workbench.task.device import xla
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks, Stage
-from workbench.task.protocol import Phase, Task
+from workbench.task.protocol import Handle, Phase, Task
 from workbench.techniques import clipping, limits
 from workbench.techniques.precision import Precision
 from workbench.techniques.toggling import optimizers_at, toggled
@@ -81,7 +81,7 @@ class Session:
         self.optimizer_modes = self._train_modes()
         """The optimizers with a train and an eval mode (schedule-free)."""
         self.average = average_of(task, settings) if trains else None
-        self.handle: object | None = None
+        self.handle: Handle | None = None
         """The handle through which a task with manual optimization steps (engine/optim/manual.py)."""
         self.meter = self._meter()
         self.timer = StepTimer(self.device, lambda: self.meter.seconds)
@@ -276,6 +276,11 @@ class Session:
     def total_norm(self, opt: OptimizerHandle, gradients: Sequence[Tensor], p: float) -> Tensor:
         """The p-norm of all gradients as one vector; a scalar."""
         return total_norm(self.layer_norms(opt, gradients, p), p)
+
+    def drive(self, handle: Handle) -> None:
+        """Let the task, which has manual optimization, step through this handle from now on."""
+        self.handle = handle
+        self.task.drive(handle)
 
     def step_epoch_schedules(self) -> None:
         """Step the schedules that follow epochs, once for the end of this epoch."""

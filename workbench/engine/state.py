@@ -99,3 +99,7 @@ class Replay:
     """The model's buffers, each with its value before the current update, where that update may be skipped."""
     draws: bool = False
     """Whether updates are known to draw random numbers (dropout)."""
+
+    def forget(self, step: int) -> None:
+        """The updates up to this one are known to be finite."""
+        self.recent = [point for point in self.recent if point.step > step]

@@ -139,8 +139,8 @@ def update(
     """
     handle = session.handle
     if not isinstance(handle, ManualOptimizers):
-        handle = session.handle = ManualOptimizers(session)
-        session.task.drive(handle)
+        handle = ManualOptimizers(session)
+        session.drive(handle)
     handle.begin(window, take_step)
     there = [number for number, batch in enumerate(window) if batch is not None]
     batches = [window[number] for number in there]
