@@ -115,7 +115,7 @@ class WindowBackward:
 
 
 def of_one_batch(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor | None:
-    """`backward` for a window of one batch where `session.plan.direct` holds: the gradient of its loss is that of the update."""
+    """Run the only batch of an update forward and backward, where `session.plan.direct` holds; returns its loss. None: it is left out."""
     state, mark, batch = session.state, session.timer.mark, window[0]
     if batch is None:
         return None
