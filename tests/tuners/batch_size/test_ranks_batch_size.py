@@ -35,7 +35,7 @@ def tried(model, data, size, given=None, settings=None, **request):
     """What this rank is told of a trial of one size, and whether its weights and its limits are as before."""
     task, before, limit = task_on(model, data, given), weights(model), resource.getrlimit(resource.RLIMIT_DATA)
     chosen = Settings.make(lr=0.05, **(settings or {}))
-    done = RankTrial("t", task, chosen, BatchSizeRequest(**request), size)(Heard(), Mailbox())
+    done = RankTrial(task, chosen, BatchSizeRequest(**request), size)(Heard(), Mailbox())
     return done.value, same_weights(before, weights(model)) and limit == resource.getrlimit(resource.RLIMIT_DATA)
 
 
