@@ -33,6 +33,7 @@ from workbench.events import Annotated, Called, Compared, Deleted, Shown
 from workbench.export.file_format import ENDINGS, ExportOptions, Format
 from workbench.export.source.capture import CallSite
 from workbench.launch import jobs, select_launcher
+from workbench.launch.assignments import EvaluateAssignment, PredictAssignment
 from workbench.launch.code_line import Name, line
 from workbench.launch.evaluations import metrics_of, spec_to_predict
 from workbench.launch.job import Job
@@ -239,15 +240,15 @@ class Workbench(Searches):
             spec.refuse_unused(given, train=False)
         else:
             self._task.refuse_unused(given, "predict")
-        work = jobs.PredictWork(self._task, chosen, spec)
+        work = jobs.AssignmentWork(PredictAssignment(self._task, chosen, spec))
         positional = () if data is None else (Name("data"),)
-        return self._submit("predict", chosen, given, work, lambda job: work.outputs, positional=positional)
+        return self._submit("predict", chosen, given, work, lambda job: work.value, positional=positional)
 
     def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: Mapping[str, Any]) -> Job[dict[str, float]]:
         given = settings_named(settings, getattr(self, kind))
         refuse_of_training(kind, given)
         chosen = self._chosen(given, "validate" if stage == "val" else "test")
-        work = jobs.EvaluateWork(self._task, chosen, stage)
+        work = jobs.AssignmentWork(EvaluateAssignment(self._task, chosen, stage))
         return self._submit(kind, chosen, given, work, metrics_of)
 
     # -- recorded runs

@@ -10,7 +10,6 @@ from typing import Protocol
 from workbench.commands import Change, Checkpoint, Inbox, Pause, Resume, Stop, Validate
 from workbench.engine import rng
 from workbench.engine.metrics.flush import emit_message, flush
-from workbench.engine.optim import total_steps
 from workbench.engine.session import Session
 from workbench.events import Changed, Emit, Message, StatusChanged
 from workbench.techniques.accumulation import with_size_from
@@ -163,9 +162,7 @@ def _accumulate(session: Session, values: Mapping[str, float | None], emit: Emit
     setting = with_size_from(session.settings.accumulate_grad_batches, session.state.epoch, size)
     if setting == session.settings.accumulate_grad_batches:
         return True
-    session.settings = session.settings.replace(accumulate_grad_batches=setting)
-    session.data.settings = session.data.settings.replace(accumulate_grad_batches=setting)
-    session.ahead = total_steps.ahead_from(session.data, session.state, session.ahead)
+    session.accumulate(setting)
     if any(opt.schedules for opt in session.optimizers) and session.updates is not None:
         text = f"{size} batches make an update, and the schedule keeps the {session.updates} updates it was made for."
         emit_message(session, emit, Message(text, "warning", session.state.step))

@@ -111,6 +111,7 @@ def scratch(session: Session) -> Iterator[None]:
                 session.begin_hooks()
                 yield
         finally:
-            state.searching, state.cut_short = False, False
+            state.searching = False
+            session.update_hooks.begin_update()
             state.clip_val, state.stage, state.step_logs, state.pieces = kept
             before.restore()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from workbench.engine.session import Session
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
 from workbench.events import DecaySearchEnded, DecayTrial, Emit, last_of
@@ -152,7 +152,7 @@ def _look(task: Task, settings: Settings, length: int) -> _Run:
     """Read the run, and find out whether the setting changes it. TaskError: the optimizer has no weight decay."""
     with open_session(task, settings) as session:
         stretch.refuse(session, "find_weight_decay()")
-        now, optimizer = _decay_of(session), session.optimizers[0].optimizer
+        now, optimizer = _decay_of(session.optimizers), session.optimizers[0].optimizer
         kind = type(optimizer).__name__
         if now is None:
             raise TaskError(
@@ -163,7 +163,7 @@ def _look(task: Task, settings: Settings, length: int) -> _Run:
         planned = session.updates
     probe = SPACING * (now or usual)
     with open_session(task, settings.replace(weight_decay=probe)) as session:
-        changed = _decay_of(session) or 0.0
+        changed = _decay_of(session.optimizers) or 0.0
     if changed == now or not changed:
         raise TaskError(
             f"find_weight_decay(): the setting weight_decay does not change the decay of the {kind}: let the function that makes it use "
@@ -173,9 +173,9 @@ def _look(task: Task, settings: Settings, length: int) -> _Run:
     return _Run(present, usual, planned, start, why_not)
 
 
-def _decay_of(session: Session) -> float | None:
+def _decay_of(optimizers: Sequence[OptimizerHandle]) -> float | None:
     """The weight decay of the first optimizer that has one; None without one."""
-    found = [value for opt in session.optimizers if (value := leading_decay(opt.optimizer)) is not None]
+    found = [value for opt in optimizers if (value := leading_decay(opt.optimizer)) is not None]
     return next(filter(None, found), found[0] if found else None)
 
 
@@ -190,6 +190,6 @@ def _loss_at(task: Task, settings: Settings, value: float, length: int, *, by_va
                 set_lr(rate * share)
 
         first = session.optimizers[0]
-        shares = stretch.shape(chosen, stretch.schedule_of(session, first), length)
+        shares = stretch.shape(chosen, stretch.schedule_of(session.settings, first), length)
         loss = stretch.train(session, first, shares, set_share, by_val=by_val)
         return float(session.ranks.broadcast_object(loss))

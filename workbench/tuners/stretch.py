@@ -68,12 +68,12 @@ def starting_loss(session: Session, length: int) -> tuple[float | None, str]:
     return None, ""
 
 
-def schedule_of(session: Session, opt: OptimizerHandle) -> str:
+def schedule_of(settings: Settings, opt: OptimizerHandle) -> str:
     """The `lr_schedule` of the fit to come. Of the user's own schedulers OneCycleLR and CosineAnnealingLR have theirs."""
     parts = [part for schedule in opt.schedules for part in chain(schedule.scheduler)]
     if any(isinstance(part, OneCycleLR) for part in parts):
         return "one_cycle"
-    return "cosine" if any(isinstance(part, CosineAnnealingLR) for part in parts) else session.settings.lr_schedule
+    return "cosine" if any(isinstance(part, CosineAnnealingLR) for part in parts) else settings.lr_schedule
 
 
 def shape(settings: Settings, schedule: str, length: int) -> list[float]:

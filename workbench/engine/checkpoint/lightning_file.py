@@ -275,7 +275,7 @@ def restore(session: Session, path: Path, *, keeps_lr: bool = True) -> None:
     state.step = state.epoch_step = here.step
     state.epoch, state.epochs_scheduled = here.epoch, here.epoch + here.checking
     state.mid_epoch = state.checking = here.checking
-    session.data.epoch = state.epoch
+    session.data.begin_epoch(state.epoch)
     own, used = session.hooks.of_lightning(checkpoint)
     session.weights.load(session.task.trained_modules, weights, extra)
     later = session.hooks.weights_restored(edits)

@@ -47,7 +47,6 @@ class CheckpointManager(Checkpointing):
         self._settle = settle
         self._updates = every if isinstance(every, int) else None
         self._time = in_seconds(every) if isinstance(every, str) else None
-        self.midway = every is not None
         self._top_k = settings.save_top_k
         self._monitor = settings.monitor or "val_loss"
         self._mode: Mode = mode_of(self._monitor, settings.monitor_mode) if self._top_k else "min"
