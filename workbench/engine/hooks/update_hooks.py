@@ -32,7 +32,7 @@ class UpdateHooks:
         return True
 
     def start_moved(self, batch: Any, index: int, samples: int | None) -> bool:
-        """The same for a batch on the device, with manual optimization. samples: how many it was made of, if known."""
+        """`start` for a batch that is on the device already (manual optimization). samples: how many it was made of, if known."""
         return True
 
     def continues(self, ready: bool) -> bool:
