@@ -205,14 +205,14 @@ def test_on_a_plateau_a_higher_rate_is_found_that_leaves_it(tmp_path):
 class Plateau:
     """Stretches of a made-up task: a rate from `breaks` on breaks within `within` updates; the loss falls once rate times updates is `far`."""
 
-    def __init__(self, breaks, far, within=20, flat=1.0):
-        self.breaks, self.far, self.within, self.flat, self.tried = breaks, far, within, flat, []
+    def __init__(self, breaks, far, within=20):
+        self.breaks, self.far, self.within, self.tried = breaks, far, within, []
 
     def __call__(self, rate, updates, watch=None):
         if rate >= self.breaks:
             trial = RaceTrial(rate, updates if watch is None else min(updates, self.within), math.inf)
         else:
-            trial = RaceTrial(rate, updates, 0.3 if rate * updates >= self.far else self.flat * (1 - 0.001 * math.log(1 + rate)))
+            trial = RaceTrial(rate, updates, 0.3 if rate * updates >= self.far else 1 - 1e-5 * rate * updates)
         self.tried.append(trial)
         return trial
 
@@ -257,6 +257,18 @@ def test_without_a_rate_that_moves_the_loss_the_lowest_is_a_guess():
     assert found.suggestion.lr == 1.0
     assert found.lowest is None
     assert "the sweep's rate stays" in found.suggestion.why
+
+
+def test_a_higher_rate_must_come_further_in_an_update():
+    """What trains for longer comes further at any rate."""
+
+    def slow(rate, updates, watch=None):
+        return RaceTrial(rate, *((20, math.inf) if rate > 5 else (updates, 1 - 0.001 * updates**0.99)))
+
+    found = climb(slow(1.0, 75), 1.0, 1.0, 225, "cosine", slow)
+    assert found.suggestion.lr == 1.0
+    assert "no higher rate comes further in an update" in found.suggestion.why
+    assert not found.doubt
 
 
 def test_a_loss_that_has_clearly_risen_bounds_the_rate_too():

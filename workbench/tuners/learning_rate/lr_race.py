@@ -156,9 +156,13 @@ def climb(first: RaceTrial, start: float, level: float, left: int, schedule: str
             low = rate
         else:
             high = rate
-    best = min(trials, key=lambda t: t.loss)
-    if best.loss > (1 - MOVED) * start:
+    better = [t for t in trials[1:] if t.loss < first.loss and _progress(t, start) > _progress(first, start)]
+    best = min(better, key=lambda t: t.loss, default=first)
+    if min(t.loss for t in trials) > (1 - MOVED) * start:
         return _guess(best, first, trials, start)
+    if best is first:
+        why = f"no higher rate comes further in an update, and the sweep's stays. {_told(trials, start)}"
+        return Outcome(Suggestion(NAME, first.lr, None, why))
     if high == math.inf:  # it moves in a stretch of the usual length, so others of that length can be compared with it
         while left >= length:
             trials.append(trained(stretch.next_value({t.lr: t.loss for t in trials}), length))
@@ -166,6 +170,11 @@ def climb(first: RaceTrial, start: float, level: float, left: int, schedule: str
         return Outcome(conclusion(first.lr, trials, start, schedule), min(t.loss for t in trials))
     why = f"the sweep's rate does not move the loss. {_told(trials, start)}. A whole run bears {WHOLE:g} of a rate that moves it in part of one"
     return Outcome(Suggestion(NAME, max(low, WHOLE * best.lr), None, why), best.loss)
+
+
+def _progress(trial: RaceTrial, start: float) -> float:
+    """By how much an update lowers the loss: a longer stretch comes further at any rate."""
+    return (start - trial.loss) / trial.updates
 
 
 def _guess(best: RaceTrial, first: RaceTrial, trials: Sequence[RaceTrial], start: float) -> Outcome:
