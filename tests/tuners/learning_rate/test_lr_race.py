@@ -190,7 +190,8 @@ def test_on_a_plateau_a_higher_rate_is_found_that_leaves_it(tmp_path):
     task = next(task for task in TASKS if task.name == "plateau factors momentum")
     torch.manual_seed(0)
     train, val = task.data()
-    b = bench(task.model(), train, tmp_path, task.optimizer, val=val, loss=task.loss, batch_size=task.batch_size, max_steps=task.updates, lr_schedule="cosine")
+    planned = {"batch_size": task.batch_size, "max_steps": task.updates, "lr_schedule": "cosine"}
+    b = bench(task.model(), train, tmp_path, task.optimizer, val=val, loss=task.loss, **planned)
     found = b.find_lr(race=True).result()
     sweeps = found.suggestions["landmarks"].lr
     losses = {t.lr: t.loss for t in found.race}
