@@ -82,7 +82,7 @@ def reap(running):
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        with running.pop(pid) as told:
+        with running.pop(pid) as told, contextlib.suppress(BrokenPipeError):  # whoever asked was killed
             told.send(f"{os.waitstatus_to_exitcode(status)}\n".encode())
 
 
