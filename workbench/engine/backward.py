@@ -52,7 +52,7 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
         if found is not None:
             part, first = window_loss.take(place, found)
             if found.parts:
-                session.state.loss_parts[opt.index] = window_loss.parts.means
+                session.state.loss_parts.setdefault(opt.index, window_loss.parts.means)  # of the first evaluation, as the loss
             if not window_loss.single and found.weight is None and session.plan.tbptt is None:
                 note_count(session, "train", window[number], plan.weights[place])
             if last and parallel.synced:

@@ -237,9 +237,7 @@ class LoggedNames:
     on_bar: tuple[str, ...] = ()
     """For single updates, with `prog_bar`."""
     parts: tuple[str, ...] = ()
-    """The further entries of the dict that `training_step` returns, which are in the record as if they were logged."""
-    left_out: tuple[str, ...] = ()
-    """The parts of the loss that are in the record, and that a script does not log."""
+    """The parts of the loss that are in the record, by the names in the dict that a step or a loss function returns."""
     marked: tuple[str, ...] = ()
     """The names that the record has for something else: there they end in "_logged"."""
 

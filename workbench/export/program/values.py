@@ -9,6 +9,7 @@ from typing import Any
 from workbench.export.inputs.collect import at, quoted
 from workbench.export.program import data, hooks, optimizers, progress
 from workbench.export.script_spec import ScriptSpec
+from workbench.task.lightning.logging.aggregate import MARK, recorded_name
 from workbench.techniques.averaging import swa_first_epoch
 
 THREADS = "torch.set_num_threads(config.threads)"
@@ -72,12 +73,34 @@ def returned(r: ScriptSpec) -> list[str]:
     weighs = r.reports_weight or (r.hooks is None and r.step.reports_weight)  # a validation weighs by it too
     names = ["loss", *(["weight"] if weighs else [])]
     names += ["output", "target"] if r.hooks is None and r.has_metrics else []
-    return [*names, *(["hiddens"] if r.tbptt else [])]
+    names += ["hiddens"] if r.tbptt else []
+    return [*names, *(["loss_parts"] if r.logged.parts and not r.manual else [])]
+
+
+def _parts(r: ScriptSpec) -> str:
+    """The parts of the loss in a result, by their names in the record."""
+    marked = tuple(name for name in r.logged.parts if recorded_name(name) != name)
+    key = f'f"{{name}}{MARK}" if name in {quoted(marked)} else name' if marked else "name"
+    return f"{{{key}: as_tensor(result[name]) for name in {quoted(r.logged.parts)} if name in result}}"
+
+
+def _in_result(r: ScriptSpec, names: list[str]) -> list[str]:
+    """The same as expressions of the `result` of the user's step or loss function."""
+    in_dict = len(names) > 1 if r.hooks is not None else r.step.in_dict or "weight" in names
+    own = {"loss": 'result["loss"]' if in_dict else "result", "weight": 'result["weight"]', "loss_parts": "parts"}
+    own |= {"hiddens": 'result["hiddens"]'} if r.hooks is not None else {}
+    return [own.get(name, name) for name in names]
+
+
+def _in_turns(r: ScriptSpec) -> bool:
+    """Whether several optimizers step in each update, one after another."""
+    return r.several and not r.manual and not r.optimizers_alternate
 
 
 def _of_update(r: ScriptSpec) -> dict[str, object]:
     names = returned(r)
-    needed = {"hiddens", *(["weight"] if r.reports_weight else [])}
+    needed = {"hiddens", "loss_parts", *(["weight"] if r.reports_weight else [])}
+    several_batches = r.accumulates or r.distributed
     item = ", ".join([*(["number"] if r.uses_batch_idx else []), *(["first"] if r.tbptt else []), "batch"])
     steps_apart = r.hooks is not None and not r.manual and (r.reads_outputs or r.distributed)
     clips, algorithm = ("config.gradient_clip_val", quoted(r.settings.gradient_clip_algorithm)) if r.clips else ("None", "None")
@@ -85,7 +108,10 @@ def _of_update(r: ScriptSpec) -> dict[str, object]:
         "returned": names,
         "forward_gives": _forward_gives(r, names),
         "forward_call": _forward_call(r),
-        "taken_too": [name if name in needed else "_" for name in names[1:]],
+        "taken_too": ["of_batch" if name == "loss_parts" and several_batches else name if name in needed else "_" for name in names[1:]],
+        "parts": _parts(r) if r.logged.parts else "",
+        "in_result": _in_result(r, names),
+        "noted_parts": ("(value, _)" if several_batches else "value") + " in " + ("all_parts" if _in_turns(r) else "loss_parts"),
         "gives_loss_alone": set(names[1:]) <= {"output", "target"},
         "splits": r.hooks is not None and r.hooks.splits,
         "item": item,
@@ -105,7 +131,7 @@ def _of_update(r: ScriptSpec) -> dict[str, object]:
 
 def _forward_gives(r: ScriptSpec, names: list[str]) -> str:
     """What a forward pass gives, in words."""
-    words = {"output": "the output", "target": "the target", "hiddens": "the state after it"}
+    words = {"output": "the output", "target": "the target", "hiddens": "the state after it", "loss_parts": "the parts of the loss"}
     listed = ["loss and weight of a batch" if "weight" in names else "loss of a batch", *(words[name] for name in names if name in words)]
     said = listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])}{',' if len(listed) > 2 else ''} and {listed[-1]}"
     return f"{said}{'; None where there is none' if r.may_skip_batches else ''}"
