@@ -77,19 +77,19 @@ def returned(r: ScriptSpec) -> list[str]:
     return [*names, *(["loss_parts"] if r.logged.parts and not r.manual else [])]
 
 
-def _parts(r: ScriptSpec) -> str:
-    """The parts of the loss in a result, by their names in the record."""
-    marked = tuple(name for name in r.logged.parts if recorded_name(name) != name)
-    key = f'f"{{name}}{MARK}" if name in {quoted(marked)} else name' if marked else "name"
-    return f"{{{key}: as_tensor(result[name]) for name in {quoted(r.logged.parts)} if name in result}}"
-
-
 def _in_result(r: ScriptSpec, names: list[str]) -> list[str]:
     """The same as expressions of the `result` of the user's step or loss function."""
-    in_dict = len(names) > 1 if r.hooks is not None else r.step.in_dict or "weight" in names
-    own = {"loss": 'result["loss"]' if in_dict else "result", "weight": 'result["weight"]', "loss_parts": "parts"}
+    in_dict = r.step.in_dict or "weight" in names or ("hiddens" in names and r.hooks is not None)
+    loss = 'result["loss"] if isinstance(result, dict) else result' if r.hooks is not None else "result"
+    own = {"loss": 'result["loss"]' if in_dict else loss, "weight": 'result["weight"]', "loss_parts": "parts_of(result)"}
     own |= {"hiddens": 'result["hiddens"]'} if r.hooks is not None else {}
     return [own.get(name, name) for name in names]
+
+
+def _marked_part(r: ScriptSpec) -> str:
+    """The name of a part in the record, as an expression."""
+    marked = tuple(name for name in r.logged.parts if recorded_name(name) != name)
+    return f'f"{{name}}{MARK}" if name in {quoted(marked)} else name' if marked else "name"
 
 
 def _in_turns(r: ScriptSpec) -> bool:
@@ -109,7 +109,7 @@ def _of_update(r: ScriptSpec) -> dict[str, object]:
         "forward_gives": _forward_gives(r, names),
         "forward_call": _forward_call(r),
         "taken_too": ["of_batch" if name == "loss_parts" and several_batches else name if name in needed else "_" for name in names[1:]],
-        "parts": _parts(r) if r.logged.parts else "",
+        "marked_part": _marked_part(r),
         "in_result": _in_result(r, names),
         "noted_parts": ("(value, _)" if several_batches else "value") + " in " + ("all_parts" if _in_turns(r) else "loss_parts"),
         "gives_loss_alone": set(names[1:]) <= {"output", "target"},
