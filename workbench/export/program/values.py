@@ -46,7 +46,7 @@ def values(r: ScriptSpec) -> dict[str, Any]:
         "gathered": "(" + "".join(f"{quoted(name)}, " for name in r.metrics.gathered).rstrip(" " if len(r.metrics.gathered) == 1 else ", ") + ")",
         "average": _average(r),
         "average_update": "update_parameters(network)" if r.averages_with_torch else "update()",
-        "own_weights": f' | {{f"{r.loss_prefix}{{name}}": value for name, value in loss_function.state_dict().items()}}',
+        "own_weights": f' | {{f"{r.loss_prefix}{{k}}": v for k, v in loss_function.state_dict().items()}}',
     }
 
 
@@ -92,15 +92,10 @@ def _marked_part(r: ScriptSpec) -> str:
     return f'f"{{name}}{MARK}" if name in {quoted(marked)} else name' if marked else "name"
 
 
-def _in_turns(r: ScriptSpec) -> bool:
-    """Whether several optimizers step in each update, one after another."""
-    return r.several and not r.manual and not r.optimizers_alternate
-
-
 def _of_update(r: ScriptSpec) -> dict[str, object]:
     names = returned(r)
     needed = {"hiddens", "loss_parts", *(["weight"] if r.reports_weight else [])}
-    several_batches = r.accumulates or r.distributed
+    several_batches, in_turns = r.accumulates or r.distributed, r.several and not r.manual and not r.optimizers_alternate
     item = ", ".join([*(["number"] if r.uses_batch_idx else []), *(["first"] if r.tbptt else []), "batch"])
     steps_apart = r.hooks is not None and not r.manual and (r.reads_outputs or r.distributed)
     clips, algorithm = ("config.gradient_clip_val", quoted(r.settings.gradient_clip_algorithm)) if r.clips else ("None", "None")
@@ -111,7 +106,8 @@ def _of_update(r: ScriptSpec) -> dict[str, object]:
         "taken_too": ["of_batch" if name == "loss_parts" and several_batches else name if name in needed else "_" for name in names[1:]],
         "marked_part": _marked_part(r),
         "in_result": _in_result(r, names),
-        "noted_parts": ("(value, _)" if several_batches else "value") + " in " + ("all_parts" if _in_turns(r) else "loss_parts"),
+        "in_turns": in_turns,
+        "noted_parts": ("(value, _)" if several_batches else "value") + " in " + ("all_parts" if in_turns else "loss_parts"),
         "gives_loss_alone": set(names[1:]) <= {"output", "target"},
         "splits": r.hooks is not None and r.hooks.splits,
         "item": item,
