@@ -206,6 +206,8 @@ class LightningNeeds:
     """Attributes that the script sets on an object without Lightning's properties, with their first values."""
     methods: frozenset[str] = frozenset()
     """Lightning's methods that it calls: "optimizers", "lr_schedulers", "clip_gradients", "toggle_optimizer"."""
+    freezes: bool = False
+    """Whether a hook of training may change which parameters require a gradient."""
     toggles: bool = False
     """Whether it may use what Lightning's optimizers have besides those of torch: `optimizer.toggle()`."""
     logs_widely: bool = False

@@ -62,6 +62,11 @@ def attributes(code: CodeType) -> Iterator[str]:
     yield from (step.argval for step in steps if step.opname in ("LOAD_ATTR", "LOAD_METHOD"))
 
 
+def assigned(code: CodeType) -> set[str]:
+    """The names of all attributes that some code sets."""
+    return {step.argval for one in _with_inner(code) for step in dis.get_instructions(one) if step.opname == "STORE_ATTR"}
+
+
 def _with_inner(code: CodeType) -> Iterator[CodeType]:
     """Some code, and that of the functions inside it."""
     yield code

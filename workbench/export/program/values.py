@@ -33,6 +33,7 @@ def values(r: ScriptSpec) -> dict[str, Any]:
         **progress.values(r),
         **_of_update(r),
         "run": r,
+        "partial": partial(r),
         "settings": r.settings,
         "train": r.train,
         "val": r.val,
@@ -48,6 +49,11 @@ def values(r: ScriptSpec) -> dict[str, Any]:
         "average_update": "update_parameters(network)" if r.averages_with_torch else "update()",
         "own_weights": f' | {{f"{r.loss_prefix}{{k}}": v for k, v in loss_function.state_dict().items()}}',
     }
+
+
+def partial(r: ScriptSpec) -> bool:
+    """Whether gradients are averaged one by one, and not by DistributedDataParallel, which expects one of each parameter from the first on."""
+    return r.partial or r.lightning.freezes
 
 
 def buffers_of(holders: tuple[str, ...]) -> str:
@@ -137,7 +143,7 @@ def _forward_call(r: ScriptSpec) -> str:
     """The forward pass of a training batch."""
     state = "hiddens" if r.may_skip_batches else "None if first else hiddens"
     alone = "network" if r.hooks is None and not r.trains_loss else "training"
-    model = "wrapped" if not r.distributed else alone if r.partial else "through"
+    model = "wrapped" if not r.distributed else alone if partial(r) else "through"
     if r.trains_loss:
         return f"{model}(batch{', ' + state if r.tbptt else ''})"
     if r.hooks is None:
