@@ -268,7 +268,7 @@ class ScriptSpec:
     @property
     def uses_batch_idx(self) -> bool:
         """Whether a training step, or a hook around it, takes the number of its batch."""
-        return self.step_takes_batch_idx or self.owns(*NUMBERED) or self.schedules_by_batches
+        return self.step_takes_batch_idx or self.owns(*NUMBERED) or self.schedules_by_batches or "is_last_batch" in self.lightning.asks
 
     @property
     def schedules_by_batches(self) -> bool:

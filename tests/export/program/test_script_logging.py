@@ -149,7 +149,31 @@ class ByHand(Own):
         self.log("bias", self.head.bias[0])
         self.log("number", batch_idx, on_step=False, on_epoch=True)
 """
+FIELDS = """
+import dataclasses
+
+
+@dataclasses.dataclass
+class Both:
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+def collate(samples):
+    return Both(*torch.utils.data.default_collate(samples))
+
+
+class OfFields(Own):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step((batch.x, batch.y), batch_idx)
+        self.log("train_loss", loss, on_epoch=True)
+        return loss
+
+
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), 8, collate_fn=collate)
+"""
 CASES: dict[str, tuple[str, str]] = {
+    "batches of a dataclass": ("OfFields(), train=loader, max_epochs=2, accumulate_grad_batches=2", FIELDS),
     "updates": (f"Steps(), {DATA}, max_epochs=2", STEPS),
     "updates, windows": (f"Steps(), {DATA}, max_epochs=2, accumulate_grad_batches=3, log_every_n_steps=2", STEPS),
     "updates, no validation": ("Steps(), train=(x, y), batch_size=8, max_epochs=2", STEPS),
