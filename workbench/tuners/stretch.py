@@ -30,9 +30,11 @@ from workbench.tuners.trial_batches import cycled_windows
 from workbench.values import shown
 
 HELD_OUT = 16
-"""Batches that judge: the first of the validation data, or, where they have no val_loss, training batches that are left out."""
+"""The number of batches that judge: the first of the validation data, or, without a val_loss, training batches that are
+left out.
+"""
 FEWEST = 50
-"""Updates that a stretch needs: a shorter one says nothing."""
+"""The fewest updates of a stretch: a shorter one says nothing."""
 LEARNED = 0.02
 """The share of the loss at the start below which a loss says little."""
 
@@ -66,12 +68,12 @@ def starting_loss(session: Session, length: int) -> tuple[float | None, str]:
     return None, ""
 
 
-def schedule_of(session: Session, opt: OptimizerHandle) -> str:
+def schedule_of(settings: Settings, opt: OptimizerHandle) -> str:
     """The `lr_schedule` of the fit to come. Of the user's own schedulers OneCycleLR and CosineAnnealingLR have theirs."""
     parts = [part for schedule in opt.schedules for part in chain(schedule.scheduler)]
     if any(isinstance(part, OneCycleLR) for part in parts):
         return "one_cycle"
-    return "cosine" if any(isinstance(part, CosineAnnealingLR) for part in parts) else session.settings.lr_schedule
+    return "cosine" if any(isinstance(part, CosineAnnealingLR) for part in parts) else settings.lr_schedule
 
 
 def shape(settings: Settings, schedule: str, length: int) -> list[float]:
@@ -110,9 +112,18 @@ def multiplier(optimizer: Optimizer, only: int | None = None) -> Callable[[float
 
 
 def train(
-    session: Session, opt: OptimizerHandle, rates: Sequence[float], set_lr: Callable[[float], None], *, by_val: bool
+    session: Session,
+    opt: OptimizerHandle,
+    rates: Sequence[float],
+    set_lr: Callable[[float], None],
+    *,
+    by_val: bool,
+    broken: Callable[[float], bool] | None = None,
 ) -> float:
-    """The held-out loss after an update at each of these rates, in a session that is restored later; inf: it is not finite."""
+    """The held-out loss after an update at each of these rates, in a session that is restored later; inf: it is not finite.
+
+    broken: told the training loss of each update; where it is true the stretch ends, with inf.
+    """
     windows = cycled_windows(session.task, session.data.settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
     with contextlib.closing(windows) as feed:
         held = [] if by_val else list(itertools.islice(feed, HELD_OUT))
@@ -121,7 +132,11 @@ def train(
             for rate, window in zip(rates, feed, strict=False):
                 set_lr(rate)
                 rng.yield_lock()
-                train_step(session, window)
+                loss = train_step(session, window)
+                if broken is not None:
+                    ends = loss is not None and broken(float(session.state.losses.get(opt.index, loss)))
+                    if session.ranks.broadcast_object(ends):
+                        return math.inf
         except NonFiniteError:
             return math.inf
         return _val_loss(session) if by_val else _loss_of(session, opt, held)
@@ -140,7 +155,9 @@ def next_value(losses: dict[float, float]) -> float:
 
 
 def _val_loss(session: Session) -> float:
-    """The val_loss of the first validation batches, of several sets the mean of theirs; inf: there is none, or it is not finite."""
+    """The val_loss of the first validation batches, for several sets their mean; inf: it is not finite, or the task
+    reports none.
+    """
     if not session.data.validates:
         return math.inf
     found = validate(session, session.data.first_val(HELD_OUT), trial=True, aside=True)

@@ -17,7 +17,7 @@ from workbench.units import rate
 
 
 class Proposal(Protocol):
-    """What is drawn of a suggestion (`events.Suggestion` is one)."""
+    """The attributes of a suggestion that are drawn (`events.Suggestion` has them)."""
 
     @property
     def name(self) -> str: ...
@@ -30,7 +30,7 @@ class Proposal(Protocol):
 
 
 class Raced(Protocol):
-    """What is drawn of a rate that trained for a while (`events.RaceTrial` is one)."""
+    """The attributes of a raced rate that are drawn (`events.RaceTrial` has them)."""
 
     @property
     def lr(self) -> float: ...
@@ -92,8 +92,9 @@ def _raced(race: Iterable[Raced]) -> list[Series]:
     trials = sorted((t for t in race if np.isfinite(t.loss)), key=lambda t: t.lr)
     if not trials:
         return []
-    name = f"held-out loss after {trials[0].updates} updates"
-    return [Series(name, np.array([t.lr for t in trials]), np.array([t.loss for t in trials]), "points", tone=1)]
+    shortest, longest = min(t.updates for t in trials), max(t.updates for t in trials)
+    updates = f"{longest}" if shortest == longest else f"{shortest} to {longest}"
+    return [Series(f"held-out loss after {updates} updates", np.array([t.lr for t in trials]), np.array([t.loss for t in trials]), "points", tone=1)]
 
 
 def _loss_range(losses: Array, smoothed: Array, raced: Iterable[float] = ()) -> tuple[float, float] | None:

@@ -90,8 +90,8 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
 
     A Stop ends it, and stays in the inbox; other commands wait there too. Several ranks sweep together, and end alike.
     """
-    opt = _chosen(session, request)
-    schedule = stretch.schedule_of(session, opt)
+    opt = _chosen(session.optimizers, request)
+    schedule = stretch.schedule_of(session.settings, opt)
     if request.race:
         stretch.refuse(session, "race=True")
     with scratch(session):
@@ -104,11 +104,21 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     end = read()
     if request.race and end.suggestion is not None and not inbox.has(Stop):
         set_lr = stretch.multiplier(opt.optimizer, request.group)
-        raced, lowest = lr_race.race(session, opt, end.suggestion, request.race_updates, schedule, set_lr, emit, inbox)
-        if lowest is not None and raced.lr is not None:
-            end = read(Raced(raced.lr, lowest))
+        level = session.ranks.broadcast_object(statistics.median(p.loss for p in points[: sweep.WARMUP]))
+        found = lr_race.race(session, opt, end.suggestion, level, request.race_updates, schedule, set_lr, emit, inbox)
+        raced = found.suggestion
+        if found.lowest is not None and raced.lr is not None:
+            end = read(Raced(raced.lr, found.lowest))
         ended = sweep.STOPPED if inbox.has(Stop) else end.ended
-        end = dataclasses.replace(end, ended=ended, suggestions=(raced, *end.suggestions), suggestion=raced.lr)
+        against = (found.doubt,) if found.doubt else ()
+        end = dataclasses.replace(
+            end,
+            ended=ended,
+            suggestions=(raced, *end.suggestions),
+            suggestion=raced.lr,
+            notes=(*against, *end.notes),
+            doubts=(*against, *end.doubts),
+        )
     size = _typical_weight(opt.optimizer, request.group)
     if size is not None and end.suggestion is not None and end.suggestion > size:
         too_large = _beyond_weights(end.suggestion, size)
@@ -122,12 +132,12 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     return end
 
 
-def _chosen(session: Session, request: LRRequest) -> OptimizerHandle:
-    count = len(session.optimizers)
+def _chosen(optimizers: Sequence[OptimizerHandle], request: LRRequest) -> OptimizerHandle:
+    count = len(optimizers)
     if request.optimizer >= count:
         there = "is one optimizer, 0" if count == 1 else f"are {count} optimizers, 0 to {count - 1}"
         raise TaskError(f"find_lr(optimizer={request.optimizer}): there {there}.")
-    opt = session.optimizers[request.optimizer]
+    opt = optimizers[request.optimizer]
     groups = len(opt.optimizer.param_groups)
     if request.group is not None and request.group >= groups:
         there = "is one parameter group, 0" if groups == 1 else f"are {groups} parameter groups, 0 to {groups - 1}"
