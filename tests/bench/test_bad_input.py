@@ -382,6 +382,20 @@ def test_weights_without_a_shape(tmp_path):
         model(X[:2])
     make(tmp_path, model)
 
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.LazyLinear(3)
+
+        def training_step(self, batch, batch_idx):
+            return F.cross_entropy(self.head(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    with refused(TaskError, "head.weight (and", "has no shape yet", "call the model once on a batch"):
+        make(tmp_path, Own(), loss=None)
+
 
 def test_a_loss_of_the_wrong_shape(tmp_path):
     with refused(TaskError, "the loss has shape (2,) for a batch of 2", "must be one number", ".mean()", "reduction"):
@@ -634,8 +648,22 @@ def test_no_validation_data(tmp_path):
 
 
 def test_validation_that_cannot_be_scored(tmp_path):
-    with refused(TaskError, "the model or a metric failed on a batch of val", "ZeroDivisionError"):
+    with refused(TaskError, "the model or a metric failed on a batch of val", "ZeroDivisionError", "more than two samples", "dry_run=False"):
         make(tmp_path, val=labelled(), metrics={"broken": lambda output, y: 1 / 0})
+
+    class Nearest:
+        def reset(self):
+            self.found = []
+
+        def update(self, output, y):
+            self.found.append(torch.cdist(output, output).topk(3).values)
+
+        def compute(self):
+            return torch.cat(self.found).mean()
+
+    with refused(TaskError, "metrics['nearest'] of Nearest did not take", "more than two samples", "dry_run=False"):
+        make(tmp_path, val=labelled(), metrics={"nearest": Nearest()})
+    make(tmp_path, val=labelled(16), metrics={"nearest": Nearest()}, dry_run=False, max_epochs=1).fit().result()
     with refused(TaskError, "failed on a batch of val", "0: (2, 5)"):
         make(tmp_path, val=(X[:, :5], Y))
 

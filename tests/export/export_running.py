@@ -210,7 +210,7 @@ def check(bench: wb.Workbench, run: Any, outcome: Outcome) -> None:
     every = run.settings.log_every_n_steps
     assert np.array_equal(outcome.losses[::every], run.history["loss"], equal_nan=True)
     assert np.array_equal(outcome.lrs[::every].astype(np.float32), run.history["lr"].astype(np.float32))
-    _check_logged(bench, run, outcome.logged)
+    _check_logged(run, outcome.logged)
     expected: dict[int, dict[str, float]] = {}
     for event in run.outline:
         if isinstance(event, Logged) or (isinstance(event, Validated) and not event.asked):
@@ -231,14 +231,13 @@ def check(bench: wb.Workbench, run: Any, outcome: Outcome) -> None:
         assert torch.allclose(value, outcome.weights[name], rtol=0, atol=0, equal_nan=True), name
 
 
-def _check_logged(bench: wb.Workbench, run: Any, lines: list[dict[str, float]]) -> None:
-    """What a LightningModule logged for single updates is in the script's log."""
+def _check_logged(run: Any, lines: list[dict[str, float]]) -> None:
+    """What was logged for single updates, and the parts of the loss, are in the script's log."""
     recorded: list[dict[str, float]] = [{} for _ in lines[:: run.settings.log_every_n_steps]]
     for event in run.outline:
         for name in event.logged if isinstance(event, StepsDone) else ():
-            if name not in bench._task.loss_part_names:
-                for step, value in zip(event.steps, event.array(name), strict=True):
-                    recorded[step // event.every] |= {} if np.isnan(value) else {name: float(value)}
+            for step, value in zip(event.steps, event.array(name), strict=True):
+                recorded[step // event.every] |= {} if np.isnan(value) else {name: float(value)}
     assert [{n: v for n, v in line.items() if not np.isnan(v)} for line in lines[:: run.settings.log_every_n_steps]] == recorded
 
 

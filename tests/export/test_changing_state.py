@@ -177,3 +177,9 @@ def test_what_may_be_called_later_changes_a_state(more: str, arguments: tuple[st
 def test_schedulers_keep_their_attributes() -> None:
     code = "class Steps(LRScheduler):\n    def step(self):\n        self.turns += 1\n"
     assert not list(changing_state(code))
+
+
+def test_the_state_of_an_optimizer_is_kept() -> None:
+    step = "    def step(self):\n        self.state[0] = {}\n        self.state[0].setdefault('mu', 0)\n        self.calls += 1\n"
+    assert changing_state(f"class Lars(torch.optim.Optimizer):\n{step}") == ("Lars.step changes self.calls",)
+    assert "Net.step changes self.state" in changing_state(f"class Net(torch.nn.Module):\n{step}")

@@ -462,3 +462,13 @@ def test_a_dict_for_a_model_that_takes_it_whole_is_explained(tmp_path):
 
     with pytest.raises(TaskError, match=r"passed by its names \(x, y\), which Whole.forward\(batch\) does not take.*training_step"):
         wb.Workbench(Whole(5, 3), train={"x": torch.randn(20, 5), "y": torch.zeros(20)}, root=tmp_path)
+
+
+def test_a_loss_that_is_none_in_a_validation_is_explained(tmp_path):
+    def some(output, target):
+        return F.cross_entropy(output, target) if target[0] == 0 else None
+
+    x, y = torch.randn(4, 5), torch.tensor([0, 0, 1, 1])
+    made = wb.Workbench(nn.Linear(5, 3), train=(x, y), val=(x, y), loss=some, batch_size=2, max_epochs=1, root=tmp_path, accelerator="cpu")
+    with made, pytest.raises(TaskError, match=r"the loss returned None.*a number for each: return one where torch.is_grad_enabled\(\) is False"):
+        made.fit().result()

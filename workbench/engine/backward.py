@@ -68,7 +68,7 @@ class WindowBackward:
         if found is not None:
             part, first = self._loss.take(place, found)
             if found.parts:
-                session.state.loss_parts[opt.index] = self._loss.parts.means
+                session.state.loss_parts.setdefault(opt.index, self._loss.parts.means)  # of the first evaluation, as the loss
             if not self._loss.single and found.weight is None and session.plan.tbptt is None:
                 note_count(session, "train", self._window[number], plan.weights[place])
             if last and parallel.synced:

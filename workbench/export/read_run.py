@@ -118,7 +118,7 @@ def script_spec_of(
             by_length=isinstance(task, Supervised) and task._scheduler is not None and reads(task._scheduler, 1),
             changes=_changes(run),
             sizes=_sizes(run),
-            logged=_logged(run, task, one_by_one=ranks == 1 and settings.accumulate_grad_batches == 1 and not _sizes(run)),
+            logged=_logged(run, task),
             epoch_ends=epoch_ends_of(run),
             resume_points=resume_points,
             prepare=tuple(setup_calls(sources)),
@@ -244,16 +244,13 @@ def _check_settings(settings: Settings) -> None:
         raise ExportError(f"export does not support seed={settings.seed}: take one below 2**32.")
 
 
-def _logged(run: Run, task: Task, *, one_by_one: bool) -> LoggedNames:
-    """What the model logged, by the names in the record. one_by_one: an update has one batch, in one process."""
+def _logged(run: Run, task: Task) -> LoggedNames:
+    """What the model logged, by the names in the record."""
     rows = [e for e in run.outline if isinstance(e, StepsDone)]
     recorded = {name for e in rows for name in e.logged}
     found = {name for name in task.loss_part_names if recorded_name(name) in recorded}
-    if not isinstance(task, LightningTask):
-        return LoggedNames(left_out=tuple(sorted(found)))
-    kept = found if one_by_one and not task.manual and all(recorded_name(name) == name for name in found) else set()
-    parts = {recorded_name(name) for name in found - kept}
-    in_updates = recorded - parts
+    parts = {recorded_name(name) for name in found}
+    in_updates = recorded - parts if isinstance(task, LightningTask) else set()
     in_epochs = {name for e in run.outline if isinstance(e, Logged) for name in e.metrics}
     validated = {name for e in run.outline if isinstance(e, Validated) for name in e.metrics}
     marked = {name.removesuffix(MARK) for name in in_updates | in_epochs | validated if name.endswith(MARK)}
@@ -261,8 +258,7 @@ def _logged(run: Run, task: Task, *, one_by_one: bool) -> LoggedNames:
         in_updates=frozenset(in_updates),
         in_epochs=frozenset(in_epochs),
         in_training_alone=frozenset((in_updates | in_epochs) - validated),
-        parts=tuple(sorted(kept)),
-        left_out=tuple(sorted(found - kept)),
+        parts=tuple(sorted(found)),
         on_bar=tuple(sorted({name for e in rows for name in e.prog_bar} - parts)),
         marked=tuple(sorted(name for name in marked if recorded_name(name) != name)),
     )

@@ -272,7 +272,7 @@ class ScriptSpec:
     @property
     def uses_batch_idx(self) -> bool:
         """Whether a training step, or a hook around it, takes the number of its batch."""
-        return self.step_takes_batch_idx or self.owns(*NUMBERED) or self.schedules_by_batches
+        return self.step_takes_batch_idx or self.owns(*NUMBERED) or self.schedules_by_batches or "is_last_batch" in self.lightning.asks
 
     @property
     def schedules_by_batches(self) -> bool:
@@ -328,6 +328,7 @@ class ScriptSpec:
             "an update may be left out": self.settings.on_nonfinite == "skip",
             "batches may be left out": self.may_skip_batches or self.train.empty,
             "batches say how much they count": self.reports_weight,
+            "the model changes which parameters are trained": self.lightning.freezes and not self.distributed,
             "batch-norm statistics are collected anew": self.refreshes_batch_norm and not self.distributed,
         }
         return next((why for why, holds in reasons.items() if holds), "")
@@ -438,9 +439,7 @@ class ScriptSpec:
 
     @property
     def tries_validation(self) -> bool:
-        """Whether the sanity check may be seen: by hooks of the object, in its buffers, or by code that keeps a state (a loss that counts
-        its calls).
-        """
+        """Whether the sanity check may be seen: by hooks of the object, in its buffers, or by code that keeps a state."""
         seen = self.owns(*VALIDATION, *TRANSFER) or self.changed_by_validation or bool(self.state)
         return self.validates and self.settings.num_sanity_val_steps != 0 and seen
 

@@ -19,12 +19,13 @@ def refuse(r: ScriptSpec) -> None:
 def _metrics(r: ScriptSpec) -> dict[str, bool]:
     """Metrics and weights of batches that a script cannot compute; by description, whether the run has them."""
     own = [name for name in r.metrics.pairs if r.has_metrics]
+    counted = "return {'loss': …, 'weight': n} from the loss" if r.hooks is None else "give the batch an attribute batch_size, their number"
     return {
         f"metrics[{own[0]!r}] whose update takes one pair (output, target)" if own else "": bool(own),
         "an optimizer that trains only some of the parameters of model and loss": r.trains_loss and not r.optimizers[0].whole,
         "a metric of torchmetrics over a validation with fewer batches than there were processes": r.distributed and r.has_metrics
         and r.metrics.lacking and r.metrics.synchronised,
-        "batches whose collate_fn does not keep the samples in the first dimension (return {'loss': …, 'weight': n} from the loss)": any(
+        f"batches whose collate_fn does not keep the samples in the first dimension ({counted})": any(
             r.weighs(data) and not data.counts for data in r.loaders
         ),
     }
@@ -136,5 +137,8 @@ def _techniques(r: ScriptSpec) -> dict[str, bool]:
         "manual optimisation without self.manual_backward(loss)": mine,
         "weight_averaging of a model with batch normalisation, where a run on data without a length ends or is checked within an epoch": r.refreshes_batch_norm and unmeasured,
         "a learning rate that was changed while several optimizers were at work": r.several and r.changed("lr"),
-        "a sampler of your own that is read again for batch-norm statistics, or at another batch_size": own_order and r.remakes_loader,
+        "a sampler of your own that is read again for batch-norm statistics, or at another batch_size (fit with shuffle=True instead)": own_order
+        and r.remakes_loader,
+        "hooks that change which parameters are trained, where manual optimisation accumulates, toggles or clips": r.lightning.freezes
+        and r.wraps_optimizers,
     }

@@ -82,6 +82,8 @@ class ModuleDiff:
     """Parameters, buffers, generators, plain attributes and tensor attributes that a job has changed."""
 
     parts: Mapping[Path, _Part]
+    loss_part_names: frozenset[str] = frozenset()
+    """Of the task, which may have returned further parts of the loss."""
 
     @classmethod
     def of(cls, task: Task, before: ModulesBefore) -> ModuleDiff:
@@ -90,10 +92,11 @@ class ModuleDiff:
             id(tensor): _Slot(path, kind, name)
             for path, part in _parts(task) for kind in _KINDS for name, tensor in getattr(part, kind).items()
         }  # fmt: skip
-        return cls({path: _left(part, path, before, slots) for path, part in _parts(task) if path in before.names})
+        return cls({path: _left(part, path, before, slots) for path, part in _parts(task) if path in before.names}, task.loss_part_names)
 
     def put(self, task: Task) -> None:
         """Apply the changes to the task's modules; objects stay the same where they can."""
+        task.loss_part_names = task.loss_part_names.union(self.loss_part_names)
         parts = dict(_parts(task))
         there = {path: left for path, left in self.parts.items() if path in parts}
         for path, left in there.items():

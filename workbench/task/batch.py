@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
@@ -20,7 +21,7 @@ _MANY = 12
 
 def sample_count(batch: Any) -> int:
     """Return how many samples a batch has: its `batch_size` or `num_graphs`, else the first dimension of its first
-    tensor or array; 1 where there is none.
+    tensor or array, in containers and dataclasses; 1 where there is none.
     """
     own = _own_count(batch)
     found = _first_count(batch) if own is None else own
@@ -75,6 +76,8 @@ def _first_count(value: Any) -> int | None:
         parts = value.values()
     elif isinstance(value, (tuple, list)):
         parts = value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = (getattr(value, field.name) for field in dataclasses.fields(value))
     return next((count for count in map(_first_count, parts) if count is not None), None)
 
 

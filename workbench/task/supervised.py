@@ -138,6 +138,11 @@ class Supervised(Task):
 
     def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
         result, output, target, _ = self._forward(batch, None, carries=self._carries)
+        if result is None:
+            raise TaskError(
+                "the loss returned None. Training leaves such a batch out, but a validation or a test needs a number for each: "
+                "return one where torch.is_grad_enabled() is False, or leave these samples out of its data."
+            )
         values: dict[str, Tensor | float] = {f"{stage}_loss": _loss_in(result)}
         counts = _counts(batch, target) if self.metrics else set()
         for name, metric in self.metrics.items():

@@ -72,8 +72,10 @@ def test_what_is_too_long_is_written_in_several_lines() -> None:
         f"result = {' + '.join(names[:3])} if another_condition else y",
         f"raise Error('{'-'.join(names[:4])}') from error",
         f"first, second = (function({', '.join(names[:3])}) for one in x)",
+        f"results = [one for one in [{', '.join(names[:3])}] if one > 0]",
     ):
         found = laid_out(text)
+        assert ("[\n" in found) == text.startswith("results = [")
         assert max(map(len, found.split("\n"))) <= WIDTH < len(text.split("\n")[0])
         assert ast.dump(ast.parse(found)) == ast.dump(ast.parse(text))
 

@@ -50,12 +50,25 @@ def test_launchers(tmp_path: Path, without: Warm, monkeypatch: pytest.MonkeyPatc
     assert all("val_loss" in line for line in said)
 
 
-def test_one_process_alone(runner: Runner, tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, "model, train=(x, y), loss=F.cross_entropy, optimizer=torch.optim.LBFGS, max_steps=1")
+@pytest.mark.parametrize(
+    ("reason", "arguments", "before"),
+    [
+        ("the optimizer evaluates the loss again", "model, train=(x, y), loss=F.cross_entropy, optimizer=torch.optim.LBFGS, max_steps=1", ""),
+        (
+            "the model changes which parameters are trained", "Freezes(), train=(x, y), max_steps=1",
+            "class Freezes(Net):\n    def on_train_epoch_start(self):\n        self.body.requires_grad_(False)\n\n"
+            "    def training_step(self, batch):\n        return F.cross_entropy(self(batch[0]), batch[1])\n\n"
+            "    def configure_optimizers(self):\n        return torch.optim.SGD(self.parameters(), lr=0.1)\n",
+        ),
+    ],
+)  # fmt: skip
+def test_one_process_alone(reason: str, arguments: str, before: str, runner: Runner, tmp_path: Path) -> None:
+    """Of processes that DistributedDataParallel joins, each would train what it does not know of in its own way."""
+    bench = make_bench(tmp_path, arguments, before)
     bench.fit().result()
     script = bench.export(tmp_path / "train.py")
     assert "torchrun" not in script.read_text().partition("import ")[0]
-    with pytest.raises(AssertionError, match="trains in one process: the optimizer evaluates the loss again"):
+    with pytest.raises(AssertionError, match=f"trains in one process: {reason}"):
         runner.run_two(script)
 
 

@@ -49,6 +49,14 @@ CASES = {
         "early_stopping='train_loss'",
         "def exact(output, y):\n    return F.cross_entropy(output.double(), y)\n",
     ),
+    "a hook that trains further parameters": (
+        f"Unfreezes(), train=(x[:66], y[:66]), {COMMON}, gradient_clip_val=0.3",
+        "class Unfreezes(Net):\n    def __init__(self):\n        super().__init__()\n        self.body.requires_grad_(False)\n\n"
+        "    def on_train_epoch_start(self):\n        self.train_all()\n\n    def train_all(self):\n"
+        "        for parameter in self.body.parameters():\n            parameter.requires_grad = self.current_epoch == 1\n\n"
+        "    def training_step(self, batch):\n        return F.cross_entropy(self(batch[0]), batch[1])\n\n"
+        "    def configure_optimizers(self):\n        return torch.optim.SGD(self.parameters(), lr=0.1)\n",
+    ),
     "parameters without a gradient, a stream and a sampler that draw": (
         f"net, train=Stream(), val=torch.utils.data.DataLoader(data, 8, sampler=sampler), loss=F.cross_entropy, {COMMON}",
         "import random\n\nimport numpy as np\n\n\nclass Stream(torch.utils.data.IterableDataset):\n    def __iter__(self):\n"

@@ -97,7 +97,7 @@ CASES = {
         f"{MODULE}\n\nclass Bare(Turns):\n    def __init__(self):\n        super().__init__()\n        self.norm = torch.nn.Identity()\n", "step == 14",
     ),
     "LBFGS": (f"{PAIR}, optimizer=lambda p, lr: torch.optim.LBFGS(p, lr=lr, max_iter=2)", "", "step == 6"),
-    "a LightningModule": ("Own(), train=(x, y), val=(x[:40], y[:40]), max_epochs=5", MODULE, "step == 14"),
+    "a LightningModule": ("Own(), train=(x, y), val=(x[:40], y[:40]), max_epochs=5, gradient_clip_val=0.1", MODULE, "step == 14"),
     "two optimizers by hand": ("Adversaries(), train=(x, y), max_epochs=4", MODULE, "step == 9"),
     "workers": ("model, train=Noisy(), val=Noisy(), loss=F.cross_entropy, batch_size=20, num_workers=1, max_epochs=2", WORKERS, "step == 6"),
     "workers and a sampler": (

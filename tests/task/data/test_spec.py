@@ -1,5 +1,6 @@
 """Loaders: what a batch is, whose random numbers it draws, and that looking moves nothing."""
 
+import dataclasses
 import gc
 from collections.abc import Iterator
 
@@ -257,7 +258,8 @@ def test_a_batch_size_above_the_data():
     ("batch", "count"),
     [(torch.zeros(3, 2), 3), ([torch.zeros(3, 2), torch.zeros(5)], 3), ({"a": np.zeros(4)}, 4), (((torch.zeros(2),),), 2),
      (torch.zeros(()), 1), ("text", 1), (["a", torch.zeros(6)], 6), ({"text": ["a", "b"], "x": torch.zeros(3)}, 3),
-     (pack_sequence([torch.ones(5, 2), torch.ones(3, 2)]), 2), ((["a"], ["b"]), 1)],
+     (pack_sequence([torch.ones(5, 2), torch.ones(3, 2)]), 2), ((["a"], ["b"]), 1),
+     (dataclasses.make_dataclass("Named", ["name", "x"])("a", torch.zeros(5, 2)), 5)],
 )  # fmt: skip
 def test_samples_in_a_batch(batch, count):
     assert sample_count(batch) == count

@@ -243,18 +243,23 @@ def _loss(session: Session, opt: OptimizerHandle, batch: Any) -> Tensor | None:
     return loss
 
 
+_TWO = "Where code needs more than two samples at once, wb.Workbench(…, dry_run=False) leaves this trial out."
+
+
 def _explained(what: str, tried: _Tried, call: Any) -> Any:
     """Run `call`; an error gets a note with the batch and, where one is known, the remedy."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="Using a target size")
             return call()
-    except (TaskError, NonFiniteError):
+    except (TaskError, NonFiniteError) as error:
+        if error.__cause__ is not None:  # of the user's code
+            error.add_note(_TWO)
         raise
     except Exception as error:
-        remedy = explain_batch_error(error, tried.batch, check=tried.name != "train")
+        remedy = explain_batch_error(error, tried.batch, check=tried.name != "train") or _TWO
         raise TaskError(
-            f"{what} failed on a batch of {tried.name} ({describe(tried.batch)}) with {_said(error)}.{remedy and f' {remedy}'}{_noted(error, remedy)}"
+            f"{what} failed on a batch of {tried.name} ({describe(tried.batch)}) with {_said(error)}. {remedy}{_noted(error, remedy)}"
         ) from error
 
 

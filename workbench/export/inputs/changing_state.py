@@ -147,6 +147,8 @@ def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] 
         if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in ("register_buffer", "register_parameter")
         and part.args and isinstance(part.args[0], ast.Constant)
     }  # fmt: skip
+    if any(base.endswith("Optimizer") or "optim." in base for base in map(ast.unparse, node.bases)):
+        registered.add("state")  # its state_dict has it
     for statement in node.body:
         for name in _generators(statement, known):
             yield f"{node.name} has a generator of its own ({name})"

@@ -206,6 +206,8 @@ class LightningNeeds:
     """Attributes that the script sets on an object without Lightning's properties, with their first values."""
     methods: frozenset[str] = frozenset()
     """Lightning's methods that it calls: "optimizers", "lr_schedulers", "clip_gradients", "toggle_optimizer"."""
+    freezes: bool = False
+    """Whether a hook of training may change which parameters require a gradient."""
     toggles: bool = False
     """Whether it may use what Lightning's optimizers have besides those of torch: `optimizer.toggle()`."""
     logs_widely: bool = False
@@ -237,9 +239,7 @@ class LoggedNames:
     on_bar: tuple[str, ...] = ()
     """For single updates, with `prog_bar`."""
     parts: tuple[str, ...] = ()
-    """The further entries of the dict that `training_step` returns, which are in the record as if they were logged."""
-    left_out: tuple[str, ...] = ()
-    """The parts of the loss that are in the record, and that a script does not log."""
+    """The parts of the loss that are in the record, by the names in the dict that a step or a loss function returns."""
     marked: tuple[str, ...] = ()
     """The names that the record has for something else: there they end in "_logged"."""
 

@@ -289,4 +289,6 @@ def _parts(batch: Any, name: str) -> list[tuple[str, Any]]:
         items = list(batch.items())
     elif isinstance(batch, (tuple, list)) and not isinstance(batch, PackedSequence):
         items = list(enumerate(batch))
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return [(f"{name}.{field.name}", getattr(batch, field.name)) for field in dataclasses.fields(batch)]
     return [(f"{name}[{quoted(key)}]", value) for key, value in items]

@@ -13,7 +13,7 @@ from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import FIT, TRANSFER, VALIDATION, WITHIN, Hook, LightningNeeds
 from workbench.export.inputs.data import maker_of
 from workbench.export.inputs.step import returns
-from workbench.export.inputs.trainer import asked, attributes, methods, reads, words
+from workbench.export.inputs.trainer import asked, assigned, attributes, methods, reads, words
 from workbench.export.source.rewrite.rebase import rebased
 from workbench.export.source.source import Sliced
 from workbench.task.lightning import overrides
@@ -33,6 +33,9 @@ _METHODS = ("optimizers", "lr_schedulers", "clip_gradients", "all_gather", *_OF_
 """Further attributes that a module gets."""
 _OF_WRAPPED = {"optimizer", "toggle", "untoggle", "toggle_model"}
 """What Lightning's optimizers have besides those of torch."""
+
+_FREEZE = {"requires_grad_", "freeze", "unfreeze"}
+"""Methods that change which parameters require a gradient."""
 
 
 def with_plain_base(sliced: Sliced, task: Task) -> Sliced:
@@ -132,10 +135,19 @@ def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: 
         ends_epochs=ends,
         like={name: _PROPERTIES[name] for name in like} | automatic,
         methods=frozenset(wanted),
+        freezes=_freezes(module, {name for name in found if name not in VALIDATION}),
         toggles=not _OF_WRAPPED.isdisjoint(named),
         **_logging(module, hooks),
         weighs=any("weight" in words(code) for code in methods(module)),
     )
+
+
+def _freezes(module: Any, hooks: set[str]) -> bool:
+    """Whether one of these hooks, or a method that it calls, changes which parameters require a gradient."""
+    own = [(code, set(attributes(code))) for code in methods(module)]
+    called = hooks.union(*(names for code, names in own if code.co_name in hooks))
+    within = [(code, names) for code, names in own if code.co_name in called]
+    return any("requires_grad" in assigned(code) or not _FREEZE.isdisjoint(names) for code, names in within)
 
 
 def _has(module: Any, name: str, plain: bool) -> bool:

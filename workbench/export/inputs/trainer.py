@@ -11,7 +11,7 @@ from typing import Any
 from workbench.export.errors import ExportError
 
 CARRIED = {
-    "current_epoch", "global_step", "should_stop",
+    "current_epoch", "global_step", "should_stop", "is_last_batch",
     "is_global_zero", "global_rank", "local_rank", "node_rank", "world_size", "num_devices", "num_nodes",
     "max_epochs", "min_epochs", "max_steps", "min_steps", "estimated_stepping_batches",
     "num_training_batches", "num_val_batches", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm",
@@ -25,7 +25,7 @@ CARRIED = {
 """The attributes of the script's stand-in."""
 
 MISSING = {
-    "callback_metrics", "logged_metrics", "progress_bar_metrics", "is_last_batch", "state", "lr_scheduler_configs",
+    "callback_metrics", "logged_metrics", "progress_bar_metrics", "state", "lr_scheduler_configs",
     "train_dataloader", "val_dataloaders", "test_dataloaders", "predict_dataloaders", "device_ids", "enable_validation",
     "num_sanity_val_steps", "num_sanity_val_batches", "scaler", "fit_loop",
 }  # fmt: skip
@@ -60,6 +60,11 @@ def attributes(code: CodeType) -> Iterator[str]:
     """The names of all attributes that some code reads."""
     steps = (step for one in _with_inner(code) for step in dis.get_instructions(one))
     yield from (step.argval for step in steps if step.opname in ("LOAD_ATTR", "LOAD_METHOD"))
+
+
+def assigned(code: CodeType) -> set[str]:
+    """The names of all attributes that some code sets."""
+    return {step.argval for one in _with_inner(code) for step in dis.get_instructions(one) if step.opname == "STORE_ATTR"}
 
 
 def _with_inner(code: CodeType) -> Iterator[CodeType]:

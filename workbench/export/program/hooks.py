@@ -84,6 +84,7 @@ def trainer_members(r: ScriptSpec) -> dict[str, str]:
         "current_epoch": "0",
         "global_step": "0",
         "should_stop": "False",
+        "is_last_batch": "False",
         "max_epochs": "config.max_epochs" if r.max_epochs is not None else repr(-1 if s.epochs is None else s.epochs),
         "max_steps": "config.max_steps" if r.ended_at is None and s.max_steps is not None else repr(s.max_steps or -1),
         "min_epochs": "config.min_epochs" if s.min_epochs else repr(s.min_epochs),

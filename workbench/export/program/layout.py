@@ -202,13 +202,19 @@ def _indented_text(text: str, indent: int) -> str:
 
 
 def _opened(text: str, outer: int) -> str:
-    """What is too long for a line: a call with its arguments in a line of their own, or in one each; another value in brackets."""
+    """What is too long for a line: a call with its arguments in a line of their own, or in one each; another value within its
+    brackets, or in some.
+    """
     match = re.fullmatch(r"((?:[\w., ]+ = |return |raise )?[\w.]*\()(.+)(\)(?: from \w+)?)", text)
     arguments = _parts(match[2], ",") if match else []
     if match is None or not arguments:
         assigned = re.fullmatch(r"([\w.]+ = )([^#]+)", text)
-        fits = assigned is not None and outer + 4 + len(assigned[2]) <= WIDTH
-        return f"{assigned[1]}(\n    {assigned[2]}\n)" if assigned and fits else text
+        if assigned is None:
+            return text
+        value = assigned[2]
+        bracketed = value[0] in "[{" and _parts(value[1:-1], ",")
+        before, inner, after = (value[0], value[1:-1], value[-1]) if bracketed else ("(", value, ")")
+        return f"{assigned[1]}{before}\n    {inner}\n{after}" if outer + 4 + len(inner) <= WIDTH else text
     inner = ", ".join(arguments)
     fits = outer + 4 + len(inner) <= WIDTH or len(arguments) == 1
     return "\n".join([match[1], *([f"    {inner}"] if fits else [f"    {argument}," for argument in arguments]), match[3]])

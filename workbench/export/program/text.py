@@ -194,12 +194,11 @@ def saved_data(r: ScriptSpec) -> list[str]:
 
 def _notes(r: ScriptSpec) -> list[str]:
     """What the script does otherwise than the run did."""
-    names, cores = ", ".join(r.logged.left_out), r.settings.devices
+    cores = r.settings.devices
     told = {
         "The run read each sample once (preload): if samples draw random numbers, here they draw new ones each time.": bool(r.settings.preload),
         f"The run divided its batches among {cores} cores. The script trains with whole batches on one: with the same numbers, not as fast.": r.on_tpu
         and cores not in ("auto", 1),
-        f"The run recorded parts of the loss for each update ({names}); --log_file and --tracker do not get them.": bool(names),
     }
     return [note for note, holds in told.items() if holds]
 

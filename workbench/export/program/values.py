@@ -9,6 +9,7 @@ from typing import Any
 from workbench.export.inputs.collect import at, quoted
 from workbench.export.program import data, hooks, optimizers, progress
 from workbench.export.script_spec import ScriptSpec
+from workbench.task.lightning.logging.aggregate import MARK, recorded_name
 from workbench.techniques.averaging import swa_first_epoch
 
 THREADS = "torch.set_num_threads(config.threads)"
@@ -32,6 +33,7 @@ def values(r: ScriptSpec) -> dict[str, Any]:
         **progress.values(r),
         **_of_update(r),
         "run": r,
+        "partial": partial(r),
         "settings": r.settings,
         "train": r.train,
         "val": r.val,
@@ -45,8 +47,13 @@ def values(r: ScriptSpec) -> dict[str, Any]:
         "gathered": "(" + "".join(f"{quoted(name)}, " for name in r.metrics.gathered).rstrip(" " if len(r.metrics.gathered) == 1 else ", ") + ")",
         "average": _average(r),
         "average_update": "update_parameters(network)" if r.averages_with_torch else "update()",
-        "own_weights": f' | {{f"{r.loss_prefix}{{name}}": value for name, value in loss_function.state_dict().items()}}',
+        "own_weights": f' | {{f"{r.loss_prefix}{{k}}": v for k, v in loss_function.state_dict().items()}}',
     }
+
+
+def partial(r: ScriptSpec) -> bool:
+    """Whether gradients are averaged one by one, and not by DistributedDataParallel, which expects one of each parameter from the first on."""
+    return r.partial or r.lightning.freezes
 
 
 def buffers_of(holders: tuple[str, ...]) -> str:
@@ -72,12 +79,29 @@ def returned(r: ScriptSpec) -> list[str]:
     weighs = r.reports_weight or (r.hooks is None and r.step.reports_weight)  # a validation weighs by it too
     names = ["loss", *(["weight"] if weighs else [])]
     names += ["output", "target"] if r.hooks is None and r.has_metrics else []
-    return [*names, *(["hiddens"] if r.tbptt else [])]
+    names += ["hiddens"] if r.tbptt else []
+    return [*names, *(["loss_parts"] if r.logged.parts and not r.manual else [])]
+
+
+def _in_result(r: ScriptSpec, names: list[str]) -> list[str]:
+    """The same as expressions of the `result` of the user's step or loss function."""
+    in_dict = r.step.in_dict or "weight" in names or ("hiddens" in names and r.hooks is not None)
+    loss = 'result["loss"] if isinstance(result, dict) else result' if r.hooks is not None else "result"
+    own = {"loss": 'result["loss"]' if in_dict else loss, "weight": 'result["weight"]', "loss_parts": "parts_of(result)"}
+    own |= {"hiddens": 'result["hiddens"]'} if r.hooks is not None else {}
+    return [own.get(name, name) for name in names]
+
+
+def _marked_part(r: ScriptSpec) -> str:
+    """The name of a part in the record, as an expression."""
+    marked = tuple(name for name in r.logged.parts if recorded_name(name) != name)
+    return f'f"{{name}}{MARK}" if name in {quoted(marked)} else name' if marked else "name"
 
 
 def _of_update(r: ScriptSpec) -> dict[str, object]:
     names = returned(r)
-    needed = {"hiddens", *(["weight"] if r.reports_weight else [])}
+    needed = {"hiddens", "loss_parts", *(["weight"] if r.reports_weight else [])}
+    several_batches, in_turns = r.accumulates or r.distributed, r.several and not r.manual and not r.optimizers_alternate
     item = ", ".join([*(["number"] if r.uses_batch_idx else []), *(["first"] if r.tbptt else []), "batch"])
     steps_apart = r.hooks is not None and not r.manual and (r.reads_outputs or r.distributed)
     clips, algorithm = ("config.gradient_clip_val", quoted(r.settings.gradient_clip_algorithm)) if r.clips else ("None", "None")
@@ -85,7 +109,11 @@ def _of_update(r: ScriptSpec) -> dict[str, object]:
         "returned": names,
         "forward_gives": _forward_gives(r, names),
         "forward_call": _forward_call(r),
-        "taken_too": [name if name in needed else "_" for name in names[1:]],
+        "taken_too": ["of_batch" if name == "loss_parts" and several_batches else name if name in needed else "_" for name in names[1:]],
+        "marked_part": _marked_part(r),
+        "in_result": _in_result(r, names),
+        "in_turns": in_turns,
+        "noted_parts": ("(value, _)" if several_batches else "value") + " in " + ("all_parts" if in_turns else "loss_parts"),
         "gives_loss_alone": set(names[1:]) <= {"output", "target"},
         "splits": r.hooks is not None and r.hooks.splits,
         "item": item,
@@ -105,7 +133,7 @@ def _of_update(r: ScriptSpec) -> dict[str, object]:
 
 def _forward_gives(r: ScriptSpec, names: list[str]) -> str:
     """What a forward pass gives, in words."""
-    words = {"output": "the output", "target": "the target", "hiddens": "the state after it"}
+    words = {"output": "the output", "target": "the target", "hiddens": "the state after it", "loss_parts": "the parts of the loss"}
     listed = ["loss and weight of a batch" if "weight" in names else "loss of a batch", *(words[name] for name in names if name in words)]
     said = listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])}{',' if len(listed) > 2 else ''} and {listed[-1]}"
     return f"{said}{'; None where there is none' if r.may_skip_batches else ''}"
@@ -115,7 +143,7 @@ def _forward_call(r: ScriptSpec) -> str:
     """The forward pass of a training batch."""
     state = "hiddens" if r.may_skip_batches else "None if first else hiddens"
     alone = "network" if r.hooks is None and not r.trains_loss else "training"
-    model = "wrapped" if not r.distributed else alone if r.partial else "through"
+    model = "wrapped" if not r.distributed else alone if partial(r) else "through"
     if r.trains_loss:
         return f"{model}(batch{', ' + state if r.tbptt else ''})"
     if r.hooks is None:

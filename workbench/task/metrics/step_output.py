@@ -20,11 +20,7 @@ def loss_parts(result: Any) -> dict[str, Tensor]:
     """The further scalar tensors and floats in a result by their names, without a graph: the parts of the loss, for the record."""
     if not isinstance(result, Mapping) or len(result) < 2:
         return {}
-    device = getattr(result.get("loss"), "device", None)
-    return {
-        name: _copied(value, device) for name, value in result.items()
-        if isinstance(name, str) and name not in _NO_PARTS and _is_part(value)
-    }  # fmt: skip
+    return {name: _copied(value) for name, value in result.items() if isinstance(name, str) and name not in _NO_PARTS and _is_part(value)}
 
 
 def _is_part(value: Any) -> bool:
@@ -34,10 +30,10 @@ def _is_part(value: Any) -> bool:
     return isinstance(value, (float, np.floating))
 
 
-def _copied(value: Any, device: torch.device | None) -> Tensor:
-    """A scalar of shape (), which a statistic that changes in place does not change; of a float on the loss's device."""
+def _copied(value: Any) -> Tensor:
+    """A scalar of shape (), which a statistic that changes in place does not change."""
     if not isinstance(value, Tensor):
-        return torch.full((), float(value), device=device)
+        return torch.tensor(float(value), dtype=torch.float64)
     single = value.detach().reshape(())
     return single.clone() if single.is_floating_point() else single.float()
 

@@ -138,11 +138,7 @@ REFUSED: dict[str, tuple[str, str]] = {
         f"Less(), {DATA}, on_nonfinite='skip'", EVERY + "\n\nclass Less(Every):\n    on_train_batch_start = on_train_batch_end = None\n",
     ),
     r"asks for self\.trainer\.callback_metrics, which no script has": (
-        f"Reads(), {DATA}", "class Reads(Own):\n    def on_train_epoch_end(self):\n        self.trainer.callback_metrics\n",
-    ),
-    r"asks for self\.trainer\.is_last_batch": (
-        f"Reads(), {DATA}", "class Reads(Own):\n    def on_train_batch_end(self, outputs, batch, batch_idx):\n"
-        "        trainer = self.trainer\n        self.last = trainer.is_last_batch\n",
+        f"Reads(), {DATA}", "class Reads(Own):\n    def on_train_epoch_end(self):\n        trainer = self.trainer\n        trainer.callback_metrics\n",
     ),
     r"calls self\.all_gather, which no script has": (
         f"Reads(), {DATA}", "class Reads(Own):\n    def on_train_epoch_end(self):\n        self.all_gather(1)\n",

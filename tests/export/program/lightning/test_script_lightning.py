@@ -106,7 +106,8 @@ class Manual(Boring):
         self.manual_backward(self.step(batch) * (1 + self.global_step))
         second.step()
         if self.trainer.is_global_zero:
-            self.lr_schedulers().step()
+            for _ in range(1 + self.trainer.is_last_batch):
+                self.lr_schedulers().step()
 
     def configure_optimizers(self):
         first = torch.optim.SGD([self.layer.weight], lr=self.hparams.lr)

@@ -146,4 +146,5 @@ def _parts_of(module: Any) -> dict[int, Any]:
 def _storage(tensor: Tensor) -> int:
     if xla.is_xla(tensor.device):
         return xla.tensor_id(tensor)
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided and not tensor.is_meta else 0
+    stored = tensor.layout is torch.strided and not tensor.is_meta and not nn.parameter.is_lazy(tensor)
+    return tensor.untyped_storage().data_ptr() if stored else 0
