@@ -93,8 +93,8 @@ def script_spec_of(
     if data_file is not None:
         saved = SavedData.of(data_file, task, sliced.arguments)
         check_unchanged(saved, settings, _checksums(run), ranks)
-    if site.after and not run.resumes and ranks == 1 and run.settings.strategy in ("auto", "thread"):
-        sliced = dataclasses.replace(sliced, differs=(*sliced.differs, *_left_by_fits(run, site.after, sliced, task)))
+    if not run.resumes and ranks == 1 and run.settings.strategy in ("auto", "thread"):
+        sliced = dataclasses.replace(sliced, differs=(*sliced.differs, *_left_by_jobs(run, site.before, sliced, task)))
     lightning = lightning_needs_of(task, sources, sliced.code, plain)  # here, and not in the session, in which the objects get further attributes
     with _looked_at(task, run.settings) as session:
         spec = ScriptSpec(
@@ -213,8 +213,8 @@ def _check_start(run: Run, weights: Mapping[str, Tensor]) -> None:
             )
 
 
-def _left_by_fits(run: Run, before: str, sliced: Sliced, task: Task) -> Iterator[str]:
-    """What the user's code keeps from one fit to the next."""
+def _left_by_jobs(run: Run, before: Sequence[str], sliced: Sliced, task: Task) -> Iterator[str]:
+    """What the user's code keeps from a job to the fit after it."""
     parts = [(type(part).__name__, vars(part)) for whole in task.modules for part in whole.modules()]
 
     def begins_anew(what: str) -> bool:
@@ -223,12 +223,15 @@ def _left_by_fits(run: Run, before: str, sliced: Sliced, task: Task) -> Iterator
         own = [held.get(attribute) for name, held in parts if name == re.split(r"[. ]", what)[0]]
         return bool(own) and all(is_plain(value) or isinstance(value, GENERATORS) for value in own)
 
-    kept = [what for what in changing_state(sliced.code, tuple(sliced.arguments.values())) if not begins_anew(what)]
-    if kept:
-        yield (
-            f"{kept[0]}: run {run.id} began where run {before} had left it, and the script begins anew, so losses may differ. "
-            "Make it and the Workbench again, fit and export that run."
-        )
+    searches = [job for job in before if re.search("-(find_|tune)", job)]
+    for what in changing_state(sliced.code, tuple(sliced.arguments.values())):
+        moved = [job for job in before if what.lasts or job not in searches]
+        if moved and not begins_anew(what):
+            yield (
+                f"{what}: run {run.id} began where run {moved[-1]} had left it, and the script begins anew, so losses may differ. "
+                "Make it and the Workbench again, fit and export that run."
+            )
+            return
 
 
 def _check_settings(settings: Settings) -> None:

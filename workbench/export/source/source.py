@@ -25,15 +25,18 @@ by code that is not needed are not drawn by the script (`Sliced.differs` says so
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from workbench.export.errors import ExportError
 from workbench.export.source import calls, effects
-from workbench.export.source.capture import CallSite, Piece, Spot
+from workbench.export.source.capture import CallSite, Frame, Piece, Spot
 from workbench.export.source.findings import reproducibility
+from workbench.export.source.findings.unresolved import changed_through_bench
 from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.origins import Import
+from workbench.export.source.owner import Owner, owner_of
 from workbench.export.source.rewrite import annotation_names, layout
 from workbench.export.source.rewrite.layout import Block
 from workbench.export.source.rewrite.secret_literals import Secrets, hide_in_comments
@@ -42,14 +45,17 @@ from workbench.export.source.slicer import Slicer
 from workbench.export.source.statements import (
     Line,
     Source,
+    Statement,
     bind_values,
     contains,
     find_call,
     functions_around,
+    refuse,
+    refuse_turns,
     run,
     stop_at,
 )
-from workbench.export.source.uses import Uses, own_level, parameters, uses
+from workbench.export.source.uses import Uses, local_names, own_level, parameters, uses
 
 __all__ = ["CODE_ARGUMENTS", "CallSite", "ExportError", "Sliced", "slice_call"]
 
@@ -100,11 +106,17 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
     sources = _sources(site.pieces)
     source = sources[site.call.piece]
     call = find_call(source, site.call)
+    owner = owner_of(site, sources, call)
+    if owner is not None:
+        source = replace(source, spelled=((owner.own, owner.name),), function=owner.method.lineno)
+        call = find_call(source, site.call)
     given = {name: node for name, node in _arguments(call, source).items() if name not in leave_out}
+    here = Spot(site.call.piece, call.lineno, call.col_offset) if owner is None else owner.caller.spot
     slicer = Slicer(site.sources)
-    line, called = _line(site, _by_own_name(sources, site, call, given.get("model")), call)
+    line, called = _line(site, sources, call, given.get("model"), owner)
     label = "the notebook" if len(sources) > 1 or source.label.startswith("In [") else source.label
-    program = Namespace("", label, site.package, line, site.kinds, slicer, called)
+    kinds = {**site.kinds, **({} if owner is None else {_bench_of(owner): "workbench"})}
+    program = Namespace("", label, site.package, line, kinds, slicer, called)
     slicer.programs[""] = program
     slicer.stopped_names = _stopped_names(site.pieces, sources)
     _refuse_rebound(program)
@@ -137,7 +149,7 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
         ready=ready,
         notes=secrets.notes(),
         differs=(
-            *_changed_outside(site, sources, call, program),
+            *_changed_outside(site, functions_around(sources[here.piece].tree, here), sources, program),
             *reproducibility.notes(program, [given[name] for name in given if name in CODE_ARGUMENTS], saved=bool(leave_out)),
         ),
         secrets=secrets,
@@ -226,88 +238,155 @@ def _without_batches(given: dict[str, ast.expr], program: Namespace) -> frozense
     return frozenset(found)
 
 
-def _line(site: CallSite, sources: list[Source], call: ast.Call) -> tuple[Line, int]:
+def _line(site: CallSite, sources: list[Source], call: ast.Call, model: ast.expr | None, owner: Owner | None) -> tuple[Line, int]:
     """The statements that had run when the run began, and how many of them had when the Workbench was made."""
     assert site.call is not None
-    source = sources[site.call.piece]
-    functions = functions_around(source.tree, call)
-    here = Spot(site.call.piece, call.lineno, call.col_offset)
+    written, here, values, made = sources, Spot(site.call.piece, call.lineno, call.col_offset), site.values, call
+    if owner is not None:
+        sources, here, values = owner.sources, owner.caller.spot, owner.caller.values
+    source = sources[here.piece]
+    functions = functions_around(source.tree, here)
     reached = site.reached if functions else here
     last = len(sources) - 1 if reached is None else reached.piece
     line = Line()
     for index in range(last + 1):
         piece, stop = site.pieces[index], reached if index == last else None
         body = stop_at(sources[index].tree.body, piece.stopped)
-        run(line, sources[index], body, stop, 0, site.top_values if functions else site.values)
+        run(line, sources[index], body, stop, 0, site.top_values if functions else values)
     for function in functions:
         what = f"a parameter of {function.name}"
-        held = {name: site.values.get(name) for name in parameters(function.args)}
+        held = {name: values.get(name) for name in parameters(function.args)}
         bind_values(line, source.label, 1, held, what)
         if function is not functions[-1]:
             local = {n for s in function.body for n in uses(s).binds} - set(held)
             what = f"a variable of {function.name}"
-            bind_values(line, source.label, 1, {n: site.values.get(n) for n in sorted(local)}, what)
+            bind_values(line, source.label, 1, {n: values.get(n) for n in sorted(local)}, what)
         else:
-            run(line, source, function.body, here, 1, site.values)
+            run(line, source, function.body, here, 1, values)
+    if owner is not None:
+        _make_owner(line, source, here, owner, made, site.values, 1 if functions else 0)
     called = len(line.statements)
-    if site.fit is not None and reached is not None and not line.loops:
-        _run_on(line, site, sources, reached, site.fit, in_function=bool(functions))
+    if site.fit and reached is not None:
+        named = ast.unparse(model) if isinstance(model, (ast.Name, ast.Attribute)) and (owner is not None or isinstance(model, ast.Name)) else ""
+        _run_on(line, site, sources, written, here, functions, reached, named, owner)
     return line, called
 
 
-def _run_on(line: Line, site: CallSite, sources: list[Source], call: Spot, fit: Spot, *, in_function: bool) -> None:
-    """Append what ran at the top level after the call, until the run began. in_function: the call's statement is there, as the function's."""
-    for index in range(call.piece, fit.piece + 1):
-        body = stop_at(sources[index].tree.body, site.pieces[index].stopped)
-        if index == call.piece:
-            at = next((number for number, node in enumerate(body) if contains(node, call)), len(body))
-            alone = not in_function and at < len(body) and isinstance(body[at], (ast.Assign, ast.AnnAssign, ast.Expr))
-            body = body[at if alone else at + 1 :]
-        run(line, sources[index], body, fit if index == fit.piece else None, 0, site.fit_values)
+def _make_owner(line: Line, source: Source, here: Spot, owner: Owner, call: ast.Call, values: Mapping[str, str], scope: int) -> None:
+    """Append the statement at `here`, which made the instance or called its method, and what the Workbench call reads of that method."""
+    around = [node for node in ast.walk(source.tree) if isinstance(node, ast.stmt) and contains(node, here)]
+    if not any(ast.unparse(part) in {f"{owner.name}.{name}" for name in owner.gone} for part in ast.walk(around[-1])):
+        line.statements.append(Statement(around[-1], source, scope))
+    read = uses(ast.Expr(call)).eager & local_names(owner.method) - {owner.name}
+    bind_values(line, source.label, 1, {name: values.get(name) for name in sorted(read)}, f"a variable of {owner.method.name} that the instance does not keep (`{owner.own}.… = …`)")
+    made = Source(source.label, f"import workbench\n{_bench_of(owner)} = workbench.Workbench({owner.name})\n")
+    line.statements += [Statement(node, made, scope, made=True) for node in made.tree.body]
 
 
-def _by_own_name(sources: list[Source], site: CallSite, call: ast.Call, model: ast.expr | None) -> list[Source]:
-    """The sources with `model` for `bench.model` after the call, so that what changes it there changes what the call took."""
-    assert site.call is not None
-    after = range(site.call.piece, len(sources))
-    made = [n for n in sources[site.call.piece].tree.body if isinstance(n, ast.Assign) and contains(n, site.call) and ast.dump(n.value) == ast.dump(call)]
-    if not made or not isinstance(model, ast.Name) or not all(isinstance(target, ast.Name) for target in made[0].targets):
-        return sources
-    later = {index: [n for n in sources[index].tree.body if index > after[0] or n.lineno > (made[0].end_lineno or 0)] for index in after}
-    bound = {name for body in later.values() for node in body for name in uses(node).binds}
-    names = uses(made[0]).binds - bound
-    if model.id in bound or not names:
-        return sources
-    found = list(sources)
-    for index, body in later.items():
-        through = [
-            part for node in body for part in ast.walk(node)
-            if isinstance(part, ast.Attribute) and part.attr == "model" and isinstance(part.value, ast.Name) and part.value.id in names
-        ]  # fmt: skip
-        lines = [line.encode() for line in sources[index].lines]
-        for part in sorted(through, key=lambda part: (part.lineno, part.col_offset), reverse=True):
-            own = part.lineno == part.end_lineno and (site.fit is None or (index, part.lineno) != (site.fit.piece, site.fit.line))
-            if own:  # on the line of the fit the columns must stay
-                text = lines[part.lineno - 1]
-                lines[part.lineno - 1] = text[: part.col_offset] + model.id.encode() + text[part.end_col_offset :]
-        if through:
-            found[index] = replace(sources[index], text=b"\n".join(lines).decode())
-    return found
+def _bench_of(owner: Owner) -> str:
+    """A name for the bench that an instance holds; no script has it."""
+    return f"bench_of_{owner.name}"
 
 
-def _changed_outside(site: CallSite, sources: list[Source], call: ast.Call, program: Namespace) -> Iterator[str]:
-    """Statements that changed what a function returned beside the Workbench that it made: there it has another name."""
-    assert site.call is not None
-    functions, top = functions_around(sources[site.call.piece].tree, call), site.reached
-    if not functions or top is None:
-        return
-    made = next((node for node in sources[top.piece].tree.body if contains(node, top)), None)
+def _run_on(
+    line: Line, site: CallSite, sources: list[Source], written: list[Source], call: Spot, functions: list[ast.FunctionDef], reached: Spot, model: str,
+    owner: Owner | None = None,
+) -> None:  # fmt: skip
+    """Append what ran after the call, until the run began: in the function around the call, at the top level, in the functions
+    that called fit. model: the name of the model; "": it has none.
+    """
+    top, *inner = site.fit
+    loops = len(line.loops)
+    scopes = itertools.count(2)
+    own = functions[-1] if functions else None
+    same = next((frame for frame in inner if own and (at := _function_at(frame, written)) and at.lineno == own.lineno and "" in frame.names.values()), None)
+    start = len(line.statements)
+    if own is not None:
+        source = _respelled(sources[call.piece], same, model, owner, own)
+        body = next(node.body for node in ast.walk(source.tree) if isinstance(node, ast.FunctionDef) and node.lineno == own.lineno)
+        run(line, source, body, None if same is None else same.spot, 1, site.values if same is None else same.values, call)
+        _leave_out(line, start, call if owner is not None else None)
+    start = len(line.statements)
+    for index in range(reached.piece, top.spot.piece + 1):
+        source = _respelled(sources[index], top, model, owner)
+        body = stop_at(source.tree.body, site.pieces[index].stopped)
+        stop = top.spot if index == top.spot.piece else None
+        run(line, source, body, stop, 0, top.values, reached if index == reached.piece else None)
+    _leave_out(line, start, reached if own is not None or owner is not None else None)
+    if own is not None:
+        _beside_function(line, start, model)
+    for frame in inner[inner.index(same) + 1 if same is not None else 0 :]:
+        source = written[frame.spot.piece] if frame.elsewhere is None else Source(frame.elsewhere.label, frame.elsewhere.source, elsewhere=True)
+        function = _function_at(frame, written)
+        if function is None and frame.elsewhere is None:
+            continue  # a comprehension, or a lambda
+        start, scope, named = len(line.statements), next(scopes), model
+        if own is not None and function is not None:
+            local = set(parameters(function.args)) - set(frame.names) | {n for s in function.body for n in uses(s).binds}
+            clash = local & {name for statement in line.statements if statement.scope == 1 for name in uses(statement.node).binds}
+            scope, named = (scope, "") if clash else (1, model)
+        if function is not None and frame.elsewhere is None:
+            hidden = local_names(function)
+            frame = replace(frame, names={name: new for name, new in top.names.items() if name.partition(".")[0] not in hidden} | dict(frame.names))
+        source = _respelled(source, frame, named, owner, function)
+        node = next((node for node in ast.walk(source.tree) if isinstance(node, ast.FunctionDef) and node.lineno == function.lineno), None) if function else None
+        if node is not None:
+            held = {name: frame.values.get(name) for name in parameters(node.args) if name not in frame.names}
+            bind_values(line, source.label, scope, held, f"a parameter of {node.name}")
+        run(line, source, source.tree.body if node is None else node.body, frame.spot, scope, frame.values)
+        if frame.elsewhere is not None:
+            refuse(line, start, f"it is in {source.label}, which called fit")
+    if any(job.endswith("-fit") for job in site.before):
+        refuse_turns(line, loops, site.fit)
+
+
+def _function_at(frame: Frame, sources: list[Source]) -> ast.FunctionDef | None:
+    """The function that a frame runs."""
+    tree = sources[frame.spot.piece].tree if frame.elsewhere is None else ast.parse(frame.elsewhere.source)
+    around = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and any(contains(s, frame.spot) for s in node.body)]
+    return around[-1] if around else None
+
+
+def _respelled(source: Source, frame: Frame | None, model: str, owner: Owner | None, function: ast.FunctionDef | None = None) -> Source:
+    """The source with the script's names for what a frame has by others: the model for `bench.model`."""
+    names = {} if frame is None else frame.names
+    held = [] if owner is None else [owner.name, *(name for name, other in names.items() if other == owner.name)]
+    spelled = {f"{name}.{gone}": _bench_of(owner) for name in held if owner is not None for gone in owner.gone}
+    spelled |= {name: other for name, other in names.items() if other}
+    spelled |= {f"{name}.model": model for name, other in names.items() if model and not other}
+    return replace(source, spelled=tuple(spelled.items()), function=function.lineno if function else 0)
+
+
+def _leave_out(line: Line, start: int, done: Spot | None) -> None:
+    """Leave out the statement at `start` if it is at `done`: what it did, others of the line did."""
+    if done is not None and start < len(line.statements) and contains(line.statements[start].node, done):
+        del line.statements[start]
+
+
+def _beside_function(line: Line, start: int, model: str) -> None:
+    """Let statements at the top level that name the model as the function around the call did see its variables."""
+    local = {name for statement in line.statements[:start] if statement.scope for name in uses(statement.node).binds}
+    for statement in line.statements[start:]:
+        if set(ast.walk(statement.node)) & {node for node, _ in statement.source.edits} and not uses(statement.node).eager & local - {model}:
+            statement.scope = 1
+
+
+def _changed_outside(site: CallSite, functions: list[ast.FunctionDef], sources: list[Source], program: Namespace) -> Iterator[str]:
+    """Statements that changed what a function returned beside the Workbench that it made: there it has another name.
+
+    Raises ExportError for those that changed the model through the bench, and that the script cannot have.
+    """
+    top = site.reached
+    benches = {name for frame in site.fit for name, other in frame.names.items() if not other}
+    made = next((node for node in sources[top.piece].tree.body if contains(node, top)), None) if functions and top is not None else None
     names = uses(made).binds if made is not None else frozenset()
     for place in range(program.called, program.end):
         statement = program.statements[place]
-        changed = effects.surely_changed(statement.node, At(program, place)) & names
-        parts = {part.value.id for part in own_level(statement.node) if isinstance(part, ast.Attribute) and part.attr == "model" and isinstance(part.value, ast.Name)}
-        if any(program.kinds.get(name) != "workbench" or name in parts for name in changed):
+        changed = effects.surely_changed(statement.node, At(program, place))
+        through = {ast.unparse(part.value) for part in own_level(statement.node) if isinstance(part, ast.Attribute) and part.attr == "model"} & benches
+        if any(name.partition(".")[0] in changed for name in through):
+            raise changed_through_bench(statement)
+        if any(program.kinds.get(name) != "workbench" for name in changed & names):
             yield (
                 f"`{statement.gist}` ({statement.place}) is not in the script: it may have changed what {functions[0].name} returned. "
                 f"Change it in {functions[0].name}, before the Workbench is made, fit again and export that run."
@@ -327,7 +406,7 @@ def _refuse_rebound(program: Namespace) -> None:
         if not statement.made or isinstance(statement.node, ast.Import) or statement.refusal is not None:
             continue
         for name in program.uses[place].binds:
-            for later in range(place + 1, program.end):
+            for later in range(place + 1, program.called if place < program.called else program.end):
                 other = program.statements[later]
                 if other.scope != statement.scope or other.made:
                     continue
