@@ -42,7 +42,7 @@ from workbench.export.inputs.step import step_of
 from workbench.export.inputs.trainer import reads
 from workbench.export.resumed import epoch_ends_of, resume_points_of
 from workbench.export.script_spec import ScriptSpec
-from workbench.export.source.capture import CallSite
+from workbench.export.source.capture import CallSite, Earlier
 from workbench.export.source.source import Sliced, slice_call
 from workbench.export.supported import NOT_NEEDED, REFUSED, REPLAYED, SET, SUPPORTED
 from workbench.runs.checkpoints import list_checkpoints, mode_of
@@ -213,20 +213,25 @@ def _check_start(run: Run, weights: Mapping[str, Tensor]) -> None:
             )
 
 
-def _left_by_jobs(run: Run, before: Sequence[str], sliced: Sliced, task: Task) -> Iterator[str]:
+def _left_by_jobs(run: Run, before: Sequence[Earlier], sliced: Sliced, task: Task) -> Iterator[str]:
     """What the user's code keeps from a job to the fit after it."""
     parts = [(type(part).__name__, vars(part)) for whole in task.modules for part in whole.modules()]
 
     def begins_anew(what: str) -> bool:
-        """A fit puts back numbers, plain containers and generators of modules."""
+        """Fits and searches put back numbers, plain containers and generators of modules."""
         attribute = next(iter(re.findall(r"self\.(\w+)", what)), "")
         own = [held.get(attribute) for name, held in parts if name == re.split(r"[. ]", what)[0]]
         return bool(own) and all(is_plain(value) or isinstance(value, GENERATORS) for value in own)
 
-    searches = [job for job in before if re.search("-(find_|tune)", job)]
     for what in changing_state(sliced.code, tuple(sliced.arguments.values())):
-        moved = [job for job in before if what.lasts or job not in searches]
-        if moved and not begins_anew(what):
+        subject = re.split(r"[. ]", what.replace("a lambda", "<lambda>"))[0]
+        again = begins_anew(what)
+        moved = [
+            job.id for job in before
+            if (job.shared is None or subject in job.shared)
+            and (what.lasts or not re.search("-(find_|tune)", job.id)) and not (again and not re.search("-(validate|test|predict)", job.id))
+        ]  # fmt: skip
+        if moved:
             yield (
                 f"{what}: run {run.id} began where run {moved[-1]} had left it, and the script begins anew, so losses may differ. "
                 "Make it and the Workbench again, fit and export that run."

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.export.source import origins
 
@@ -65,6 +65,14 @@ class Spot:
     end_column: int = -1
 
 
+class Earlier(NamedTuple):
+    """A job before a fit."""
+
+    id: str
+    shared: frozenset[str] | None
+    """The names of the classes and functions that both have; None: of all, for it is of the same Workbench."""
+
+
 @dataclass(frozen=True)
 class Frame:
     """Code that waits for another: the top level, or a function that called it."""
@@ -102,8 +110,8 @@ class CallSite:
     """What was running at the call, the top level first."""
     fit: tuple[Frame, ...] = ()
     """What was running when the run began, the top level first; none: as at the call."""
-    before: tuple[str, ...] = ()
-    """The jobs of the same Workbench before this fit."""
+    before: tuple[Earlier, ...] = ()
+    """The jobs before this fit that may have changed what it began with."""
 
     @classmethod
     def capture(cls, frame: FrameType) -> CallSite:

@@ -336,7 +336,7 @@ def _run_on(
         run(line, source, source.tree.body if node is None else node.body, frame.spot, scope, frame.values)
         if frame.elsewhere is not None:
             refuse(line, start, f"it is in {source.label}, which called fit")
-    if any(job.endswith("-fit") for job in site.before):
+    if any("fit" in job.id and job.shared is None for job in site.before):
         refuse_turns(line, loops, site.fit)
 
 
