@@ -32,6 +32,8 @@ class Owner:
     method: ast.FunctionDef
     caller: Frame
     """The code that made it or called its method, when the Workbench was made."""
+    family: set[str]
+    """The names of its class, of that one's bases and of those that have it as a base."""
     sources: list[Source]
     """The code without the bench."""
     gone: frozenset[str]
@@ -54,14 +56,14 @@ def owner_of(site: CallSite, sources: list[Source], call: ast.Call) -> Owner | N
     caller = site.around[first - 1] if first else None
     own = made[1].args.args[0].arg
     name = _name(site, made[1], own)
-    if caller is None or not name:
+    if caller is None or name not in _named_at(sources, caller.spot):
         raise ExportError(
             f"{made[0].name}.{made[1].name} made the Workbench, and the instance of {made[0].name} has no name where it was made. Give it one in a "
             f"statement of its own, `experiment = {made[0].name}(…)`, and call fit in another one; fit again and export that run."
         )
     attributes = {text.partition(".")[2] for frame in site.fit for text, other in frame.names.items() if not other and text.startswith(f"{name}.")}
     stripped = _Without(sources, methods, attributes, call, [frame.spot for frame in site.fit])
-    return Owner(name, own, made[1], caller, stripped.sources, frozenset(attributes | stripped.dropped))
+    return Owner(name, own, made[1], caller, family, stripped.sources, frozenset(attributes | stripped.dropped))
 
 
 def _method_at(tree: ast.Module, spot: Spot) -> tuple[ast.ClassDef, _Method] | None:
@@ -94,6 +96,12 @@ def _name(site: CallSite, method: _Method, own: str) -> str:
             if attribute and not other and name != own:
                 return name
     return next((frame.names[own] for frame in site.fit if frame.names.get(own) and contains(method, frame.spot)), "")
+
+
+def _named_at(sources: Sequence[Source], spot: Spot) -> set[str]:
+    """The names in the statement at a place."""
+    around = [node for node in ast.walk(sources[spot.piece].tree) if isinstance(node, ast.stmt) and contains(node, spot)]
+    return {part.id for node in around[-1:] for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
 class _Without:
@@ -165,7 +173,7 @@ class _Without:
         others = set()
         for part in ast.walk(node):
             match part:
-                case ast.Attribute(value=ast.Name(id=own), attr=name) if own == self.own and name in self.attributes | self.dropped:
+                case ast.Attribute(value=ast.Name(id=own), attr=name, ctx=ast.Load()) if own == self.own and name in self.attributes | self.dropped:
                     return True
                 case ast.Attribute(value=ast.Name(id=module) as value, attr=name) if module in self.modules and name not in FACE:
                     others.add(value)  # wb.Schedule, which a script may have

@@ -10,7 +10,9 @@ calls.py       what is known of the functions that it calls
 reproducibility.py   why it may get other data than the run
 missing_files.py  files that it reads and does not write
 secret_literals.py  what must not be written down
-statements.py  the straight line of statements that had run
+statements.py  pieces of source, and the statements that had run in them
+order.py       the straight line of these statements
+owner.py       a Workbench that a method of a class makes
 namespace.py   one namespace and its statements
 slicer.py      the slice
 parts.py       what names may hold
@@ -25,37 +27,31 @@ by code that is not needed are not drawn by the script (`Sliced.differs` says so
 from __future__ import annotations
 
 import ast
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from workbench.export.errors import ExportError
 from workbench.export.source import calls, effects
-from workbench.export.source.capture import CallSite, Frame, Piece, Spot
+from workbench.export.source.capture import CallSite, Piece, Spot
 from workbench.export.source.findings import reproducibility
 from workbench.export.source.findings.unresolved import changed_through_bench
 from workbench.export.source.namespace import At, Namespace
+from workbench.export.source.order import bench_of, statements_in_order
 from workbench.export.source.origins import Import
-from workbench.export.source.owner import Owner, owner_of
+from workbench.export.source.owner import owner_of
 from workbench.export.source.rewrite import annotation_names, layout
 from workbench.export.source.rewrite.layout import Block
 from workbench.export.source.rewrite.secret_literals import Secrets, hide_in_comments
 from workbench.export.source.rewrite.writer import Writer, joined
 from workbench.export.source.slicer import Slicer
 from workbench.export.source.statements import (
-    Line,
     Source,
-    Statement,
-    bind_values,
     contains,
     find_call,
     functions_around,
-    refuse,
-    refuse_turns,
-    run,
     stop_at,
 )
-from workbench.export.source.uses import Uses, local_names, own_level, parameters, uses
+from workbench.export.source.uses import Uses, own_level, uses
 
 __all__ = ["CODE_ARGUMENTS", "CallSite", "ExportError", "Sliced", "slice_call"]
 
@@ -113,9 +109,9 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
     given = {name: node for name, node in _arguments(call, source).items() if name not in leave_out}
     here = Spot(site.call.piece, call.lineno, call.col_offset) if owner is None else owner.caller.spot
     slicer = Slicer(site.sources)
-    line, called = _line(site, sources, call, given.get("model"), owner)
+    line, called = statements_in_order(site, sources, call, given.get("model"), owner)
     label = "the notebook" if len(sources) > 1 or source.label.startswith("In [") else source.label
-    kinds = {**site.kinds, **({} if owner is None else {_bench_of(owner): "workbench"})}
+    kinds = {**site.kinds, **({} if owner is None else {bench_of(owner): "workbench"})}
     program = Namespace("", label, site.package, line, kinds, slicer, called)
     slicer.programs[""] = program
     slicer.stopped_names = _stopped_names(site.pieces, sources)
@@ -238,139 +234,6 @@ def _without_batches(given: dict[str, ast.expr], program: Namespace) -> frozense
     return frozenset(found)
 
 
-def _line(site: CallSite, sources: list[Source], call: ast.Call, model: ast.expr | None, owner: Owner | None) -> tuple[Line, int]:
-    """The statements that had run when the run began, and how many of them had when the Workbench was made."""
-    assert site.call is not None
-    written, here, values, made = sources, Spot(site.call.piece, call.lineno, call.col_offset), site.values, call
-    if owner is not None:
-        sources, here, values = owner.sources, owner.caller.spot, owner.caller.values
-    source = sources[here.piece]
-    functions = functions_around(source.tree, here)
-    reached = site.reached if functions else here
-    last = len(sources) - 1 if reached is None else reached.piece
-    line = Line()
-    for index in range(last + 1):
-        piece, stop = site.pieces[index], reached if index == last else None
-        body = stop_at(sources[index].tree.body, piece.stopped)
-        run(line, sources[index], body, stop, 0, site.top_values if functions else values)
-    for function in functions:
-        what = f"a parameter of {function.name}"
-        held = {name: values.get(name) for name in parameters(function.args)}
-        bind_values(line, source.label, 1, held, what)
-        if function is not functions[-1]:
-            local = {n for s in function.body for n in uses(s).binds} - set(held)
-            what = f"a variable of {function.name}"
-            bind_values(line, source.label, 1, {n: values.get(n) for n in sorted(local)}, what)
-        else:
-            run(line, source, function.body, here, 1, values)
-    if owner is not None:
-        _make_owner(line, source, here, owner, made, site.values, 1 if functions else 0)
-    called = len(line.statements)
-    if site.fit and reached is not None:
-        named = ast.unparse(model) if isinstance(model, (ast.Name, ast.Attribute)) and (owner is not None or isinstance(model, ast.Name)) else ""
-        _run_on(line, site, sources, written, here, functions, reached, named, owner)
-    return line, called
-
-
-def _make_owner(line: Line, source: Source, here: Spot, owner: Owner, call: ast.Call, values: Mapping[str, str], scope: int) -> None:
-    """Append the statement at `here`, which made the instance or called its method, and what the Workbench call reads of that method."""
-    around = [node for node in ast.walk(source.tree) if isinstance(node, ast.stmt) and contains(node, here)]
-    if not any(ast.unparse(part) in {f"{owner.name}.{name}" for name in owner.gone} for part in ast.walk(around[-1])):
-        line.statements.append(Statement(around[-1], source, scope))
-    read = uses(ast.Expr(call)).eager & local_names(owner.method) - {owner.name}
-    bind_values(line, source.label, 1, {name: values.get(name) for name in sorted(read)}, f"a variable of {owner.method.name} that the instance does not keep (`{owner.own}.… = …`)")
-    made = Source(source.label, f"import workbench\n{_bench_of(owner)} = workbench.Workbench({owner.name})\n")
-    line.statements += [Statement(node, made, scope, made=True) for node in made.tree.body]
-
-
-def _bench_of(owner: Owner) -> str:
-    """A name for the bench that an instance holds; no script has it."""
-    return f"bench_of_{owner.name}"
-
-
-def _run_on(
-    line: Line, site: CallSite, sources: list[Source], written: list[Source], call: Spot, functions: list[ast.FunctionDef], reached: Spot, model: str,
-    owner: Owner | None = None,
-) -> None:  # fmt: skip
-    """Append what ran after the call, until the run began: in the function around the call, at the top level, in the functions
-    that called fit. model: the name of the model; "": it has none.
-    """
-    top, *inner = site.fit
-    loops = len(line.loops)
-    scopes = itertools.count(2)
-    own = functions[-1] if functions else None
-    same = next((frame for frame in inner if own and (at := _function_at(frame, written)) and at.lineno == own.lineno and "" in frame.names.values()), None)
-    start = len(line.statements)
-    if own is not None:
-        source = _respelled(sources[call.piece], same, model, owner, own)
-        body = next(node.body for node in ast.walk(source.tree) if isinstance(node, ast.FunctionDef) and node.lineno == own.lineno)
-        run(line, source, body, None if same is None else same.spot, 1, site.values if same is None else same.values, call)
-        _leave_out(line, start, call if owner is not None else None)
-    start = len(line.statements)
-    for index in range(reached.piece, top.spot.piece + 1):
-        source = _respelled(sources[index], top, model, owner)
-        body = stop_at(source.tree.body, site.pieces[index].stopped)
-        stop = top.spot if index == top.spot.piece else None
-        run(line, source, body, stop, 0, top.values, reached if index == reached.piece else None)
-    _leave_out(line, start, reached if own is not None or owner is not None else None)
-    if own is not None:
-        _beside_function(line, start, model)
-    for frame in inner[inner.index(same) + 1 if same is not None else 0 :]:
-        source = written[frame.spot.piece] if frame.elsewhere is None else Source(frame.elsewhere.label, frame.elsewhere.source, elsewhere=True)
-        function = _function_at(frame, written)
-        if function is None and frame.elsewhere is None:
-            continue  # a comprehension, or a lambda
-        start, scope, named = len(line.statements), next(scopes), model
-        if own is not None and function is not None:
-            local = set(parameters(function.args)) - set(frame.names) | {n for s in function.body for n in uses(s).binds}
-            clash = local & {name for statement in line.statements if statement.scope == 1 for name in uses(statement.node).binds}
-            scope, named = (scope, "") if clash else (1, model)
-        if function is not None and frame.elsewhere is None:
-            hidden = local_names(function)
-            frame = replace(frame, names={name: new for name, new in top.names.items() if name.partition(".")[0] not in hidden} | dict(frame.names))
-        source = _respelled(source, frame, named, owner, function)
-        node = next((node for node in ast.walk(source.tree) if isinstance(node, ast.FunctionDef) and node.lineno == function.lineno), None) if function else None
-        if node is not None:
-            held = {name: frame.values.get(name) for name in parameters(node.args) if name not in frame.names}
-            bind_values(line, source.label, scope, held, f"a parameter of {node.name}")
-        run(line, source, source.tree.body if node is None else node.body, frame.spot, scope, frame.values)
-        if frame.elsewhere is not None:
-            refuse(line, start, f"it is in {source.label}, which called fit")
-    if any("fit" in job.id and job.shared is None for job in site.before):
-        refuse_turns(line, loops, site.fit)
-
-
-def _function_at(frame: Frame, sources: list[Source]) -> ast.FunctionDef | None:
-    """The function that a frame runs."""
-    tree = sources[frame.spot.piece].tree if frame.elsewhere is None else ast.parse(frame.elsewhere.source)
-    around = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and any(contains(s, frame.spot) for s in node.body)]
-    return around[-1] if around else None
-
-
-def _respelled(source: Source, frame: Frame | None, model: str, owner: Owner | None, function: ast.FunctionDef | None = None) -> Source:
-    """The source with the script's names for what a frame has by others: the model for `bench.model`."""
-    names = {} if frame is None else frame.names
-    held = [] if owner is None else [owner.name, *(name for name, other in names.items() if other == owner.name)]
-    spelled = {f"{name}.{gone}": _bench_of(owner) for name in held if owner is not None for gone in owner.gone}
-    spelled |= {name: other for name, other in names.items() if other}
-    spelled |= {f"{name}.model": model for name, other in names.items() if model and not other}
-    return replace(source, spelled=tuple(spelled.items()), function=function.lineno if function else 0)
-
-
-def _leave_out(line: Line, start: int, done: Spot | None) -> None:
-    """Leave out the statement at `start` if it is at `done`: what it did, others of the line did."""
-    if done is not None and start < len(line.statements) and contains(line.statements[start].node, done):
-        del line.statements[start]
-
-
-def _beside_function(line: Line, start: int, model: str) -> None:
-    """Let statements at the top level that name the model as the function around the call did see its variables."""
-    local = {name for statement in line.statements[:start] if statement.scope for name in uses(statement.node).binds}
-    for statement in line.statements[start:]:
-        if set(ast.walk(statement.node)) & {node for node, _ in statement.source.edits} and not uses(statement.node).eager & local - {model}:
-            statement.scope = 1
-
-
 def _changed_outside(site: CallSite, functions: list[ast.FunctionDef], sources: list[Source], program: Namespace) -> Iterator[str]:
     """Statements that changed what a function returned beside the Workbench that it made: there it has another name.
 
@@ -386,7 +249,7 @@ def _changed_outside(site: CallSite, functions: list[ast.FunctionDef], sources: 
         through = {ast.unparse(part.value) for part in own_level(statement.node) if isinstance(part, ast.Attribute) and part.attr == "model"} & benches
         if any(name.partition(".")[0] in changed for name in through):
             raise changed_through_bench(statement)
-        if any(program.kinds.get(name) != "workbench" for name in changed & names):
+        if not statement.scope and place not in program.kept and any(program.kinds.get(name) != "workbench" for name in changed & names):
             yield (
                 f"`{statement.gist}` ({statement.place}) is not in the script: it may have changed what {functions[0].name} returned. "
                 f"Change it in {functions[0].name}, before the Workbench is made, fit again and export that run."

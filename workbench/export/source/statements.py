@@ -160,6 +160,11 @@ def contains(node: ast.stmt | ast.expr, spot: Spot) -> bool:
     return not (before or after)
 
 
+def is_at(node: ast.expr, spot: Spot) -> bool:
+    """Whether `node` is the expression at a place."""
+    return (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset) == (spot.line, spot.column, spot.end_line, spot.end_column)
+
+
 def run(
     line: Line, source: Source, body: list[ast.stmt], upto: Spot | None, scope: int, values: Mapping[str, str], since: Spot | None = None
 ) -> bool:
@@ -382,12 +387,7 @@ def find_call(source: Source, spot: Spot) -> ast.Call:
     """The Workbench call at `spot`."""
     calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
     names = _workbench_names(source.tree)
-    exact = [
-        node
-        for node in calls
-        if (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
-        == (spot.line, spot.column, spot.end_line, spot.end_column)
-    ]
+    exact = [node for node in calls if is_at(node, spot)]
     if exact and not _makes_workbench(exact[0], names):
         raise ExportError(
             f"The Workbench is made through `{ast.unparse(exact[0].func)}(…)` ({source.label}, line {spot.line}), "
