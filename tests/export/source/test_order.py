@@ -114,5 +114,5 @@ def test_another_file_that_calls_fit(tmp_path: Path, monkeypatch: pytest.MonkeyP
     names = execute(tmp_path / "user.py", f"{START}import trains\n{MADE}first = trains.train(bench, 2.0)\nsecond = trains.scaled(bench, 3.0)\n")
     with names["bench"] as bench:
         assert "model.scale" not in bench.script(names["first"])
-        with pytest.raises(wb.ExportError, match=r"`bench.model.scale = scale` \(trains.py, line 12\) .* it is in trains.py, which called fit"):
+        with pytest.raises(wb.ExportError, match=r"`model.scale = scale` \(trains.py, line 12\) .* it is in trains.py, which called fit"):
             bench.script(names["second"])

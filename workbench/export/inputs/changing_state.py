@@ -228,7 +228,8 @@ def _changed(method: ast.FunctionDef, methods: list[ast.FunctionDef]) -> Iterato
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Attribute):
             name = _attribute(statement.targets[0], method)
             before = [part for earlier in method.body[:number] for part in ast.walk(earlier)]
-            read = {part.attr for part in [*before, *ast.walk(statement.value)] if isinstance(part, ast.Attribute)}
+            parts = [*before, *ast.walk(statement.value)]
+            read = {part.attr for part in parts if isinstance(part, ast.Attribute)} | {part.value for part in parts if isinstance(part, ast.Constant)}
             if name is not None and name not in read and not any(_reads_before(other, name, method) for other in methods):
                 fresh.add(name)
     for part in ast.walk(method):

@@ -95,13 +95,14 @@ class _Order:
             run(self.line, self.sources[index], body, self.reached if index == last else None, 0, self.site.top_values if functions else values)
         if self.reached is not None:
             self.levels.append(_Level(self.reached, values))
-        for frame, function in self._callers(functions):
+        callers = self._callers(functions)
+        for frame, function in callers:
             self._function(self.sources[frame.spot.piece], function, frame.spot, frame.values)
-        for outer in functions[:-1]:
+        for outer in (outer for outer in functions[:-1] if all(outer.lineno != function.lineno for _, function in callers)):
             local = {n for s in outer.body for n in uses(s).binds} | set(parameters(outer.args))
             bind_values(self.line, source.label, 1, {n: values.get(n) for n in sorted(local)}, f"a variable of {outer.name}")
         for function in functions[-1:]:
-            self._function(source, function, here, values, innermost=True)
+            self._function(source, function, here, values, around=functions[:-1], innermost=True)
 
     def _callers(self, functions: Sequence[ast.FunctionDef]) -> list[tuple[Frame, ast.FunctionDef]]:
         """The functions between the top level and that of the call, outermost first."""
@@ -109,11 +110,11 @@ class _Order:
         found = [(frame, self._function_at(frame)) for frame in frames[1:-1]] if functions else []
         return [(frame, function) for frame, function in found if function is not None] if all(function for _, function in found) else []
 
-    def _function(self, source: Source, function: ast.FunctionDef, spot: Spot, values: Mapping[str, str], *, innermost: bool = False) -> None:
-        """Append what ran in a function up to a place, with what it was given."""
+    def _function(self, source: Source, function: ast.FunctionDef, spot: Spot, values: Mapping[str, str], *, around: Sequence[ast.FunctionDef] = (), innermost: bool = False) -> None:
+        """Append what ran in a function up to a place, with what it was given. around: the functions whose variables it reads."""
         given = {name: text for name, text in self._given(function).items() if values.get(name) is None}
         own = local_names(function) - {name for name, text in given.items() if name == text}
-        read = {part.id for part in ast.walk(function) if isinstance(part, ast.Name)}
+        read = {part.id for part in ast.walk(function) if isinstance(part, ast.Name)}.difference(*map(local_names, around))
         before = {name for statement in self.line.statements if statement.scope == 1 for name in uses(statement.node).binds}
         apart = bool(before & (own | read - {name for text in given.values() for name in uses(ast.parse(text).body[0]).eager}))
         if apart:  # its names mean something else in the functions around

@@ -23,6 +23,7 @@ from workbench.export.source.uses import (
 
 _INERT = {"catch_warnings", "suppress", "redirect_stdout", "redirect_stderr", "nullcontext"}
 _CLIP = 60
+_ELSEWHERE = "_of_another_file"
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class _Respell(ast.NodeTransformer):
         text = self.spelled.get(ast.unparse(node)) if isinstance(node, (ast.Name, ast.Attribute)) else None
         if text is None:
             if self.source.elsewhere and isinstance(node, ast.Name):
-                node.id += "_elsewhere"
+                node.id += _ELSEWHERE
             return self.generic_visit(node)
         new = ast.parse(text, mode="eval").body
         assert isinstance(new, (ast.Name, ast.Attribute))
@@ -118,7 +119,7 @@ class Statement:
     @property
     def gist(self) -> str:
         """Its first line, for messages; secrets are left out."""
-        line = hidden_source(self.node).strip().partition("\n")[0]
+        line = hidden_source(self.node).strip().partition("\n")[0].replace(_ELSEWHERE, "")
         return line if len(line) <= _CLIP else line[: _CLIP - 1] + "…"
 
 
