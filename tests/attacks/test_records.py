@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import workbench as wb
 from tests.attacks import poison
 from tests.attacks.poison import BAD_LINES, DEEP, HOSTILE, NO_RECORDS, SCRIPT, bench
+from tests.conftest import count
 from workbench.cli import main
 from workbench.runs.brief import RunBrief
 from workbench.runs.checkpoints import list_checkpoints
@@ -164,7 +165,7 @@ def test_whatever_a_record_holds_it_is_read_or_refused(made, tmp_path):
     path = tmp_path / "runs" / "0001-fit"
     path.mkdir(parents=True)
 
-    @tried(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @tried(max_examples=count(60, 1000), deadline=None, suppress_health_check=list(HealthCheck))
     @given(poisoned(lines), poisoned([header]) | st.just([header]))
     def check(lines, headers):
         poison.write(path, lines)

@@ -5,17 +5,15 @@ The first program of the page is followed by its script, each later one by the l
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from tests.docs.pages import DOCS, ROOT, blocks
+from tests import warm
+from tests.docs.pages import DOCS, blocks
 
 PAGE = DOCS / "howto" / "script.md"
-_RUN = "import os, runpy, sys\nfor folder in sys.argv[1:]:\n    os.chdir(folder)\n    runpy.run_path(os.path.abspath('notebook.py'), run_name='__main__')\n"
+_RUN = "import os, runpy, sys, torch\ntorch.set_num_threads(1)\nfor folder in sys.argv[1:]:\n    os.chdir(folder)\n    runpy.run_path(os.path.abspath('notebook.py'), run_name='__main__')\n"
 
 
 def page() -> str:
@@ -27,10 +25,7 @@ def page() -> str:
         for folder, program in zip(folders, programs, strict=True):
             folder.mkdir()
             (folder / "notebook.py").write_text(program, encoding="utf-8")
-        done = subprocess.run(
-            [sys.executable, "-c", _RUN, *map(str, folders)], capture_output=True, text=True, timeout=300,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        done = warm.python().run("-c", _RUN, *map(str, folders))
         if done.returncode:
             raise RuntimeError(done.stderr)
         whole, *others = [(folder / "train.py").read_text(encoding="utf-8") for folder in folders]

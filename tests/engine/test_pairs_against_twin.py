@@ -140,7 +140,7 @@ def test_together(tmp_path_factory):
     torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("pairs")
 
-    @settings(max_examples=count(40, 3000))
+    @settings(max_examples=count(25, 3000))
     @given(cases())
     def drawn(case):
         agree(case, root)

@@ -193,7 +193,7 @@ def test_whatever_is_cut_goes_on_as_it_would_have(tmp_path_factory):
     root = tmp_path_factory.mktemp("resumed")
     number = itertools.count()
 
-    @settings(max_examples=count(30, 2000))
+    @settings(max_examples=count(20, 2000))
     @given(drawn_cuts())
     def drawn(one):
         goes_on(one, root / str(next(number)))

@@ -98,7 +98,7 @@ def test_a_run_of_another_process_whose_main_thread_waits_for_it(tmp_path: Path,
 
 
 @pytest.fixture
-def notebook() -> Iterator[Any]:
+def notebook(forked_kernels: None) -> Iterator[Any]:
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel(cwd=str(Path(__file__).parents[2]))
     client = manager.blocking_client()

@@ -27,7 +27,7 @@ def same_as_committed(notebook: Any, path: Path) -> None:
     assert shape(notebook) == shape(nbformat.read(path, as_version=4))
 
 
-OFTEN = ("export", "resume_after_a_kill")
+OFTEN = ("resume_after_a_kill",)
 
 
 @pytest.mark.parametrize(

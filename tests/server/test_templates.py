@@ -28,6 +28,7 @@ def test_each_is_in_the_list():
     assert {path.stem for path in Path(templates.__file__).parent.glob("*.ipynb")} == {*templates.NAMES}
 
 
+@pytest.mark.usefixtures("forked_kernels")
 @pytest.mark.parametrize("name", templates.NAMES)
 def test_it_runs_as_it_is(name, tmp_path, monkeypatch):
     notebook = nbformat.from_dict(templates.notebook(name))

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.conftest import count
 from workbench.share import serialized_list
 from workbench.share.package import pack, unpack
 from workbench.share.serialized_list import LONG, SerializedList
@@ -299,7 +300,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=count(60, 1000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pool=st.lists(values, min_size=1, max_size=6), data=st.data())
 def test_any_structure_is_read_equal(pool: list[Any], data: st.DataObject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serialized_list, "LONG", 5)

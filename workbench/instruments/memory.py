@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -101,7 +103,17 @@ def memory_in_use(device: torch.device) -> int | None:
         return int(torch.cuda.memory_allocated(device))
     if device.type == "mps":
         return int(torch.mps.current_allocated_memory())
-    return int(psutil.Process().memory_info().rss) if device.type == "cpu" else None
+    return _resident() if device.type == "cpu" else None
+
+
+def _resident() -> int:
+    """Return the resident memory of this process in bytes."""
+    return int(_process(os.getpid()).memory_info().rss)
+
+
+@functools.cache
+def _process(number: int) -> psutil.Process:
+    return psutil.Process(number)  # it reads when the process began, which takes longer than its memory
 
 
 def _cgroups(root: Path) -> list[tuple[Path, str, str, str]]:
@@ -140,7 +152,7 @@ def reset_peak() -> None:
     """Begin to measure `peak_bytes`: the memory that this process uses now is its idle memory."""
     with contextlib.suppress(OSError):  # not Linux: the peak is then the whole process's
         Path("/proc/self/clear_refs").write_text("5")
-    _idle.resident = _status().get("VmRSS", psutil.Process().memory_info().rss)
+    _idle.resident = _status().get("VmRSS") or _resident()
     _idle.files = _file_pages()
 
 
@@ -152,7 +164,7 @@ def peak_bytes() -> int:
     """
     peak = _status().get("VmHWM")
     if peak is None:
-        peak = getattr(psutil.Process().memory_info(), "peak_wset", 0) or _most_resident()
+        peak = getattr(_process(os.getpid()).memory_info(), "peak_wset", 0) or _most_resident()
     return max(0, peak - _idle.resident - max(0, _file_pages() - _idle.files))
 
 

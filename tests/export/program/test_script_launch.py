@@ -74,6 +74,7 @@ def test_weights_in_shards_end_it_at_once(kind: str, tmp_path: Path, monkeypatch
         there.main(there.Config(), None)
 
 
+@pytest.mark.usefixtures("forked_kernels")
 def test_a_notebook(runner: Runner, tmp_path: Path) -> None:
     nbclient = importlib.import_module("nbclient")
     nbformat = importlib.import_module("nbformat")

@@ -128,7 +128,7 @@ class Notebook:
 @pytest.mark.parametrize("start", range(0, 300, 50))
 def test_random_notebooks(start: int) -> None:
     lines = kept = 0
-    for seed in range(start, start + count(20, 50)):
+    for seed in range(start, start + count(10, 50)):
         notebook = Notebook(seed)
         cells = ["import workbench as wb", *notebook.build()]
         results = ", ".join(f"{f}([1, 2])" for f in sorted(notebook.functions))

@@ -9,7 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.warm import Warm
+
+pytestmark = pytest.mark.usefixtures("forked_kernels")
 
 nbclient = importlib.import_module("nbclient")
 nbformat = importlib.import_module("nbformat")

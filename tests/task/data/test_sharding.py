@@ -21,6 +21,7 @@ from torch.utils.data import (
 
 import workbench as wb
 from tests.combinations import pairs
+from tests.conftest import count
 from tests.engine.problems import Augmented, labelled
 from tests.task.data.test_spec import same
 from workbench.engine.data.first_batches import close_workers, first_batches
@@ -105,7 +106,7 @@ def in_rounds(parts):
 )  # fmt: skip
 @example(kind="set", n=3, size=1, world=5, drop_last=False, shuffle=True, limit=None)
 @example(kind="stream", n=17, size=4, world=2, drop_last=True, shuffle=True, limit=2)
-@settings(deadline=None, max_examples=150, database=None)
+@settings(deadline=None, max_examples=count(60, 1000), database=None)
 def test_ranks_read_what_one_process_reads(kind, n, size, world, drop_last, shuffle, limit):
     size = min(size, n)
     given = {"batch_size": size, "drop_last": drop_last, "shuffle": shuffle or kind in ("sampler", "loader")}

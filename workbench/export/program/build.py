@@ -209,7 +209,7 @@ def built(blocks: Sequence[Block], ours: str, imported: Mapping[str, str], main:
     the names of what worker processes use.
     """
     statements = [_Statement(block, imported) for block in blocks]
-    nodes = ast.parse(ours).body
+    nodes = names.parsed(ours).body
     whole = next(node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == main)
     others = [uses(node) for node in nodes if node is not whole]
     fixed = {name for other in others for name in other.eager} | imported.keys()

@@ -7,6 +7,7 @@ a line; what the run does not need has left gaps, which these passes close.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ def laid_out(text: str, template: str = "") -> str:
     before = _statements(_indented_text(line.text, line.indent) for line in filled)
     found = [*map(_fitted, _spaced(_apart(_merged(filled))))]
     for one, other in zip(before, _statements(found), strict=True):
-        if one != other and _meaning(one, template) != _meaning(other, template):
+        if not _same(one, other, template):
             raise AssertionError(f"{template or 'a text'} means something else when it is laid out:\n{other}")
     return "\n".join(found)
 
@@ -52,6 +53,12 @@ def _statements(lines: Iterable[str]) -> list[str]:
         else:
             found.append(line)
     return found
+
+
+@functools.lru_cache(maxsize=256)
+def _same(one: str, other: str, template: str) -> bool:
+    """Whether two statements mean the same. Most are those of the export before."""
+    return one == other or _meaning(one, template) == _meaning(other, template)
 
 
 def _meaning(text: str, template: str) -> str:

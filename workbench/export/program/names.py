@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import re
 import tokenize
@@ -11,11 +12,17 @@ from collections.abc import Mapping, Sequence
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
+@functools.lru_cache(maxsize=8)
+def parsed(text: str) -> ast.Module:
+    """The tree of a program, which nobody changes: each step of an export reads it again."""
+    return ast.parse(text)
+
+
 def replaced(text: str, names: Mapping[str, str]) -> str:
     """`text` with some of its names replaced; attributes, methods, keywords and strings do not change."""
     if not names:
         return text
-    classes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+    classes = [node for node in ast.walk(parsed(text)) if isinstance(node, ast.ClassDef)]
     methods = {node.lineno for one in classes for node in one.body if isinstance(node, ast.FunctionDef)}
     every = tokenize.generate_tokens(io.StringIO(text).readline)
     tokens = [token for token in every if token.type not in (tokenize.NL, tokenize.COMMENT)]
@@ -50,16 +57,15 @@ def defined(tree: ast.Module) -> set[str]:
     return found
 
 
-def fits(name: str, expression: str, functions: Sequence[tuple[ast.stmt, set[str]]]) -> bool:
-    """Whether `expression` can be written for `name` wherever one of the functions, each with the names that it reads, reads it.
+def fits(name: str, expression: str, functions: Sequence[tuple[set[str], set[str]]]) -> bool:
+    """Whether `expression` can be written for `name` wherever one of the functions reads it. Of each: the names that it binds and reads.
 
     It must be a name that means the same inside of them, or attributes of one; those cannot be a parameter.
     """
     if not _DOTTED.fullmatch(expression):
         return False
     root, dot, _ = expression.partition(".")
-    bound = [(bound_in(node), names) for node, names in functions]
-    return not any((name in names and root in own) or (dot and name in own) for own, names in bound)
+    return not any((name in names and root in own) or (dot and name in own) for own, names in functions)
 
 
 def bound_in(function: ast.stmt) -> set[str]:

@@ -46,7 +46,7 @@ def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Impor
 
     head: its docstring. further: imports that the program may need besides those of a script.
     """
-    tree = ast.parse(ours)
+    tree = names.parsed(ours)
     used = names.read(tree) | {"torch"}
     saved = set() if r.data_file is None else {read.dataset for read in r.loaders}  # `main` makes them
     other = "val_data" if r.val_sets else "val_sets"
@@ -61,7 +61,7 @@ def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Impor
     ours = names.replaced(ours, renamed)
     inside: dict[str, str] = {}
     bindings: list[str] = []
-    functions = [(node, names.read(node)) for node in ast.parse(ours).body]
+    functions = [(names.bound_in(node), names.read(node)) for node in names.parsed(ours).body]
     for plain, (around, parts) in sorted(given.items(), key=lambda item: _place(r, item[0])):
         name = renamed.get(plain, plain)
         between = names.replaced(around, renamed).split("...")
@@ -98,7 +98,7 @@ def _checksums(r: ScriptSpec) -> str:
 
 def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[str, str], bindings: list[str], ours: str) -> str:
     given = [Block(text, definition=text.startswith("def "), origin="given", start=n, end=n) for n, text in enumerate(bindings)]
-    free = _taken(r) | {item.binds for item in imports} | names.defined(ast.parse(ours))
+    free = _taken(r) | {item.binds for item in imports} | names.defined(names.parsed(ours))
     make, options = _free("build", free), _free("OPTIONS", free)
     known = {item.binds: item.identity for item in [*imports, *parsed_imports(r.sliced.imports)[0]]}
     own_main = renamed.get("main", "main")

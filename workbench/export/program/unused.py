@@ -6,14 +6,14 @@ import ast
 import re
 from collections.abc import Container
 
-from workbench.export.program.names import read
+from workbench.export.program.names import parsed, read
 from workbench.export.source.statements import first_line
 
 
 def without_unused(functions: str, caller: str) -> str:
     """`functions` without the functions and classes that neither `caller` nor a function that it needs names."""
-    defined = {node.name: node for node in ast.parse(functions).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    needed, left = set[str](), list(read(ast.parse(caller)))
+    defined = {node.name: node for node in parsed(functions).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    needed, left = set[str](), list(read(parsed(caller)))
     while left:
         name = left.pop()
         if name in defined and name not in needed:
@@ -25,7 +25,7 @@ def without_unused(functions: str, caller: str) -> str:
 def taken_out(text: str, names: Container[str]) -> tuple[list[str], str]:
     """The functions and classes of these names, and the text without them."""
     lines, found = text.split("\n"), list[str]()
-    for node in reversed(ast.parse(text).body):
+    for node in reversed(parsed(text).body):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in names:
             start = first_line(node) - 1
             found.insert(0, "\n".join(lines[start : node.end_lineno]))
