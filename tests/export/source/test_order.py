@@ -60,6 +60,12 @@ REPEATED = {
     "in a function that called the one that made it": "cfg = {'width': 3}\n"
     f"def make():\n    model = Net(cfg['width'])\n    return wb.Workbench(model, {HOW})\ndef main():\n    cfg['width'] = 8\n    bench = make()\n"
     "    bench.model.scale = 2.0\n    return bench, bench.fit().result()\nbench, run = main()",
+    "a global that a function sets": "SCALE = 1.0\ndef loss(o, t):\n    return F.cross_entropy(o, t) * SCALE\ndef main():\n    global SCALE\n"
+    f"    bench = wb.Workbench(Net(), {HOW.replace('F.cross_entropy', 'loss')})\n    SCALE = 2.0\n    run = bench.fit().result()\n    SCALE = 9.0\n"
+    "    return bench, run\nbench, run = main()",
+    "by a name that is bound anew": f"{MADE}def train(net, device):\n    net = net.to(device)\n    net.scale = 3.0\n    return bench.fit().result()\nrun = train(model, 'cpu')",
+    "by a part of the model": f"{MADE}def train(bench):\n    head = bench.model.head\n    head.register_forward_hook(lambda m, i, o: o * 2)\n"
+    "    return bench.fit().result()\nrun = train(bench)",
     "in a loop, what each turn does alike": f"{MADE}for scale in (2.0, 3.0):\n    print(scale)\n    run = bench.fit().result()",
 }
 REFUSED = {
@@ -74,6 +80,12 @@ REFUSED = {
     "a model without a name": (
         f"bench = wb.Workbench(Net(), {HOW})\nbench.model.scale = 3.0\nrun = bench.fit().result()",
         r"`bench.model.scale = 3.0` .* changed the model after the Workbench was made.* give it one name beside it: `model = …`",
+    ),
+    "a global set by a parameter": (
+        "SCALE = 1.0\ndef loss(o, t):\n    return F.cross_entropy(o, t) * SCALE\n"
+        f"bench = wb.Workbench(Net(), {HOW.replace('F.cross_entropy', 'loss')})\ndef train(scale):\n    global SCALE\n    SCALE = scale\n"
+        "    return bench.fit().result()\nrun = train(3.0)",
+        r"`SCALE = scale` .* cannot be in a script: it sets a global name by a variable of train",
     ),
     "a name that means two things": (
         "cfg = {'width': 3}\n"

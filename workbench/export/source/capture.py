@@ -160,6 +160,7 @@ def _frames(stack: list[FrameType], own: list[FrameType], pieces: list[Piece], s
         held = _names_of(own_names, {} if walk.f_locals is names else known, bench)
         known = {**own_names, **known} if walk in own else known
         if walk in own:
+            found = [] if _is_top_level(walk) else found  # `%%time` runs a cell in another
             spot = _spot(walk, 0) if shell is None else _place(pieces, history, walk)
             found.append(Frame(spot, dict(_literals(own_names)), held))
         elif held and not walk.f_globals.get("__name__", "").startswith("workbench.") and origins.is_own(walk.f_code.co_filename):

@@ -131,6 +131,7 @@ class _Order:
                 made = Source(f"the call of {function.name}", f"{name} = {text}\n")
                 self.line.statements.append(Statement(made.tree.body[0], made, scope))
         run(self.line, source, function.body, spot, scope, values)
+        self._bind_globals(start, function)
         if scope != 1:
             refuse(self.line, start, f"it is in {function.name}, which called the function that made the Workbench")
         self.levels.append(_Level(spot, values, function, scope))
@@ -186,6 +187,7 @@ class _Order:
             start = len(self.line.statements)
             body = next(node.body for node in ast.walk(source.tree) if isinstance(node, ast.FunctionDef) and node.lineno == level.function.lineno)
             run(self.line, source, body, None if frame is None else frame.spot, level.scope, level.values if frame is None else frame.values, level.spot)
+            self._bind_globals(start, level.function)
             self._leave_out(start, level.spot if called else None)
         for frame in frames[common + 1 :]:
             self._caller_of_fit(frame, names)
@@ -232,8 +234,19 @@ class _Order:
             held = {name: frame.values.get(name) for name in parameters(node.args) if name not in frame.names}
             bind_values(self.line, source.label, scope, held, f"a parameter of {node.name}")
         run(self.line, source, source.tree.body if node is None else node.body, frame.spot, scope, frame.values)
+        if function is not None and frame.elsewhere is None:
+            self._bind_globals(start, function)
         if frame.elsewhere is not None:
             refuse(self.line, start, f"it is in {source.label}, which called fit")
+
+    def _bind_globals(self, start: int, function: ast.FunctionDef) -> None:
+        """Let statements of a function, from `start` on, that bind names of the top level bind them there."""
+        names = {name for part in ast.walk(function) if isinstance(part, ast.Global) for name in part.names}
+        for statement in self.line.statements[start:] if names else ():
+            if uses(statement.node).binds & names:
+                statement.scope = 0
+                if uses(statement.node).eager & local_names(function):
+                    statement.refusal = statement.refusal or f"it sets a global name by a variable of {function.name}"
 
     def _leave_out(self, start: int, done: Spot | None) -> None:
         """Leave out the statement at `start` if it is at `done`: what it did, others of the line did."""

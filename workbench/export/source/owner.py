@@ -56,6 +56,11 @@ def owner_of(site: CallSite, sources: list[Source], call: ast.Call) -> Owner | N
     caller = site.around[first - 1] if first else None
     own = made[1].args.args[0].arg
     name = _name(site, made[1], own)
+    if caller is None and all(frame.elsewhere is None for frame in site.fit) and site.module != "__main__":
+        raise ExportError(
+            f"{made[0].name}.{made[1].name} made the Workbench, and another file than {sources[site.call.piece].label} made the instance of "
+            f"{made[0].name}: write the class in the file or the notebook that makes it, make the Workbench again, fit and export that run."
+        )
     if caller is None or name not in _named_at(sources, caller.spot):
         raise ExportError(
             f"{made[0].name}.{made[1].name} made the Workbench, and the instance of {made[0].name} has no name where it was made. Give it one in a "

@@ -85,7 +85,8 @@ class _Respell(ast.NodeTransformer):
             found = self.generic_visit(node)
             self.spelled = outer
             return found
-        text = self.spelled.get(ast.unparse(node)) if isinstance(node, (ast.Name, ast.Attribute)) else None
+        bound = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)  # `net = net.to(device)` binds a name of its own
+        text = self.spelled.get(ast.unparse(node)) if isinstance(node, (ast.Name, ast.Attribute)) and not bound else None
         if text is None:
             if self.source.elsewhere and isinstance(node, ast.Name):
                 node.id += _ELSEWHERE
