@@ -128,3 +128,18 @@ def test_another_file_that_calls_fit(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert "model.scale" not in bench.script(names["first"])
         with pytest.raises(wb.ExportError, match=r"`model.scale = scale` \(trains.py, line 12\) .* it is in trains.py, which called fit"):
             bench.script(names["second"])
+
+
+def test_another_file_that_makes_the_bench(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its function did is in the script up to the fit; what the caller's file changed through the bench is refused."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "makes.py").write_text(
+        f"{START}def make(width):\n    model = Net(width)\n    return wb.Workbench(model, {HOW})\n\n\ndef train(width):\n    model = Net(width)\n"
+        f"    bench = wb.Workbench(model, {HOW})\n    model.scale = 2.0\n    run = bench.fit().result()\n    model.scale = 100.0\n    return bench, run\n"
+    )
+    names = execute(tmp_path / "user.py", "import makes\nbench, run = makes.train(5)\nown = makes.make(6)\nown.model.scale = 3.0\nother = own.fit().result()\n")
+    with names["bench"] as bench:
+        check(bench, names["run"], runner.run(bench.export(tmp_path / "train.py", names["run"])))
+    with names["own"] as own, pytest.raises(wb.ExportError, match=r"`model.scale = 3.0` \(user.py, line 4\) .* it is in user.py, which called fit"):
+        own.script(names["other"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -45,7 +46,7 @@ def statements_in_order(site: CallSite, sources: list[Source], call: ast.Call, m
     if owner is not None:
         order.make_owner(here, owner, call)
     called = len(order.line.statements)
-    if site.fit and (order.reached is not None):
+    if site.fit:
         order.after_call()
     return order.line, called
 
@@ -79,7 +80,6 @@ class _Order:
     """The model's name; "": it has none."""
     line: Line = field(default_factory=Line)
     levels: list[_Level] = field(default_factory=list)
-    reached: Spot | None = None
     scopes: Iterator[int] = field(default_factory=lambda: itertools.count(2))
 
     # -- up to the call
@@ -88,13 +88,13 @@ class _Order:
         """Append what ran before `here`, where these names hold `values`."""
         source = self.sources[here.piece]
         functions = functions_around(source.tree, here)
-        self.reached = self.site.reached if functions else here
-        last = len(self.sources) - 1 if self.reached is None else self.reached.piece
-        for index in range(last + 1):
+        end = Spot(len(self.sources) - 1, sys.maxsize)  # where the top level had ended
+        reached = (self.site.reached or end) if functions else here
+        for index in range(reached.piece + 1):
             body = stop_at(self.sources[index].tree.body, self.site.pieces[index].stopped)
-            run(self.line, self.sources[index], body, self.reached if index == last else None, 0, self.site.top_values if functions else values)
-        if self.reached is not None:
-            self.levels.append(_Level(self.reached, values))
+            stop = reached if index == reached.piece and reached is not end else None
+            run(self.line, self.sources[index], body, stop, 0, self.site.top_values if functions else values)
+        self.levels.append(_Level(reached, values))
         callers = self._callers(functions)
         for frame, function in callers:
             self._function(self.sources[frame.spot.piece], function, frame.spot, frame.values)
@@ -107,7 +107,8 @@ class _Order:
     def _callers(self, functions: Sequence[ast.FunctionDef]) -> list[tuple[Frame, ast.FunctionDef]]:
         """The functions between the top level and that of the call, outermost first."""
         frames = self.site.around if self.owner is None else self.site.around[: self.site.around.index(self.owner.caller) + 1]
-        found = [(frame, self._function_at(frame)) for frame in frames[1:-1]] if functions else []
+        inner = [frame for frame in frames if frame.elsewhere is None][self.site.reached is not None : -1]
+        found = [(frame, self._function_at(frame)) for frame in inner] if functions else []
         return [(frame, function) for frame, function in found if function is not None] if all(function for _, function in found) else []
 
     def _function(self, source: Source, function: ast.FunctionDef, spot: Spot, values: Mapping[str, str], *, around: Sequence[ast.FunctionDef] = (), innermost: bool = False) -> None:
@@ -138,8 +139,8 @@ class _Order:
 
     def _given(self, function: ast.FunctionDef) -> dict[str, str]:
         """The expressions that the level before gives for the parameters of a function that it calls, as far as they can be read."""
-        level = self.levels[-1] if self.levels else None
-        if level is None or level.scope > 1:
+        level = self.levels[-1]
+        if level.scope > 1:
             return {}
         for call in ast.walk(self.sources[level.spot.piece].tree):
             if isinstance(call, ast.Call) and is_at(call, level.spot):
@@ -172,8 +173,8 @@ class _Order:
 
     def after_call(self) -> None:
         """Append what ran after the call, until the run began."""
-        loops, frames, names = len(self.line.loops), self.site.fit, dict(self.site.fit[0].names)
-        common = 0
+        loops, names = len(self.line.loops), dict(self.site.fit[0].names)
+        frames, common = [frame for frame in self.site.fit if frame.elsewhere is None], 0
         while common + 1 < min(len(frames), len(self.levels)) and self._is_same(frames[common + 1], self.levels[common + 1]):
             common += 1
         for number in range(len(self.levels) - 1, common - 1, -1):
@@ -189,8 +190,9 @@ class _Order:
             run(self.line, source, body, None if frame is None else frame.spot, level.scope, level.values if frame is None else frame.values, level.spot)
             self._bind_globals(start, level.function)
             self._leave_out(start, level.spot if called else None)
-        for frame in frames[common + 1 :]:
-            self._caller_of_fit(frame, names)
+        for frame in self.site.fit:
+            if frame not in frames[: common + 1]:
+                self._caller_of_fit(frame, names)
         if any("fit" in job.id and job.shared is None for job in self.site.before):
             refuse_turns(self.line, loops, frames)
 
@@ -222,6 +224,7 @@ class _Order:
             return  # a comprehension, or a lambda
         source = self.written[frame.spot.piece] if frame.elsewhere is None else Source(frame.elsewhere.label, frame.elsewhere.source, elsewhere=True)
         start, scope, model = len(self.line.statements), next(self.scopes), self.model
+        scope = scope if frame.elsewhere is None else min(len(self.levels) - 1, 1)  # where the model's name is known
         if function is not None and frame.elsewhere is None:
             hidden = local_names(function)
             frame = replace(frame, names={name: new for name, new in names.items() if name.partition(".")[0] not in hidden} | dict(frame.names))
