@@ -106,6 +106,7 @@ class CallSite:
     problem: str | None = None
     """Why there is no source to slice."""
     module: str = ""
+    """The name of the module that made it."""
     around: tuple[Frame, ...] = ()
     """What was running at the call, the top level first."""
     fit: tuple[Frame, ...] = ()

@@ -38,7 +38,7 @@ from workbench.export.source.findings.unresolved import changed_through_bench
 from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.order import bench_of, statements_in_order
 from workbench.export.source.origins import Import
-from workbench.export.source.owner import owner_of
+from workbench.export.source.owner import Owner, owner_of
 from workbench.export.source.rewrite import annotation_names, layout
 from workbench.export.source.rewrite.layout import Block
 from workbench.export.source.rewrite.secret_literals import Secrets, hide_in_comments
@@ -100,12 +100,7 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
             "Make the Workbench in a notebook cell or in a .py file."
         )
     sources = _sources(site.pieces)
-    source = sources[site.call.piece]
-    call = find_call(source, site.call)
-    owner = owner_of(site, sources, call)
-    if owner is not None:
-        source = replace(source, spelled=((owner.own, owner.name),), function=owner.method.lineno)
-        call = find_call(source, site.call)
+    source, call, owner = _call_of(site, site.call, sources)
     given = {name: node for name, node in _arguments(call, source).items() if name not in leave_out}
     here = Spot(site.call.piece, call.lineno, call.col_offset) if owner is None else owner.caller.spot
     slicer = Slicer(site.sources)
@@ -167,6 +162,17 @@ def given_names(site: CallSite) -> frozenset[str]:
 
 
 # ---- the call ---------------------------------------------------------------------------------------------------
+
+
+def _call_of(site: CallSite, spot: Spot, sources: list[Source]) -> tuple[Source, ast.Call, Owner | None]:
+    """The Workbench call, the source that it is in, and the instance whose method made it, by whose name the call has it then."""
+    source = sources[spot.piece]
+    call = find_call(source, spot)
+    owner = owner_of(site, sources, call)
+    if owner is None:
+        return source, call, None
+    source = replace(source, spelled=((owner.own, owner.name),), function=owner.method.lineno)
+    return source, find_call(source, spot), owner
 
 
 def _sources(pieces: Iterable[Piece]) -> list[Source]:
