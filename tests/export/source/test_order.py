@@ -120,7 +120,7 @@ def test_another_file_that_calls_fit(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "trains.py").write_text(
-        "class Own:\n    pass\n\n\ndef train(bench, scale):\n    model = Own()\n    model.scale = scale\n    return bench.fit().result()\n\n\n"
+        "class Own:\n    pass\n\n\ndef train(bench, scale, x=None):\n    model = Own()\n    model.scale = scale\n    return bench.fit().result()\n\n\n"
         "def scaled(bench, scale):\n    bench.model.scale = scale\n    return bench.fit().result()\n"
     )
     names = execute(tmp_path / "user.py", f"{START}import trains\n{MADE}first = trains.train(bench, 2.0)\nsecond = trains.scaled(bench, 3.0)\n")
@@ -138,8 +138,8 @@ def test_another_file_that_makes_the_bench(runner: Runner, tmp_path: Path, monke
         f"{START}def make(width):\n    model = Net(width)\n    return wb.Workbench(model, {HOW})\n\n\ndef train(width):\n    model = Net(width)\n"
         f"    bench = wb.Workbench(model, {HOW})\n    model.scale = 2.0\n    run = bench.fit().result()\n    model.scale = 100.0\n    return bench, run\n"
     )
-    names = execute(tmp_path / "user.py", "import makes\nbench, run = makes.train(5)\nown = makes.make(6)\nown.model.scale = 3.0\nother = own.fit().result()\n")
+    names = execute(tmp_path / "user.py", "import makes\ndef make():\n    F = Net = None\nclass Net:\n    pass\nbench, run = makes.train(5)\nown = makes.make(6)\nown.model.scale = 3.0\nother = own.fit().result()\n")
     with names["bench"] as bench:
         check(bench, names["run"], runner.run(bench.export(tmp_path / "train.py", names["run"])))
-    with names["own"] as own, pytest.raises(wb.ExportError, match=r"`model.scale = 3.0` \(user.py, line 4\) .* it is in user.py, which called fit"):
+    with names["own"] as own, pytest.raises(wb.ExportError, match=r"`model.scale = 3.0` \(user.py, line 8\) .* it is in user.py, which called fit"):
         own.script(names["other"])

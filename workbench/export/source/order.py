@@ -233,13 +233,16 @@ class _Order:
                 scope, model = (scope, "") if hidden - set(frame.names) & before else (1, model)
         source = self._respelled(source, frame, function, model)
         node = None if function is None else next(n for n in ast.walk(source.tree) if isinstance(n, ast.FunctionDef) and n.lineno == function.lineno)
-        if node is not None:
+        if node is not None and frame.elsewhere is None:  # the names of another file mean nothing in the script
             held = {name: frame.values.get(name) for name in parameters(node.args) if name not in frame.names}
             bind_values(self.line, source.label, scope, held, f"a parameter of {node.name}")
         run(self.line, source, source.tree.body if node is None else node.body, frame.spot, scope, frame.values)
         if function is not None and frame.elsewhere is None:
             self._bind_globals(start, function)
-        if frame.elsewhere is not None:
+        if frame.elsewhere is not None:  # what it defines and imports is its own
+            edited, new = {node for node, _ in source.edits}, self.line.statements[start:]
+            plain = [each for each in new if not isinstance(each.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))]
+            self.line.statements[start:] = [each for each in plain if not edited.isdisjoint(ast.walk(each.node))]
             refuse(self.line, start, f"it is in {source.label}, which called fit")
 
     def _bind_globals(self, start: int, function: ast.FunctionDef) -> None:
