@@ -4,6 +4,8 @@ Regret: the validation loss after a fit at the suggested rate, divided by that a
 below 1% of that of the initial weights count as 1%. Every fit is the same plain loop. Median over the seeds; `worst` is the task
 with the highest median. A peer is compared where it is installed: Lightning, fastai, torch-lr-finder and ignite.
 `--jobs 16` runs so many cases at a time, each in a process with one thread.
+
+Which of two fits ends lower is partly chance. `--orders 6` compares the race with the sweep alone by means over six orders of the batches.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -36,6 +38,7 @@ GRID = [10 ** (k / 3) for k in range(-13, 4)]
 UPDATES = 100
 """Updates of each sweep."""
 LOWEST, HIGHEST = 1e-5, 10.0
+T = TypeVar("T")
 Finder = Callable[[Task, int, str], float | None]
 
 
@@ -57,13 +60,15 @@ def batches(data: Data, size: int, seed: int) -> Iterator[Data]:
             yield x[order[i : i + size]], y[order[i : i + size]]
 
 
-def fitted(task: Task, seed: int, schedule: str, lr: float) -> float:
-    """The validation loss after a fit of the planned length."""
+def fitted(task: Task, seed: int, schedule: str, lr: float, order: int | None = None) -> float:
+    """The validation loss after a fit of the planned length. order: seeds what follows the weights, in place of `seed`."""
     torch.manual_seed(seed)
     model = task.model()
     nothing = 0.01 * val_loss(task, model)
     optimizer = task.optimizer(model.parameters(), lr=lr)
-    for update, (x, y) in zip(range(task.updates), batches(task.data()[0], task.batch_size, seed), strict=False):
+    if order is not None:
+        torch.manual_seed(order)
+    for update, (x, y) in zip(range(task.updates), batches(task.data()[0], task.batch_size, seed if order is None else order), strict=False):
         for group in optimizer.param_groups:
             group["lr"] = lr * share_of(schedule, update, task.updates)
         loss = task.loss(model(x), y)
@@ -197,9 +202,8 @@ class Case(NamedTuple):
     seed: int
 
 
-def regrets_of(case: Case) -> tuple[dict[str, float], float]:
-    """The regret of each finder that is installed, and the seconds that it all took."""
-    began = time.perf_counter()
+def regrets_of(case: Case) -> dict[str, float]:
+    """The regret of each finder that is installed."""
     task = next(task for task in TASKS if task.name == case.task)
     losses = {lr: fitted(task, case.seed, case.schedule, lr) for lr in GRID}
     found = {
@@ -209,8 +213,38 @@ def regrets_of(case: Case) -> tuple[dict[str, float], float]:
     }
     losses |= {lr: fitted(task, case.seed, case.schedule, lr) for lr in found.values() if lr is not None}
     best = min(losses.values())
-    regrets = {name: math.inf if lr is None else losses[lr] / best - 1 for name, lr in found.items()}
-    return regrets, time.perf_counter() - began
+    return {name: math.inf if lr is None else losses[lr] / best - 1 for name, lr in found.items()}
+
+
+def timed(measure: Callable[[Case], T], case: Case) -> tuple[T, float]:
+    """What is measured, and the seconds that it took."""
+    began = time.perf_counter()
+    return measure(case), time.perf_counter() - began
+
+
+def changes_of(case: Case, orders: int) -> tuple[float, float]:
+    """By how much the race's rate changes the loss of the sweep's, as a share of it, in the mean of so many orders; and in standard errors."""
+    task = next(task for task in TASKS if task.name == case.task)
+    rates = [suggested(FINDERS[name][1], task, case.seed, case.schedule) for name in ("workbench", "workbench race")]
+    if rates[0] == rates[1] or None in rates:
+        return 0.0, 0.0
+    losses = [[fitted(task, case.seed, case.schedule, lr, order) for order in range(1000, 1000 + orders)] for lr in rates if lr is not None]
+    sweep, race = map(statistics.fmean, losses)
+    if math.isinf(sweep):
+        return -1.0 if math.isfinite(race) else 0.0, math.inf
+    error = math.sqrt(sum(statistics.variance(found) for found in losses) / orders) if math.isfinite(race) else 0.0
+    return race / sweep - 1, (race - sweep) / error if error else math.inf
+
+
+def compare_orders(cases: list[Case], orders: int, jobs: int) -> None:
+    """Print how the race compares with the sweep alone in the mean of so many orders of the batches."""
+    changes = []
+    for case, (change, errors), _ in measured(cases, jobs, functools.partial(changes_of, orders=orders)):
+        changes.append(change)
+        if change:
+            print(f"{case.task}, {case.schedule}, seed {case.seed}: {change:+.0%}, {abs(errors):.1f} standard errors", flush=True)
+    better, worse = sum(c < -0.05 for c in changes), sum(c > 0.05 for c in changes)
+    print(f"the race's rate is another in {sum(c != 0 for c in changes)} of {len(changes)}: better by 5% in {better}, worse in {worse}")
 
 
 def one_thread() -> None:
@@ -221,16 +255,16 @@ def one_thread() -> None:
     logging.disable(logging.WARNING)
 
 
-def measured(cases: list[Case], jobs: int) -> Iterator[tuple[Case, dict[str, float], float]]:
-    """The cases with their regrets, as they are known."""
+def measured(cases: list[Case], jobs: int, measure: Callable[[Case], T]) -> Iterator[tuple[Case, T, float]]:
+    """The cases with what is measured of them and the seconds that it took, as they are known."""
     if jobs == 1:
         one_thread()
         for case in cases:
-            yield case, *regrets_of(case)
+            yield case, *timed(measure, case)
         return
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=spawn, initializer=one_thread) as pool:
-        futures = {pool.submit(regrets_of, case): case for case in reversed(cases)}  # the slow tasks are the last ones
+        futures = {pool.submit(timed, measure, case): case for case in reversed(cases)}  # the slow tasks are the last ones
         for future in concurrent.futures.as_completed(futures):
             yield futures[future], *future.result()
 
@@ -257,12 +291,16 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--schedules", nargs="*", default=SCHEDULES, choices=(*SCHEDULES, "linear"))
     parser.add_argument("--tasks", nargs="*", help="those whose name holds one of these words")
+    parser.add_argument("--orders", type=int, default=0, help="compare the race with the sweep alone, by so many orders of the batches")
     options = parser.parse_args()
     names = [t.name for t in TASKS if not options.tasks or any(word in t.name for word in options.tasks)]
     cases = [Case(name, schedule, seed) for name in names for schedule in options.schedules for seed in range(options.seeds)]
+    if options.orders:
+        compare_orders(cases, options.orders, options.jobs)
+        return
     by_seed: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
     of_finder: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for case, regrets, seconds in measured(cases, options.jobs):
+    for case, regrets, seconds in measured(cases, options.jobs, regrets_of):
         known = by_seed[case.task, case.schedule]
         known.append(regrets)
         if len(known) < options.seeds:

@@ -133,6 +133,22 @@ def ratings() -> tuple[Data, Data]:
     return (pairs[:9600], y[:9600]), (pairs[9600:], y[9600:])
 
 
+@functools.cache
+def faint() -> tuple[Data, Data]:
+    """Targets of which the samples tell 4%."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(3000, 20, generator=g)
+    return split(x, 0.2 * x[:, :1] + torch.randn(3000, 1, generator=g), torch.float32, scaled=False)
+
+
+@functools.cache
+def nothing() -> tuple[Data, Data]:
+    """Labels of which the samples tell nothing."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(2000, 20, generator=g)
+    return split(x, torch.randint(4, (2000,), generator=g), torch.long, scaled=False)
+
+
 def mlp(*sizes: int, norm: bool = False, act: Callable[[], nn.Module] = nn.ReLU) -> nn.Module:
     layers: list[nn.Module] = []
     for a, b in itertools.pairwise(sizes):
@@ -201,11 +217,11 @@ class Adder(nn.Module):
 class Factors(nn.Module):
     """A factorisation: one vector for each user and each thing."""
 
-    def __init__(self) -> None:
+    def __init__(self, std: float = 0.3, size: int = 8) -> None:
         super().__init__()
-        self.users, self.things = nn.Embedding(200, 8), nn.Embedding(300, 8)
+        self.users, self.things = nn.Embedding(200, size), nn.Embedding(300, size)
         for part in (self.users, self.things):
-            nn.init.normal_(part.weight, std=0.3)
+            nn.init.normal_(part.weight, std=std)
 
     def forward(self, pairs: Tensor) -> Tensor:
         return (self.users(pairs[:, 0]) * self.things(pairs[:, 1])).sum(1)
@@ -267,6 +283,13 @@ TASKS = [
     Task("text gru adam", CharGRU, text, next_character, ADAM, 32),
     Task("text transformer adamw", CharTransformer, text, next_character, DECAY, 32, 300),
     Task("ratings factors sgd", Factors, ratings, F.mse_loss, MOMENTUM, 64, 600),
+    Task("plateau factors momentum", lambda: Factors(0.1), ratings, F.mse_loss, MOMENTUM, 64, 600),
+    Task("plateau factors adam", lambda: Factors(0.1), ratings, F.mse_loss, ADAM, 64, 600),
+    Task("plateau factors sgd", lambda: Factors(size=32), ratings, F.mse_loss, SGD, 64, 600),
+    Task("plateau sigmoid sgd", lambda: mlp(64, 64, 64, 10, act=nn.Sigmoid), digits, F.cross_entropy, SGD, 32, 500),
+    Task("plateau faint sgd", lambda: mlp(20, 32, 1), faint, F.mse_loss, SGD, 32, 300),
+    Task("plateau faint adam", lambda: mlp(20, 32, 1), faint, F.mse_loss, ADAM, 32, 300),
+    Task("plateau nothing momentum", lambda: mlp(20, 32, 4), nothing, F.cross_entropy, MOMENTUM, 32, 300),
 ]
 SCHEDULES = ("constant", "cosine", "one_cycle")
 

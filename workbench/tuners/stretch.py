@@ -110,9 +110,18 @@ def multiplier(optimizer: Optimizer, only: int | None = None) -> Callable[[float
 
 
 def train(
-    session: Session, opt: OptimizerHandle, rates: Sequence[float], set_lr: Callable[[float], None], *, by_val: bool
+    session: Session,
+    opt: OptimizerHandle,
+    rates: Sequence[float],
+    set_lr: Callable[[float], None],
+    *,
+    by_val: bool,
+    broken: Callable[[float], bool] | None = None,
 ) -> float:
-    """The held-out loss after an update at each of these rates, in a session that is restored later; inf: it is not finite."""
+    """The held-out loss after an update at each of these rates, in a session that is restored later; inf: it is not finite.
+
+    broken: told the training loss of each update; where it is true the stretch ends, with inf.
+    """
     windows = cycled_windows(session.task, session.data.settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
     with contextlib.closing(windows) as feed:
         held = [] if by_val else list(itertools.islice(feed, HELD_OUT))
@@ -121,7 +130,11 @@ def train(
             for rate, window in zip(rates, feed, strict=False):
                 set_lr(rate)
                 rng.yield_lock()
-                train_step(session, window)
+                loss = train_step(session, window)
+                if broken is not None:
+                    ends = loss is not None and broken(float(session.state.losses.get(opt.index, loss)))
+                    if session.ranks.broadcast_object(ends):
+                        return math.inf
         except NonFiniteError:
             return math.inf
         return _val_loss(session) if by_val else _loss_of(session, opt, held)

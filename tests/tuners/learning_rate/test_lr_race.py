@@ -10,6 +10,8 @@ from sklearn.datasets import load_breast_cancer
 from torch import nn
 
 import workbench as wb
+from tests.benchmarks.lr_regret import fitted
+from tests.benchmarks.lr_tasks import TASKS
 from tests.engine.problems import (
     adam,
     bench,
@@ -31,7 +33,7 @@ from workbench.events import RaceTrial
 from workbench.settings import SettingsError
 from workbench.task.errors import TaskError
 from workbench.tuners.learning_rate.lr_finder import LRRequest
-from workbench.tuners.learning_rate.lr_race import SPACING, conclusion
+from workbench.tuners.learning_rate.lr_race import SPACING, Watch, climb, conclusion
 from workbench.tuners.stretch import HELD_OUT, next_value, starting_loss
 from workbench.units import rate
 
@@ -166,13 +168,138 @@ def test_the_notes_are_about_the_rate_that_it_chose(tmp_path):
     assert f"{rate(found.suggestion / 2, 2)} to {rate(found.suggestion * 2, 2)}" in note
 
 
-def test_where_no_rate_lowers_the_loss_the_sweeps_rate_stays(tmp_path):
+def test_where_no_rate_moves_the_loss_the_suggestion_is_called_a_guess(tmp_path):
     """Labels that the samples do not tell: what the losses differ by is noise."""
     x = torch.zeros(400, 6)
     y = torch.arange(400) % 3
-    found = bench(plain_net(), (x, y), tmp_path, adam, val=(x, y), lr_schedule="cosine").find_lr(race=True, race_updates=200).result()
-    assert found.suggestion == found.suggestions["landmarks"].lr is not None
-    assert "the sweep's rate" in found.suggestions["race"].why
+    model = plain_net()
+    before = weights(model)
+    b = bench(model, (x, y), tmp_path, adam, val=(x, y), lr_schedule="cosine")
+    found = b.find_lr(race=True, race_updates=200).result()
+    assert same_weights(before, weights(model))
+    lr = found.suggestions["landmarks"].lr
+    assert [t.lr for t in found.race[:2]] == pytest.approx([lr, 10 * lr])
+    assert sum(t.updates for t in found.race) <= 200
+    assert found.suggestion == min(found.race, key=lambda t: t.loss).lr
+    assert found.notes[0].startswith("This rate is a guess")
+    assert "no rate moves the loss" in found.suggestions["race"].why
+
+
+def test_on_a_plateau_a_higher_rate_is_found_that_leaves_it(tmp_path):
+    """Small factors: around 0 the product hardly depends on them, so a sweep sees nothing."""
+    task = next(task for task in TASKS if task.name == "plateau factors momentum")
+    torch.manual_seed(0)
+    train, val = task.data()
+    planned = {"batch_size": task.batch_size, "max_steps": task.updates, "lr_schedule": "cosine"}
+    b = bench(task.model(), train, tmp_path, task.optimizer, val=val, loss=task.loss, **planned)
+    found = b.find_lr(race=True).result()
+    sweeps = found.suggestions["landmarks"].lr
+    losses = {t.lr: t.loss for t in found.race}
+    assert sum(t.updates for t in found.race) <= 300
+    assert any(t.loss == math.inf and t.updates < 75 for t in found.race), "a rate that breaks the training costs few updates"
+    assert min(losses.values()) < 0.8 * losses[sweeps]
+    assert sweeps < found.suggestion < min(t.lr for t in found.race if t.loss == math.inf)
+    assert not any("guess" in note for note in found.notes)
+    assert fitted(task, 0, "cosine", found.suggestion) < 0.5 * fitted(task, 0, "cosine", sweeps)
+
+
+class Plateau:
+    """Stretches of a made-up task: a rate from `breaks` on breaks within `within` updates; the loss falls once rate times updates is `far`."""
+
+    def __init__(self, breaks, far, within=20):
+        self.breaks, self.far, self.within, self.tried = breaks, far, within, []
+
+    def __call__(self, rate, updates, watch=None):
+        if rate >= self.breaks:
+            trial = RaceTrial(rate, updates if watch is None else min(updates, self.within), math.inf)
+        else:
+            trial = RaceTrial(rate, updates, 0.3 if rate * updates >= self.far else 1 - 1e-5 * rate * updates)
+        self.tried.append(trial)
+        return trial
+
+
+def climbed(task, schedule="cosine", left=225):
+    found = climb(task(1.0, 75), 1.0, 1.0, left, schedule, task)
+    assert sum(t.updates for t in task.tried[1:]) <= left
+    return found, [(round(t.lr, 2), t.updates) for t in task.tried[1:]]
+
+
+def test_the_rate_rises_tenfold_until_it_breaks_and_one_between_gets_the_rest():
+    found, tried = climbed(Plateau(breaks=5.0, far=400.0))
+    assert tried == [(10.0, 20), (3.16, 205)]
+    assert found.suggestion.lr == pytest.approx(0.7 * 10**0.5)
+    assert found.lowest == 0.3
+    assert not found.doubt
+    assert "10: broken after 20 updates" in found.suggestion.why
+    found, tried = climbed(Plateau(breaks=50.0, far=2000.0))
+    assert tried == [(10.0, 75), (100.0, 20), (31.62, 130)]
+    assert found.suggestion.lr == pytest.approx(0.7 * 1000**0.5)
+    found, tried = climbed(Plateau(breaks=2.0, far=300.0))
+    assert tried == [(10.0, 20), (3.16, 20), (1.78, 185)]
+    assert found.suggestion.lr == pytest.approx(0.7 * 10**0.25)
+    found, tried = climbed(Plateau(breaks=1.5, far=200.0))
+    assert tried[-1] == (1.33, 165)
+    assert found.suggestion.lr == 1.0, "no lower than the highest rate that does not break it"
+
+
+def test_a_rate_that_moves_the_loss_in_a_usual_stretch_is_raced():
+    found, tried = climbed(Plateau(breaks=50.0, far=500.0))
+    assert tried == [(10.0, 75), (100.0, 75), (3.16, 75)]
+    assert found.suggestion.lr == pytest.approx(10.0, rel=0.01)
+    assert climbed(Plateau(breaks=50.0, far=500.0), "constant")[0].suggestion.lr == pytest.approx(found.suggestion.lr / 2, rel=0.01)
+
+
+def test_without_a_rate_that_moves_the_loss_the_lowest_is_a_guess():
+    found, tried = climbed(Plateau(breaks=5.0, far=math.inf))
+    assert tried == [(10.0, 20), (3.16, 205)]
+    assert found.suggestion.lr == pytest.approx(10**0.5)
+    assert found.doubt.startswith("This rate is a guess")
+    found, tried = climbed(Plateau(breaks=1.01, far=math.inf, within=75))
+    assert found.suggestion.lr == 1.0
+    assert found.lowest is None
+    assert "the sweep's rate stays" in found.suggestion.why
+
+
+def test_a_higher_rate_must_come_further_in_an_update():
+    """What trains for longer comes further at any rate."""
+
+    def slow(rate, updates, watch=None):
+        return RaceTrial(rate, *((20, math.inf) if rate > 5 else (updates, 1 - 0.001 * updates**0.99)))
+
+    found = climb(slow(1.0, 75), 1.0, 1.0, 225, "cosine", slow)
+    assert found.suggestion.lr == 1.0
+    assert "no higher rate comes further in an update" in found.suggestion.why
+    assert not found.doubt
+
+
+def test_a_loss_that_has_clearly_risen_bounds_the_rate_too():
+    class Risen(Plateau):
+        def __call__(self, rate, updates, watch=None):
+            return super().__call__(rate, updates, watch) if rate < 5 else self.tried.append(RaceTrial(rate, updates, 1.07)) or self.tried[-1]
+
+    assert climbed(Risen(breaks=9.0, far=400.0))[1] == [(10.0, 75), (3.16, 150)]
+
+
+def test_training_is_broken_where_ten_losses_are_twice_their_level():
+    calm, broken, spike = Watch(1.0), Watch(1.0), Watch(1.0)
+    assert not any(calm(1.9) for _ in range(30))
+    assert [broken(2.1) for _ in range(10)] == [False] * 9 + [True]
+    assert broken.updates == 10
+    assert not any(spike(9.0 if update == 20 else 1.0) for update in range(40))
+    assert [Watch(1.0)(math.nan), broken(math.nan)] == [False, True]
+
+
+def test_ranks_climb_together():
+    def raced():
+        data = torch.utils.data.TensorDataset(torch.zeros(800, 6), torch.arange(800) % 3)
+        _, end, untouched = sweep(plain_net(), data, {"batch_size": 4}, LRRequest(num_training=40, race=True, race_updates=200))
+        return end, untouched
+
+    (end, untouched), other = on_ranks(2, raced)
+    assert untouched
+    assert other == (end, True)
+    assert "no rate moves the loss" in end.suggestions[0].why
+    assert end.doubts[0].startswith("This rate is a guess")
 
 
 def test_short_epochs_need_validation_data_to_judge(tmp_path):

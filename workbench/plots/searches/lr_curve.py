@@ -92,8 +92,9 @@ def _raced(race: Iterable[Raced]) -> list[Series]:
     trials = sorted((t for t in race if np.isfinite(t.loss)), key=lambda t: t.lr)
     if not trials:
         return []
-    name = f"held-out loss after {trials[0].updates} updates"
-    return [Series(name, np.array([t.lr for t in trials]), np.array([t.loss for t in trials]), "points", tone=1)]
+    shortest, longest = min(t.updates for t in trials), max(t.updates for t in trials)
+    updates = f"{longest}" if shortest == longest else f"{shortest} to {longest}"
+    return [Series(f"held-out loss after {updates} updates", np.array([t.lr for t in trials]), np.array([t.loss for t in trials]), "points", tone=1)]
 
 
 def _loss_range(losses: Array, smoothed: Array, raced: Iterable[float] = ()) -> tuple[float, float] | None:

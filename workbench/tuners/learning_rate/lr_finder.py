@@ -104,11 +104,21 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     end = read()
     if request.race and end.suggestion is not None and not inbox.has(Stop):
         set_lr = stretch.multiplier(opt.optimizer, request.group)
-        raced, lowest = lr_race.race(session, opt, end.suggestion, request.race_updates, schedule, set_lr, emit, inbox)
-        if lowest is not None and raced.lr is not None:
-            end = read(Raced(raced.lr, lowest))
+        level = session.ranks.broadcast_object(statistics.median(p.loss for p in points[: sweep.WARMUP]))
+        found = lr_race.race(session, opt, end.suggestion, level, request.race_updates, schedule, set_lr, emit, inbox)
+        raced = found.suggestion
+        if found.lowest is not None and raced.lr is not None:
+            end = read(Raced(raced.lr, found.lowest))
         ended = sweep.STOPPED if inbox.has(Stop) else end.ended
-        end = dataclasses.replace(end, ended=ended, suggestions=(raced, *end.suggestions), suggestion=raced.lr)
+        against = (found.doubt,) if found.doubt else ()
+        end = dataclasses.replace(
+            end,
+            ended=ended,
+            suggestions=(raced, *end.suggestions),
+            suggestion=raced.lr,
+            notes=(*against, *end.notes),
+            doubts=(*against, *end.doubts),
+        )
     size = _typical_weight(opt.optimizer, request.group)
     if size is not None and end.suggestion is not None and end.suggestion > size:
         too_large = _beyond_weights(end.suggestion, size)

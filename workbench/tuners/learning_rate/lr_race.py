@@ -8,12 +8,17 @@ rate that stays what it is shows this cost, and one that falls to 0 hides it. So
 run whose rate falls, the noise makes up for the short time. Only in the last fifth the rate falls to 0, so that chance decides less of the
 loss at the end (Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations", 2024, has runs of that shape). A
 run at a constant rate ends in noise as well, and has more updates in which lower rates catch up: it gets half of what is best in a stretch.
+
+Where the loss does not move at the sweep's rate, as on a plateau, losses do not tell rates apart. Then higher rates are tried (`climb`).
 """
 
 from __future__ import annotations
 
 import math
+import statistics
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from workbench import units
 from workbench.commands import Inbox, Stop
@@ -38,51 +43,157 @@ CLOSE = 1.75
 CLEARLY = 0.05
 """Another rate is suggested only where the loss at the sweep's is higher by this share than at one on its side."""
 MOVED = 0.15
-"""Where no rate lowers the loss at the start by this share, the stretches say nothing, and the sweep's rate stays."""
+"""Where no rate lowers the loss at the start by this share, the stretches compare noise."""
+STEP = 10.0
+"""How many times higher the next rate is, where the sweep's does not move the loss."""
+BREAKS = 2.0
+"""A rate breaks the training where ten training losses are on average so many times what they were at the start."""
+WHOLE = 0.7
+"""What a whole run bears, of a rate that moved the loss in part of one: where the loss has left a plateau, it is steeper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a race found."""
+
+    suggestion: Suggestion
+    lowest: float | None = None
+    """The lowest held-out loss, where losses decided the rate."""
+    doubt: str = ""
+    """Why the rate is a guess, if it is."""
+
+
+class _Stopped(Exception):
+    """A Stop has come."""
+
+
+class Watch:
+    """Counts the updates of a stretch, and sees whether its rate breaks the training. level: the training loss at the start."""
+
+    def __init__(self, level: float) -> None:
+        self.updates = 0
+        self._level = level
+        self._last: deque[float] = deque(maxlen=10)
+
+    def __call__(self, loss: float) -> bool:
+        self.updates += 1
+        self._last.append(loss)
+        return len(self._last) == self._last.maxlen and not statistics.fmean(self._last) < BREAKS * self._level
+
+
+Stretch = Callable[..., RaceTrial]
+"""Trains a rate for some updates from the start, with a `Watch` or without."""
 
 
 def race(
     session: Session,
     opt: OptimizerHandle,
     lr: float,
+    level: float,
     updates: int,
     schedule: str,
     set_lr: Callable[[float], None],
     emit: Emit,
     inbox: Inbox,
-) -> tuple[Suggestion, float | None]:
+) -> Outcome:
     """Race rates around `lr`, the sweep's, with `updates` updates in all; the session is as before afterwards.
 
-    Three rates, `SPACING` apart, then a fourth beyond the best one, or between the best two. A Stop ends the race, and
-    `lr` stays the suggestion. Returns the suggestion, and the lowest loss where losses decided it.
+    Three rates, `SPACING` apart, then a fourth beyond the best one, or between the best two. Where the sweep's rate does not move the loss,
+    higher ones (`climb`). A Stop ends the race, and `lr` stays the suggestion. level: the training loss at the start.
     """
     length = updates // CANDIDATES
     start, why = stretch.starting_loss(session, length)
     if why:
-        return Suggestion(NAME, lr, None, f"There was no race: {why}. The sweep's rate stays"), None
+        return Outcome(Suggestion(NAME, lr, None, f"There was no race: {why}. The sweep's rate stays"))
     by_val = start is not None
     if start is None:
         with scratch(session):
             start = stretch.train(session, opt, [], set_lr, by_val=False)
     if not math.isfinite(start):
-        return Suggestion(NAME, lr, None, "There was no race: the held-out loss is not finite at the start. The sweep's rate stays"), None
-    factors = _shape(length)
-    trials: list[RaceTrial] = []
-    rates = [lr, lr / SPACING, lr * SPACING]
-    while rates:
-        rate = rates.pop(0)
+        return Outcome(Suggestion(NAME, lr, None, "There was no race: the held-out loss is not finite at the start. The sweep's rate stays"))
+
+    def trained(rate: float, updates: int, watch: Watch | None = None) -> RaceTrial:
         if inbox and inbox.has(Stop):
-            return Suggestion(NAME, lr, None, "The race was stopped: the sweep's rate stays"), None
+            raise _Stopped
         with scratch(session):
-            loss = stretch.train(session, opt, [rate * factor for factor in factors], set_lr, by_val=by_val)
-        trials.append(RaceTrial(rate, length, loss))
-        emit(trials[-1])
-        if len(trials) == CANDIDATES - 1:
-            rates.append(stretch.next_value({t.lr: t.loss for t in trials}))
-    losses = [t.loss for t in trials if math.isfinite(t.loss)]
-    if losses and start - min(losses) < MOVED * abs(start):
-        return Suggestion(NAME, lr, None, f"the lowest held-out loss, {min(losses):.3g}, is hardly below {start:.3g}, that of the start: the sweep's rate"), None
-    return conclusion(lr, trials, start, schedule), min(losses, default=None)
+            loss = stretch.train(session, opt, [rate * share for share in _shape(updates)], set_lr, by_val=by_val, broken=watch)
+        taken = updates if watch is None or math.isfinite(loss) else watch.updates or updates
+        trial = RaceTrial(rate, taken, loss)
+        emit(trial)
+        return trial
+
+    try:
+        first = trained(lr, length)
+        if min(level, start) > 0 and abs(first.loss - start) < MOVED * start:
+            return climb(first, start, level, updates - length, schedule, trained)
+        trials = [first, trained(lr / SPACING, length), trained(lr * SPACING, length)]
+        trials.append(trained(stretch.next_value({t.lr: t.loss for t in trials}), length))
+    except _Stopped:
+        return Outcome(Suggestion(NAME, lr, None, "The race was stopped: the sweep's rate stays"))
+    lowest = min((t.loss for t in trials if math.isfinite(t.loss)), default=None)
+    if lowest is not None and start - lowest < MOVED * abs(start):
+        return _guess(first, first, trials, start)
+    return Outcome(conclusion(lr, trials, start, schedule), lowest)
+
+
+def climb(first: RaceTrial, start: float, level: float, left: int, schedule: str, trained: Stretch) -> Outcome:
+    """Race higher rates than the sweep's, `first`, which does not move the loss, with `left` updates.
+
+    What brings a model off a plateau, such as the one around a saddle, is rate times updates. So the rate is `STEP` times higher, again and
+    again, until it breaks the training, which takes few updates. Then one between the highest that did not and the lowest that did has all the
+    updates that are left, in which the loss may move. start, level: the held-out loss and the training loss at the start.
+    """
+    trials, length = [first], first.updates
+    low, high = first.lr, math.inf
+    while left >= stretch.FEWEST:
+        rate, updates = (low * STEP, min(length, left)) if high == math.inf else (math.sqrt(low * high), left)
+        trial = trained(rate, updates, Watch(level))
+        trials.append(trial)
+        left -= trial.updates
+        if trial.loss <= (1 - MOVED) * start:
+            break
+        if trial.loss < (1 + CLEARLY) * first.loss:
+            low = rate
+        else:
+            high = rate
+    better = [t for t in trials[1:] if t.loss < first.loss and _progress(t, start) > _progress(first, start)]
+    best = min(better, key=lambda t: t.loss, default=first)
+    if min(t.loss for t in trials) > (1 - MOVED) * start:
+        return _guess(best, first, trials, start)
+    if best is first:
+        why = f"no higher rate comes further in an update, and the sweep's stays. {_told(trials, start)}"
+        return Outcome(Suggestion(NAME, first.lr, None, why))
+    if high == math.inf:  # it moves in a stretch of the usual length, so others of that length can be compared with it
+        while left >= length:
+            trials.append(trained(stretch.next_value({t.lr: t.loss for t in trials}), length))
+            left -= length
+        return Outcome(conclusion(first.lr, trials, start, schedule), min(t.loss for t in trials))
+    why = f"the sweep's rate does not move the loss. {_told(trials, start)}. A whole run bears {WHOLE:g} of a rate that moves it in part of one"
+    return Outcome(Suggestion(NAME, max(low, WHOLE * best.lr), None, why), best.loss)
+
+
+def _progress(trial: RaceTrial, start: float) -> float:
+    """By how much an update lowers the loss: a longer stretch comes further at any rate."""
+    return (start - trial.loss) / trial.updates
+
+
+def _guess(best: RaceTrial, first: RaceTrial, trials: Sequence[RaceTrial], start: float) -> Outcome:
+    """The rate of `best`, though no rate moves the loss; `first` is the sweep's."""
+    lowest = min(t.loss for t in trials)
+    doubt = (
+        f"This rate is a guess: in the race the held-out loss only came from {start:.3g} to {lowest:.3g}. Train until it falls, then search "
+        'again from there: find_lr(start="continue", race=True).'
+    )
+    which = "the sweep's rate stays" if best is first else "it is lowest at this one"
+    why = f"no rate moves the loss, and {which}. {_told(trials, start)}"
+    return Outcome(Suggestion(NAME, best.lr, None, why), None if best is first else best.loss, doubt)
+
+
+def _told(trials: Sequence[RaceTrial], start: float) -> str:
+    """The losses of stretches of different lengths, in words."""
+    ends = [(t, f"{t.loss:.3g}" if math.isfinite(t.loss) else "broken") for t in sorted(trials, key=lambda t: t.lr)]
+    told = ", ".join(f"{units.rate(t.lr, 2)}: {end} after {t.updates} updates" for t, end in ends)
+    return f"Held-out loss, {start:.3g} at the start: {told}"
 
 
 def _shape(length: int) -> list[float]:
@@ -119,7 +230,8 @@ def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: s
     there = min((loss for rate, loss in losses.items() if rate != lr and (rate > lr) == (found > lr)), default=math.inf)
     if (found > lr or not constant) and losses.get(lr, math.inf) < (1 + CLEARLY) * there:
         return Suggestion(NAME, lr, None, f"{why}. No rate {side} {units.rate(lr, 2)} is clearly better")
-    broken = min((t.lr for t in trials if t.lr > lr and not t.loss < (start + min(known.values())) / 2), default=math.inf)
+    highest = max(lr, min(known, key=known.__getitem__))  # below the best rate, one that does not move the loss is slow
+    broken = min((t.lr for t in trials if t.lr > highest and not t.loss < (start + min(known.values())) / 2), default=math.inf)
     if found > lr and broken / SPACING < found:
         found = broken / SPACING
         if found < CLOSE * lr:
