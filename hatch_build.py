@@ -87,6 +87,8 @@ def check(root: Path) -> None:
 
 
 class FrontEndHook(BuildHookInterface):  # type: ignore[type-arg]
+    """Builds the front ends before hatchling packs them."""
+
     PLUGIN_NAME = "custom"
 
     def dependencies(self) -> list[str]:

@@ -147,7 +147,7 @@ def public_names() -> Iterator[None]:
     handed_out.update(before)
 
 
-PAGES = ("browser/test_html_manager.py", "browser/test_marimo.py", "browser/test_plots.py")
+PAGES = ("browser/test_html_manager.py", "browser/test_marimo.py", "browser/panel/test_plots.py")
 TOGETHER = {
     "browser": "kernels",
     **dict.fromkeys(PAGES, "pages without JupyterLab"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.runs.test_brief import events, recorded
+from tests.runs.tables.test_brief import events, recorded
 from workbench._version import __version__
 from workbench.cli import main
 from workbench.commands import Pause, Resume, Stop

@@ -16,9 +16,9 @@ if _typing.TYPE_CHECKING:
     from workbench.bench.sweep import sweep as sweep
     from workbench.export.errors import ExportError as ExportError
     from workbench.launch.attached.attach import attach as attach
-    from workbench.runs.compare import Comparison as Comparison
-    from workbench.runs.compare import compare as compare
     from workbench.runs.run import Run as Run
+    from workbench.runs.tables.compare import Comparison as Comparison
+    from workbench.runs.tables.compare import compare as compare
     from workbench.settings import Settings as Settings
     from workbench.settings import SettingsError as SettingsError
     from workbench.task.data.datasets import batches as batches
@@ -34,8 +34,8 @@ _HOMES = {
     "Workbench": "workbench.bench",
     "ExportError": "workbench.export.errors",
     "attach": "workbench.launch.attached.attach",
-    "Comparison": "workbench.runs.compare",
-    "compare": "workbench.runs.compare",
+    "Comparison": "workbench.runs.tables.compare",
+    "compare": "workbench.runs.tables.compare",
     "Run": "workbench.runs.run",
     "Settings": "workbench.settings",
     "SettingsError": "workbench.settings",

@@ -125,7 +125,7 @@ def list_(root: Path, as_json: bool) -> None:
     if not found:
         raise FileNotFoundError(f"No runs are recorded in {root}.")
     if as_json:
-        from workbench.runs.report import summary_data
+        from workbench.runs.tables.report import summary_data
 
         _print_json([summary_data(run) for run in found])
         return
@@ -141,7 +141,7 @@ def list_(root: Path, as_json: bool) -> None:
 def show(run: str, root: Path, as_json: bool) -> None:
     """Show one run: results, settings, checkpoints, problems."""
     from workbench.runs.folder.lookup import find_run
-    from workbench.runs.report import record_data, text_lines
+    from workbench.runs.tables.report import record_data, text_lines
 
     record = record_data(find_run(root, run))
     if as_json:
@@ -174,7 +174,7 @@ def watch(run: str, root: Path) -> None:
 
 
 def _request(command: Command, help: str) -> None:
-    """Add the command that leaves this one for a run."""
+    """Add the command that sends this command to a run."""
 
     @runs.command(method_of(command), help=help)
     @_run
@@ -200,9 +200,9 @@ _request(Resume(), "Let a fit that is paused continue.")
 @_json
 def compare(compared: Sequence[str], root: Path, as_json: bool) -> None:
     """Compare fits: settings that differ, last and best values."""
-    from workbench.runs import compare as comparing
     from workbench.runs.folder.lookup import find_run
     from workbench.runs.run import Run
+    from workbench.runs.tables import compare as comparing
 
     both = comparing.compare(*(Run.open(find_run(root, one)) for one in compared))
     if not as_json:
@@ -340,7 +340,7 @@ def _delete(paths: Iterable[Path], *, force: bool = False) -> tuple[list[str], l
 
 
 def _raise(errors: list[str]) -> None:
-    """Raise what went wrong, after what was done has been printed."""
+    """Raise the errors of single runs, after the results of the others were printed."""
     if errors:
         raise click.ClickException("\n".join(errors))
 
@@ -349,8 +349,8 @@ def _raise(errors: list[str]) -> None:
 
 
 def _print_table(found: Iterable[RunSummary]) -> None:
-    from workbench.runs.run_list import table
-    from workbench.runs.tables import text_table
+    from workbench.runs.tables.render import text_table
+    from workbench.runs.tables.run_list import table
 
     click.echo(text_table(table(found)))
 
@@ -376,7 +376,7 @@ def _finite(value: Any) -> Any:
 
 
 def _check_file(file: Path, force: bool, id: str) -> None:
-    """Refuse an ending that is not known, and a file that exists."""
+    """Refuse an unknown ending, and a file that exists."""
     ending = file.suffix.lower()
     if ending == ".py":
         raise ValueError(
@@ -392,7 +392,7 @@ def _write(file: Path, run: Run) -> None:
     if file.suffix.lower() == ".csv":
         run.to_csv(file)
     elif file.suffix.lower() == ".json":
-        from workbench.runs.report import record_data
+        from workbench.runs.tables.report import record_data
 
         assert run.folder is not None  # it was opened from there
         columns = {"history": run.history, "validation": run.validation, "logged": run.logged}

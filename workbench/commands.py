@@ -36,7 +36,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Validate:
-    """Check the validation data once before the next update. It is looked at alone: nothing of the run depends on it."""
+    """Validate once before the next update. Nothing else in the run depends on the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +50,24 @@ _TYPES: dict[str, type[Command]] = {kind.__name__: kind for kind in get_args(Com
 
 
 def check(method: str, id: str, kind: str, ended: str | None) -> None:
-    """Raise RuntimeError where a job cannot do what `method` asks: "pause". ended: how it has ended; None: it has not."""
+    """Raise RuntimeError where a job does not support `method` ("pause") or has ended. ended: how; None: it has not."""
     why = why_not_of(method, kind) or ("" if ended is None else too_late(f"{method}()", id, kind, ended))
     if why:
         raise RuntimeError(why)
 
 
 def why_not_of(method: str, kind: str) -> str:
-    """Why no job of this kind does what `method` asks; "": it does."""
+    """Why jobs of this kind do not support `method`, in words; "": they do."""
     return f"{method}() is for fits; a {kind} job can only be stopped." if kind != "fit" and method != "stop" else ""
 
 
 def too_late(what: str, id: str, kind: str, ended: str) -> str:
-    """Why a job that has ended does not do what is asked: "pause()"."""
+    """Why a job that has ended cannot carry out a method ("pause()"), in words."""
     return f"{what} comes too late: {kind} {id} has {ended}."
 
 
 def method_of(command: Command) -> str:
-    """The name of a job's method that asks for this command."""
+    """The method of a job that sends this command."""
     return type(command).__name__.lower()
 
 
@@ -77,7 +77,7 @@ def to_line(command: Command) -> str:
 
 
 def from_line(line: str) -> Command:
-    """The command that `to_line` wrote; ValueError says why it is none."""
+    """The command that `to_line` wrote; ValueError says why the line is not a command."""
     record: Any = json.loads(line)
     if not isinstance(record, dict) or not isinstance(record.get("type"), str) or record["type"] not in _TYPES:
         raise ValueError(f"it has none of the types {', '.join(_TYPES)}")
@@ -96,10 +96,10 @@ def from_line(line: str) -> Command:
 
 
 class Inbox(Protocol):
-    """Where a job finds its commands."""
+    """The commands that were sent to a job and not yet taken."""
 
     def __bool__(self) -> bool:
-        """Whether a command is waiting; asked at every update, so it must be cheap."""
+        """Whether a command is waiting; called at every update, so it must be cheap."""
 
     def take(self) -> Command | None:
         """The next command, or None."""
@@ -108,7 +108,7 @@ class Inbox(Protocol):
         """Whether a command of this kind is waiting; it stays there."""
 
     def wait(self, timeout: float) -> bool:
-        """Until a command arrives, `timeout` seconds at most; whether one is there."""
+        """Wait until a command arrives, at most `timeout` seconds; returns whether one is waiting."""
 
 
 class Mailbox:
@@ -119,6 +119,7 @@ class Mailbox:
         self._arrived = threading.Condition()
 
     def put(self, command: Command) -> None:
+        """Add a command, and wake a thread that waits for one."""
         with self._arrived:
             if isinstance(command, Validate) and self.has(Validate):
                 return  # one that waits will do
@@ -129,6 +130,7 @@ class Mailbox:
         return bool(self._commands)
 
     def take(self) -> Command | None:
+        """Remove and return the oldest command; None: no command is waiting."""
         return self._commands.popleft() if self._commands else None
 
     def has(self, kind: type[Command]) -> bool:
@@ -140,5 +142,6 @@ class Mailbox:
         return tuple(self._commands)
 
     def wait(self, timeout: float) -> bool:
+        """Wait until a command arrives, at most `timeout` seconds; returns whether one is waiting."""
         with self._arrived:
             return self._arrived.wait_for(lambda: bool(self._commands), timeout)

@@ -41,6 +41,7 @@ class DigitNet(nn.Module):
 
 
 def accuracy(output: Tensor, y: Tensor) -> Tensor:
+    """The share of samples whose highest score is that of their class."""
     return (output.argmax(1) == y).float().mean()
 
 
@@ -68,7 +69,7 @@ def make_bench(root: Path) -> wb.Workbench:
 
 
 def demo(output: Path) -> dict[str, Any]:
-    """Do all of it, leave pictures and the script in `output`, and return what was found and compared."""
+    """Run the whole demo, leave pictures and the script in `output`, and return the results and the comparison."""
     output.mkdir(parents=True, exist_ok=True)
     bench = make_bench(output / ".workbench")
     print(f"{bench.summary}   1437 digits to train on, 360 to validate on\n")

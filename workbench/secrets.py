@@ -19,25 +19,25 @@ _SECRET = {
     "secret", "secrets", "password", "passwords", "passwd", "passphrase", "apikey", "apikeys", "authtoken", "accesstoken",
     "hftoken", "accesskey", "privatekey", "secretkey", "credentials",
 }  # fmt: skip
-"""Words that are used for nothing else."""
+"""Words that appear only in names of secrets."""
 _OF_A_KEY = {
     "api", "access", "auth", "private", "secret", "account", "license", "encryption", "signing", "ssh", "wandb", "comet",
     "neptune", "openai", "anthropic", "aws", "azure", "gcp", "google", "kaggle", "service", "master", "admin",
 }  # fmt: skip
-"""Words beside KEY or TOKEN that leave no doubt; `KEYS` and `TOKENS` count beside them alone."""
+"""Words next to KEY or TOKEN that leave no doubt; `KEYS` and `TOKENS` count only with one of them."""
 _ROLES = {
     "pad", "eos", "bos", "unk", "mask", "sep", "cls", "special", "start", "end", "stop", "begin", "additional", "image",
     "video", "audio", "system", "blank", "oov", "sort", "primary", "foreign", "dict", "label", "target", "input", "output",
     "data", "batch", "metric", "monitor", "column", "group", "feature", "public", "index", "text", "loss", "score",
     "state", "join", "sample", "time", "query", "value", "attention",
 }  # fmt: skip
-"""Words beside KEY or TOKEN that say that it names a column, or is a piece of a vocabulary."""
+"""Words next to KEY or TOKEN in names of a column, or of a piece of a vocabulary."""
 _ABOUT = {
     "type", "types", "name", "names", "file", "path", "dir", "folder", "size", "len", "length", "dim", "column", "index",
     "url", "mode", "format", "kind", "class", "pattern", "regex", "field", "env", "var", "prefix", "suffix", "mask",
     "padding", "strategy", "embedding", "embeddings", "encoder", "function", "fn", "help", "prompt", "message",
 }  # fmt: skip
-"""A last word that says that something about a secret is given, not the secret: `token_file`, `key_size`."""
+"""Last words of names that describe a secret and do not contain it: `token_file`, `key_size`."""
 _LOGIN = {"login", "auth", "authenticate", "authorize", "connect", "signin", "credentials", "client", "session", "api"}
 """Words in the name of a function whose `key=` and `token=` are secrets, whatever they look like."""
 
@@ -65,7 +65,7 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
 def is_secret_name(name: str, value: str | None = None, callee: str = "") -> bool:
-    """Whether what has this name is a secret; `value`: the text given for it, `callee`: the function it is given to.
+    """Whether a name is that of a secret; `value`: the text given for it, `callee`: the function that gets it.
 
     A value can show that it is none: an empty text, a piece of a vocabulary, the name of an environment variable.
     """

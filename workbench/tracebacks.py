@@ -22,7 +22,7 @@ class UserError(ValueError):
     """
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows of this error."""
+        """The lines that IPython shows for this error."""
         there = sys.modules.get("IPython")
         shell = None if there is None else there.get_ipython()
         if shell is None:
@@ -53,7 +53,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 @contextlib.contextmanager
 def _cut(error: BaseException, wanted: Callable[[list[str]], list[bool]]) -> Iterator[None]:
-    """Inside, the error has those frames of its traceback alone that are `wanted`, by their files; one at least."""
+    """Context manager in which the error has those frames of its traceback alone that are `wanted`, by their files; one at least."""
     whole = error.__traceback__
     frames = []
     link = whole
@@ -89,11 +89,12 @@ _FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in .*\n(?
 _CELL = re.compile(r"ipykernel_\d+[\\/]\d+\.py$|^<ipython-input-(\d+)-")
 """Files that IPython names for a cell; a terminal's name has the number."""
 LONGEST = 20_000
-"""Characters of a traceback at most; what is cut is its beginning."""
+"""The most characters of a traceback; longer ones lose their beginning."""
 
 
 def user_line(error: BaseException) -> str:
-    """The last line of the user's own code that an error passed: 'cell 4, line 7: loss = self.net(x)'; "" where there is none.
+    """The last line of the user's own code that an error passed: 'cell 4, line 7: loss = self.net(x)'; "" where it
+    passed no such line.
 
     An error of another process has that process's traceback among its causes.
     """

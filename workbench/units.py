@@ -10,9 +10,9 @@ BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 
 
 _EXACT = Context(prec=17, traps=[])
-"""All digits of a float, whatever context the user has set."""
+"""A context with all digits of a float, whatever context the user has set."""
 RATES = ("lr", "min_lr", "max_lr", "gradient_clip_val", "weight_decay", "swa_lrs")
-"""The settings and arguments that are written as `rate` writes them."""
+"""The settings and arguments that `rate` writes."""
 
 
 def rate(value: float, digits: int | None = 3) -> str:

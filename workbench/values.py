@@ -145,7 +145,7 @@ def _by_epoch(value: object) -> object:
             raise ValueError("should be at least 1")
         return value
     if not value:
-        raise ValueError("an empty dict says nothing: give {0: 4}, say, or an int")
+        raise ValueError("an empty dict has no number of batches: give {0: 4}, say, or an int")
     return {_key(key): _size(key, size) for key, size in value.items()}
 
 
@@ -187,7 +187,7 @@ def _unlimited(value: object) -> object:
 
 
 Unlimited = Annotated[int | None, BeforeValidator(_unlimited)]
-"""An int is a limit; None, and -1 as in Lightning, is none."""
+"""An int is a limit; None, and -1 as in Lightning, means no limit."""
 
 _PRECISIONS = {
     "64": "64-true", "32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true",
@@ -242,7 +242,7 @@ SwaStart = Annotated[int | float, BeforeValidator(_swa_start)]
 
 
 class EarlyStopping(BaseModel):
-    """When to end a fit because a metric says so. It is looked at after each check of the validation data.
+    """When to end a fit because of a metric, which is read after each validation.
 
     Names and meaning are those of Lightning's EarlyStopping callback. `warmup` is added, and a metric such as
     "val_accuracy", of which more is better, needs no `mode`.
@@ -255,7 +255,7 @@ class EarlyStopping(BaseModel):
         None, description="Whether a lower or a higher value is better; None: as the metric's name says, else 'min'."
     )
     min_delta: float = Field(0.0, ge=0, description="A change of at most this does not count as an improvement.")
-    patience: int = Field(3, ge=0, description="Checks without improvement after which the run ends.")
+    patience: int = Field(3, ge=0, description="Validations without improvement after which the run ends.")
     warmup: int = Field(0, ge=0, description="The first validations, this many, never end the run for want of patience.")
     stopping_threshold: float | None = Field(None, description="Ends the run as soon as the metric is this good.")
     divergence_threshold: float | None = Field(None, description="Ends the run as soon as the metric is worse.")
@@ -275,7 +275,9 @@ class EarlyStopping(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_a_mode_that_goes_without_saying(cls, given: Any) -> Any:
-        """So that rules that mean the same are equal, those of older records too."""
+        """Store the mode that the name implies as None, so that rules which mean the same are equal, also those of
+        older records.
+        """
         if isinstance(given, dict) and isinstance(monitor := given.get("monitor"), str) and given.get("mode") == (known_mode(monitor) or "min"):
             return {name: value for name, value in given.items() if name != "mode"}
         return given
@@ -306,7 +308,7 @@ def _monitors(value: object) -> object:
 
 
 Monitors = Annotated[tuple[EarlyStopping, ...], BeforeValidator(_monitors)]
-"""Any number of EarlyStopping; None is none, a metric's name means EarlyStopping(monitor=name)."""
+"""Any number of EarlyStopping; None means no rule, and a metric's name means EarlyStopping(monitor=name)."""
 
 
 
@@ -337,7 +339,7 @@ _STRATEGIES = {
     "ddp_spawn": "pool", "ddp_notebook": "pool", "ddp_fork": "pool", "ddp": "pool", "notebook": "pool",
     "accelerate": "launch", "single_device": "thread",
 }  # fmt: skip
-"""Other libraries' words."""
+"""Other libraries' names for strategies."""
 _UNUSED = re.compile(r"(ddp(_spawn|_fork|_notebook)?)_find_unused_parameters_(true|false)")
 """Lightning's names for finding parameters without a gradient, which is always done here."""
 

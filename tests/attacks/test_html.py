@@ -8,10 +8,10 @@ from tests.attacks import poison
 from tests.attacks.poison import SCRIPT
 from workbench.events import Message, RunEnded, RunStarted, StepsDone, Validated, pack, to_line
 from workbench.plots.drawing import plotly
-from workbench.runs.brief import RunBrief
-from workbench.runs.compare import compare
 from workbench.runs.run import Run
-from workbench.runs.tables import html_table
+from workbench.runs.tables.brief import RunBrief
+from workbench.runs.tables.compare import compare
+from workbench.runs.tables.render import html_table
 from workbench.ui.canvas.widget import LiveView
 from workbench.ui.controls.notice import Notice
 from workbench.ui.static_output import StaticOutput

@@ -150,7 +150,7 @@ def test_a_person_who_knows_that_it_ended_deletes_it(tmp_path: Path) -> None:
 
 
 def test_the_panels_table_says_that_it_does_not_know(tmp_path: Path) -> None:
-    from workbench.runs.brief import RunBrief
+    from workbench.runs.tables.brief import RunBrief
     from workbench.ui.canvas.runs.runs_table import listed
 
     path = unseen_here(tmp_path, "0001-fit", host="another")

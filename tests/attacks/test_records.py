@@ -19,12 +19,12 @@ from tests.attacks import poison
 from tests.attacks.poison import BAD_LINES, DEEP, HOSTILE, NO_RECORDS, SCRIPT, bench
 from tests.conftest import count
 from workbench.cli import main
-from workbench.runs.brief import RunBrief
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.folder.prune import prune
 from workbench.runs.read import list_runs, read_record
 from workbench.runs.run import Run
-from workbench.runs.run_list import RunList
+from workbench.runs.tables.brief import RunBrief
+from workbench.runs.tables.run_list import RunList
 from workbench.ui.canvas.runs.runs_table import fits, listed
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")]

@@ -229,7 +229,7 @@ def test_validation_data_without_a_length(tmp_path):
 
 
 def test_validation_data_that_can_be_read_once(tmp_path):
-    with refused(TaskError, "val can be read only once", "each check reads it all", "wb.batches(list)"):
+    with refused(TaskError, "val can be read only once", "each validation reads it all", "wb.batches(list)"):
         make(tmp_path, val=iter([(X, Y)]))
 
 

@@ -224,8 +224,8 @@ def test_a_metric_in_the_place_of_the_loss(metrics, tmp_path):
         make(tmp_path, val=(X, Y), metrics=metrics)
 
 
-@pytest.mark.parametrize("first", [lambda output, y: {"b": 0.5}, wb.over_epoch(lambda output, y: {"b": 0.5})], ids=["by batch", "over a check"])
-@pytest.mark.parametrize("second", [lambda output, y: 0.1, wb.over_epoch(lambda output, y: 0.1)], ids=["by batch", "over a check"])
+@pytest.mark.parametrize("first", [lambda output, y: {"b": 0.5}, wb.over_epoch(lambda output, y: {"b": 0.5})], ids=["by batch", "over a validation"])
+@pytest.mark.parametrize("second", [lambda output, y: 0.1, wb.over_epoch(lambda output, y: 0.1)], ids=["by batch", "over a validation"])
 def test_two_metrics_of_one_name(first, second, tmp_path):
     with refused("metrics", "reported as 'val_b'", "rename one of them"):
         make(tmp_path, val=(X, Y), metrics={"a": first, "b": second})
@@ -448,7 +448,7 @@ class Forces(nn.Module):
 
 
 def test_a_model_that_takes_gradients_in_a_check(tmp_path):
-    with refused("on a batch of val", "Checks run under torch.no_grad()", "`with torch.enable_grad():`"):
+    with refused("on a batch of val", "Validations run under torch.no_grad()", "`with torch.enable_grad():`"):
         make(tmp_path, Forces(False), (X, X), loss=F.mse_loss, val=(X, X))
     make(tmp_path, Forces(True), (X, X), loss=F.mse_loss, val=(X, X))
 

@@ -94,7 +94,7 @@ def test_runs_of_another_folder_are_compared_and_no_more(tmp_path: Path) -> None
     assert here.compare(one, dry).runs[1].id == dry.id
     for run in (other, "0009-fit"):
         for call in (here.show, here.delete):
-            with pytest.raises(ValueError, match=r"lies in .*there.runs, not among the runs of .*here: ask a bench"):
+            with pytest.raises(ValueError, match=r"lies in .*there.runs, not among the runs of .*here: use a bench"):
                 call(run)
     assert heard == []
     assert [run.id for run in there.runs] == ["0001-fit"]

@@ -108,7 +108,7 @@ def test_a_study_of_the_users_own(tmp_path: Path) -> None:
         ({"precision": ["32", "33"]}, {}, "precision='33'"),
         ({"lr": [0.1]}, {"lr": 0.2}, "lr is in the space and given for all trials too"),
         ({"lr": optuna.distributions.FloatDistribution(-1.0, 1.0)}, {}, "lr=-1.0"),
-        ({"lr": [0.1]}, {"study": optuna.create_study(), "direction": "minimize"}, "direction='minimize' is given beside study="),
+        ({"lr": [0.1]}, {"study": optuna.create_study(), "direction": "minimize"}, "direction='minimize' is given together with study="),
         ({"lr": [0.1]}, {"study": optuna.create_study(directions=["minimize"] * 2)}, "has 2 objectives"),
     ],
 )

@@ -84,7 +84,7 @@ def peer(folder: Path, millions: float) -> Any:
 def trained(session: Session, folder: Path) -> tuple[ValidationSchedule, CheckpointManager]:
     checks = ValidationSchedule(session)
     checkpoints = CheckpointManager(session, checks, folder, lambda event: None, lambda: None)
-    loop.fit(session, lambda event: None, Mailbox(), checks=checks)
+    loop.fit(session, lambda event: None, Mailbox(), validation=checks)
     return checks, checkpoints
 
 

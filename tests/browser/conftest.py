@@ -86,7 +86,7 @@ def lab(profile: BrowserContext, server: Server, request: pytest.FixtureRequest)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.parent == Path(__file__).parent:
+        if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(1800))  # many waits in a row, each of them short but on a slow machine
 
 

@@ -1,7 +1,7 @@
 """Makes the pictures of the panel in docs/ from those that the browser tests have left: `python -m tests.docs.panel`.
 
-The tests before: `python -m pytest tests/browser/test_quickstart.py tests/browser/test_plots.py tests/browser/test_trouble.py
-tests/browser/test_lab_extension.py tests/browser/test_run_pane.py`.
+The tests before: `python -m pytest tests/browser/panel/test_quickstart.py tests/browser/panel/test_plots.py tests/browser/panel/test_trouble.py
+tests/browser/test_lab_extension.py tests/browser/runs/test_run_pane.py`.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def fit(
     os.environ.update(environment or {})
     inbox = Mailbox()
     heard = Heard(inbox, commands)
-    done = FitAssignment("t", task, chosen, None)(heard, inbox)
+    done = FitAssignment(task, chosen)(heard, inbox)
     steps = [event for event in heard if isinstance(event, StepsDone)]
     return {
         "status": done.status,

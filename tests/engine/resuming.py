@@ -62,7 +62,7 @@ class Fit:
             checkpoints = None if folder is None else CheckpointManager(session, checks, folder / "checkpoints", self.events.append)
             if before is not None:
                 before(session)
-            self.status = loop.fit(session, self.events.append, inbox, checks=checks, checkpoints=checkpoints)
+            self.status = loop.fit(session, self.events.append, inbox, validation=checks, checkpoints=checkpoints)
             self.drawn = (torch.get_rng_state(), np.random.get_state()[1].tolist(), torch.rand(3).tolist())
             self.counters = (session.state.step, session.state.epoch, session.state.left_out)
             self.average = None if session.average is None else session.average.state_dict()

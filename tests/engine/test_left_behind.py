@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import workbench as wb
 from tests.engine.problems import labelled, noisy_net, plain_net, sgd, until
-from workbench.engine import backward, nonfinite
+from workbench.engine import nonfinite
+from workbench.engine.backward import WindowBackward
 from workbench.engine.setup import open_session
 from workbench.engine.state import Replay, TrainState
 from workbench.settings import Settings
@@ -158,7 +159,9 @@ def test_no_state_of_the_batch_before_where_the_first_piece_is_left_out():
     with open_session(task, Settings(truncated_bptt_steps=1, max_steps=9, accelerator="cpu")) as session:
         task.left_out = (2,)
         window = [Piece(torch.full((1, 1), float(n)), n % 2 == 0, 1) for n in range(4)]
-        backward.finish(backward.backward(session, session.optimizers[0], window))
+        work = WindowBackward(session, session.optimizers[0], window)
+        work.accumulate()
+        work.finish()
     assert task.told == [None, 0.0, None, None]
 
 

@@ -7,14 +7,10 @@ from pathlib import Path
 import pytest
 from mypy import api
 
-from tests.export import test_script, test_script_definitions
 from tests.export.export_running import PRELUDE, Runner, check, make_bench
-from tests.export.program import (
-    test_script_lightning,
-    test_script_optimizers,
-    test_script_technique_hooks,
-    test_script_techniques,
-)
+from tests.export.program import test_script_optimizers, test_script_techniques
+from tests.export.program.lightning import test_script_lightning, test_script_technique_hooks
+from tests.export.script import test_script, test_script_definitions
 from workbench.engine.session import Session
 
 pytestmark = [

@@ -24,7 +24,7 @@ def columns(settings):
     chosen = Settings.make(lr=0.05, max_epochs=2, **settings)
     dry_run(task, chosen)
     heard = Heard()
-    FitAssignment("t", task, chosen, None)(heard, Mailbox())
+    FitAssignment(task, chosen)(heard, Mailbox())
     done = [event for event in heard if isinstance(event, StepsDone)]
     return {name: np.concatenate([steps.array(name) for steps in done]) for name in done[0].columns}
 

@@ -344,7 +344,7 @@ def test_a_listener_of_a_command_cannot_wait_for_a_job(tmp_path: Path) -> None:
     job = bench.fit()
     control.send(folder_of(job), Change({"lr": 0.5}))
     wait_for(lambda: refused)
-    assert refused == ["a listener or a model cannot wait for fit 0001-fit: the job waits for it."]
+    assert refused == ["result() and wait() would deadlock in a listener or a model of fit 0001-fit: the job waits for this call to return."]
     bench.close()
 
 

@@ -17,8 +17,8 @@ from workbench.task.protocol import Task
 
 
 def sent(value: Any, lists: bool = False) -> Any:
-    with pack(value, lists=lists) as parcel:
-        return unpack(parcel)
+    with pack(value, lists=lists) as package:
+        return unpack(package)
 
 
 @pytest.fixture

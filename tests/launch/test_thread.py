@@ -384,7 +384,7 @@ def test_clipping_can_be_turned_off_and_on(tmp_path):
 @pytest.mark.filterwarnings("ignore:The epoch parameter in")
 def test_schedules_and_ratios_multiply_a_changed_rate(name, tmp_path):
     import workbench as wb
-    from tests.engine.test_fit_against_twin import SCHEDULES
+    from tests.engine.twins.test_fit_against_twin import SCHEDULES
 
     def groups(parameters, lr):
         parameters = list(parameters)

@@ -261,7 +261,7 @@ class ByBoth(ByStep):
     how = {"on_step": True, "on_epoch": True}  # noqa: RUF012
 
 
-@pytest.mark.filterwarnings("ignore:.*a record has one value a check")
+@pytest.mark.filterwarnings("ignore:.*a record has one value for each validation")
 @pytest.mark.parametrize("cls", [ByStep, ByBoth])
 def test_values_of_single_batches_of_a_check_are_where_lightning_has_them(tmp_path, cls):
     theirs, module = cls(), cls()

@@ -183,7 +183,7 @@ def test_reductions_of_validation(hook, options, tmp_path):
     the_same(hook, tmp_path, **options)
 
 
-@pytest.mark.filterwarnings("ignore:.*a record has one value a check")
+@pytest.mark.filterwarnings("ignore:.*a record has one value for each validation")
 @pytest.mark.parametrize("options", [{"on_step": True, "on_epoch": True}, {"on_step": True, "on_epoch": False}], ids=str)
 def test_single_batches_of_validation_are_no_part_of_the_record(options, tmp_path):
     theirs = lightnings("validation_step", **options)

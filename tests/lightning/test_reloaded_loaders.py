@@ -216,7 +216,7 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
         bench_of(made(), tmp_path, preload=True, reload_dataloaders_every_n_epochs=1)
     with bench_of(made(), tmp_path, max_epochs=2, reload_dataloaders_every_n_epochs=1) as bench:
         bench.fit().result()
-        with pytest.raises(wb.SettingsError, match="a continued run keeps what decides which samples come when"):
+        with pytest.raises(wb.SettingsError, match="a continued run keeps the settings that fix the sample order"):
             bench.fit(start="continue", max_epochs=3, reload_dataloaders_every_n_epochs=2)
         with pytest.raises(wb.ExportError, match=r"reload_dataloaders_every_n_epochs.*a script makes each loader once"):
             bench.export(tmp_path / "train.py")

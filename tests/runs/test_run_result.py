@@ -132,10 +132,10 @@ def test_a_run_cannot_be_changed() -> None:
 
 
 def test_why_a_run_ended_early_is_in_its_text() -> None:
-    ended = [*a_fit(ended=False), Message(f"{ENDED_EARLY}: val_loss did not improve on 0.25 in 3 checks.", "info", 6)]
+    ended = [*a_fit(ended=False), Message(f"{ENDED_EARLY}: val_loss did not improve on 0.25 in 3 validations.", "info", 6)]
     run = Run.from_events(ended)
-    assert run.ended_early == "val_loss did not improve on 0.25 in 3 checks"
-    assert "6 updates · ended early: val_loss did not improve on 0.25 in 3 checks · 2 epochs" in repr(run)
+    assert run.ended_early == "val_loss did not improve on 0.25 in 3 validations"
+    assert "6 updates · ended early: val_loss did not improve on 0.25 in 3 validations · 2 epochs" in repr(run)
     assert "did not improve on 0.25" in run._repr_html_()
     assert Run.from_events([*ended, Resumed(6, "a", "00000006")]).ended_early == "", "the run goes on after it"
 

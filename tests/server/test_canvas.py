@@ -12,12 +12,12 @@ from tornado.httpclient import HTTPClientError
 
 from workbench.commands import Change
 from workbench.events import Changed, RunStarted
-from workbench.runs.brief import RunBrief
 from workbench.runs.folder import control
 from workbench.runs.folder.prune import remove_folder
 from workbench.runs.read import read_events, summary
 from workbench.runs.record import follow
 from workbench.runs.record.stream import joined
+from workbench.runs.tables.brief import RunBrief
 from workbench.server import canvas
 from workbench.server.canvas import ComparisonCanvas
 from workbench.server.roots import Root
@@ -166,9 +166,9 @@ async def test_what_another_process_can_do_becomes_a_command(api, record, asked,
 
 
 @pytest.mark.parametrize(("message", "said"), [
-    ({"type": "ask", "what": "delete", "runs": ["0001-fit"]}, "cannot be asked of a job of another process"),
-    ({"type": "ask", "what": "use_clip", "value": "high"}, "cannot be asked"), ({"type": "ask", "what": "use_clip", "value": -1}, "gradient_clip_val=-1"),
-    ({"type": "ask"}, "cannot be asked"), ({"type": "go"}, "This is no message of a canvas"), ("{", "no message of a canvas"), (b"\xff\xfe", "no message of a canvas"),
+    ({"type": "ask", "what": "delete", "runs": ["0001-fit"]}, "is not available for a job of another process"),
+    ({"type": "ask", "what": "use_clip", "value": "high"}, "is not available"), ({"type": "ask", "what": "use_clip", "value": -1}, "gradient_clip_val=-1"),
+    ({"type": "ask"}, "is not available"), ({"type": "go"}, "This is no message of a canvas"), ("{", "no message of a canvas"), (b"\xff\xfe", "no message of a canvas"),
     ("[" * 10_000, "no message of a canvas"), ("x" * 20_000, "no message of a canvas"), (3, "no message of a canvas"),
 ])  # fmt: skip
 async def test_anything_else_is_refused_in_words(api, record, message, said):

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from workbench.runs.brief import RunBrief
 from workbench.runs.record import follow
+from workbench.runs.tables.brief import RunBrief
 from workbench.server import index
 from workbench.server.index import Index
 from workbench.server.roots import find_roots

@@ -14,10 +14,10 @@ import pytest
 from tests.server.conftest import PATIENCE, Api
 from workbench.commands import Change, Checkpoint, Pause, Resume, Stop, Validate
 from workbench.events import Changed
-from workbench.runs.brief import RunBrief
 from workbench.runs.folder import control
 from workbench.runs.folder.annotations import Annotations, annotate, read_annotations
 from workbench.runs.record import follow
+from workbench.runs.tables.brief import RunBrief
 from workbench.server import details, http, rows, watcher
 from workbench.ui.canvas.runs.runs_table import moving
 

@@ -104,16 +104,16 @@ def test_without_a_mode_the_name_of_the_metric_decides(monitor, mode):
 def test_what_a_person_reads():
     assert (
         told([0.5, 0.412, 0.42, 0.5, 0.413], patience=3)[-1]
-        == "val_loss did not improve on 0.412 in 3 checks"
+        == "val_loss did not improve on 0.412 in 3 validations"
     )
-    assert told([1.0, 1.0], patience=0) == [None, "val_loss did not improve on 1 in 1 check"]
+    assert told([1.0, 1.0], patience=0) == [None, "val_loss did not improve on 1 in 1 validation"]
     assert (
         told([1.0, 0.95], patience=1, min_delta=0.1)[-1]
-        == "val_loss did not improve on 1 by more than 0.1 in 1 check"
+        == "val_loss did not improve on 1 by more than 0.1 in 1 validation"
     )
     assert told([math.nan]) == ["val_loss is nan"]
     assert told([-math.inf]) == ["val_loss is -inf"]
-    assert told([math.nan] * 2, check_finite=False, patience=2)[-1] == "val_loss did not improve in 2 checks"
+    assert told([math.nan] * 2, check_finite=False, patience=2)[-1] == "val_loss did not improve in 2 validations"
     assert told([0.1], stopping_threshold=0.25) == ["val_loss is 0.1, below the stopping_threshold of 0.25"]
     assert told([0.9], stopping_threshold=0.8, mode="max") == [
         "val_loss is 0.9, above the stopping_threshold of 0.8"
@@ -143,7 +143,7 @@ def test_warm_up_checks_count_for_the_best_and_not_for_the_waiting():
     assert [stop.check({"val_loss": v}) for v in (1.0, 2.0, 3.0)] == [None] * 3
     assert (stop.best, stop.waited) == (1.0, 0)
     assert stop.check({"val_loss": 1.5}) is None
-    assert stop.check({"val_loss": 1.5}) == "val_loss did not improve on 1 in 2 checks"
+    assert stop.check({"val_loss": 1.5}) == "val_loss did not improve on 1 in 2 validations"
 
 
 def test_warm_up_is_no_shelter_from_thresholds_and_nan():
@@ -153,7 +153,7 @@ def test_warm_up_is_no_shelter_from_thresholds_and_nan():
     assert told([1.0, 1.0, 1.0], warmup=2, patience=0) == [
         None,
         None,
-        "val_loss did not improve on 1 in 1 check",
+        "val_loss did not improve on 1 in 1 validation",
     ]
 
 

@@ -132,7 +132,7 @@ def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
     view.canvas._heard(None, {"type": "ask", "what": "use_clip", "value": 0.7}, None)
     assert view.apply.description == "Apply to the run: lr 0.05, clip 0.7"
     view.canvas._heard(None, {"type": "ask", "what": "delete", "run": "0012-fit"}, None)
-    assert view.notice.lines[0][1].endswith("cannot be asked of a job of another process.")
+    assert view.notice.lines[0][1].endswith("is not available for a job of another process.")
     view.stop.click()
     assert job.stopped
     job.finish()

@@ -14,7 +14,7 @@ PUBLIC = ("model", "root", "summary", "jobs")
 
 
 def why_not_set(bench: type, name: str, value: Any) -> str:
-    """What to write instead of `bench.name = value`. bench: its class."""
+    """What to write instead of `bench.name = value`, as text for an error. bench: its class."""
     text = shown(value) if isinstance(value, (bool, int, float, str, type(None))) else "…"
     if name in Settings.model_fields:
         return f"bench.{name} = {text} would change nothing: settings are changed by bench.set({name}={text})."

@@ -51,7 +51,7 @@ class BenchBase:
         self._needs: dict[AnyJob, set[str]] = {}
         """The runs that each job needs the folders of, until it is over."""
         self._sets: list[dict[str, Any]] = []
-        """What `set` was called with, in order."""
+        """The arguments of every call of `set`, in order."""
         self._sets_before: dict[AnyJob, int] = {}
         """How many of these calls came before each job."""
         self._trackers = trackers
@@ -95,7 +95,7 @@ class BenchBase:
             return found[-1] if found else None
 
     def _fits(self) -> list[AskedFit]:
-        """The fits so far, each with what was set since."""
+        """The fits so far, each with the settings that changed after it."""
         with self._lock:
             fits = [job for job in self.jobs if job.kind == "fit"]
             return [AskedFit(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :])))) for job in fits]
@@ -111,7 +111,7 @@ class BenchBase:
         return tuple(job for job in found if job.shared is None or job.shared)
 
     def _chosen(self, settings: dict[str, Any], phase: Phase = "fit") -> Settings:
-        """The settings of a job: those given for it alone, on those of the bench."""
+        """The settings of a job: those of the bench, replaced by `settings` where given."""
         chosen = self._settings.replace(**settings)
         self._task.refuse_unused(settings, phase)
         return chosen
@@ -156,7 +156,7 @@ class BenchBase:
         return partial(self._drop, job, told) if method == "stop" else told
 
     def _drop(self, job: AnyJob, told: Callable[[], None]) -> None:
-        """End a stopped job at once where it waits for another one to end; a slow listener does not delay that."""
+        """End a stopped job at once if it still waits for another one to end; a slow listener does not delay that."""
         waits = job.status == "queued"
         if waits:
             self._launcher.drop(job)

@@ -17,9 +17,9 @@ from workbench.techniques.cadence import refuse_no_interval
 from workbench.values import shown
 
 _OF_TRAINING = ("optimisation", "length", "validation", "early stopping", "averaging", "scheduled searches", "checkpoints")
-"""Groups of settings that training alone uses."""
+"""Groups of settings that only training uses."""
 _OF_MODELS = ("batch_size", "precision", "compile")
-"""Settings of these groups that every use of a model has."""
+"""Groups of settings that all uses of a model share."""
 
 
 _TAKE_CALLBACKS = ("Workbench", "set", "fit")
@@ -116,7 +116,7 @@ def refuse_unreported_monitor(task: Task, settings: Settings) -> None:
 
 
 def refuse_of_training(kind: str, given: Mapping[str, Any]) -> None:
-    """Raise SettingsError for a setting that a job which trains nothing would not use."""
+    """Raise SettingsError for a setting of training in a job that trains nothing."""
     for name, value in given.items():
         if metadata_of(name).group in _OF_TRAINING and name not in _OF_MODELS:
             raise SettingsError(f"{name}={shown(value)} has no effect on {kind}(), which trains nothing. Leave {name} out.")

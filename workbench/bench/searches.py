@@ -10,6 +10,7 @@ from workbench.bench.base import BenchBase
 from workbench.bench.given_settings import settings_named
 from workbench.events import Event
 from workbench.launch import jobs
+from workbench.launch.assignments import FindLRAssignment, FindSettingsAssignment
 from workbench.launch.code_line import Name, differing
 from workbench.launch.job import Job
 from workbench.launch.start.start_spec import StartSpec
@@ -61,7 +62,7 @@ class Searches(BenchBase):
         request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer, group, race, race_updates)
         chosen, wanted = self._chosen(given), StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
-        work = jobs.FindLRWork(self._task, chosen, jobs.StartWeights(self._task, self._start, wanted, self.root), request)
+        work = jobs.AssignmentWork(FindLRAssignment(self._task, chosen, request), jobs.StartWeights(self._task, self._start, wanted, self.root))
         called = {**differing(request, LRRequest()), **wanted.keywords, **given}
         return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events), wanted.needs)
 
@@ -193,6 +194,6 @@ class Searches(BenchBase):
         """wanted: the weights that it starts from; None: the present ones."""
         chosen = self._chosen(given)
         start = None if wanted is None else jobs.StartWeights(self._task, self._start, wanted, self.root)
-        work = jobs.FindSettingsWork(self._task, chosen, kind, request, start)
+        work = jobs.AssignmentWork(FindSettingsAssignment(self._task, chosen, kind, request), start)
         needs = () if wanted is None else wanted.needs
         return self._submit(kind, chosen, {**called, **given}, work, lambda job: read(job.events), needs)

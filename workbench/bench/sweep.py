@@ -139,10 +139,10 @@ def _direction(monitor: str, mode: Mode | None) -> Direction:
 
 
 def _refuse_unfit(study: Study, monitor: str, mode: Mode | None, **given: Any) -> None:
-    """Raise SettingsError for a study that would take the other direction, or for what is given beside it and it has already."""
+    """Raise SettingsError for a study with another direction, or for an argument given with `study=` that the study already has."""
     for name, value in given.items():
         if value is not None:
-            raise SettingsError(f"{name}={shown(value)} is given beside study=: the study has its own, optuna.create_study({name}=…).")
+            raise SettingsError(f"{name}={shown(value)} is given together with study=: the study has its own, optuna.create_study({name}=…).")
     if len(study.directions) > 1:
         raise SettingsError(f"study= has {len(study.directions)} objectives; a sweep has one metric, monitor=…")
     way = study.direction.name.lower()
@@ -157,7 +157,7 @@ def _new_name(runs: Sequence[Run]) -> str:
 
 
 def _distribution(base: Settings, name: str, value: Any) -> BaseDistribution:
-    """Optuna's distribution of one setting, whose ends or choices the setting takes. SettingsError: it does not."""
+    """Optuna's distribution for the values of one setting. SettingsError: the setting does not accept its ends or choices."""
     from optuna import distributions
 
     if isinstance(value, distributions.BaseDistribution):

@@ -33,6 +33,7 @@ from workbench.events import Annotated, Called, Compared, Deleted, Shown
 from workbench.export.file_format import ENDINGS, ExportOptions, Format
 from workbench.export.source.capture import CallSite
 from workbench.launch import jobs, select_launcher
+from workbench.launch.assignments import EvaluateAssignment, PredictAssignment
 from workbench.launch.code_line import Name, line
 from workbench.launch.evaluations import metrics_of, spec_to_predict
 from workbench.launch.job import Job
@@ -48,12 +49,12 @@ from workbench.launch.job_folder import (
 from workbench.launch.listeners import Listener
 from workbench.launch.start.start_spec import StartResolver, StartSpec
 from workbench.launch.thread import alone
-from workbench.runs.compare import MOST, Comparison, check_count, check_no_list, compare
 from workbench.runs.evidence import evidence as found_by
 from workbench.runs.folder.annotations import annotate
 from workbench.runs.folder.delete import delete
 from workbench.runs.run import Run
-from workbench.runs.run_list import RunList
+from workbench.runs.tables.compare import MOST, Comparison, check_count, check_no_list, compare
+from workbench.runs.tables.run_list import RunList
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
 from workbench.task.errors import TaskError
@@ -79,18 +80,18 @@ class Workbench(Searches):
             (`partial(SGD, lr=0.5)`) is the rate until `lr` is set. Or one for each part of the model, which step together:
             {"backbone": SGD, "head": AdamW}; "" is the key of what no other key names.
         scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update. For anything else
-            it returns a `wb.Schedule` (every so many updates or epochs), a ReduceLROnPlateau (after each check of
-            the validation data), or a list of these.
+            it returns a `wb.Schedule` (every so many updates or epochs), a ReduceLROnPlateau (after each validation),
+            or a list of these.
         metrics: {"accuracy": f}, reported as val_accuracy. A function `f(output, y)` of a batch is averaged over the
-            samples of a check. An object with `update`, `compute` and `reset` (a torchmetrics.Metric, a MetricCollection)
-            is updated by batch and computed once a check, over all ranks. `wb.over_epoch(f)` calls a function once, on all
-            outputs and targets of a check. A dict of numbers is reported by its own names.
+            samples of a validation. An object with `update`, `compute` and `reset` (a torchmetrics.Metric, a MetricCollection)
+            is updated by batch and computed once a validation, over all ranks. `wb.over_epoch(f)` calls a function once, on all
+            outputs and targets of a validation. A dict of numbers is reported by its own names.
         collate_fn: how samples become a batch, as for a DataLoader.
         val_collate_fn: the same for `val`, `test` and `predict`; None: `collate_fn` for all data.
         avg_fn: with `weight_averaging`, how one average takes in one weight: `avg_fn(averaged, current, count)`
             returns the new average; `count` of them are in it.
         should_update: with `weight_averaging`, when to average: `should_update(step, epoch)`, instead of the
-            settings' rule. `step` updates have been taken; it is asked after each (EMA), or each epoch (SWA).
+            settings' rule. `step` updates have been taken; it is called after each (EMA), or each epoch (SWA).
         listeners: functions of one event, called off the hot path, in this process: of a run with strategy="launch" they
             get events as long as this process follows it.
         trackers: where each fit becomes a run: "tensorboard", "wandb", "mlflow", …, several of them,
@@ -169,7 +170,7 @@ class Workbench(Searches):
         self._closing: list[Callable[[], None]] = [follower.close for follower in following]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """What the bench itself keeps can be set, by the bench; an attribute that would do nothing is refused."""
+        """Set an attribute that the bench itself keeps; any other name raises an error, since it would have no effect."""
         begun = "_launcher" in vars(self)
         addition = type(self) is not Workbench and name not in Settings.model_fields and name not in PUBLIC
         replaced = callable(getattr(type(self), name, None))
@@ -239,15 +240,15 @@ class Workbench(Searches):
             spec.refuse_unused(given, train=False)
         else:
             self._task.refuse_unused(given, "predict")
-        work = jobs.PredictWork(self._task, chosen, spec)
+        work = jobs.AssignmentWork(PredictAssignment(self._task, chosen, spec))
         positional = () if data is None else (Name("data"),)
-        return self._submit("predict", chosen, given, work, lambda job: work.outputs, positional=positional)
+        return self._submit("predict", chosen, given, work, lambda job: work.value, positional=positional)
 
     def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: Mapping[str, Any]) -> Job[dict[str, float]]:
         given = settings_named(settings, getattr(self, kind))
         refuse_of_training(kind, given)
         chosen = self._chosen(given, "validate" if stage == "val" else "test")
-        work = jobs.EvaluateWork(self._task, chosen, stage)
+        work = jobs.AssignmentWork(EvaluateAssignment(self._task, chosen, stage))
         return self._submit(kind, chosen, given, work, metrics_of)
 
     # -- recorded runs
@@ -462,7 +463,7 @@ class Workbench(Searches):
 
     @contextlib.contextmanager
     def _idle(self) -> Iterator[None]:
-        """Inside, no job begins: export opens a session on the model to read it."""
+        """Context manager in which no job begins, while export opens a session on the model to read it."""
         with alone():
             self._check_idle()
             yield

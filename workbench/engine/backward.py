@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,77 +11,111 @@ from torch import Tensor
 
 from workbench.engine.data.sample_count import note_count
 from workbench.engine.distributed.padding import run_padding
+from workbench.engine.hooks.called import zero_grad
 from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.window import Result, WindowLoss, batch_in, batch_weights, read
 from workbench.events import Message
 from workbench.techniques.accumulation import samples_at
-from workbench.techniques.tbptt import Piece, detached
-
-Work = Generator[None, None, "Tensor | None"]
-"""The backward of a window. It stops once, before the last batch goes forward, and returns the mean loss, detached."""
+from workbench.techniques.tbptt import detached
 
 
-def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, anew: bool = False) -> Work:
-    """Add the window's gradient to the parameters of `opt`. Each batch counts by its weight: known before, or
-    reported by the step. After the last backward, gradients and loss are those of all ranks.
+class WindowBackward:
+    """Adds a window's gradient to the parameters of one optimizer: `accumulate` takes all batches but the last, `finish` the last.
 
-    The work ends before it stops if there is nothing to learn from. anew: this update has gone through the window
-    before, so the task has had the end of each batch already.
+    In between the task's own step begins (`Hooks.step`). Each batch counts by its weight: known before, or reported by
+    the step. After `finish`, gradients and loss are those of all ranks.
     """
-    parallel, hooks, mark = session.parallel, session.hooks, session.timer.mark
-    plan = parallel.plan(window)
-    window_loss = WindowLoss(plan, parallel.unit, whole=not parallel.several)
-    forward = WindowForward(session, opt, window)
-    noise = session.noise_scale
-    if noise is not None:
-        noise.begin(session.state.records)
-    final = plan.there[-1] if plan.there else None
-    stopped = ready = False
-    loss: Tensor | None = None
-    for place, number in enumerate(plan.there):
-        ready = parallel.continues(forward.start(number))
-        if number == final if ready else place:
-            stopped = True
-            yield
-        if not ready:
-            break
-        last = number == final and not parallel.padding_batches
-        found = parallel.after_forward(forward.run(number, last=last))
+
+    def __init__(self, session: Session, opt: OptimizerHandle, window: Sequence[Any], *, anew: bool = False) -> None:
+        """anew: this update has gone through the window before, so the task has had the end of each batch already."""
+        self._session, self._opt, self._window, self._anew = session, opt, window, anew
+        self._plan = session.parallel.plan(window)
+        self._loss = session.parallel.window_loss(self._plan)
+        self._forward = WindowForward(session, opt, window)
+        self._final = len(self._plan.there) - 1
+        self._ready = False
+        """Whether the last batch that was asked for goes forward; else a hook left out the rest of the epoch."""
+        if session.noise_scale is not None:
+            session.noise_scale.begin(session.state.records)
+
+    def accumulate(self) -> bool:
+        """Run all batches but the last; returns whether a step follows. False: there is nothing to learn from."""
+        hooks, parallel = self._session.update_hooks, self._session.parallel
+        for place, number in enumerate(self._plan.there):
+            self._ready = hooks.continues(self._forward.start(number))
+            if not self._ready:
+                return place > 0 or parallel.several
+            if place < self._final:
+                self._run(place)
+        return self._ready or parallel.several  # a rank without a batch of its own takes the step with the others
+
+    def finish(self) -> Tensor | None:
+        """Run the last batch; returns the mean loss of the window, detached. None: there was nothing to learn from."""
+        loss, complete = self._run(self._final) if self._ready else (None, False)
+        self._forward.leave()
+        return loss if complete else self._finish_without_batch()
+
+    def _run(self, place: int) -> tuple[Tensor | None, bool]:
+        """Run one batch forward and backward; returns the window's loss, and whether it is complete."""
+        session, opt, plan = self._session, self._opt, self._plan
+        parallel, hooks, mark = session.parallel, session.hooks, session.timer.mark
+        number, final = plan.there[place], place == self._final
+        last = final and not parallel.padding_batches
+        found = parallel.after_forward(self._forward.run(number, last=last))
+        loss: Tensor | None = None
         if found is not None:
-            part, first = window_loss.take(place, found)
+            part, first = self._loss.take(place, found)
             if found.parts:
-                session.state.loss_parts[opt.index] = window_loss.parts.means
-            if not window_loss.single and found.weight is None and session.plan.tbptt is None:
-                note_count(session, "train", window[number], plan.weights[place])
+                session.state.loss_parts[opt.index] = self._loss.parts.means
+            if not self._loss.single and found.weight is None and session.plan.tbptt is None:
+                note_count(session, "train", self._window[number], plan.weights[place])
             if last and parallel.synced:
-                parallel.begin_reduce(window_loss)  # the all-reduce runs during the backward
-            if first and hooks.within:
-                drop_gradients(session, opt)
+                parallel.begin_reduce(self._loss)  # the all-reduce runs during the backward
+            if first:
+                session.update_hooks.zero_before_backward(opt)
             hooks.backward(session.precision.scale(part))
             mark("backward")
-            if noise is not None and found.weight is not None:
-                _end_noise_scale(session, noise)
-            elif noise is not None and noise.measures and first and len(plan.there) > 1 and not parallel.several:
-                noise.first(opt.trained, plan.shares[place], plan.weights[place:])
+            if session.noise_scale is not None:
+                self._note_noise(session.noise_scale, place, found, first=first)
             if last:  # the hooks after the last backward see the gradients of all ranks
-                loss = parallel.finish_reduce(opt, window_loss, back=True)
-                if parallel.several:
-                    mark("sync")
+                loss = parallel.finish_reduce(opt, self._loss, back=True)
             hooks.after_backward()
-        forward.end(number, found, final=number == final, anew=anew)
-        if last and found is not None:
-            forward.leave()
-            return loss
-    forward.leave()
-    if parallel.several and not stopped:  # this rank has no batch of its own, but takes the step
-        yield
-    return _finish_without_batch(session, opt, window_loss, padded=ready or not plan.there)
+        if final or not self._anew:
+            self._forward.end(number, found, waits=final)
+        return loss, last and found is not None
+
+    def _note_noise(self, noise: RunningNoiseScale, place: int, found: Result, *, first: bool) -> None:
+        """After a backward: measure the gradient of the window's first batch, where that shows the noise in it."""
+        session, plan = self._session, self._plan
+        if found.weight is None:
+            if noise.measures and first and len(plan.there) > 1:
+                session.parallel.measure_first(noise, self._opt, plan, place)
+        elif not noise.weights_reported:
+            noise.weights_reported = True
+            text = "track_noise_scale: the gradient noise scale is not measured, since training_step reports a 'weight' other than samples."
+            session.notes.append(Message(text, "warning", session.state.step))
+
+    def _finish_without_batch(self) -> Tensor | None:
+        """Finish a window whose last batch was left out, or that has none. A rank still takes part in the update of all,
+        also in the steps that others take; the hooks then follow the all-reduce, since all ranks must change the gradients alike.
+        """
+        session, parallel = self._session, self._session.parallel
+        if not parallel.several:
+            return parallel.finish_reduce(self._opt, self._loss, back=False)
+        if self._loss.loss is None:
+            session.update_hooks.zero_before_backward(self._opt)
+        if self._ready or not self._plan.there:
+            _run_padding(session, self._opt, self._loss)
+        loss = parallel.finish_reduce(self._opt, self._loss, back=False)
+        if loss is not None:
+            session.hooks.after_backward()
+        return loss
 
 
 def of_one_batch(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor | None:
-    """`backward` for a window of one batch where `session.plan.direct` holds: the gradient of its loss is that of the update."""
+    """Run the only batch of an update forward and backward, where `session.plan.direct` holds; returns its loss. None: it is left out."""
     state, mark, batch = session.state, session.timer.mark, window[0]
     if batch is None:
         return None
@@ -101,41 +135,6 @@ def of_one_batch(session: Session, opt: OptimizerHandle, window: Sequence[Any]) 
     return found.loss.detach()
 
 
-def _finish_without_batch(session: Session, opt: OptimizerHandle, window_loss: WindowLoss, *, padded: bool) -> Tensor | None:
-    """End the backward of a window whose last batch was left out, or that has none; returns the mean loss.
-
-    A rank still takes part in the update of all: `padded`, also in the steps that others take.
-    """
-    parallel, hooks = session.parallel, session.hooks
-    if parallel.several:
-        if window_loss.loss is None and hooks.within:
-            drop_gradients(session, opt)
-        if padded:
-            _run_padding(session, opt, window_loss)
-    loss = parallel.finish_reduce(opt, window_loss, back=False)
-    if parallel.several and loss is not None:  # all ranks must change the gradients alike
-        hooks.after_backward()
-    return loss
-
-
-def _end_noise_scale(session: Session, noise: RunningNoiseScale) -> None:
-    """Warn, once, that there is no gradient noise scale in samples for a task that reports other weights."""
-    if not noise.weights_reported:
-        noise.weights_reported = True
-        text = "track_noise_scale: the gradient noise scale is not measured, since training_step reports a 'weight' other than samples."
-        session.notes.append(Message(text, "warning", session.state.step))
-
-
-def finish(work: Work) -> Tensor | None:
-    """Run the rest of a window's backward and return its mean loss."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            loss: Tensor | None = end.value
-            return loss
-
-
 class WindowForward:
     """The forward passes of one optimizer over a window: batch numbers, hooks of the batches, hidden state."""
 
@@ -149,32 +148,15 @@ class WindowForward:
             self._indices = [first - 1 + begun for begun in itertools.accumulate(item.first for item in window)]
 
     def start(self, number: int) -> bool:
-        """Call the hooks before a batch, once an update. False: a hook asked to leave out the rest of the epoch."""
-        session, state = self._session, self._session.state
-        if not session.hooks.within or number in state.ready:
-            return True
-        if state.cut_short:
-            return False
-        item, mark = self._window[number], session.timer.mark
-        mark("workbench")
-        batch = session.to_device(batch_in(item))
-        mark("transfer")
-        session.task.drawn = samples_at(self._window, number)
-        begins = not isinstance(item, Piece) or item.first
-        if begins and not session.hooks.batch_started(batch, self._indices[number]):
-            state.cut_short = True
-            return False
-        mark("hooks")
-        session.add_new_parameters()
-        state.ready[number] = batch
-        return True
+        """Call the hooks before a batch. False: a hook asked to leave out the rest of the epoch."""
+        return self._session.update_hooks.start(self._window, number, self._indices[number])
 
     def run(self, number: int, *, last: bool = False) -> Result | None:
         """Run the training step of one batch; None: it returned nothing to learn from. last: no other of this update
         follows.
         """
         session, item, mark = self._session, self._window[number], self._session.timer.mark
-        batch = session.state.ready.get(number)
+        batch = session.update_hooks.ready.get(number)
         if batch is None:
             batch = batch_in(item)
             if batch is None:
@@ -196,18 +178,11 @@ class WindowForward:
             self._hiddens = detached(found.hiddens)
         return found
 
-    def end(self, number: int, result: Result | None, *, final: bool, anew: bool) -> None:
-        """Call the hook after a batch, once, after its last optimizer. For the window's `final` batch it is called
-        after the update.
-        """
-        session, item = self._session, self._window[number]
-        if not session.hooks.within or self._opt is not session.turn()[-1] or not getattr(item, "last", True):
-            return
-        ending = (result, session.state.ready[number], self._indices[number])
-        if final:
-            session.state.batch_end_args = ending
-        elif not anew:
-            session.hooks.batch_ended(*ending)
+    def end(self, number: int, result: Result | None, *, waits: bool) -> None:
+        """Call the hook after a batch, after its last optimizer. waits: it comes after the update."""
+        hooks = self._session.update_hooks
+        if self._opt is self._session.turn()[-1] and getattr(self._window[number], "last", True):
+            hooks.end(result, hooks.ready.get(number), self._indices[number], waits=waits)
 
     def leave(self) -> None:
         """Keep the hidden state for the next piece."""
@@ -215,21 +190,12 @@ class WindowForward:
             self._session.state.next_hiddens[self._opt.index] = self._hiddens
 
 
-def drop_gradients(session: Session, opt: OptimizerHandle) -> None:
-    """Drop the gradients of the update before, by the task's own zero_grad where it has one; on ranks without a
-    batch too.
-    """
-    session.hooks.zero_grad(opt.index, session.state.batch_idx)
-    if not session.hooks.zeroes:
-        opt.zero_grad()
-
-
 def _run_padding(session: Session, opt: OptimizerHandle, window_loss: WindowLoss) -> None:
     """Run the steps that other ranks take and this one has no batch for, at no weight."""
     parallel = session.parallel
     extra: dict[str, Any] = {**opt.extra} if session.plan.tbptt is None else {**opt.extra, "hiddens": None}
     for left in reversed(range(parallel.padding_batches)):
-        if not parallel.continues(True):
+        if not session.update_hooks.continues(True):
             return
 
         def step(batch: Any, *, last: bool = not left) -> None:
@@ -256,6 +222,7 @@ def batch_gradient(session: Session, opt: OptimizerHandle, window: Sequence[Any]
 
     In one process only: no other rank takes part.
     """
+    session.update_hooks.begin_update()
     session.state.begin_update(records=False)
     weight = batch_weights(session.task, window)[0]
     forward = WindowForward(session, opt, window)
@@ -263,12 +230,12 @@ def batch_gradient(session: Session, opt: OptimizerHandle, window: Sequence[Any]
         return None
     found = forward.run(0)
     if found is not None:
-        drop_gradients(session, opt)
+        zero_grad(session, opt)
         session.hooks.backward(session.precision.scale(found.loss))
         session.hooks.after_backward()
         session.precision.unscale(opt.optimizer)
         session.precision.update()
-    forward.end(0, found, final=False, anew=False)
+    forward.end(0, found, waits=False)
     finish_window(session, window)
     if found is None:
         return None
@@ -278,10 +245,9 @@ def batch_gradient(session: Session, opt: OptimizerHandle, window: Sequence[Any]
 def finish_window(session: Session, window: Sequence[Any]) -> None:
     """Advance the batch counters after a window."""
     state = session.state
-    state.ready = {}
-    parallel = session.parallel
-    batches = parallel.batches(window) if parallel.several else len(window)
-    parallel.waiting = 0
+    session.update_hooks.release()
+    batches = session.parallel.batches(window)
+    session.parallel.end_window()
     if session.plan.tbptt is None:
         state.batch_idx += batches
     elif window:

@@ -10,7 +10,6 @@ from typing import Protocol
 from workbench.commands import Change, Checkpoint, Inbox, Pause, Resume, Stop, Validate
 from workbench.engine import rng
 from workbench.engine.metrics.flush import emit_message, flush
-from workbench.engine.optim import total_steps
 from workbench.engine.session import Session
 from workbench.events import Changed, Emit, Message, StatusChanged
 from workbench.techniques.accumulation import with_size_from
@@ -35,8 +34,8 @@ class CheckpointRequests:
 class UserRequests:
     """The requests of one fit, carried out on all of its ranks alike."""
 
-    def __init__(self, session: Session, checks: ValidationRequests, checkpoints: CheckpointRequests, emit: Emit, inbox: Inbox) -> None:
-        self._session, self._checks, self._checkpoints, self._emit, self._inbox = session, checks, checkpoints, emit, inbox
+    def __init__(self, session: Session, validation: ValidationRequests, checkpoints: CheckpointRequests, emit: Emit, inbox: Inbox) -> None:
+        self._session, self._validation, self._checkpoints, self._emit, self._inbox = session, validation, checkpoints, emit, inbox
 
     def validate_now(self) -> bool:
         """Run a validation (`ValidationSchedule.validate_now`); returns whether it was stopped. Without validation data it
@@ -51,9 +50,9 @@ class UserRequests:
             )  # fmt: skip
             return False
         if session.task.val is not None and session.task.val.one_shot:
-            self._say("the validation data can be read only once, and a check is to come: give a Dataset or a DataLoader")
+            self._say("the validation data can be read only once, and a later validation needs them: give a Dataset or a DataLoader")
             return False
-        return self._checks.validate_now(self._emit, self._inbox)
+        return self._validation.validate_now(self._emit, self._inbox)
 
     def save_checkpoint(self) -> None:
         """Write a checkpoint, or emit a message why none can be written."""
@@ -163,9 +162,7 @@ def _accumulate(session: Session, values: Mapping[str, float | None], emit: Emit
     setting = with_size_from(session.settings.accumulate_grad_batches, session.state.epoch, size)
     if setting == session.settings.accumulate_grad_batches:
         return True
-    session.settings = session.settings.replace(accumulate_grad_batches=setting)
-    session.data.settings = session.data.settings.replace(accumulate_grad_batches=setting)
-    session.ahead = total_steps.ahead_from(session.data, session.state, session.ahead)
+    session.accumulate(setting)
     if any(opt.schedules for opt in session.optimizers) and session.updates is not None:
         text = f"{size} batches make an update, and the schedule keeps the {session.updates} updates it was made for."
         emit_message(session, emit, Message(text, "warning", session.state.step))

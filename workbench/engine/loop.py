@@ -17,6 +17,7 @@ from workbench.engine.metrics.flush import emit_notes, emit_time, flush, flush_a
 from workbench.engine.metrics.observations import Observations
 from workbench.engine.nonfinite import refuse_unguarded
 from workbench.engine.optim import weight_averaging
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.step import train_step
 from workbench.engine.validation.schedule import ValidationListener, ValidationSchedule
@@ -33,15 +34,10 @@ AtEpoch = Mapping[int, Callable[[Session, Emit, Inbox], bool]]
 
 
 class Checkpointing(ValidationListener, CheckpointRequests):
-    """Writes checkpoints at the places where a run can be resumed (engine/checkpoint/manager.py); this class writes
-    none.
-    """
-
-    midway = False
-    """Whether checkpoints may be due within an epoch."""
+    """Does nothing where a checkpoint may be written; `CheckpointManager` (engine/checkpoint/manager.py) overrides it."""
 
     def due(self) -> bool:
-        """Whether it is time for a checkpoint; called between any two updates, if `midway`."""
+        """Whether it is time for a checkpoint, between any two updates."""
         return False
 
     def save(self) -> None:
@@ -69,23 +65,24 @@ class Checkpointing(ValidationListener, CheckpointRequests):
 
 
 def fit(
-    session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = None, checks: ValidationSchedule | None = None,
+    session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = None, validation: ValidationSchedule | None = None,
     checkpoints: Checkpointing | None = None,
 ) -> Status:  # fmt: skip
     """Train until the run's length is reached ("finished") or a Stop arrives ("stopped"), and emit events on the
     way.
 
-    A session that is resumed from a checkpoint brings its `checks`.
+    validation: the schedule of validations; where the session is resumed, the one that was restored with it.
     """
     refuse_unguarded(session)
     weight_averaging.refuse_unused(session)
     _refuse_second_pass(session)
-    run = _Fit(session, checks or ValidationSchedule(session), checkpoints or Checkpointing(), emit, inbox)
+    run = _Fit(session, validation or ValidationSchedule(session), checkpoints or Checkpointing(), emit, inbox)
     try:
         run.begin()
         for _ in run.epochs(at_epoch or {}):
-            for window in run.windows():
+            for window in run.windows():  # in between: commands, checkpoints, validation
                 run.step(window)
+                run.after_step()
             run.end_epoch()
         run.finish()
     except BaseException as error:
@@ -99,7 +96,7 @@ def fit(
 
 
 class _Fit:
-    """The parts of a fit. `stopped`: a Stop has arrived, and nothing more is trained."""
+    """Runs one fit. `stopped`: the user asked to stop."""
 
     def __init__(
         self, session: Session, validation: ValidationSchedule, checkpoints: Checkpointing, emit: Emit, inbox: Inbox
@@ -126,7 +123,7 @@ class _Fit:
             session.hooks.forget()
         elif session.hooks.stop_requested and minimums_met(session.settings, state.step, state.epoch):
             session.hooks.clear_stop()
-        with self._without_new_draws(), _restored_groups(session) if state.resumed else contextlib.nullcontext():
+        with self._without_new_draws(), _restored_groups(session.optimizers) if state.resumed else contextlib.nullcontext():
             session.hooks.fit_started()
         self.stopped = apply_commands(session, self.emit, self.inbox, self.requests)
         if not self.stopped and not state.resumed:
@@ -134,7 +131,7 @@ class _Fit:
                 self.stopped = self.validation.sanity(self.emit, self.inbox)
 
     def _without_new_draws(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, draws of random numbers do not count if the fit is resumed: it has drawn them already."""
+        """Context manager in which draws of random numbers do not count if the fit is resumed: it has drawn them already."""
         return rng.preserved() if self.session.state.resumed else contextlib.nullcontext()
 
     def epochs(self, at_epoch: AtEpoch) -> Iterator[int]:
@@ -157,7 +154,8 @@ class _Fit:
 
     def _begin_epoch(self) -> None:
         session, state, resumed = self.session, self.session.state, self.session.state.mid_epoch
-        state.stage, session.data.epoch = "train", state.epoch
+        state.stage = "train"
+        session.data.begin_epoch(state.epoch)
         if not resumed:
             self._reload_loaders()
         self.validation.begin_epoch(resumed=resumed)
@@ -179,61 +177,71 @@ class _Fit:
             session.notes.append(Message(f"{text}: lr_schedule={session.settings.lr_schedule!r} was planned{plan}, before the loaders were made again.", "warning", session.state.step))
 
     def windows(self) -> Iterator[Sequence[Any]]:
-        """The batches of each update until the epoch's end. Between two updates, with nothing read yet, a run can be
-        stopped, changed, validated, stored and resumed: all of that happens here.
-        """
-        session, state, validation, checkpoints, inbox = self.session, self.session.state, self.validation, self.checkpoints, self.inbox
+        """The batches of each update until the epoch's end, or until the run ends within it."""
+        session, state = self.session, self.session.state
         if state.checking:  # resumed after the epoch's last update
             return
-        checks_midway, saves_midway = not validation.at_ends_alone, checkpoints.midway
-        size = size_at(session.settings.accumulate_grad_batches, state.epoch)
-        sure = session.data.whole_windows(size)
-        left = session.data.train()
-        batches = self._windows(left, size, sure)
+        data = _Pass(session)
         while True:
-            rng.yield_lock()
-            if inbox:
-                if apply_commands(session, self.emit, inbox, self.requests):
-                    self.stopped = True
-                    return
-                now = size_at(session.settings.accumulate_grad_batches, state.epoch)
-                if now != size:
-                    size, batches = now, self._windows(left, now, 0)
-                    validation.count_updates(begun=state.batch_idx > 0)
-            due = checks_midway and validation.due(state.step - state.epoch_step)
-            if saves_midway and checkpoints.due():
-                with session.timer.timed("checkpoints"):
-                    checkpoints.save()
-            if due:
-                checkpoints.mark()
-            window = next(batches, None)
+            due = self._between_updates(data)
+            if self.stopped:
+                return
+            window = data.next()
             if window is None:
                 note_length(session)
                 break
-            if due:
-                # Another window exists, so the update before it was not the epoch's last, which has a validation of its own.
-                with session.timer.timed("validation"):
-                    self.stopped = validation.midway(self.emit, inbox)
-                if self.stopped:
-                    return
-                self._refuse_missing()
-                with session.timer.timed("checkpoints"):
-                    checkpoints.save_best()
+            # Another window exists, so the update before it was not the epoch's last, which has a validation of its own.
+            if due and self._validate_midway():
+                return
             if (due or state.step == state.epoch_step) and self.over(state.epoch):
                 break
             yield window
-            if session.hooks.within and self._cut_short():
+            if session.update_hooks.ends_epoch():
                 break
             if self.over(state.epoch):
-                checkpoints.cut()
+                self.checkpoints.cut()
                 if not session.ranks.any(state.batch_idx != session.data.batches_of_pass):
-                    next(batches, None)  # it was the last one: at the end of its pass a sampler may draw
+                    data.next()  # it was the last one: at the end of its pass a sampler may draw
                 break
         self.observations.after_pass()
         self._refuse_nothing()
 
+    def _between_updates(self, data: _Pass) -> bool:
+        """Carry out the user's commands and write a checkpoint that is due; returns whether a validation is due.
+
+        Nothing has been read for the next update: only here can a run be stopped, changed, stored and resumed.
+        """
+        state, validation, checkpoints = self.session.state, self.validation, self.checkpoints
+        rng.yield_lock()
+        if self.inbox:
+            self.stopped = apply_commands(self.session, self.emit, self.inbox, self.requests)
+            if self.stopped:
+                return False
+            if data.resize():
+                validation.count_updates(begun=state.batch_idx > 0)
+        due = validation.due(state.step - state.epoch_step)
+        if checkpoints.due():
+            with self.session.timer.timed("checkpoints"):
+                checkpoints.save()
+        if due:
+            checkpoints.mark()
+        return due
+
+    def _validate_midway(self) -> bool:
+        """Run the validation that is due between two updates, and write a checkpoint if it is among the best; returns
+        whether a Stop has arrived.
+        """
+        timed = self.session.timer.timed
+        with timed("validation"):
+            self.stopped = self.validation.midway(self.emit, self.inbox)
+        if not self.stopped:
+            self._refuse_missing()
+            with timed("checkpoints"):
+                self.checkpoints.save_best()
+        return self.stopped
+
     def step(self, window: Sequence[Any]) -> None:
-        """Take one update, and emit what has been measured; an error gets a note with its place and batch."""
+        """Take one update; an error gets a note with its place and batch."""
         session, calls = self.session, self.observations.calls_to_time
         try:
             if calls is None:
@@ -245,6 +253,10 @@ class _Fit:
             if session.settings.detect_anomaly and "returned nan values" in str(error):
                 raise NonFiniteError(f"at update {session.state.step}, detect_anomaly: {error}") from error
             raise
+
+    def after_step(self) -> None:
+        """Emit what the update has shown, and what has been measured since the last flush."""
+        session = self.session
         self.observations.after_update()
         if session.notes:
             emit_notes(session, self.emit)
@@ -291,22 +303,11 @@ class _Fit:
         if self.validation.missing is not None:
             raise self.checkpoints.save_before(self.validation.missing)
 
-    def _windows(self, batches: Iterator[Any], size: int, sure: int) -> Iterator[Sequence[Any]]:
-        """The rest of an epoch's batches in windows of `size`. All ranks are known to have the first `sure` of them."""
-        session = self.session
-        found = session.meter.waiting(windows(batches, size, session.data.samples), session.timer)
-        return session.parallel.rounds(found, sure)
-
-    def _cut_short(self) -> bool:
-        """Whether a hook, on any rank, asked to leave out the rest of the epoch."""
-        self.session.state.cut_short = self.session.ranks.any(self.session.state.cut_short)
-        return self.session.state.cut_short
-
     def _refuse_nothing(self) -> None:
         """Raise TaskError for an epoch without a batch, or without an update."""
         session = self.session
         none = not session.state.batch_idx and session.state.step == session.state.epoch_step
-        if none and not session.state.cut_short and not self.over(session.state.epoch):
+        if none and not session.update_hooks.cut_short and not self.over(session.state.epoch):
             raise TaskError(f"the training data gave no batch in epoch {session.state.epoch}: {_why_none(session)}.")
         nothing = session.state.batch_idx and session.state.step == session.state.epoch_step
         if nothing and session.settings.epochs is None and not self.validation.ended:
@@ -328,13 +329,45 @@ class _Fit:
         return self.validation.ended is not None
 
 
+class _Pass:
+    """One pass over the training data, in windows of as many batches as make an update."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._size = self._wanted()
+        sure = session.data.whole_windows(self._size)
+        self._batches = session.data.train()
+        self._windows = self._in_windows(sure)
+
+    def next(self) -> Sequence[Any] | None:
+        """The next window; None: the data have ended."""
+        return next(self._windows, None)
+
+    def resize(self) -> bool:
+        """Follow the setting `accumulate_grad_batches` from the next window on; returns whether it has changed."""
+        size, self._size = self._size, self._wanted()
+        if size == self._size:
+            return False
+        self._windows = self._in_windows(0)
+        return True
+
+    def _wanted(self) -> int:
+        return size_at(self._session.settings.accumulate_grad_batches, self._session.state.epoch)
+
+    def _in_windows(self, sure: int) -> Iterator[Sequence[Any]]:
+        """The rest of the batches. All ranks are known to have the first `sure` windows."""
+        session = self._session
+        found = session.meter.waiting(windows(self._batches, self._size, session.data.samples), session.timer)
+        return session.parallel.rounds(found, sure)
+
+
 @contextlib.contextmanager
-def _restored_groups(session: Session) -> Iterator[None]:
+def _restored_groups(optimizers: Sequence[OptimizerHandle]) -> Iterator[None]:
     """Lightning restores a checkpoint's optimizers after `on_fit_start`, so that the hook finds the parameter groups that the task made, and may
     add those of the checkpoint. At the end of the block the groups are the checkpoint's. TaskError: the hook added others.
     """
     before = [(opt, opt.optimizer.param_groups, list(opt.optimizer.param_groups), [dict(group) for group in opt.optimizer.param_groups])
-              for opt in session.optimizers]
+              for opt in optimizers]
     for opt, there, _, _ in before:
         del there[opt.made_groups :]
     yield

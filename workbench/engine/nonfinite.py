@@ -16,6 +16,7 @@ from torch import Tensor
 
 from workbench.engine import backward, rng
 from workbench.engine.distributed.dtensor import whole
+from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.state import ReplayPoint
@@ -107,15 +108,15 @@ def _words(session: Session, opt: OptimizerHandle, window: Sequence[Any], value:
     return finite.explain(
         session.state.step,
         value,
-        _gradients(session, {name: p for name, p in named.items() if id(p) in trained}),
+        _gradients(session.weights, {name: p for name, p in named.items() if id(p) in trained}),
         [item.batch for item in window] if session.plan.tbptt is not None else window,
         {name: whole(p) for name, p in named.items()},
         _replayed(session, opt, ReplayPoint(session.state.step, window, session.state.hiddens, session.replay.random)) if replays else None,
     )
 
 
-def _gradients(session: Session, trained: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    return {name: gradient for name, gradient in session.weights.gradients().items() if name in trained}
+def _gradients(weights: WholeWeights, trained: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    return {name: gradient for name, gradient in weights.gradients().items() if name in trained}
 
 
 def _replayed(session: Session, opt: OptimizerHandle, moment: ReplayPoint) -> str | None:
@@ -176,7 +177,7 @@ def refuse_unguarded(session: Session) -> None:
 
 @contextlib.contextmanager
 def guarded(session: Session, opt: OptimizerHandle, loss: Tensor, total: Tensor | None) -> Iterator[None]:
-    """Inside, a step with non-finite values is skipped on the device, without waiting for it."""
+    """Context manager in which a step with non-finite values is skipped on the device, without waiting for it."""
     optimizer: Any = opt.optimizer
     if total is None or session.meter.norm_order not in EXACT:
         gradients = opt.gradients()

@@ -32,12 +32,14 @@ class RandomState:
 
     @classmethod
     def capture(cls) -> RandomState:
+        """The present random states of this process: Python, numpy, torch and the devices in use."""
         # Reading CUDA's states would initialise CUDA; until somebody has, there is nothing to save.
         cuda = tuple(torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
         mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
         return cls(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda, torch.initial_seed(), mps, xla.random_state())
 
     def restore(self) -> None:
+        """Put the random states back."""
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         torch.set_rng_state(self.cpu)

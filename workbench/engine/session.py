@@ -16,6 +16,7 @@ from workbench.engine.data.loaders import Loaders, NoLoaders
 from workbench.engine.distributed.placement import check_shardable, distributed, place_weights
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
 from workbench.engine.distributed.single import Single
+from workbench.engine.hooks.update_hooks import UpdateHooks
 from workbench.engine.metrics.meter import Meter
 from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.metrics.step_timer import StepTimer
@@ -23,7 +24,7 @@ from workbench.engine.metrics.update_ratio import UpdateRatios
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.optim.optimizers import average_of, optimizers_of
 from workbench.engine.optim.schedule_free import OptimizerModes
-from workbench.engine.optim.total_steps import ahead_of_plan
+from workbench.engine.optim.total_steps import ahead_from, ahead_of_plan
 from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.state import Replay, TrainState
 from workbench.engine.update_plan import UpdatePlan
@@ -35,7 +36,7 @@ from workbench.task.batch import to_device
 from workbench.task.device import xla
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks, Stage
-from workbench.task.protocol import Phase, Task
+from workbench.task.protocol import Handle, Phase, Task
 from workbench.techniques import clipping, limits
 from workbench.techniques.precision import Precision
 from workbench.techniques.toggling import optimizers_at, toggled
@@ -70,6 +71,8 @@ class Session:
         self.updates = self.data.updates(self.ahead)
         self.optimizers = optimizers_of(task, settings, self.updates, list(self.parameters.values()), self.weights) if trains else []
         self.hooks = Hooks() if task.hooks is None else task.hooks
+        self.update_hooks = UpdateHooks()
+        """What happens around the hooks within an update; `open_session` replaces it for a task that has such hooks."""
         self.plan = self._plan(trains)
         if self.plan.lazy:
             self._refuse_on_tpu()
@@ -78,7 +81,7 @@ class Session:
         self.optimizer_modes = self._train_modes()
         """The optimizers with a train and an eval mode (schedule-free)."""
         self.average = average_of(task, settings) if trains else None
-        self.handle: object | None = None
+        self.handle: Handle | None = None
         """The handle through which a task with manual optimization steps (engine/optim/manual.py)."""
         self.meter = self._meter()
         self.timer = StepTimer(self.device, lambda: self.meter.seconds)
@@ -200,6 +203,12 @@ class Session:
         elif self.ratios is None and self.ranks.first:
             self.ratios = UpdateRatios(self.meter)
 
+    def accumulate(self, setting: int | Mapping[int, int]) -> None:
+        """Accumulate so many batches from the next update on. The planned updates stay those of the setting before."""
+        self.settings = self.settings.replace(accumulate_grad_batches=setting)
+        self.data.settings = self.data.settings.replace(accumulate_grad_batches=setting)
+        self.ahead = ahead_from(self.data, self.state, self.ahead)
+
     @property
     def device_name(self) -> str:
         """The device in words, with the number of ranks."""
@@ -268,6 +277,11 @@ class Session:
         """The p-norm of all gradients as one vector; a scalar."""
         return total_norm(self.layer_norms(opt, gradients, p), p)
 
+    def drive(self, handle: Handle) -> None:
+        """Let the task, which has manual optimization, step through this handle from now on."""
+        self.handle = handle
+        self.task.drive(handle)
+
     def step_epoch_schedules(self) -> None:
         """Step the schedules that follow epochs, once for the end of this epoch."""
         if self.state.epochs_scheduled <= self.state.epoch:
@@ -287,7 +301,7 @@ class Session:
         return [self.optimizers[n] for n in optimizers_at(frequencies, self.state.step)]
 
     def only(self, opt: OptimizerHandle) -> contextlib.AbstractContextManager[None]:
-        """Inside, only this optimizer's parameters require gradients."""
+        """Context manager in which only this optimizer's parameters require gradients."""
         return toggled(self.trained, opt.trained) if self.plan.several else _AS_IT_IS
 
     def should_average(self, step: int, epoch: int, usual: Callable[[Settings, int, int], bool]) -> bool:
@@ -302,7 +316,7 @@ class Session:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, this rank works alone and does not wait for the others."""
+        """Context manager in which this rank works alone and does not wait for the others."""
         ranks, parallel = self.ranks, self.parallel
         self.ranks, self.parallel = ProcessGroup(), Single(self.task, self.weights, self.plan.on_cpu)
         try:
@@ -332,7 +346,7 @@ class Session:
             opt.add_new_parameters()
 
     def refresh_parameters(self) -> None:
-        """The same between two updates, where all ranks are: parameters may also have been frozen."""
+        """Refresh them between two updates, where all ranks are: parameters may also have been frozen."""
         self.add_new_parameters()
         self.parallel.refresh()
 
@@ -351,7 +365,7 @@ class Session:
 
     @contextlib.contextmanager
     def telling_failure(self) -> Iterator[None]:
-        """Inside, an error calls the hook for exceptions."""
+        """Context manager in which an error calls the hook for exceptions."""
         try:
             yield
         except BaseException as error:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from workbench.engine import rng
+from workbench.engine.hooks.called import CalledUpdateHooks
 from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.runtime.torch_compile import compiled
 from workbench.engine.session import Session
@@ -40,6 +41,8 @@ def open_session(
         session: Session | None = None
         try:
             session = Session(task, settings, runtime, phase, past)
+            if session.hooks.within:
+                session.update_hooks = CalledUpdateHooks(session)
             rng.seed_rank(settings.seed, runtime.ranks.rank)
             with compiled(task, settings.compile), _watched(settings.detect_anomaly):
                 yield session
@@ -63,7 +66,7 @@ def _watched(wanted: bool) -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def _kernel_choice(settings: Settings) -> Iterator[None]:
-    """Inside, torch chooses kernels as `deterministic` and `benchmark` say; the process's own flags are restored."""
+    """Context manager in which torch chooses kernels as `deterministic` and `benchmark` say; the process's own flags are restored."""
     wanted, benchmark = settings.deterministic, settings.benchmark
     if not wanted and benchmark is None:
         yield

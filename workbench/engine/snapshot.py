@@ -97,7 +97,7 @@ class Snapshot:
 
 @contextlib.contextmanager
 def scratch(session: Session) -> Iterator[None]:
-    """Inside, anything may be tried: nothing is recorded, no schedule steps, and everything is restored on every exit,
+    """Context manager in which anything may be tried: nothing is recorded, no schedule steps, and everything is restored on every exit,
     also the counters and generators of the user's own functions and data.
 
     The copy of the weights is in host memory, so that it takes none of the device's.
@@ -111,6 +111,7 @@ def scratch(session: Session) -> Iterator[None]:
                 session.begin_hooks()
                 yield
         finally:
-            state.searching, state.cut_short = False, False
+            state.searching = False
+            session.update_hooks.begin_update()
             state.clip_val, state.stage, state.step_logs, state.pieces = kept
             before.restore()

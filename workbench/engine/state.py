@@ -35,8 +35,6 @@ class TrainState:
     """Whether all updates of the epoch are taken, and its validation is due."""
     resumed: bool = False
     """Whether the fit started from a checkpoint."""
-    cut_short: bool = False
-    """Whether a hook asked to leave out the rest of this epoch."""
     searching: bool = False
     """Whether a search runs its trials: nothing is recorded, and no schedule steps."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -59,7 +57,7 @@ class TrainState:
     hiddens: dict[int, Any] = field(default_factory=dict)
     """State carried from one piece of a batch to the next, by optimizer."""
     next_hiddens: dict[int, Any] = field(default_factory=dict)
-    """The same for the next window."""
+    """The state carried to the next window, by optimizer."""
 
     # -- the current update
 
@@ -71,18 +69,12 @@ class TrainState:
     """Whether the current update is recorded."""
     skipped: bool = False
     """Whether the current update skipped a step."""
-    ready: dict[int, Any] = field(default_factory=dict)
-    """The batches of the current window on the device, for hooks."""
-    batch_end_args: tuple[Any, Any, int] | None = None
-    """The arguments of the hook after the batch that the update completes."""
     clip_next: dict[int, tuple[float, str]] = field(default_factory=dict)
     """How a task with manual optimization wants the gradients of an optimizer clipped at its next step."""
 
     def begin_update(self, *, records: bool) -> None:
         """Forget the update before; an error may have ended it."""
-        self.records, self.skipped, self.losses = records, False, {}
-        self.ready, self.batch_end_args, self.cut_short = {}, None, False
-        self.loss_parts = {}
+        self.records, self.skipped, self.losses, self.loss_parts = records, False, {}, {}
 
 
 class ReplayPoint(NamedTuple):
@@ -107,3 +99,7 @@ class Replay:
     """The model's buffers, each with its value before the current update, where that update may be skipped."""
     draws: bool = False
     """Whether updates are known to draw random numbers (dropout)."""
+
+    def forget(self, step: int) -> None:
+        """The updates up to this one are known to be finite."""
+        self.recent = [point for point in self.recent if point.step > step]

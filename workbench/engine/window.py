@@ -79,6 +79,7 @@ class WindowPlan(NamedTuple):
 
     @classmethod
     def of(cls, task: Task, window: Sequence[Any], shares_of: Callable[[list[float]], list[float]]) -> WindowPlan:
+        """The plan of a window: the weight of each batch, as the task counts it."""
         found = batch_weights(task, window)
         there = [number for number, weight in enumerate(found) if weight is not None]
         weights = [weight for weight in found if weight is not None]

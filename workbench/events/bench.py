@@ -10,7 +10,7 @@ from workbench.events.event import Event
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """The line of code for what was just asked of the bench. For views; not recorded."""
+    """The line of code for the user's latest request to the bench. For views; not recorded."""
 
     code: str
 
@@ -24,14 +24,14 @@ class SettingsSet:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Views are to draw this recorded run; "": the present job. Not recorded."""
+    """Views draw this recorded run; "": the present job. Not recorded."""
 
     run: str
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Views are to draw these runs over one another; none: to remove them. Not recorded."""
+    """Views draw these runs over one another; empty: they remove the comparison. Not recorded."""
 
     runs: tuple[str, ...]
 

@@ -15,7 +15,7 @@ Numbers = NDArray[np.float32] | NDArray[np.float64]
 MEASURED = re.compile(r"(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|layer_norms|update_ratios|skipped")
 """The columns that the engine measures itself."""
 BY_LAYER = ("layer_norms", "update_ratios")
-"""Those of them that have a number for each layer."""
+"""Columns with one number for each layer."""
 
 
 def pack(values: Iterable[float] | NDArray[Any], double: bool = False) -> bytes:

@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 LARGEST = 1 << 53
-"""The largest number that a record may have where something is counted: beyond it floats count no more."""
+"""The largest count that a record may hold: beyond it, floats no longer tell neighbouring integers apart."""
 _DEEPEST = 32
-"""Levels of containers within a setting at most."""
+"""The most levels of containers within a setting."""
 
 _Read = Callable[[Any], Any]
 
@@ -40,7 +40,7 @@ def _readers_of(kind: type) -> dict[str, _Read]:
 
 
 def _reader(hint: Any) -> _Read:
-    """What makes a value of this type of JSON data, or raises TypeError or ValueError."""
+    """A function that reads a value of this type from JSON data, and raises TypeError or ValueError for any other value."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return _plain

@@ -21,7 +21,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A learning rate a rule proposes. `index` is the nearest point of the curve; None where there is none."""
+    """A learning rate that a rule proposes. `index` is the nearest point of the curve; None if it proposes no rate."""
 
     name: str
     lr: float | None
@@ -47,7 +47,7 @@ class CurveEnded:
     suggestion: float | None
     notes: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
-    """Those of the notes that speak against the recommendation, or say why there is none."""
+    """The notes that speak against the recommendation, or say why no rate is recommended."""
     diverged: float | None = None
     """The first rate whose loss diverged or was not finite; None: no such rate was seen."""
 
@@ -78,9 +78,9 @@ class Trial:
     accumulate_grad_batches: int | None = None
     """How many batches of that size make the effective batch, where it was kept."""
     limit_bytes: int | None = None
-    """How much it could have taken, measured as the peak is; None: unknown."""
+    """How many bytes it could have used, measured as the peak is; None: unknown."""
     uncertainty: float | None = None
-    """The typical time is known within this share of itself (95%); None: too few updates were timed to tell."""
+    """The typical time is known within this share of itself (95%); None: too few updates were timed."""
     updates_per_epoch: int | None = None
     """How many updates an epoch has with batches of this size; None: the data has no length, or no updates are taken."""
 
@@ -172,7 +172,7 @@ class DecaySearchEnded:
 
 @dataclass(frozen=True, slots=True)
 class TuneStep:
-    """A search of a `tune` job is over: the settings that it recommends (none: they stay), and why."""
+    """A search of a `tune` job is over: the settings that it recommends, and why. Empty: the settings stay."""
 
     search: str
     values: dict[str, Any]
@@ -180,7 +180,7 @@ class TuneStep:
 
 
 def last_of(events: Iterable[Any], default: End) -> End:
-    """The last of these events that is of the default's class; the default where there is none."""
+    """The last of these events of the same class as the default, or the default."""
     found = default
     for event in events:
         if isinstance(event, type(default)):

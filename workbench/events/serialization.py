@@ -20,7 +20,7 @@ _TYPES: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 _FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in _TYPES.values()}
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _UNMEASURED = 1 << 16
-"""Rows of a flush without any column at most."""
+"""The most rows of a flush that has no column."""
 
 
 def to_line(event: Event) -> str:

@@ -25,7 +25,7 @@ class RunStarted:
     updates: int | None = None
     epochs: int | None = None
     ranks: int = 1
-    """How many processes do it together."""
+    """How many processes run the job together."""
     memory: int | None = None
     """Bytes of the device's memory (of a CPU: of the machine, or of this process's container); None: unknown."""
     request: dict[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class RunStarted:
     groups: tuple[tuple[tuple[str, float], ...], ...] = ()
     """Of each optimizer the parameter groups: the name, "" where it has none, and the rate as a multiple of the setting lr."""
     supervised: bool = False
-    """Whether one loss compares outputs with targets that do not change: then it does not grow while a model learns."""
+    """Whether one loss compares outputs with fixed targets: then it does not grow while a model learns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +183,9 @@ class Resumed:
     checkpoint: str
     values: dict[str, Any] = field(default_factory=dict)
     unfrozen: tuple[str, ...] = ()
-    """Layers that train from here on and did not before."""
+    """Layers that are trained from here on and were not before."""
     frozen: tuple[str, ...] = ()
-    """Layers that trained before and do not from here on."""
+    """Layers that were trained before and are not from here on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,7 +277,7 @@ def _logged(run: Run, task: Task, *, one_by_one: bool) -> LoggedNames:
 
 
 def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
-    """The live changes that an update came after, in order, but for those of how many batches make one."""
+    """The live changes that were followed by an update, in order, except those of how many batches make one."""
     found = [(e.step, {name: value for name, value in e.values.items() if name not in NOT_NEEDED}) for e in _followed(run)]
     for _, values in found:
         if unknown := sorted(set(values) - REPLAYED):
@@ -324,7 +324,7 @@ def _looked_at(task: Task, settings: Settings) -> Iterator[Session]:
         try:
             session = stack.enter_context(open_session(task, settings.replace(compile=False)))
         except Exception as error:
-            raise ExportError(f"the fit cannot be looked at again: {type(error).__name__}: {error}") from error
+            raise ExportError(f"the fit cannot be set up for reading: {type(error).__name__}: {error}") from error
         yield session
 
 
@@ -398,7 +398,7 @@ def _in_words(layout: str) -> str:
 
 
 def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
-    """What a script needs to know of a task's metrics. batches: of a check, over all processes."""
+    """What a script needs to know of a task's metrics. batches: of a validation, over all processes."""
     functions, objects = task.metrics, task.epoch_metrics
     return Metrics(
         functions=bool(functions),

@@ -111,7 +111,7 @@ def _beside(path: Path, what: str) -> Path:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Inside, an OSError becomes an ExportError that names the path."""
+    """Context manager in which an OSError becomes an ExportError that names the path."""
     try:
         yield
     except OSError as error:

@@ -48,11 +48,11 @@ class ScriptSpec:
     threads: int
     """The number of threads of each process."""
     weights: str | None
-    """The file beside the script with the weights that the run began with; None: there is none."""
+    """The file next to the script with the weights that the run began with; None: the script needs no such file."""
     data_file: str | None
     """The file beside the script with its data; None: the user's code makes them."""
     best: tuple[str, str] | None
-    """The metric with whose best value the weights are kept, and "min" or "max"; None: there is none."""
+    """The metric with whose best value the weights are kept, and "min" or "max"; None: the last weights are kept."""
     ended_at: int | None
     """The updates after which it was stopped by hand, or by the clock; None: it went its whole length."""
     checksums: Checksums
@@ -143,6 +143,7 @@ class ScriptSpec:
 
     @property
     def monitors(self) -> tuple[EarlyStopping, ...]:
+        """The metrics that may end the run."""
         return self.settings.early_stopping
 
     # -- an update
@@ -199,6 +200,7 @@ class ScriptSpec:
 
     @property
     def manual(self) -> bool:
+        """Whether the training step steps the optimizers itself."""
         return self.hooks is not None and self.hooks.manual
 
     @property
@@ -212,6 +214,7 @@ class ScriptSpec:
 
     @property
     def several(self) -> bool:
+        """Whether it has several optimizers."""
         return len(self.optimizers) > 1
 
     @property
@@ -226,6 +229,7 @@ class ScriptSpec:
 
     @property
     def mixed(self) -> bool:
+        """Whether it trains in mixed precision."""
         return self.settings.precision.endswith("-mixed")
 
     @property
@@ -362,6 +366,7 @@ class ScriptSpec:
 
     @property
     def averages(self) -> bool:
+        """Whether weights are averaged."""
         return self.settings.weight_averaging is not None
 
     @property
@@ -401,6 +406,7 @@ class ScriptSpec:
 
     @property
     def validates(self) -> bool:
+        """Whether it validates."""
         return self.val is not None and self.settings.limit_val_batches != 0
 
     @property
@@ -467,6 +473,7 @@ class ScriptSpec:
 
     @property
     def loaders(self) -> tuple[Data, ...]:
+        """The data of training, and of validation if it has any."""
         return (self.train,) if self.val is None else (self.train, self.val)
 
     @property

@@ -31,7 +31,7 @@ def _metrics(r: ScriptSpec) -> dict[str, bool]:
 
 
 def _ranks(r: ScriptSpec) -> dict[str, bool]:
-    """The same of what several processes can do in a run and not in a script."""
+    """Features of distributed runs that a script does not support; by description, whether the run uses them."""
     of, devices = f"a run of {r.ranks} processes in which", r.settings.devices
     named = ", ".join(name for name in WITHIN if r.owns(name))
     shared = isinstance(devices, tuple) and len(set(devices)) < len(devices)
@@ -44,7 +44,7 @@ def _ranks(r: ScriptSpec) -> dict[str, bool]:
 
 
 def _hooks(r: ScriptSpec) -> dict[str, bool]:
-    """The same of hooks within an update, together with what only the plain loop supports."""
+    """Hooks within an update, and what else a script supports only in the plain loop; by description, whether the run has them."""
     s, named = r.settings, ", ".join(name for name in WITHIN if r.owns(name))
     both = f"{named} with"
     gaps = r.may_skip_batches or r.train.empty
@@ -73,7 +73,7 @@ def _hooks(r: ScriptSpec) -> dict[str, bool]:
 
 
 def _resumed(r: ScriptSpec) -> dict[str, bool]:
-    """The same of resumed runs that did something twice, or in another way than an uninterrupted run."""
+    """Resumed runs that did something twice, or in another way than an uninterrupted run; by description, whether this one did."""
     s, edited = r.settings, r.resume_points.edited
     again = [name for name in ("on_fit_start", "on_train_start", "on_train_end", "on_fit_end") if r.owns(name)]
     lengths = ", ".join(sorted(edited & LENGTHS))

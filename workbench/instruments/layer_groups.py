@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import groupby
 
 MOST_ROWS = 40
-"""More rows could not be told apart on a screen."""
+"""The most rows that a screen can show distinctly."""
 MOST_MODULES = 8
-"""More lines could not be told apart in a plot."""
+"""The most lines that a plot can show distinctly."""
 _LARGE = 0.25
-"""A module with more than this share of all layers is opened further, as far as there is room: a stack of blocks."""
+"""A module with more than this share of all layers is split into its parts while there is room: a stack of blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class Row:
 
     @property
     def layers(self) -> int:
+        """How many layers it has."""
         return self.end - self.first
 
 

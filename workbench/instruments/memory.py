@@ -175,7 +175,7 @@ def data_bytes() -> int:
 
 @contextlib.contextmanager
 def limited(memory: int | None) -> Iterator[None]:
-    """Inside, this process can allocate at most `memory` bytes of new private memory."""
+    """Context manager in which this process can allocate at most `memory` bytes of new private memory."""
     if memory is None:
         yield
         return

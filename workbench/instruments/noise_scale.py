@@ -39,7 +39,7 @@ class NoiseScale:
     value: float | None
     uncertainty: float | None
     reason: str
-    """A sentence: what the number means, or why there is none."""
+    """What the number means, or why the noise scale is unknown, in a sentence."""
 
 
 class Sketch:

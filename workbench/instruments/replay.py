@@ -58,7 +58,7 @@ class _Place:
 
     @property
     def opaque(self) -> bool:
-        """Whether it contains no line of the user's."""
+        """Whether it is a module of torch, which has no line of the user's code."""
         return type(self.module).__module__.partition(".")[0] == "torch"
 
 
@@ -113,7 +113,7 @@ class _Watch(TorchFunctionMode):
 
     @contextlib.contextmanager
     def hooked(self) -> Iterator[None]:
-        """Inside, hooks record which module is running."""
+        """Context manager in which hooks record which module is running."""
         handles: list[torch.utils.hooks.RemovableHandle] = []
         try:
             for path, module in self._modules.named_modules():
@@ -212,7 +212,9 @@ def _stack_of(node: Node) -> list[traceback.FrameSummary]:
 
 
 def _user_line(stack: list[traceback.FrameSummary]) -> str:
-    """Return the innermost line of the user's code, below `replay`, as ", of `line` at cell 4, line 7" or "… at model.py, line 7"; "" where there is none."""
+    """The innermost line of the user's code, outside of `replay`, as ", of `line` at cell 4, line 7" or "… at model.py,
+    line 7"; "" where no line is the user's.
+    """
     for frame in reversed(stack):
         if frame.filename == __file__ and frame.name == replay.__name__:
             break  # the frames above belong to the caller of the run
@@ -233,7 +235,7 @@ def _kept_buffers(modules: nn.Module) -> Iterator[None]:
 
 
 def _eager() -> contextlib.AbstractContextManager[Any]:
-    """Inside, compiled models run eagerly, since compiled code has neither hooks nor lines."""
+    """Context manager in which compiled models run eagerly, since compiled code has neither hooks nor lines."""
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
@@ -256,7 +258,7 @@ def _has_nan(tensor: Tensor) -> bool:
 
 
 def _asked_for(value: Any) -> bool:
-    """Whether a plain number among an operation's arguments is not finite: masked_fill(mask, -inf)."""
+    """Whether an operation was called with an infinite or NaN number on purpose: masked_fill(mask, -inf)."""
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, dict):

@@ -33,7 +33,7 @@ MOVES = frozenset(("to", "cuda"))
 MAKES = frozenset(("tensor", "as_tensor", "asarray", "new_tensor"))
 """Functions that may copy Python's or NumPy's values to a device."""
 LEAST = 0.02
-"""Calls are reported that take at least this share of an update."""
+"""The least share of an update for which a call is reported."""
 _LIBRARIES = (str(Path(torch.__file__).parents[1]) + os.sep, str(Path(__file__).parents[1]) + os.sep, "/lib/python")
 
 
@@ -53,7 +53,7 @@ class _Functions:
         """`calls`: the SlowCalls of this thread."""
 
     def begin(self, calls: SlowCalls) -> None:
-        """Tell `calls` of this thread's calls from now on."""
+        """From now on report this thread's calls to `calls`."""
         self.here.calls = calls
         with self._lock:
             self._timing += 1
@@ -62,7 +62,9 @@ class _Functions:
                 self._replace([(gc, "collect"), *((module, name) for module in devices for name in self.NAMES)])
 
     def end(self) -> None:
-        """Put the functions back, unless another thread times its calls; one that the user replaced meanwhile stays."""
+        """Put the functions back, unless another thread still times its calls. A function that the user has replaced
+        meanwhile stays.
+        """
         self.here.calls = None
         with self._lock:
             self._timing -= 1
@@ -98,7 +100,7 @@ _functions = _Functions()
 
 
 class SlowCalls(TorchFunctionMode):
-    """Inside, calls of the user's code are timed; they compute what they compute without it."""
+    """Context manager that times calls in the user's code; their results do not change."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ from workbench.launch.search import scheduled_searches
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec, batches_in, set_epoch
 from workbench.task.errors import TaskError
-from workbench.task.protocol import Task
+from workbench.task.protocol import Phase, Task
 from workbench.task.supervised import Supervised
 from workbench.techniques import limits
 from workbench.tuners.learning_rate import lr_finder, sweep
@@ -56,11 +56,14 @@ class Assignment(abc.ABC):
     """Work for one process, or for each of several ranks."""
 
     kind: ClassVar[str]
+    phase: Phase = "fit"
     trains: ClassVar[bool] = False
     """Whether the trained modules are copied back, whichever process changed them."""
 
-    def __init__(self, id: str, task: Task, settings: Settings) -> None:
-        self.id, self.task, self.settings = id, task, settings
+    def __init__(self, task: Task, settings: Settings) -> None:
+        self.task, self.settings = task, settings
+        self.id = ""
+        """The run's id."""
         self.updates = 0
         """How many updates it has taken, also where an error ended it."""
         self.folder: Path | None = None
@@ -69,6 +72,10 @@ class Assignment(abc.ABC):
     @abc.abstractmethod
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         """Run it. The first event is RunStarted; only rank 0's events are used."""
+
+    def data(self) -> tuple[DataSpec | None, ...]:
+        """The data that it reads, which `preload` reads into memory before."""
+        return (self.task.train,)
 
     def updates_now(self) -> int:
         """How many updates it has taken by now; any thread may call it."""
@@ -102,40 +109,42 @@ class FitAssignment(Assignment):
     trains = True
 
     def __init__(
-        self, id: str, task: Task, settings: Settings, folder: Path | None, past: Mapping[str, Any] | None = None,
-        point: Path | None = None, *, keeps_lr: bool = False,
+        self, task: Task, settings: Settings, past: Mapping[str, Any] | None = None, point: Path | None = None, *,
+        keeps_lr: bool = False,
     ) -> None:  # fmt: skip
-        """folder: the run's. past, point: of a resumed fit, the state on which its length depends, and its
+        """past, point: of a resumed fit, the state on which its length depends, and its
         checkpoint: a directory of a run, or a file of Lightning. keeps_lr: optimizers keep the rate of that file.
         """
-        super().__init__(id, task, settings)
-        self.folder, self._past, self._point, self._keeps_lr = folder, past, point, keeps_lr
+        super().__init__(task, settings)
+        self._past, self._point, self._keeps_lr = past, point, keeps_lr
         self._session: Session | None = None
+
+    def data(self) -> tuple[DataSpec | None, ...]:
+        return self.task.train, self.task.val
 
     def updates_now(self) -> int:
         return self.updates if self._session is None else self._session.state.step
 
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         with open_session(self.task, self.settings, past=self._past) as session:
-            self._session, checks = session, ValidationSchedule(session)
+            self._session, validation = session, ValidationSchedule(session)
             if self._point is not None:
-                self._restore(session, checks, self._point)
+                self._restore(session, validation, self._point)
             inbox = session.ranks.listen(inbox)
             with session.weights.shown():  # the weights that it starts from are saved
                 emit(self._started(session, session.updates, session.settings.epochs))
             at_epoch = scheduled_searches.searches_by_epoch(session)
             checkpoints = None
             if self.folder is not None:
-                checkpoints = CheckpointManager(session, checks, self.folder / "checkpoints", emit, emit.settle)
+                checkpoints = CheckpointManager(session, validation, self.folder / "checkpoints", emit, emit.settle)
             try:
                 with nullcontext() if self._point is None else first_steps(session, self._point):
-                    return Done(loop.fit(session, emit, inbox, at_epoch, checks=checks, checkpoints=checkpoints))
+                    return Done(loop.fit(session, emit, inbox, at_epoch, validation=validation, checkpoints=checkpoints))
             finally:
                 self.updates = session.state.step
                 self._session = None
 
-
-    def _restore(self, session: Session, checks: ValidationSchedule, point: Path) -> None:
+    def _restore(self, session: Session, validation: ValidationSchedule, point: Path) -> None:
         if lightning_file.is_one(point):
             with _as_it_was(self.task), restoring(point):
                 lightning_file.restore(session, point, keeps_lr=self._keeps_lr)
@@ -143,7 +152,7 @@ class FitAssignment(Assignment):
             return
         state = read_state(point)
         with _as_it_was(self.task), restoring(point):
-            restore(session, checks, state)
+            restore(session, validation, state)
 
 
 class FindLRAssignment(Assignment):
@@ -151,8 +160,8 @@ class FindLRAssignment(Assignment):
 
     kind = "find_lr"
 
-    def __init__(self, id: str, task: Task, settings: Settings, request: LRRequest) -> None:
-        super().__init__(id, task, settings)
+    def __init__(self, task: Task, settings: Settings, request: LRRequest) -> None:
+        super().__init__(task, settings)
         self._request = request
 
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
@@ -166,8 +175,8 @@ class FindLRAssignment(Assignment):
 class FindSettingsAssignment(Assignment):
     """A search for workers, a precision, a clip value or a weight decay; afterwards the model is as before."""
 
-    def __init__(self, id: str, task: Task, settings: Settings, kind: str, request: SettingsRequest) -> None:
-        super().__init__(id, task, settings)
+    def __init__(self, task: Task, settings: Settings, kind: str, request: SettingsRequest) -> None:
+        super().__init__(task, settings)
         self.kind = kind  # type: ignore[misc]
         self._request = request
 
@@ -184,14 +193,17 @@ class FindSettingsAssignment(Assignment):
 class EvaluateAssignment(Assignment):
     """The metrics of held-out data."""
 
-    def __init__(self, id: str, task: Task, settings: Settings, stage: Literal["val", "test"]) -> None:
-        super().__init__(id, task, settings)
+    def __init__(self, task: Task, settings: Settings, stage: Literal["val", "test"]) -> None:
+        super().__init__(task, settings)
         self._stage = stage
-        self.kind: Literal["validate", "test"] = "validate" if stage == "val" else "test"  # type: ignore[misc]
+        self.kind = self.phase = "validate" if stage == "val" else "test"  # type: ignore[misc]
+
+    def data(self) -> tuple[DataSpec, ...]:
+        return (data_of_stage(self.task, self.phase),)
 
     def __call__(self, emit: Emit, inbox: Inbox) -> Done:
-        spec = data_of_stage(self.task, self.kind)
-        with open_session(self.task, self.settings, self.kind) as session, session.telling_failure():
+        (spec,) = self.data()
+        with open_session(self.task, self.settings, self.phase) as session, session.telling_failure():
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
             sets = ((one, _batches(session, one, self._stage, inbox)) for one in spec.sets)
@@ -205,15 +217,18 @@ class EvaluateAssignment(Assignment):
 class PredictAssignment(Assignment):
     """The model's output for each batch; `Done.value` is the list of them, in the order of the data."""
 
-    kind = "predict"
+    kind = phase = "predict"
 
-    def __init__(self, id: str, task: Task, settings: Settings, spec: DataSpec | None) -> None:
-        super().__init__(id, task, settings)
+    def __init__(self, task: Task, settings: Settings, spec: DataSpec | None) -> None:
+        super().__init__(task, settings)
         self._spec = spec
 
+    def data(self) -> tuple[DataSpec, ...]:
+        return (self._spec or data_of_stage(self.task, self.phase),)
+
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
-        spec = self._spec or data_of_stage(self.task, "predict")
-        with open_session(self.task, self.settings, "predict") as session, session.telling_failure():
+        (spec,) = self.data()
+        with open_session(self.task, self.settings, self.phase) as session, session.telling_failure():
             if spec.several:
                 raise TaskError(f"{spec.name} has {len(spec.sets)} sets, and one is predicted at a time: give bench.predict(data).")
             spec.share = session.ranks.share
@@ -241,7 +256,7 @@ def _in_batch_order(parts: list[list[tuple[int, Any]]]) -> list[Any]:
 
 @contextmanager
 def _as_it_was(task: Task) -> Iterator[None]:
-    """Inside, a checkpoint replaces all of the model's state; an error restores the state from before."""
+    """Context manager in which a checkpoint replaces all of the model's state; an error restores the state from before."""
     before = WeightsCopy.of(task, tensors=True)
     try:
         yield

@@ -27,7 +27,7 @@ def line(name: str, keywords: Mapping[str, Any], *positional: Any, of: str = "be
 
 
 def attached(run: Path) -> str:
-    """`wb.attach('0012-fit')`, for the run in this folder, with its root where that is another than the default."""
+    """`wb.attach('0012-fit')`, for the run in this folder, with its root where that is not the default."""
     root = run.parents[1]
     return f"wb.attach({run.name!r}{'' if root == Path('.workbench') else f', {str(root)!r}'})"
 

@@ -12,7 +12,7 @@ from workbench.launch.start.resume import ResumeHistory
 from workbench.trackers.listener import TrackerListener
 
 _PAST = 60.0
-"""Seconds that a resumed fit waits at most until its past is written."""
+"""The most seconds that a resumed fit waits until its history is written."""
 
 
 class FirstMessages(NamedTuple):
@@ -24,7 +24,7 @@ class FirstMessages(NamedTuple):
     after_start: Callable[[], Iterable[Message]] | None = None
     """Called when all this is in the record; yields messages, each emitted before the next is requested."""
     trackers: Sequence[TrackerListener] = ()
-    """The trackers that run in the process that does the job, where that is launched."""
+    """The trackers that run in the launched process."""
 
 
 class FirstEvents:
@@ -59,7 +59,9 @@ class FirstEvents:
             self.sink.settle()
 
     def settle(self, seconds: float = 3.0) -> None:
+        """Wait, at most this long, until the record holds all emitted events."""
         self.sink.settle(seconds)
 
     def printed(self, line: str) -> None:
+        """Pass on a line that another process of the job has printed."""
         self.sink.printed(line)

@@ -27,17 +27,19 @@ class _Listening:
         self.root = path.parents[1]
         self._job, self._path = job, path
         self._looking = threading.Lock()
-        """Held during a look."""
+        """Held while the folder is read."""
         self._over = False
         self._left_out: set[str] = set()
-        """What the latest look could not take: what cannot be removed is found again by each look, and told once."""
+        """Files that the latest read could not take. A file that cannot be removed is found again by each read, and
+        reported once.
+        """
         self._reports: deque[Callable[[], object]] = deque()
         self._reporting = False
         self._lock = threading.Lock()
-        """Of the reports."""
+        """Guards the reports."""
 
     def look(self) -> None:
-        """Hand on what has come."""
+        """Read the folder, and pass the commands on."""
         with self._looking:
             if self._over:
                 return
@@ -48,12 +50,12 @@ class _Listening:
                     self._report(report)
 
     def end(self) -> None:
-        """Look no more. When this returns, no look is under way."""
+        """Stop reading; waits for a read in progress."""
         with self._looking:
             self._over = True
 
     def take(self) -> list[Command | str]:
-        """What has come since it was last asked: commands, and why other files are none."""
+        """The commands since the last call; for other files, why they are not commands."""
         found = list(control.take(self._path))
         known, self._left_out = self._left_out, {one for one in found if isinstance(one, str)}
         return [one for one in found if not isinstance(one, str) or one not in known]
@@ -83,15 +85,15 @@ class _Listening:
 
 
 _jobs: dict[AnyJob, _Listening] = {}
-"""The jobs whose folders are looked into."""
+"""The jobs whose folders are read."""
 _roots: set[Path] = set()
-"""Those that have a thread."""
+"""The roots that have a thread."""
 _lock = threading.Lock()
-"""Of these two; never held while a disk is asked."""
+"""Guards these two; never held while a disk is read."""
 
 
 def listen(job: AnyJob) -> None:
-    """From now on the job gets the commands in its folder, if it has one."""
+    """From now on read the commands in the job's folder, if it has one."""
     if job.folder is None:
         return
     listening = _Listening(job, job.folder.path.absolute())  # a cell may change the working directory
@@ -103,12 +105,12 @@ def listen(job: AnyJob) -> None:
 
 
 def leave(job: AnyJob) -> None:
-    """The job gets none any more: another process takes them. When this returns, no look is under way."""
+    """Stop reading the commands in the job's folder, which another process now reads; waits for a read in progress."""
     _end(job)
 
 
 def end(job: AnyJob) -> list[Command | str]:
-    """The job gets none any more; returns those that have come since the last look, and why other files are none."""
+    """Stop reading the commands in the job's folder; returns those since the last read, and for other files why they are not commands."""
     listening = _end(job)
     return [] if listening is None else listening.take()
 
@@ -122,7 +124,7 @@ def _end(job: AnyJob) -> _Listening | None:
 
 
 def _look_into(root: Path) -> None:
-    """Look into the folders of this root's jobs until it has none."""
+    """Read the folders of this root's jobs until it has no job."""
     while True:
         with _lock:
             here = [one for one in _jobs.values() if one.root == root]

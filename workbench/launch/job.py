@@ -33,11 +33,11 @@ T = TypeVar("T")
 WORKERS = ("workbench-runner", "workbench-event-writer", "workbench-control")
 """The names of the threads that do a job's work, or take the commands in its folder."""
 _NAMED = 5
-"""Commands in one message at most."""
+"""The most commands that one message lists."""
 
 
 class EventSink(Protocol):
-    """Where a job's events go."""
+    """Takes the events of a job."""
 
     def __call__(self, event: Event, /) -> None: ...
 
@@ -53,25 +53,27 @@ class NullSink:
 
     def __call__(self, event: Event, /) -> None: ...
 
-    def settle(self, seconds: float = 3.0) -> None: ...
+    def settle(self, seconds: float = 3.0) -> None:
+        """Return at once: it keeps no record."""
 
-    def printed(self, line: str) -> None: ...
+    def printed(self, line: str) -> None:
+        """Drop the line."""
 
 
 class Detached(NamedTuple):
-    """A job that another process does."""
+    """A job that another process runs."""
 
     folder: RunFolder
     """Its record, which that process writes."""
     left: threading.Event
-    """Set when nothing here waits for it any more."""
+    """Set when no code in this process waits for it any more."""
 
 
 class JobSink(EventSink, Protocol):
-    """The event sink of a job in the process that asked for it."""
+    """The event sink of a job in the process that submitted it."""
 
     def away(self) -> contextlib.AbstractContextManager[Detached]:
-        """Inside, another process does the job and writes its record; its events are only passed on here.
+        """Context manager in which another process does the job and writes its record; its events are only passed on here.
 
         Meanwhile jobs of other benches run. RuntimeError where the job has no folder.
         """
@@ -81,7 +83,7 @@ class JobSink(EventSink, Protocol):
 
 
 class Work(Protocol):
-    """What a job does when its turn comes."""
+    """The work of a job; it is called when the job has its turn."""
 
     updates: int
     """How many updates it has taken."""
@@ -126,10 +128,10 @@ class Job(Generic[T]):
         self._ended = threading.Event()
         self._left: threading.Event | None = None
         self._shown = 0
-        """How many events were shown to whoever waits, so that a warning is printed once."""
+        """How many events were shown in a waiting cell, so that each warning is printed once."""
         self._output: deque[str] = deque(maxlen=1000)
         self._refused: list[Message] = []
-        """Of the commands that came through its folder while it did no work."""
+        """Messages on commands that came through its folder while it did not run."""
         self._emit: JobSink | None = None
         self._refusing = threading.Lock()
 
@@ -156,7 +158,7 @@ class Job(Generic[T]):
     )
 
     def done(self) -> bool:
-        """Whether it has ended, one way or another."""
+        """Whether it has finished, failed or been stopped."""
         return self._ended.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -170,7 +172,9 @@ class Job(Generic[T]):
 
     def _check_waits(self) -> None:
         if threading.current_thread().name in WORKERS and not self.done():
-            raise RuntimeError(f"a listener or a model cannot wait for {self.kind} {self.id}: the job waits for it.")
+            raise RuntimeError(
+                f"result() and wait() would deadlock in a listener or a model of {self.kind} {self.id}: the job waits for this call to return."
+            )
 
     def watch(self) -> bool:
         """Draw it in a terminal until it ends: progress, values with their history, gradient norms by layer, where the time goes.
@@ -189,7 +193,7 @@ class Job(Generic[T]):
         return self.done()
 
     def _keys(self) -> Mapping[str, tuple[str, Callable[[], str]]]:
-        """What keys do while it is watched."""
+        """The keys of `watch`, and what each does."""
         if self.done():
             return {}
 
@@ -277,7 +281,7 @@ class Job(Generic[T]):
         return report
 
     def _over(self) -> Status | None:  # no property: Jedi cannot complete an object with a property of this type
-        """How it has ended; None: it has not."""
+        """How it has ended, in words; None: it has not."""
         return self._status if self.done() else None
 
     def _interrupted(self) -> None:
@@ -323,11 +327,12 @@ class Job(Generic[T]):
                 self._emit = None
 
     def _begin(self) -> None:
-        """Its turn has come."""
+        """Begin the job: it has its turn."""
         self._status = "running"
 
     def _obey(self, command: Command) -> Callable[[], object] | None:
-        """Do what another process asks through the job's folder, as the method of the job does; a refusal becomes a message.
+        """Carry out a command that another process left in the job's folder, as the job's method does; a refusal
+        becomes a message. Returns a function that reports it to listeners.
 
         Returns what reports it; that calls listeners.
         """
@@ -349,7 +354,7 @@ class Job(Generic[T]):
         self._emit(message)
 
     def _not_done(self, came: Sequence[Command | str]) -> list[Message]:
-        """What to tell before its end: refusals, and what it was asked for and did not do. came: what its folder had at last."""
+        """Messages on commands that were refused or not carried out, emitted before its end. came: what its folder had at last."""
         for one in came:
             if isinstance(one, str):
                 self._refuse(one)
@@ -363,11 +368,11 @@ class Job(Generic[T]):
         return refused
 
     def _set_detached(self, left: threading.Event | None) -> None:
-        """Another process does it, until `_detach` sets this event; None: no longer."""
+        """The job is run by another process, until `_detach` sets this event; None: it is not any more."""
         self._left = left
 
     def _detach(self) -> None:
-        """Stop waiting for it: a job of another process continues there, any other ends."""
+        """Stop waiting for it: a job of another process continues, any other one ends."""
         if self._left is not None:
             self._left.set()
         else:
@@ -429,7 +434,7 @@ _MEANT = {
     "checkpoint() writes a checkpoint before the next update": ("save", "save_checkpoint"),
     "wb.Workbench(…, listeners=[f]) hears every event of its jobs": ("add_done_callback", "subscribe", "on_end", "callbacks"),
 }  # fmt: skip
-"""Names that other libraries use for a job's methods."""
+"""Names that other libraries use for methods of a job."""
 _BY_WORD = {word: what for what, words in _MEANT.items() for word in words}
 
 

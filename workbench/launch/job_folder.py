@@ -15,7 +15,6 @@ import torch
 from workbench._version import __version__
 from workbench.events import Message
 from workbench.launch.job import AnyJob
-from workbench.runs.brief import RunBrief
 from workbench.runs.checkpoints import find
 from workbench.runs.folder.control import TAKES
 from workbench.runs.folder.ids import check_id, is_id, new_id, runs_folder
@@ -25,14 +24,15 @@ from workbench.runs.read import RUNS, read_header
 from workbench.runs.record.stream import stream
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
+from workbench.runs.tables.brief import RunBrief
 from workbench.settings import Settings
 from workbench.task.summary import ModelSummary
 from workbench.values import first_names, shown
 
 NAMED = 5
-"""How many runs an error names."""
+"""The most runs that an error lists."""
 OTHERS = 50
-"""How many records are kept of each kind of job but fits: of LR finders, of validations. They hold no weights."""
+"""How many records of each other kind of job are kept: of LR finders, of validations. They hold no weights."""
 
 
 class JobFolder(NamedTuple):
@@ -98,7 +98,7 @@ def _named(ids: Sequence[str]) -> str:
 
 
 def header(kind: str, settings: Settings, summary: ModelSummary, data: str) -> dict[str, Any]:
-    """What `run.json` says of a job before it runs."""
+    """The content of `run.json` before the job runs."""
     return {
         "kind": kind,
         "task": {
@@ -142,7 +142,7 @@ def run_folder(root: Path, id: str) -> Path:
 
 
 def instead_of_run(path: str | Path) -> str:
-    """What to do with a file or a folder that was given as a run, in words; "": there is none of this path."""
+    """What to do with a file or a folder that was given as a run, in words; "": the path does not exist."""
     there, name = Path(path), repr(str(path))
     try:
         is_file, is_model = there.is_file(), str(path) != "" and (there / "config.json").is_file()
@@ -165,7 +165,7 @@ def instead_of_run(path: str | Path) -> str:
 
 
 def recorded(run: Run | str, root: Path) -> Path:
-    """The folder of a run that is meant; FileNotFoundError where there is none."""
+    """The folder of a recorded run; FileNotFoundError where no run matches."""
     if not isinstance(run, Run | str):
         raise TypeError(f"{shown(run)} is not a run: give one (bench.runs[-1]) or its id.")
     if isinstance(run, str):
@@ -176,11 +176,11 @@ def recorded(run: Run | str, root: Path) -> Path:
 
 
 def own(run: Run | str, root: Path) -> Path:
-    """The folder of a run among those of this root, where its id means it; ValueError where it lies elsewhere."""
+    """The folder of a run of this root; ValueError where its id leads to another folder."""
     folder = recorded(run, root)
     if not is_own(folder, root):
         where = f"lies in {folder.resolve().parent}, not among the runs of {root}"
-        raise ValueError(f"run {folder.name} {where}: ask a bench whose root is there.")
+        raise ValueError(f"run {folder.name} {where}: use a bench with that root.")
     return folder
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from workbench.commands import Mailbox, Stop
 from workbench.engine.checkpoint.files import save_weights
@@ -30,11 +30,9 @@ from workbench.launch import select_launcher
 from workbench.launch.assignments import (
     Assignment,
     Done,
-    EvaluateAssignment,
     FindLRAssignment,
     FindSettingsAssignment,
     FitAssignment,
-    PredictAssignment,
 )
 from workbench.launch.first_events import FirstEvents, FirstMessages
 from workbench.launch.job import Detached, JobSink
@@ -60,7 +58,6 @@ from workbench.tuners.batch_size.effective_batch import effective_batch
 from workbench.tuners.batch_size.longest_first import longest_first
 from workbench.tuners.clip_search import ClipRequest
 from workbench.tuners.learning_rate.lr_finder import LRRequest
-from workbench.tuners.plan import SettingsRequest
 from workbench.tuners.speed_search import WorkersRequest
 from workbench.tuners.stages import data_of_stage
 
@@ -90,6 +87,7 @@ class BenchWork(abc.ABC):
     ) -> Done:  # fmt: skip
         """Run the assignment on the selected launcher. The further arguments are its first messages."""
         opening = FirstEvents(emit, FirstMessages([*self._place.messages, *messages], history, after_start, self._trackers))
+        assignment.id = self._place.id
         assignment.folder = None if self._place.folder is None else self._place.folder.path
         try:
             return select_launcher.run(assignment, opening, inbox)
@@ -123,13 +121,13 @@ class FitWork(BenchWork):
         folder = self._place.folder
         with self._start.placed(None, self._origin.fresh, early.append, fit=self._place.id):
             training = FitAssignment(
-                self._place.id, self._task, self.settings if on is None else on.begun, None if folder is None else folder.path,
-                None if on is None else on.past(), None if on is None else on.path, keeps_lr=on is not None and on.keeps_lr,
+                self._task, self.settings if on is None else on.begun, None if on is None else on.past(), None if on is None else on.path,
+                keeps_lr=on is not None and on.keeps_lr,
             )  # fmt: skip
             past = None if on is None else on.inherited
             begun = None if folder is None else _InitRunFolder(folder.path, self._task, past, self.settings.keep_runs)
             history = None if on is None else on.history()
-            early += self._read_ahead("fit", self._task.train, self._task.val)
+            early += self._read_ahead(training.phase, *training.data())
             return self._run_assignment(training, emit, inbox, early, history, begun).status
 
 
@@ -171,7 +169,7 @@ class StartWeights:
 
     @contextmanager
     def placed(self, early: list[Message]) -> Iterator[None]:
-        """Inside, the model has them; afterwards it has its own again. Messages go into `early`."""
+        """Context manager in which the model has them; afterwards it has its own again. Messages go into `early`."""
         before = WeightsCopy.of(self.task, tensors=True)
         with self.initial.placed(self.wanted.weights(self.root), self.wanted.text == "fresh", early.append):
             try:
@@ -180,37 +178,23 @@ class StartWeights:
                 before.put(self.task)
 
 
-class FindLRWork(BenchWork):
-    """Sweep the learning rate from a start; afterwards the model is as before."""
+class AssignmentWork(BenchWork):
+    """Run an assignment that leaves the model as it was: a search, an evaluation, a prediction."""
 
-    def __init__(self, task: Task, settings: Settings, start: StartWeights, request: LRRequest) -> None:
-        super().__init__(task, settings)
-        self._start, self._request = start, request
-
-    def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
-        early: list[Message] = []
-        with self._start.placed(early):
-            sweeping = FindLRAssignment(self._place.id, self._task, self.settings, self._request)
-            early += self._read_ahead("fit", self._task.train)
-            return self._run_assignment(sweeping, emit, inbox, early).status
-
-
-class FindSettingsWork(BenchWork):
-    """Search for workers, a precision, a clip value or a weight decay; afterwards the model is as before."""
-
-    def __init__(
-        self, task: Task, settings: Settings, kind: str, request: SettingsRequest, start: StartWeights | None = None
-    ) -> None:
-        """start: None: the present weights."""
-        super().__init__(task, settings)
-        self._kind, self._request, self._start = kind, request, start
+    def __init__(self, assignment: Assignment, start: StartWeights | None = None) -> None:
+        """start: the weights that a search starts from; None: the present ones."""
+        super().__init__(assignment.task, assignment.settings)
+        self._assignment, self._start = assignment, start
+        self.value: Any = None
+        """Its result besides events (predictions)."""
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         early: list[Message] = []
         with nullcontext() if self._start is None else self._start.placed(early):
-            searching = FindSettingsAssignment(self._place.id, self._task, self.settings, self._kind, self._request)
-            early += self._read_ahead("fit", self._task.train)
-            return self._run_assignment(searching, emit, inbox, early).status
+            early += self._read_ahead(self._assignment.phase, *self._assignment.data())
+            done = self._run_assignment(self._assignment, emit, inbox, early)
+        self.value = done.value
+        return done.status
 
 
 class TuneWork(BenchWork):
@@ -249,13 +233,13 @@ class TuneWork(BenchWork):
 
     def _work(self, name: str, settings: Settings) -> BenchWork:
         if name == "find_num_workers":
-            return FindSettingsWork(self._task, settings, name, WorkersRequest())
+            return AssignmentWork(FindSettingsAssignment(self._task, settings, name, WorkersRequest()))
         if name == "find_batch_size":
             return FindBatchSizeWork(self._task, settings, BatchSizeRequest())
         if name == "find_clip_val":
-            return FindSettingsWork(self._task, settings, name, ClipRequest())
+            return AssignmentWork(FindSettingsAssignment(self._task, settings, name, ClipRequest()))
         start = StartWeights(self._task, self._start, StartSpec.of("fresh"), self._root)
-        return FindLRWork(self._task, settings, start, LRRequest(race=not self._task.manual))
+        return AssignmentWork(FindLRAssignment(self._task, settings, LRRequest(race=not self._task.manual)), start)
 
 
 def _step(name: str, events: Sequence[Event]) -> TuneStep:
@@ -306,34 +290,6 @@ class _OneStart:
         self.sink.recorded(event, line)
 
 
-class EvaluateWork(BenchWork):
-    """Evaluate held-out data with the model's present weights."""
-
-    def __init__(self, task: Task, settings: Settings, stage: Literal["val", "test"]) -> None:
-        super().__init__(task, settings)
-        self._stage = stage
-
-    def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
-        method: Literal["validate", "test"] = "validate" if self._stage == "val" else "test"
-        early = self._read_ahead(method, data_of_stage(self._task, method))
-        return self._run_assignment(EvaluateAssignment(self._place.id, self._task, self.settings, self._stage), emit, inbox, early).status
-
-
-class PredictWork(BenchWork):
-    """The model's output for each batch of the given data, or else of the task's own."""
-
-    def __init__(self, task: Task, settings: Settings, spec: DataSpec | None) -> None:
-        super().__init__(task, settings)
-        self._spec = spec
-        self.outputs: list[Any] = []
-
-    def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
-        early = self._read_ahead("predict", self._spec or data_of_stage(self._task, "predict"))
-        done = self._run_assignment(PredictAssignment(self._place.id, self._task, self.settings, self._spec), emit, inbox, early)
-        self.outputs = done.value
-        return done.status
-
-
 class FindBatchSizeWork(BenchWork):
     """Try batch sizes; the model is only read."""
 
@@ -356,7 +312,7 @@ class FindBatchSizeWork(BenchWork):
             self._task, self._request = in_order, replace(self._request, longest=True)
         self._early = self._read_ahead("fit", data_of_stage(self._task, self._request.method), self._task.val)
         if found.strategy == "launch":
-            searching = RankSearch(self._place.id, self._task, self.settings, self._request)
+            searching = RankSearch(self._task, self.settings, self._request)
             return self._run_assignment(searching, emit, inbox, self._early).status
         if found.strategy == "thread":
             with open_session(self._task, self.settings) as session:

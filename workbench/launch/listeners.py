@@ -36,13 +36,13 @@ class Listeners:
         return remove
 
     def on_event(self, job: AnyJob, event: Event) -> list[str]:
-        """Give an event of a job to all; returns, in words, the errors of listeners that had not failed before."""
+        """Give an event of a job to all listeners; returns, in words, the errors of those that had not failed before."""
         new = [(listener, text) for listener, text in self.tell(event) if listener not in self._failing]
         self._failing += [listener for listener, _ in new]
         return [f"a listener failed (it is called again; this message comes once):\n{text}" for _, text in new]
 
     def tell(self, event: BenchEvent) -> list[tuple[Listener, str]]:
-        """Give an event to all; returns those that failed, with their tracebacks."""
+        """Give an event to all listeners; returns those that failed, with their tracebacks."""
         failed = []
         before, self._thread.tells = self._tells, True
         try:
@@ -56,7 +56,7 @@ class Listeners:
         return failed
 
     def called(self, code: str) -> None:
-        """Report a line of code; but not one that a listener runs, which would call it again and again."""
+        """Report a line of code, unless a listener runs it: it would be called again and again."""
         if not self._tells:
             self.tell(Called(code))
 

@@ -28,7 +28,7 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class _Slot:
-    """Stands for a parameter or buffer that something else refers to as well (the flat weights of an LSTM)."""
+    """Stands for a parameter or buffer that something else refers to as well, such as the flat weights of an LSTM."""
 
     path: Path
     kind: str
@@ -42,15 +42,16 @@ class _Slot:
 
 @dataclass(frozen=True)
 class ModulesBefore:
-    """The modules' state before a job, to tell afterwards which attributes have changed."""
+    """The modules' state before a job, which shows afterwards which attributes have changed."""
 
     names: Mapping[Path, frozenset[str]]
     marks: Mapping[Path, Mapping[str, Any]]
     layers: Mapping[Path, frozenset[str]]
-    """The names of the modules within each; one with two names is there once among the paths."""
+    """The names of the modules within each; a module with two names is in it once."""
 
     @classmethod
     def of(cls, task: Task) -> ModulesBefore:
+        """The present state of a task's modules."""
         parts = dict(_parts(task))
         return cls(
             {path: frozenset(own_attributes(part)) for path, part in parts.items()},
@@ -70,7 +71,7 @@ class _Part:
     generators: dict[str, Any] = field(default_factory=dict)
     """The states of its generators."""
     replaced: set[str] = field(default_factory=set)
-    """Attributes that are another tensor now: the tensor before keeps its values."""
+    """Attributes that are another tensor now; the tensor from before keeps its values."""
     gone: tuple[str, ...] = ()
     layers: dict[str, nn.Module | None] = field(default_factory=dict)
     """The submodules that are new."""
@@ -84,6 +85,7 @@ class ModuleDiff:
 
     @classmethod
     def of(cls, task: Task, before: ModulesBefore) -> ModuleDiff:
+        """What has changed in a task's modules since `before`."""
         slots = {
             id(tensor): _Slot(path, kind, name)
             for path, part in _parts(task) for kind in _KINDS for name, tensor in getattr(part, kind).items()
@@ -156,7 +158,7 @@ def _put_attributes(part: nn.Module, left: _Part, parts: Mapping[Path, nn.Module
 
 
 def _filled(there: Tensor | None, value: Tensor | None, parameter: bool) -> Tensor | None:
-    """The existing tensor with this value, or a new one where it does not fit."""
+    """The existing tensor with this value, or a new tensor where it does not fit."""
     if value is None:
         return None
     if there is not None and there.shape == value.shape and there.dtype == value.dtype:
@@ -197,7 +199,7 @@ def _mark(value: Any) -> Any:
 
 _SMALL = 1 << 20
 _MANY = 10_000
-"""Arrays and containers beyond these are data, and are not checked."""
+"""Arrays and containers with more entries count as data, and are not compared."""
 
 
 def _changed(before: Any, value: Any) -> bool:

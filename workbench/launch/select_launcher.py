@@ -32,8 +32,8 @@ class LauncherChoice:
 
 
 def select_launcher(settings: Settings) -> LauncherChoice:
-    """What `accelerator`, `devices`, `strategy` and `num_nodes` mean on this machine; SettingsError says what is
-    impossible.
+    """The launcher that `accelerator`, `devices`, `strategy` and `num_nodes` ask for on this machine; SettingsError
+    says what is impossible.
     """
     check_environment()
     accelerator = _accelerator(settings)
@@ -62,7 +62,7 @@ def ranks(settings: Settings) -> int:
 
 
 def check(settings: Settings) -> None:
-    """Raise SettingsError, when a job is asked for, for what is impossible here."""
+    """Raise SettingsError, at the call, for what is impossible on this machine."""
     found = select_launcher(settings)
     if found.strategy == "pool" and not run_in_child.FORK:
         raise SettingsError(

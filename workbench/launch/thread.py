@@ -37,7 +37,7 @@ _open: weakref.WeakSet[ThreadLauncher] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """The end of the process waits for the jobs; an interrupt of that wait stops them first."""
+    """Wait for the jobs at the end of the process; an interrupt of that wait stops them first."""
     for launcher in tuple(_open):
         if not _in_kernel():
             launcher.end()
@@ -48,23 +48,23 @@ _turn = threading.Lock()
 _LOOK = 0.1
 """Seconds between two checks of a waiting job whether it was stopped."""
 _CATCH_UP = 3.0
-"""Seconds that the end of a job waits at most for a disk that is full."""
+"""The most seconds that the end of a job waits for a full disk."""
 PATIENCE = 5.0
 """Seconds that `alone` waits for a job that has just ended and cleans up."""
 _looking = threading.RLock()
 _depth = 0
-"""How often the thread that holds `_looking` has entered `alone`."""
+"""How many times the thread that holds `_looking` has entered `alone`."""
 
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Inside, jobs wait for their turn, and so do other threads in `alone`. RuntimeError while a job of another
-    bench runs.
+    """Context manager in which no job runs: jobs wait for their turn, and so do other threads that enter it.
+    RuntimeError while a job of another bench runs.
     """
     global _depth
     with _looking:
         if _depth == 0 and not _turn.acquire(timeout=PATIENCE):
-            raise RuntimeError("a job of another bench runs, and random states are the whole process's: ask again when it is over.")
+            raise RuntimeError("a job of another bench runs, and all benches share the process's random states: try again when that job has ended.")
         _depth += 1
         try:
             yield
@@ -131,7 +131,7 @@ class ThreadLauncher:
             job._ended.wait()
 
     def end(self) -> None:
-        """The process ends: stop everything and wait for the runner."""
+        """Stop everything and wait for the runner, because the process ends."""
         self.close()
         if self._runner is not None:
             self._runner.join()
@@ -191,6 +191,7 @@ class JobRunner:
         self._paused_at: float | None = None
 
     def run(self) -> None:
+        """Run the job in this thread, while another thread writes its events."""
         event_writer = threading.Thread(target=self._write_events, name=WORKERS[1])  # a daemon where this thread is one
         event_writer.start()
         began = time.perf_counter()
@@ -216,7 +217,7 @@ class JobRunner:
 
     @contextlib.contextmanager
     def away(self) -> Iterator[Detached]:
-        """Inside, another process does the job and writes its record; afterwards too, if it has emitted the end."""
+        """Context manager in which another process does the job and writes its record; afterwards too, if it has emitted the end."""
         if self._job.folder is None:
             raise RuntimeError(f"{self._job.kind} {self._job.id} has no folder of its own, which another process would need.")
         self.settle()
@@ -234,7 +235,7 @@ class JobRunner:
                 self._writing = True
 
     def settle(self, seconds: float = 3.0) -> None:
-        """Wait for the event writer, so that what is saved next comes after its record; a slow listener is not waited for."""
+        """Wait for the event writer, so that what is saved next comes after its record; it does not wait for a slow listener."""
         reached = threading.Event()
         self._post.put(reached)
         reached.wait(seconds)
@@ -311,7 +312,7 @@ class JobRunner:
             self._handle(Message(text, "warning"))
 
     def _catch_up(self) -> None:
-        """Before the end: write what waits, or the record says what it lacks."""
+        """Write the waiting events before the end, or note what the record lacks."""
         folder = self._job.folder
         lacks = "" if folder is None or not self._writing else folder.catch_up(_CATCH_UP)
         if lacks:

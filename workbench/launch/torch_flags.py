@@ -38,7 +38,7 @@ def flags() -> dict[str, Any]:
 
 
 def take(wanted: Mapping[str, Any]) -> None:
-    """Set them here. Equal ones are skipped: torch warns of some that are set, and refuses to mix some."""
+    """Set these flags in this process. Equal ones are skipped: torch warns about setting some, and refuses to mix some."""
     for name, value in wanted.items():
         if _now(name) != value:
             _set(name, value)

@@ -101,5 +101,5 @@ class Chart:
 
     @property
     def height(self) -> float:
-        """How tall it wants to be, 1 for a plain one."""
+        """The height that it needs, as a multiple of a plain chart's."""
         return 1.0 if self.heat is None else min(2.2, 0.5 + 0.06 * len(self.heat.rows))

@@ -8,7 +8,7 @@ from workbench.plots.chart import Array
 
 
 def span(*arrays: Array, log: bool = False) -> tuple[float, float] | None:
-    """The range of all finite values with a margin of 5% at each side; None where there are none.
+    """The range of all finite values with a margin of 5% at each side; None without finite values.
 
     With `log` only what is above zero counts, and the margin is in the logarithm.
     """

@@ -11,7 +11,7 @@ from workbench.plots.chart import Array
 
 Floats64 = NDArray[np.float64]
 _AT_ONCE = 256
-"""Values taken in together: few enough that the weight of the first of them is no rounding error."""
+"""The number of values that are added together: few enough that the weight of the first is no rounding error."""
 
 
 def ema(y: Array, beta: float) -> Array:

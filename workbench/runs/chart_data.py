@@ -30,11 +30,11 @@ from workbench.plots.training.run import Best
 from workbench.settings import setting_text
 
 UNMARKED = {"track_update_ratio"}
-"""Live settings that say what is measured: the curves are what they would have been without."""
+"""Live settings that change only what is measured, so that the curves need no mark."""
 
 
 def changes(events: Sequence[Event]) -> Changes:
-    """What is marked on the plots: live changes, and where the run was resumed."""
+    """The marks of the plots: live changes, and where the run was resumed."""
     live = {(e.step, name) for e in events if isinstance(e, Changed) for name in e.values}
     out: list[tuple[int, Mapping[str, float | None] | str]] = []
     for event in events:

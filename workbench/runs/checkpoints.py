@@ -21,11 +21,11 @@ from workbench.values import SettingsError
 
 FORMAT = 1
 FILES = ("info.json", "model.safetensors", "state.pt")
-"""What a checkpoint's directory holds."""
+"""The files in a checkpoint's directory."""
 NAME = re.compile(r"\d{8,}(-end)?")
 """The name of a checkpoint's directory."""
 LARGEST_INFO = 1 << 20
-"""Bytes of an `info.json` at most; one of ours has some hundred."""
+"""The most bytes of an `info.json`; the workbench writes some hundred."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Checkpoint:
     path: Path
     mode: Mode = "min"
     kept: bool = False
-    """Whether the user asked for it (`job.checkpoint()`): it stays as long as its run."""
+    """Whether the user asked for it (`job.checkpoint()`): then it stays as long as its run."""
 
 
 def name_of(step: int, end: bool) -> str:

@@ -22,7 +22,7 @@ from workbench.runs.run import Run
 from workbench.settings import setting_text
 
 _LONGEST = 600
-"""Characters of a reason."""
+"""The most characters of a reason."""
 
 
 def evidence(run: Run, root: Path) -> list[str]:

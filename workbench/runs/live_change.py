@@ -10,7 +10,7 @@ from workbench.settings import Settings, SettingsError, metadata_of
 
 
 def live_change(settings: Settings, values: Mapping[str, Any]) -> Change:
-    """The command that gives a run with these settings other `values`; `SettingsError` names the one that cannot change."""
+    """The command that gives a running job other `values`; `SettingsError` names a value that cannot change now."""
     if not values:
         raise SettingsError("change() changes nothing: name a setting, for example change(lr=1e-3).")
     given = Settings.named(values, "change")

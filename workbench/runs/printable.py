@@ -6,11 +6,12 @@ A record may come from anybody, and control characters are commands to a termina
 from __future__ import annotations
 
 _HARMLESS = "\u00a0\u202f\u200d"
-"""No letters, and no commands: spaces that hold words together, and what joins one sign to the next."""
+"""Neither letters nor commands: spaces that join words, and characters that join two signs."""
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """The text with all that a terminal would obey (escapes, carriage returns, changes of direction) written out: "\\\\x1b".
+    """The text with everything that a terminal would obey (escapes, carriage returns, changes of direction) written
+    out: "\\x1b". lines: it may have several lines, and tabs.
 
     lines: it may have several lines, and tabs.
     """

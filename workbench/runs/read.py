@@ -44,25 +44,25 @@ from workbench.settings import Settings, SettingsError
 
 RUNS, HEADER, RECORD = "runs", "run.json", "metrics.jsonl"
 OUTPUT = "output.log"
-"""What a launched run has printed."""
+"""The output of a launched run."""
 OVER: tuple[Status, ...] = ("finished", "stopped", "failed")
 UNREADABLE = (ValueError, TypeError)
-"""What is raised for a line that is no event."""
+"""The errors of reading a line that is not an event."""
 LONGEST = 1 << 26
-"""Bytes of a line at most; a flush of 256 updates of 10,000 layers has 30 MB."""
+"""The most bytes of a line; a flush of 256 updates of 10,000 layers has 30 MB."""
 _TAIL = 1 << 16
 _HEADER_SIZE = 1 << 22
-"""Bytes of a `run.json` at most; one of ours has some kilobytes."""
+"""The most bytes of a `run.json`; the workbench writes some kilobytes."""
 _HEADER: dict[str, tuple[type, ...]] = {
     "id": (str,), "kind": (str,), "created": (int, float, str), "host": (str,), "boot": (str,), "pid_namespace": (str,),
     "pid": (int,), "pid_started": (int, float), "settings": (dict,), "seed": (int,), "threads": (int,), "versions": (dict,),
     "takes_commands": (bool,), "launched": (bool,),
 }  # fmt: skip
-"""What the keys of a `run.json` hold, beside null."""
+"""The types of the values in a `run.json`; null is allowed too."""
 _TASK: dict[str, tuple[type, ...]] = {"model": (str,), "parameters": (int,), "trainable": (int,), "device": (str,), "data": (str,)}
 _log = logging.getLogger("workbench.runs")
 _named: set[tuple[str, str]] = set()
-"""The folders that were named as no records, each with the reason."""
+"""The folders that were reported as unreadable, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +103,11 @@ class RunSummary:
     path: Path
     header: dict[str, Any] = field(repr=False)
     unseen: bool = False
-    """Whether it only counts as running, since its process cannot be seen from here."""
+    """Whether it counts as running only because its process cannot be seen from here."""
 
     @property
     def over(self) -> bool:
-        """Whether nothing will be added to it."""
+        """Whether no more events will be added to it."""
         return self.status in OVER
 
 
@@ -126,7 +126,7 @@ def read_record(folder: Path) -> Record:
 
 
 def read_header(folder: Path) -> dict[str, Any]:
-    """What `run.json` holds, each known key of its type or null; OSError or ValueError where there is none."""
+    """The header in `run.json`, each known key of its type or null; OSError or ValueError where no header can be read."""
     path = Path(folder) / HEADER
     header = read_json(path, _HEADER_SIZE)
     _check_types(path, header, _HEADER)
@@ -161,7 +161,7 @@ def list_runs(root: Path) -> list[RunSummary]:
 
 
 def run_folders(root: Path) -> Iterator[Path]:
-    """The folders in `root` that may be runs, in no order; OSError where it cannot be looked into."""
+    """The folders in `root` that may be runs, in no order; OSError where it cannot be listed."""
     try:
         entries = list(os.scandir(Path(root) / RUNS))
     except FileNotFoundError:
@@ -220,7 +220,7 @@ class StateFold:
         self._step, self._seconds = 0, 0.0
 
     def add(self, event: Event) -> None:
-        """Take in one more event; of flushes no column is needed."""
+        """Take in one more event; a flush needs no columns."""
         if isinstance(event, RunEnded):
             self._end = event
         elif isinstance(event, StatusChanged):
@@ -251,7 +251,7 @@ def shown_status(status: Status, unseen: bool) -> str:
 
 
 def where_written(header: Mapping[str, Any]) -> str:
-    """The process that a header names as its run's writer, in words."""
+    """The writer of a run as its header names it, in words."""
     return f"process {header.get('pid')} on {header.get('host')}"
 
 
@@ -260,7 +260,7 @@ def _end(events: Sequence[Event]) -> RunEnded | None:
 
 
 def _updates(event: Event) -> int:
-    """The count of updates known to be taken when this event was sent."""
+    """How many updates had surely been taken when this event was sent."""
     if isinstance(event, StepsDone):
         return event.step + event.every * (event.rows - 1) + 1 if event.rows else event.step
     return event.step if isinstance(event, Validated | Logged | Saved | Resumed | StatusChanged) else 0
@@ -340,7 +340,7 @@ def _tail(path: Path) -> list[Event]:
 
 
 def _ending(lines: bytes) -> list[Event]:
-    """The last event alone where it ends the run: nothing before it matters then. Else none."""
+    """The last event, if it ends the run, since nothing before it is needed then; else an empty list."""
     last = lines[: lines.rfind(b"\n") + 1].rstrip(b"\n").rpartition(b"\n")[2]
     with contextlib.suppress(*UNREADABLE):
         event = event_of(last)

@@ -38,7 +38,7 @@ from workbench.runs.record import table
 from workbench.runs.record.event_log import Recorded, RecordGone, now
 from workbench.runs.record.series import Series
 from workbench.runs.run_record import RunRecord
-from workbench.runs.tables import data_frame
+from workbench.runs.tables.render import data_frame
 from workbench.settings import Settings, SettingsError, setting_text
 from workbench.units import RATES, duration, number, rate
 
@@ -80,7 +80,7 @@ class Run(RunRecord):
     folder: Path | None = None
     unseen: bool = False
     _model: Callable[[], Any] | None = None
-    """Returns the model of the bench that the run comes from, while that exists."""
+    """Returns the model of the bench that made the run; None once the model is gone."""
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -119,7 +119,9 @@ class Run(RunRecord):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last value of each: "loss" of a training update, what the model logged, then the validation metrics."""
+        """The last value of each metric: "loss" of a training update, the values that the model logged, then the
+        validation metrics.
+        """
         return dict(self._metrics)
 
     @property
@@ -129,7 +131,7 @@ class Run(RunRecord):
 
     @property
     def validation(self) -> Series:
-        """One row per validation check: "step" "epoch" "val_loss" … (see `series.validation`), read-only."""
+        """One row per validation: "step" "epoch" "val_loss" … (see `series.validation`), read-only."""
         return dict(self._validation)
 
     @property
@@ -194,12 +196,12 @@ class Run(RunRecord):
 
     @property
     def name(self) -> str:
-        """The present name that a person gave to it; "": none. `annotate` changes it."""
+        """The name that a person gave to it; "": no name. `annotate` changes it."""
         return self._annotations.name
 
     @property
     def notes(self) -> str:
-        """A person's present notes on it. `annotate` changes them."""
+        """The notes that a person gave to it. `annotate` changes them."""
         return self._annotations.notes
 
     @property
@@ -209,7 +211,7 @@ class Run(RunRecord):
 
     @property
     def pinned(self) -> bool:
-        """Whether it is pinned now: `keep_runs` does not delete it. `annotate` changes that."""
+        """Whether it is pinned: `keep_runs` does not delete it. `annotate` changes that."""
         return self._annotations.pinned
 
     @property
@@ -260,7 +262,7 @@ class Run(RunRecord):
 
     @property
     def clip_shares(self) -> tuple[float | None, ...]:
-        """The same for each optimizer, by its own updates and its own norm."""
+        """`clip_share` for each optimizer, by its own updates and its own norm."""
         return tuple(part.share for part in self._data.clipped_by_optimizer().values())
 
     def clip_share_at(self, clip_val: float) -> float | None:
@@ -432,7 +434,7 @@ def _start(events: Iterable[Event]) -> RunStarted | None:
 
 
 _BEFORE = 100
-"""Events among which the beginning of a run is, which only messages may come before."""
+"""Among these events is the beginning of a run; only messages may precede it."""
 _COUNTS = ("updates", "epochs", "live changes")
 
 

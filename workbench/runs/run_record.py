@@ -47,7 +47,7 @@ class RunRecord:
 
     @cached_property
     def _ranks(self) -> str | None:
-        """On how many devices together, where there were several."""
+        """The devices of a run on several, in words; None: it ran on one."""
         return next((e.device for e in self.outline if isinstance(e, RunStarted) and e.ranks > 1), None)
 
     @cached_property
@@ -70,7 +70,7 @@ class RunRecord:
 
     @cached_property
     def _history(self) -> Series:
-        """All but the columns by layer."""
+        """The history without the columns by layer."""
         return _read_only(scalars(self.outline))
 
     @cached_property

@@ -29,14 +29,14 @@ from workbench.runs.record.stream import count_lines
 from workbench.runs.record.thin import NEWEST, layer_size, next_stride, thinned_lines
 
 _TORN = b"~\n"
-"""Ends a line that was cut by a failed write, and keeps it from ever reading as a whole one."""
+"""Ends a line that a failed write cut short, so that it never reads as a whole one."""
 _ASIDE = RECORD + ".new"
 _RESERVE, _RESERVED = ".reserve", 1 << 16
-"""The name and size of a file in the folder of a running run: its space is for the end of the record on a full disk."""
+"""The name and size of a file that a running run reserves, so that the end of its record fits on a full disk."""
 _ROOM = 1 << 25
-"""Bytes of columns that wait for a disk which takes no more, at most."""
+"""The most bytes of columns that wait while the disk is full."""
 _AGAIN = 0.1
-"""Seconds between two tries to write what waits."""
+"""Seconds between two attempts to write what waits."""
 
 
 class RunFolder:
@@ -53,9 +53,9 @@ class RunFolder:
         self._torn = False
         self._lock = threading.Lock()
         self._waiting: deque[Event] = deque()
-        """What could not be written yet, the oldest first."""
+        """Events that could not be written yet, the oldest first."""
         self._lacks: dict[str, tuple[int, int]] = {}
-        """What was given up: of what, from which update to which."""
+        """What was dropped, in words, with its first and last update."""
         self.lines = 0
         """Whole lines of the record, as far as this writer knows of them."""
         self._allowed = _allowance(header)
@@ -89,7 +89,7 @@ class RunFolder:
 
     @classmethod
     def take_over(cls, path: Path) -> Self:
-        """Be the writer of a run that another process has made, and named this one for (`name_writer`)."""
+        """Become the writer of a run that another process has made and assigned to this one (`name_writer`)."""
         header = {**read_header(path), **identity()}
         record = _opened(path / RECORD)
         try:
@@ -102,7 +102,7 @@ class RunFolder:
         return taken
 
     def name_writer(self, pid: int) -> None:
-        """Process `pid` of this machine, or a child of it, writes the record from here on."""
+        """Name process `pid` of this machine, or a child of it, as the writer from here on."""
         self._header = {**self._header, **identity(pid)}
         _write_header(self.path, self._header)
 
@@ -115,7 +115,7 @@ class RunFolder:
             self._count()
 
     def _count(self) -> None:
-        """Of a record that another process has written: its lines, and what its columns by layer take."""
+        """Count the lines of a record that another process has written, and the bytes of its columns by layer."""
         self.lines = count_lines(self.path / RECORD)
         if self._allowed is not None:
             for _ in thinned_lines(self.path / RECORD, 1, 0, self._sizes):
@@ -123,11 +123,12 @@ class RunFolder:
 
     @property
     def id(self) -> str:
+        """The id of the run, which names the folder."""
         return self.path.name
 
     @property
     def header(self) -> dict[str, Any]:
-        """A copy of what `run.json` holds."""
+        """A copy of the header in `run.json`."""
         return dict(self._header)
 
     @property
@@ -178,7 +179,7 @@ class RunFolder:
             return "; ".join(f"{what} of updates {first} to {last}" for what, (first, last) in self._lacks.items())
 
     def close(self) -> None:
-        """No more events. Safe to call twice."""
+        """Add no more events. Calling it twice has no effect."""
         with self._lock:
             with contextlib.suppress(OSError):
                 self._write_waiting()
@@ -194,7 +195,7 @@ class RunFolder:
         self.close()
 
     def _written(self) -> bool:
-        """Whether all that waits is written now."""
+        """Write what waits; returns whether all of it is written now."""
         with self._lock, contextlib.suppress(OSError):
             self._write_waiting()
         return not self._waiting
@@ -211,7 +212,7 @@ class RunFolder:
                 self._sizes[event.layers_every] += layer_size(event)
 
     def _thin(self) -> None:
-        """Write the record anew with less of what is old, aside, and put it into its place."""
+        """Thin the old updates: write the record to a second file and let that replace it."""
         assert self._allowed is not None
         aside = self.path / _ASIDE
         older, sizes = self._sizes.total() - int(self._allowed * NEWEST), Counter[int]()
@@ -260,7 +261,7 @@ class RunFolder:
         self._lacks[what] = min(first, event.step), max(before, last)
 
     def _release(self) -> None:
-        """Give the room back that was kept for the end."""
+        """Release the space that was reserved for the end of the record."""
         with contextlib.suppress(OSError):
             (self.path / _RESERVE).unlink(missing_ok=True)
 
@@ -290,7 +291,7 @@ def _opened(path: Path) -> FileIO:
 
 
 def _allowance(header: Mapping[str, Any]) -> int | None:
-    """Bytes that the columns by layer may take; None: as many as there are."""
+    """The most bytes of the columns by layer; None: unlimited."""
     settings = header.get("settings")
     megabytes = settings.get("layer_history_mb") if isinstance(settings, Mapping) else None
     return int(megabytes * 1e6) if isinstance(megabytes, int) and megabytes > 0 else None

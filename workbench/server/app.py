@@ -26,7 +26,7 @@ class WorkbenchServer(ExtensionApp):
     name = "workbench"
     load_other_extensions = True
     roots = List(
-        Unicode(), help="Folders of records (the root of a bench: `.workbench`) besides those that are found. A relative one is within the server's root folder. Of a project's folder its `.workbench` is meant."
+        Unicode(), help="Folders of records (the root of a bench: `.workbench`) besides those that are found. A relative one is within the server's root folder. For a project's folder its `.workbench` is used."
     ).tag(config=True)
     search_depth = Int(
         4, min=0, max=32,

@@ -22,21 +22,21 @@ from workbench.ui.canvas.transport.messages import Packet
 COMPARED = range(2, 6)
 """How many runs can be compared."""
 _SLICE = 0.25
-"""Seconds of reading between two messages: of a long record the beginning is shown first."""
+"""Seconds of reading between two messages, so that the beginning of a long record is shown first."""
 _LOOK = 2.0
 """Seconds between two looks at whether the process of a silent run is gone, and between two reads of compared runs."""
 _log = logging.getLogger("workbench.server")
 
 
 class Canvas:
-    """What one page sees of one run. Its methods may be called from any thread."""
+    """What one page shows of one run. Its methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._model = CanvasModel()
         self._model.outbox.put("followed", True)
         self._lock = threading.Lock()
         self.over = False
-        """Whether nothing more will come of itself."""
+        """Whether no message will follow unless the page asks for something."""
 
     def frame(self) -> bytes | None:
         """Read what is new, and return the next message; None: there is nothing to send."""
@@ -110,7 +110,7 @@ class ComparisonCanvas(Canvas):
         self._runs = [(entry.summary.path, LiveRunBrief(entry.summary.path)) for entry in entries]
         self._looked = -_LOOK
         self._reading = False
-        """Whether there is more to read of one than was read in a slice."""
+        """Whether one of the records was not yet read to its end."""
 
     def _fold(self) -> None:
         if not self._reading and time.monotonic() < self._looked + _LOOK:
@@ -135,7 +135,7 @@ def framed(packet: Packet) -> bytes:
 
 
 def change_of(message: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The command that a request of the canvas is; None: it is none that another process can carry out."""
+    """The command in a request of the canvas; None: it is not a command that another process can carry out."""
     match message:
         case {"what": "measure_ratios", "on": bool(on)}:
             return {"type": "Change", "values": {"track_update_ratio": on}}

@@ -15,7 +15,7 @@ from workbench.settings import Settings, SettingsError
 
 
 def send(entry: Entry, given: Mapping[str, Any]) -> None:
-    """Send {"type": …, "values": …}. ValueError or SettingsError: it is no command; ConflictError: the run takes none."""
+    """Send {"type": …, "values": …}. ValueError or SettingsError: it is not a command; ConflictError: the run accepts none."""
     try:
         command = from_line(json.dumps(given))
     except ValueError as error:
@@ -36,7 +36,7 @@ def send(entry: Entry, given: Mapping[str, Any]) -> None:
 
 
 def settings_of(entry: Entry) -> Settings:
-    """The settings that a run began with; those of a newer version, or of somebody else's making, are left out."""
+    """The settings that a run began with; those of a newer version, or of a foreign record, are left out."""
     known = {name: value for name, value in entry.settings.items() if name in Settings.model_fields}
     try:
         return Settings.make(**known)

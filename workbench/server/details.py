@@ -27,11 +27,11 @@ from workbench.ui import format, texts
 from workbench.ui.canvas.transport.messages import cut
 
 CHUNK = 1 << 16
-"""Bytes of output in an answer."""
+"""The most bytes of output in an answer."""
 _CHANGES, _CHECKPOINTS = 200, 200
-"""In an answer at most, the last ones."""
+"""The most changes and checkpoints in an answer: the last ones."""
 _TEXT = 400
-"""Bytes of a fact or a setting."""
+"""The most bytes of a fact or a setting."""
 _KEPT = 8
 """Runs of which what was read is kept: of a run that trains, each answer reads only what is new."""
 _SLICE = 0.5
@@ -47,7 +47,7 @@ class Details:
         self._lock = threading.Lock()
 
     def of(self, entry: Entry, row: dict[str, Any]) -> dict[str, Any]:
-        """All about a run, beside its row. OSError or ValueError where it cannot be read. "reading": the record is long, and only
+        """All about a run besides its row. OSError or ValueError where it cannot be read. "reading": the record is long, and only
         its beginning was read for changes and facts; ask again for the rest."""
         path = entry.summary.path
         header = read.read_header(path)
@@ -77,7 +77,7 @@ class Details:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the events of a run say that were read."""
+    """The facts in the events of a run that were read so far."""
 
     start: RunStarted | None = None
     changes: tuple[tuple[int, str], ...] = ()
@@ -95,7 +95,7 @@ class _Record:
         self._changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES)
 
     def seen(self) -> _Seen:
-        """Read what is new, for a while. While another request reads, this is what it last saw: nobody waits for it."""
+        """Read what is new, for a while. While another request reads, return what was read before, so that nobody waits."""
         if self._lock.acquire(blocking=False):
             try:
                 self._read(time.monotonic() + _SLICE)

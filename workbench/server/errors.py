@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class NotFoundError(Exception):
-    """There is nothing of this name."""
+    """No object of this name exists."""
 
 
 class ConflictError(Exception):
-    """What was asked for cannot be done with the run as it is now."""
+    """The request cannot be carried out with the run in its present state."""

@@ -31,9 +31,9 @@ from workbench.values import shown
 THREADS, COMMANDS = "workbench_threads", "workbench_command_threads"
 """The names of the server's threads in its settings."""
 RESOURCE = "workbench"
-"""The name of all this for an authorizer."""
+"""The name of the server's resources for an authorizer."""
 _LARGEST = 1 << 16
-"""Bytes of the body of a request at most."""
+"""The most bytes in the body of a request."""
 STATIC = Path(workbench.ui.__file__).parent / "static"
 
 
@@ -44,6 +44,7 @@ class Handler(APIHandler):
 
     @property
     def watcher(self) -> Watcher:
+        """The watcher that all handlers share."""
         found: Watcher = self.settings["workbench_watcher"]
         return found
 
@@ -71,13 +72,14 @@ class Handler(APIHandler):
                 self.finish(json.dumps(found, allow_nan=False))
 
     def arguments(self) -> dict[str, str]:
-        """The arguments in the address; of one that is given twice the last. Those of Jupyter are none: the token, that against
-        requests of other sites, and the time that JupyterLab adds."""
+        """The arguments in the address, the last one of each name, without Jupyter's own: the token, the one against
+        requests of other sites, and the time that JupyterLab adds.
+        """
         given = self.request.query_arguments
         return {name: self.get_query_argument(name) for name in given if name not in ("token", "_xsrf") and not name.isdecimal()}
 
     def body(self, known: tuple[str, ...]) -> dict[str, Any]:
-        """The JSON object that came. ValueError: it is none, too large, or has other names than these."""
+        """The JSON object in the body. ValueError: it is not JSON, too large, or has other keys than these."""
         if len(self.request.body) > _LARGEST:
             raise ValueError(f"The body of the request has {len(self.request.body)} bytes: send at most {_LARGEST}.")
         try:
@@ -97,11 +99,12 @@ class Handler(APIHandler):
 
 
 class Runs(Handler):
-    """A page of the list."""
+    """The list of runs, page by page."""
 
     @web.authenticated
     @authorized
     async def get(self) -> None:
+        """Answer with the rows that the query asks for."""
         await self.answer(lambda: self.watcher.page(Query.of(self.arguments())))
 
 
@@ -111,16 +114,19 @@ class OneRun(Handler):
     @web.authenticated
     @authorized
     async def get(self, key: str, id: str) -> None:
+        """Answer with the details of a run."""
         await self.answer(partial(self._details, key, id))
 
     @web.authenticated
     @authorized
     async def patch(self, key: str, id: str) -> None:
+        """Change the name, notes, tags or pin of a run, and answer with its row."""
         await self.answer(partial(self._annotate, key, id))
 
     @web.authenticated
     @authorized
     async def delete(self, key: str, id: str) -> None:
+        """Delete a run."""
         await self.answer(partial(self._delete, key, id))
 
     def _details(self, key: str, id: str) -> dict[str, Any]:
@@ -152,11 +158,12 @@ class OneRun(Handler):
 
 
 class Commands(Handler):
-    """Commands to a run, whatever its kernel does meanwhile."""
+    """Commands to a run, which reach it however busy its kernel is."""
 
     @web.authenticated
     @authorized
     async def post(self, key: str, id: str) -> None:
+        """Send a command to a run."""
         await self.answer(partial(self._send, key, id), COMMANDS)  # which do not wait until records are read
 
     def _send(self, key: str, id: str) -> None:
@@ -170,6 +177,7 @@ class Output(Handler):
     @web.authenticated
     @authorized
     async def get(self, key: str, id: str) -> None:
+        """Answer with what the run has printed from a place on."""
         await self.answer(lambda: output(self.watcher.find(key, id), whole(self.arguments(), "offset", 0, least=-1)))
 
 
@@ -179,15 +187,17 @@ class Templates(Handler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
+        """Answer with the titles of the notebooks."""
         await self.answer(templates.titles)
 
 
 class Template(Handler):
-    """One of them."""
+    """One notebook to begin with."""
 
     @web.authenticated
     @authorized
     async def get(self, name: str) -> None:
+        """Answer with one notebook."""
         await self.answer(lambda: templates.notebook(name))
 
 

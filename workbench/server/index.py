@@ -16,20 +16,20 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from workbench.runs import read
-from workbench.runs.brief import RunBrief
 from workbench.runs.folder.annotations import read_annotations
 from workbench.runs.folder.ids import is_id
+from workbench.runs.tables.brief import RunBrief
 from workbench.server.roots import Root, is_readable
 from workbench.server.rows import Entry
 from workbench.ui.canvas.runs.run_brief import LiveRunBrief
 
 Key = tuple[str, str]
 BRIEFS = 1000
-"""Briefs of ended runs in memory at most, of some 15 kB each. All pages that are open together should need fewer."""
+"""The most briefs of ended runs in memory, of some 15 kB each. All open pages together should need fewer."""
 _OPEN = 50
 """Records of runs that may have ended, unseen from here, that are held open at most. Others are read whole when they grow."""
 _TURN = 0.05
-"""Seconds in which the record of one run is read, at least a part of it, before another one has a turn."""
+"""Seconds for which the record of one run is read before another run has its turn; at least a part of it is read."""
 _AGAIN = 10.0
 """Seconds after which a record is tried again that the system did not let us read."""
 _SETTLED = 2.0
@@ -37,7 +37,7 @@ _SETTLED = 2.0
 _EACH = 500
 """Ended runs in whose folders one look sees whether a person has changed something."""
 _FULL = 30.0
-"""Seconds after which each root is listed again, whatever its times say: those of a network's folders may be late."""
+"""Seconds after which each root is listed again, whatever its times are: those of a network's folders may be late."""
 _log = logging.getLogger("workbench.server")
 
 
@@ -258,7 +258,7 @@ def _state(folder: Path) -> read.RunSummary | None:
 
 
 def _created(folder: Path) -> float | None:
-    """When the run in this folder was made; None: there is none that can be read."""
+    """The creation time of the run in this folder; None where it cannot be read."""
     try:
         return read.created(read.read_header(folder), folder)
     except (OSError, ValueError):
@@ -266,7 +266,7 @@ def _created(folder: Path) -> float | None:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """What changes with a file or a folder; zeros where there is none."""
+    """A stamp of a file or a folder that changes with it; zeros where it does not exist."""
     try:
         told = os.stat(path, follow_symlinks=False)
     except OSError:

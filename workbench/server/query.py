@@ -10,9 +10,9 @@ from workbench.server.rows import Entry, words
 from workbench.values import shown
 
 MOST = 200
-"""Rows of a page at most."""
+"""The most rows of a page."""
 _LONGEST = 200
-"""Characters of an argument at most."""
+"""The most characters of an argument."""
 _STATUSES = ("running", "paused", "queued", "running?", "failed", "stopped", "finished")
 """In the order in which a sort by status lists them; others come last."""
 _ORDERS = ("desc", "asc")
@@ -74,13 +74,13 @@ class Query:
 
 
 def one_of(given: Mapping[str, str], name: str, known: Iterable[str]) -> None:
-    """Check an argument that is one of several words. ValueError: it is none of them."""
+    """Return an argument that must be one of several words; ValueError for any other."""
     if name in given and given[name] not in known:
         raise ValueError(f"{name}={shown(given[name], 40)}: give one of {', '.join(known)}.")
 
 
 def whole(given: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
-    """An argument that is a whole number of at least so much. ValueError: it is none."""
+    """Return an argument that must be a whole number of at least `least`; ValueError for any other."""
     text = given.get(name, str(default))
     try:
         found = int(text)

@@ -14,7 +14,7 @@ from workbench.runs.read import RUNS
 FOLDER = ".workbench"
 """The root of a bench, unless it is given another one."""
 MOST = 5000
-"""Folders that are looked into at most, the nearest first."""
+"""The most folders that are searched, the nearest first."""
 _SKIPPED = {"node_modules", "__pycache__", "site-packages"}
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workbench.runs import read
-from workbench.runs.brief import RunBrief
-from workbench.runs.compare import differences
 from workbench.runs.folder.annotations import Annotations, read_annotations
 from workbench.runs.folder.control import TAKES, why_not_taken
 from workbench.runs.health.finding import in_a_line
 from workbench.runs.printable import printable
 from workbench.runs.read import RunSummary
+from workbench.runs.tables.brief import RunBrief
+from workbench.runs.tables.compare import differences
 from workbench.server.roots import Root
 from workbench.settings import Settings, setting_text
 from workbench.ui import format
@@ -30,7 +30,7 @@ _RECENT = 40
 _OF_COMMANDS = (TAKES, "launched", "pid", "host")
 _NONE = Annotations()
 _DEFAULTS = {name: json.loads(json.dumps(one.default)) for name, one in Settings.model_fields.items()}
-"""As a header has them."""
+"""The default settings, as a header has them."""
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ def cells(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
 
 
 def finite(value: float | None) -> float | None:
-    """The value where it is a finite number."""
+    """The value, if it is a finite number; else None."""
     return value if value is not None and math.isfinite(value) else None
 
 

@@ -31,7 +31,7 @@ _INTERVAL, _IDLE = 0.2, 0.5
 _LARGEST = 1 << 14
 """Bytes of a message from a page at most."""
 _WAITING = 100
-"""Messages of the events' socket that wait for a slow page; it is told to fetch its list again where there are more."""
+"""The most waiting messages for a slow page; if there are more, it is told to fetch its list again."""
 _FETCH_AGAIN = {"type": "list"}
 
 
@@ -62,10 +62,12 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     @property
     def watcher(self) -> Watcher:
+        """The watcher that all handlers share."""
         found: Watcher = self.settings["workbench_watcher"]
         return found
 
     async def in_thread(self, work: Callable[[], T], threads: str = THREADS) -> T:
+        """Run `work` in a thread, so that the event loop does not wait for it."""
         return await asyncio.get_running_loop().run_in_executor(self.settings[threads], work)
 
     async def until_closed(self, work: Coroutine[Any, Any, None]) -> None:
@@ -83,6 +85,7 @@ class Events(Socket):
     """Tells a page what happens to runs. Of rows a slow page gets the newest alone."""
 
     def initialize(self, **kwargs: Any) -> None:
+        """Prepare the state of one connection."""
         super().initialize(**kwargs)
         self._rows: dict[tuple[str, str], dict[str, Any]] | None = None
         """The rows to send; None: none are."""
@@ -100,7 +103,7 @@ class Events(Socket):
             self._leave()
 
     def on_message(self, message: str | bytes) -> None:
-        """Nothing is asked for here."""
+        """Ignore messages: this socket only sends."""
 
     def on_close(self) -> None:
         self._closed = True

@@ -1,4 +1,6 @@
-"""Watches the roots on one thread, for all pages and connections: it answers pages of the list, and tells listeners what has changed."""
+"""Watches the roots on one thread, for all pages and connections: it answers pages of the list, and notifies listeners
+of changes.
+"""
 
 from __future__ import annotations
 
@@ -45,20 +47,20 @@ class Watcher:
         """top, depth, given: where roots are looked for, as in `find_roots`."""
         self._where = top, depth, given
         self._changed = threading.Condition()
-        """Locks all below."""
+        """Guards everything below."""
         self._index = Index(self._changed)
         self._listeners: list[Listener] = []
         self._since = 0.0
         """When the first of the listeners came; what began before is no news."""
         self._asked = self._answered = 0
-        """Looks that were asked for, and the last one that was done."""
+        """The number of the last look that was requested, and of the last one that was done."""
         self._wanted: dict[Key, None] = {}
         """Runs whose whole records are to be read, in this order."""
         self._lacking = False
         """Whether a page was answered before all was read."""
         self._list_due = 0.0
         self._longer = False
-        """Whether runs were read since the listeners were told of the list."""
+        """Whether more runs were read since the listeners last heard of the list."""
         self._told: dict[Key, dict[str, Any]] = {}
         """The last row of each live run that the listeners have."""
         self._roots_due = 0.0
@@ -118,7 +120,7 @@ class Watcher:
         }  # fmt: skip
 
     def find(self, key: str, id: str) -> Entry:
-        """The run of these names, as it is now. ValueError: no run can have this id; NotFoundError: there is none."""
+        """The run of these names, as it is now. ValueError: the id is impossible; NotFoundError: no such run exists."""
         check_id(id)
         with self._changed:
             self._look_now()
@@ -224,7 +226,7 @@ class Watcher:
                 self._changed.notify_all()
 
     def _look(self) -> None:
-        """Find what has changed, and tell it."""
+        """Find what has changed, and notify listeners."""
         if time.monotonic() >= self._roots_due:
             began, (least, most) = time.thread_time(), _ROOTS_EVERY
             self._index.use(find_roots(*self._where))

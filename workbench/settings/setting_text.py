@@ -20,7 +20,7 @@ def setting_text(value: Any) -> Any:
 
 
 def text(value: Any) -> str:
-    """The same as it reads in a table: "0, 5, 10" for several, "none" for nothing."""
+    """`value` as a table shows it: "0, 5, 10" for several, "none" for nothing."""
     if value is None or value == ():
         return "none"
     if isinstance(value, bool):
@@ -31,7 +31,7 @@ def text(value: Any) -> str:
 
 
 def typed(name: str, value: Any) -> str:
-    """The same of setting `name`, such that typing it again means the same: of one GPU its number in brackets."""
+    """`value` of setting `name` as a user can type it: a single GPU is a number in brackets."""
     if name in RATES and isinstance(value, float):
         return rate(value, None)
     only = value[0] if isinstance(value, tuple) and len(value) == 1 else None
@@ -39,12 +39,12 @@ def typed(name: str, value: Any) -> str:
 
 
 def recorded(name: str, value: Any) -> str:
-    """The same for setting `name` as a record has it, where JSON has lists for tuples."""
+    """The recorded `value` of setting `name` as a table shows it; JSON has lists for tuples."""
     return typed(name, _settled(name, value))
 
 
 def short(name: str, value: Any) -> str:
-    """The same with three digits of a rate: for a reader, who types nothing again."""
+    """The value as a table shows it, with three digits of a rate."""
     return rate(value) if name in RATES and isinstance(value, float) else recorded(name, value)
 
 

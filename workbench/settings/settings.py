@@ -52,7 +52,7 @@ _PART = "batches or a fraction"
 
 @dataclass(frozen=True, slots=True)
 class SettingMetadata:
-    """What the panel needs to draw one setting, beside its type and bounds."""
+    """What the panel needs to draw one setting, besides its type and bounds."""
 
     group: Group
     unit: str = ""
@@ -180,7 +180,7 @@ class Settings(BaseModel):
     limit_train_batches: Batches = _setting(
         1.0, "Use this many (int) or this fraction (float) of an epoch's training batches.", "data", _PART
     )
-    limit_val_batches: Batches = _setting(1.0, "The same for a check of the validation data; 0: none.", "data", _PART)
+    limit_val_batches: Batches = _setting(1.0, "The same for a validation; 0: no validation.", "data", _PART)
     limit_test_batches: Batches = _setting(1.0, "The same for `test`.", "data", _PART)
     limit_predict_batches: Batches = _setting(1.0, "The same for `predict`.", "data", _PART)
     overfit_batches: Batches = _setting(
@@ -306,8 +306,8 @@ class Settings(BaseModel):
     )  # fmt: skip
     seed: int = _setting(0, "Seed of weights drawn in the run, order of samples, dropout, augmentation.", "devices", ge=0)
     deterministic: bool | Literal["warn"] = _setting(
-        False, "Only deterministic kernels (torch.use_deterministic_algorithms); slower on GPUs. 'warn': warn where there is "
-        "none, and use another.", "devices",
+        False, "Only deterministic kernels (torch.use_deterministic_algorithms); slower on GPUs. 'warn': where an operation "
+        "has none, warn and use another.", "devices",
     )  # fmt: skip
     benchmark: bool | None = _setting(
         None, "Let cuDNN try which convolution kernels are fastest (torch.backends.cudnn.benchmark). None: torch keeps its "
@@ -388,7 +388,7 @@ class Settings(BaseModel):
 
     @property
     def epochs(self) -> int | None:
-        """The number of epochs that holds: `max_epochs`, or 10 when no length at all was given; None: no number ends the run."""
+        """The number of epochs of the fit: `max_epochs`, or 10 when no length at all was given; None: no number ends the run."""
         if self.max_epochs is None and self.max_steps is None and self.max_time is None:
             return 10
         return None if self.max_epochs == -1 else self.max_epochs
@@ -441,13 +441,15 @@ def _as_fields(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_number(field: FieldInfo) -> bool:
-    """Whether a field takes a number or None alone, which pydantic makes of True as well; one that looks itself is none of these."""
+    """Whether a field takes a number or None only: pydantic would also accept True there. A field with a validator of
+    its own does not count.
+    """
     looks = any(isinstance(part, BeforeValidator) for part in field.metadata)
     return not looks and {*(get_args(field.annotation) or (field.annotation,))} <= {int, float, type(None)}
 
 
 def _same(value: object, default: object) -> bool:
-    """Equal and of one type: 1 is a number of batches, 1.0 all of them."""
+    """Whether two values are equal and of one type: 1 is a number of batches, 1.0 all of them."""
     return value == default and type(value) is type(default)
 
 
@@ -463,10 +465,12 @@ LOCAL = (
     *(name for name in Settings.model_fields if metadata_of(name).group == "devices" and name not in ("seed", "deterministic")),
     "keep_runs", "save_top_k",
 )  # fmt: skip
-"""Where code runs, and what is deleted: the bench and what is given to `fit` decide it, never a checkpoint or a record."""
+"""Settings of where code runs and of what is deleted: only the bench and the call of `fit` decide them, never a
+checkpoint or a record.
+"""
 
 
 def reason(name: str, value: object, error: Exception) -> str:
-    """Why setting `name` does not take this value, for a reader who sees both: the error's text without them."""
+    """Why setting `name` does not take this value, without the name and the value, which the reader sees."""
     text = str(error).removeprefix(f"{name}={shown(value)}: ")
     return text.removesuffix(f". {meaning(Settings.model_fields[name])}")

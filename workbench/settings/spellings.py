@@ -102,14 +102,14 @@ _SIZES = {
     "memory": "max_memory", "margin": "headroom", "stage": "method",
 }  # fmt: skip
 _ARGUMENTS: Mapping[str, Mapping[str, str]] = {"find_lr": _FINDER, "find_batch_size": _SIZES}
-"""Of a method of the bench: other libraries' words for its arguments."""
+"""Other libraries' names for arguments of the bench's methods."""
 
 
 # ---- arguments of Lightning's Trainer that are no settings ------------------------------------------------------------
 
 _NOTHING: tuple[Any, ...] = (None, False)
 _ALIKE: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "logger": (_NOTHING, "every fit has a record (bench.runs); wb.Workbench(…, trackers='tensorboard') tells a tracker too"),
+    "logger": (_NOTHING, "every fit has a record (bench.runs); wb.Workbench(…, trackers='tensorboard') logs to a tracker too"),
     "callbacks": (
         (None, [], ()),
         "what Lightning's callbacks do is settings here (early_stopping, checkpoint_every, …), and wb.Workbench(…, "
@@ -134,7 +134,7 @@ _ALIKE: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "model_registry": ((None,), "bench.load(run, 'best') gives the model the weights of a run"),
     "weights_summary": ((None,), "bench.summary describes the model"),
 }
-"""By name: the values that say what holds here anyway, and for any other what to use instead."""
+"""By name: the values that say what holds here anyway, and what to use instead of any other value."""
 NONE_IS_DEFAULT = (
     "precision", "limit_train_batches", "limit_val_batches", "limit_test_batches", "limit_predict_batches",
     "val_check_interval", "num_sanity_val_steps", "log_every_n_steps", "gradient_clip_algorithm", "deterministic",

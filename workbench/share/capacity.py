@@ -12,7 +12,7 @@ from workbench.share import segment
 
 _SMALL = 1 << 20
 _LEFT = 0.9
-"""The share of the free memory that may be taken."""
+"""The share of the free memory that may be used."""
 
 
 class NotEnoughMemory(MemoryError):
@@ -29,7 +29,7 @@ class Capacity:
     """Bytes of memory that can be used now."""
 
     def for_size(self, size: int) -> tuple[Path | None, str | None]:
-        """None for memory, else the folder, and a message about it; NotEnoughMemory where neither has room."""
+        """None for memory, else the folder for a file, and a message about it; NotEnoughMemory where neither has room."""
         free = self.free() if size > _SMALL else size * 2
         if size <= free * _LEFT:
             return None, None

@@ -39,7 +39,7 @@ class Package:
     note: str | None = None
     """A message for the user about its placement."""
     tensors: tuple[torch.Tensor, ...] = ()
-    """In the process that packed it: the plain tensors in it; see `share.rebind`."""
+    """In the process that packed it: its plain tensors; see `share.rebind`."""
 
     @property
     def nbytes(self) -> int:

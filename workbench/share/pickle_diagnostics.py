@@ -29,7 +29,7 @@ def explain(error: BaseException, roots: Mapping[str, Any], fails: Callable[[Any
 
 
 def _narrow(path: str, value: Any, fails: Callable[[Any], bool]) -> tuple[str, Any]:
-    """Follow the failing part of the failing part, to the last one all of whose own parts can be sent."""
+    """Follow the failing part of each failing part, until all parts of one can be sent."""
     seen = {id(value)}
     held = [value]  # what a reduction made would be freed, and its id used again
     for _ in range(_DEEPEST):

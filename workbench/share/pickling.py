@@ -28,7 +28,7 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         super().__init__(file, protocol=5, buffer_callback=keep)
         self.devices: set[str] = set()
         self.tensors: dict[int, torch.Tensor] = {}
-        """Plain tensors that were met."""
+        """The plain tensors in the pickle."""
         self._storages: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def reducer_override(self, obj: Any) -> Any:
@@ -58,7 +58,7 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
 
 class Unpickler(pickle.Unpickler):
-    """The other side of `Pickler`."""
+    """Unpickles what `Pickler` wrote."""
 
     def __init__(self, file: io.BytesIO, buffers: Any) -> None:
         super().__init__(file, buffers=buffers)
@@ -71,8 +71,9 @@ class Unpickler(pickle.Unpickler):
         return _tensor_of_new_dtype if found is _V3 else found
 
     def _set_class(self, cls: type, state: Any) -> type:
-        """A class that came back to the notebook is the notebook's own: cloudpickle would put copies of its methods into it,
-        which see a copy of the notebook's globals."""
+        """Set the attributes of an unpickled class, unless it is the notebook's own class: cloudpickle would put copies
+        of its methods into it, which see a copy of the notebook's globals.
+        """
         known: type = cls if cls in self._known else _cloudpickle._class_setstate(cls, state)
         return known
 
@@ -90,7 +91,7 @@ def _bytes_of(storage: torch.UntypedStorage) -> pickle.PickleBuffer:
 
 
 def storage_over(buffer: Any) -> torch.UntypedStorage:
-    """A storage whose memory is the buffer's."""
+    """A storage on the memory of a buffer."""
     if not memoryview(buffer).nbytes:
         return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
     return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
@@ -103,7 +104,9 @@ def _typed_storage(untyped: torch.UntypedStorage, dtype: torch.dtype) -> torch.s
 
 
 def _tensor_of_new_dtype(storage: torch.UntypedStorage, *rest: Any) -> torch.Tensor:
-    """torch packs an untyped storage for the newest dtypes (uint16, float8), and wants a typed one back."""
+    """A tensor of one of the newest dtypes (uint16, float8): torch packs an untyped storage for them, and needs a typed
+    one to unpack.
+    """
     rebuild: Any = torch._utils._rebuild_tensor_v3
     tensor: torch.Tensor = rebuild(_typed_storage(storage, torch.uint8), *rest)
     return tensor
@@ -114,7 +117,9 @@ def _same(storage: torch.UntypedStorage) -> torch.UntypedStorage:
 
 
 def _reduce_parametrized(module: torch.nn.Module) -> Any:
-    """torch gives a module with parametrizations (spectral_norm, weight_norm) a class of its own that refuses to be pickled."""
+    """Pickle a module with parametrizations (spectral_norm, weight_norm): torch gives it a class of its own that
+    refuses to be pickled.
+    """
     kind: Any = parametrize.type_before_parametrizations(module)
     names: Any = module.parametrizations
     return _parametrized, (kind, tuple(names)), kind.__getstate__(module)
@@ -130,7 +135,7 @@ def _parametrized(kind: type[torch.nn.Module], names: tuple[str, ...]) -> torch.
 
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
-    """numpy puts the bytes of strided and memory-mapped arrays into the pickle: give it a dense plain one."""
+    """Pickle an array as a dense plain one: numpy would put the bytes of strided and memory-mapped arrays into the pickle."""
     dense = array.flags.c_contiguous or array.flags.f_contiguous
     if array.dtype.hasobject or (dense and type(array) is np.ndarray):
         return NotImplemented

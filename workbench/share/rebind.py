@@ -22,7 +22,7 @@ from workbench.share.pickling import storage_over
 from workbench.share.segment import Segment, Views
 
 _USES = 2
-"""What refers to a storage: the tensor, and the Python object that we ask."""
+"""The references to a storage that do not count: the tensor's, and that of the Python object used to ask."""
 
 
 def rebind(tensors: Iterable[torch.Tensor], cache: BufferCache) -> int:
@@ -51,7 +51,7 @@ def rebind(tensors: Iterable[torch.Tensor], cache: BufferCache) -> int:
 
 
 def may_move(tensor: torch.Tensor) -> bool:
-    """Whether nobody could notice that this tensor has other memory."""
+    """Whether the tensor can get other memory without any visible effect."""
     plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and tensor.device.type == "cpu"
     if not plain or tensor.requires_grad or tensor.grad_fn is not None or tensor._is_view() or tensor.is_inference():
         return False
@@ -70,7 +70,7 @@ def _pinned(tensor: torch.Tensor) -> bool:
 
 
 def _least() -> int:
-    """What `sys.getrefcount` gives for the storage object of a tensor when nobody else holds that."""
+    """The reference count of the storage object of a tensor that no other object refers to."""
     tensor = torch.empty(1, device="cpu")
     storage = tensor.untyped_storage()
     return sys.getrefcount(storage)

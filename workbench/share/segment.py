@@ -84,7 +84,7 @@ class Segment:
         raise ValueError("this segment is closed")
 
     def again(self) -> Segment:
-        """The same segment once more, to be closed independently."""
+        """A second handle on the segment, to be closed independently."""
         return Segment.attach(os.dup(self._fd) if self._fd is not None else self._memory.name)
 
     @property
@@ -179,7 +179,7 @@ def _flat(buffer: Any) -> Any:
 
 
 def _lay_out(raws: list[np.ndarray[Any, np.dtype[np.uint8]]]) -> tuple[list[Span], int]:
-    """Where each buffer goes, and the size of it all. The same memory given twice gets one place: it stays shared."""
+    """The place of each buffer, and the total size. The same memory given twice gets one place: it stays shared."""
     end = _WORD * (1 + 2 * len(raws))
     places: dict[Span, Span] = {}
     spans = []

@@ -29,16 +29,16 @@ _LARGE = 1 << 16
 """A list with a tensor or array of this many bytes stays a list: those lie in the segment, and are read without a copy."""
 
 _REPEATED = 256
-"""Bytes for each element by which its own pickle may be longer than its part in a pickle of the whole list."""
+"""The most bytes by which an element's own pickle may be longer than its part in a pickle of the whole list."""
 
 _CHECKED = 32
-"""So many reads are checked for changes of the element that was read before."""
+"""For so many reads, the previously read element is checked for changes."""
 
 _CODE = (type, types.FunctionType)
 _BY_VALUE = (type, types.FunctionType, types.MethodType, types.ModuleType)
 _DEPTH = 3
 _STATE = 100_000
-"""A module's list that has more elements is its data."""
+"""A module's list with more elements counts as data."""
 
 
 class SerializedList(MutableSequence[Any]):
@@ -96,7 +96,7 @@ class SerializedList(MutableSequence[Any]):
         return unpickler.load()
 
     def _check(self, at: int, element: Any) -> None:
-        """Warn if the element that was read before has been changed since; remember this one."""
+        """Warn if the previously read element has been changed since; remember this one."""
         index, before, pickled = self._read
         if pickled is not None and _plain_pickle(before) != pickled:
             self._checks, self._read = 0, _NO_READ
@@ -126,13 +126,15 @@ class SerializedList(MutableSequence[Any]):
         self._list().insert(index, value)
 
     def sort(self, *, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> None:
+        """Sort in place, as a list does."""
         self._list().sort(key=key, reverse=reverse)
 
     def copy(self) -> list[Any]:
+        """A plain list of the same items."""
         return list(self)
 
     def __reduce__(self) -> Any:
-        """Outside of a package: a list."""
+        """Pickle as a plain list where no package is made."""
         return list, (), None, iter(self)
 
     def __add__(self, other: Any) -> list[Any]:
@@ -166,7 +168,7 @@ _NO_READ: tuple[int, Any, bytes | None] = (0, None, None)
 
 
 def _plain_pickle(element: Any) -> bytes | None:
-    """Its pickle; None where plain pickle cannot make one."""
+    """The element's pickle; None where plain pickle cannot make one."""
     try:
         return pickle.dumps(element)
     except Exception:  # noqa: BLE001 - an element may raise anything; then its changes are not seen
@@ -174,7 +176,7 @@ def _plain_pickle(element: Any) -> bytes | None:
 
 
 class _StaysList(Exception):
-    """A list is better pickled as a whole: it has large buffers, or an element leads to the list."""
+    """The list is pickled as a whole, because it has large buffers or an element refers to it."""
 
 
 class _File:
@@ -300,15 +302,16 @@ def _own_reduction(kind: type) -> bool:
 
 
 class ListUnpickler(Unpickler):
-    """The other side."""
+    """Unpickles what `_ListPickler` wrote."""
 
     def persistent_load(self, pid: Any) -> Any:
+        """Return what was stored in place of the object: it is the object."""
         return pid
 
 
 @dataclass
 class Pickled:
-    """A pickle, and what lies beside it."""
+    """A pickle with its out-of-band lists and buffers."""
 
     code: bytes
     buffers: list[Any]

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 _FEW = 3
-"""The number of similar tensors in a list that are described one by one."""
+"""The most similar tensors in a list that are described one by one."""
 _MANY = 12
-"""The number of a batch's tensors that are described."""
+"""The most tensors of a batch that are described."""
 
 
 def sample_count(batch: Any) -> int:
@@ -130,7 +130,7 @@ def describe(batch: Any) -> str:
 
 
 def made_of_lists(batch: Any) -> tuple[str, int] | None:
-    """Return the first element of a batch that is a list of one-dimensional tensors, and their number; None: there is none.
+    """Return the first element of a batch that is a list of one-dimensional tensors, and their number; None: no element is.
 
     torch's default collation makes such a list, with one tensor for each position, of samples that are lists of numbers.
     """

@@ -25,8 +25,8 @@ _OF_CLASSES = frozenset(("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLo
 _BROADCASTS = frozenset(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss", "kl_div", "soft_margin_loss"))
 """torch functions that compare two tensors element by element."""
 NO_GRADIENT = "Look for detach(), torch.no_grad(), .item(), argmax or numpy between the model and the loss."
-_NO_GRADIENT_IN_CHECKS = (
-    "Checks run under torch.no_grad(): where the model or a metric takes gradients itself (forces, say), write "
+_NO_GRADIENT_IN_VALIDATION = (
+    "Validations run under torch.no_grad(): where the model or a metric takes gradients itself (forces, say), write "
     "`with torch.enable_grad():` around that part."
 )
 _TYPES_DIFFER = ("same dtype", "should be the same", "scalar type", "input dtype must be", "not implemented for 'byte'")
@@ -92,7 +92,7 @@ def explain_missing_loss(model: nn.Module, batch: Any) -> str:
 
 
 def explain_output_without_loss(model: nn.Module, output: Any, batch: Any) -> str:
-    """The error where no `loss=` was given, and the output has no loss."""
+    """The error where no `loss=` was given, and the output contains no loss."""
     keys = [key for key, _ in batch.items()] if isinstance(batch, Mapping) else []
     near = next((key for key in ("label", "target", "targets", "y") if key in keys and "labels" not in keys), None)
     if near is not None and "labels" in (parameters(model.forward) or ()):
@@ -141,7 +141,7 @@ def explain_batch_error(error: BaseException, batch: Any, *, check: bool = False
             "make tensors in the data set, torch.tensor(x), or give collate_fn= (a data collator of transformers, say)."
         )
     if "does not require grad" in low:
-        return f"{_NO_GRADIENT_IN_CHECKS if check else NO_GRADIENT}"
+        return f"{_NO_GRADIENT_IN_VALIDATION if check else NO_GRADIENT}"
     if "found dtype long but expected float" in low:
         return "The target is made of integers, and the loss compares numbers: y.float()."
     types = {tensor.dtype for _, tensor in leaves(batch)}
@@ -204,7 +204,7 @@ def refuse_one_class(loss: Callable[..., Any], output: Any) -> None:
 
 
 class ShapeCheck(TorchFunctionMode):
-    """Inside, an output and a target that broadcast against each other, each sample with every other, raise an
+    """Context manager in which an output and a target that broadcast against each other, each sample with every other, raise an
     error.
 
     Operations on the output alone, or the target alone, that keep its shape are followed. An operation that adds a

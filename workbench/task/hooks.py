@@ -126,7 +126,7 @@ class Hooks:
     zeroes: bool = False
     """Whether the task zeroes gradients itself: gradients between two updates are part of the state then."""
     objects: tuple[Any, ...] = ()
-    """The user's objects beside the modules (callbacks)."""
+    """The user's objects besides the modules (callbacks)."""
 
     def keep(self) -> Callable[[], None]:
         """Keep the state of `objects`; the returned function puts it back, after a search."""
@@ -281,7 +281,7 @@ class Hooks:
         """Drop all logged values, after a dry run."""
 
     def discarding_logs(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, logged values are discarded; earlier ones stay."""
+        """Context manager in which logged values are discarded; earlier ones stay."""
         return contextlib.nullcontext()
 
     @property
@@ -309,7 +309,7 @@ class Hooks:
         return CheckpointEdits()
 
     def state(self) -> dict[str, Any]:
-        """The task's own state beside weights and optimizers (on_save_checkpoint, a DataModule's state_dict, logged
+        """The task's own state besides weights and optimizers (on_save_checkpoint, a DataModule's state_dict, logged
         values).
         """
         return {}
@@ -324,7 +324,7 @@ class Hooks:
 
 @contextlib.contextmanager
 def in_its_turn(scheduler: Any) -> Iterator[None]:
-    """Inside, stepping this scheduler does not warn, also where its optimizer has taken no step.
+    """Context manager in which stepping this scheduler does not warn, also where its optimizer has taken no step.
 
     An optimizer may not have had its turn yet, or may have stepped before the scheduler was made: torch would warn of a
     wrong order that is not the user's. In the user's own calls it still warns.

@@ -143,21 +143,21 @@ class Counters(Protocol):
     fitting: bool
     """Whether a fit trains, from its first hook to its end."""
     searching: bool
-    """Whether a search tries something, of which nothing is to remain."""
+    """Whether a search runs that must leave no trace."""
 
 
 class Progress(Protocol):
     """The progress of a session and what it works with."""
 
     settings: Settings
-    """The effective settings, with dry runs and overfitting applied."""
+    """The settings in effect, with dry runs and overfitting applied."""
     device: torch.device
     updates: int | None
     """Updates of the whole run; None where they cannot be known."""
 
     @property
     def state(self) -> Counters:
-        """How far it has come, always of now."""
+        """The present counters."""
 
     @property
     def ranks(self) -> Communication:
@@ -199,7 +199,7 @@ class Preparation(Protocol):
         """A session has begun."""
 
     def around(self, phase: Phase, settings: Settings) -> contextlib.AbstractContextManager[None]:
-        """Inside, the objects are set up for a job of this kind."""
+        """Context manager in which the objects are set up for a job of this kind."""
 
 
 class Task(abc.ABC):
@@ -217,7 +217,7 @@ class Task(abc.ABC):
     hooks: Hooks | None = None
     """The task's hooks while a job runs; None: it has none."""
     preparation: Preparation | None = None
-    """The objects that make the loaders, and their set-up before a job (a DataModule's setup); None: there are none."""
+    """The objects that make the loaders, and their set-up before a job (a DataModule's setup); None without such objects."""
     manual: bool = False
     """Whether `training_step` calls backward and steps the optimizers itself, through the handle of `drive`."""
 
@@ -228,7 +228,7 @@ class Task(abc.ABC):
     loss_part_names: frozenset[str] = frozenset()
     """The names of the parts of the loss, which training alone reports; the dry run shows them."""
     epoch_metrics: Mapping[str, Any] = MappingProxyType({})
-    """By name, objects with `reset()`, `update(output, target)` and `compute()` that are computed over a check."""
+    """By name, objects with `reset()`, `update(output, target)` and `compute()` that are computed over a validation."""
     compiler: Callable[..., Any] | None = None
     """How the user has compiled the model (`torch.compile(model)`), as a function; None: it is not compiled."""
 
@@ -240,7 +240,7 @@ class Task(abc.ABC):
 
     @property
     def sparse_layer(self) -> str:
-        """The name of what has a sparse gradient, as the dry run or the model's layers show it; "": nothing has."""
+        """The name of the layer with a sparse gradient, as the dry run or the model's layers show it; "": no layer has one."""
         tables = [(name, part) for name, part in self.model.named_modules() if isinstance(part, (nn.Embedding, nn.EmbeddingBag))]
         return self.seen_sparse or next((name for name, part in tables if part.sparse and part.weight.requires_grad), "")
 
@@ -303,7 +303,7 @@ class Task(abc.ABC):
         return None
 
     def checking_steps(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, the dry run tries steps: the task also checks for mistakes that raise no error."""
+        """Context manager in which the dry run tries steps: the task also checks for mistakes that raise no error."""
         return contextlib.nullcontext()
 
     def drive(self, handle: Handle) -> None:  # noqa: B027  # only a manual task needs it
@@ -319,7 +319,7 @@ class Task(abc.ABC):
             self.preparation.follow(progress)
 
     def running(self, settings: Settings, phase: Phase = "fit") -> contextlib.AbstractContextManager[None]:
-        """Inside, the user's objects are set up for a job of this kind."""
+        """Context manager in which the user's objects are set up for a job of this kind."""
         return contextlib.nullcontext() if self.preparation is None else self.preparation.around(phase, settings)
 
     def use_trackers(self, trackers: Sequence[Tracker]) -> None:  # noqa: B027  # only an object with a logger needs it
@@ -349,8 +349,8 @@ class Task(abc.ABC):
         return any("batch_size" in one.defaults or not one.parts.own_batches for spec in data for one in spec.sets)
 
     def refuse_unused(self, given: Mapping[str, Any], stage: Phase = "fit") -> None:
-        """Raise SettingsError for a setting that the user gave for this kind of job and that cannot take effect on
-        its data, and TaskError for a batch size larger than the training data.
+        """Raise SettingsError for a setting that the user gave for this kind of job and that has no effect on its data,
+        and TaskError for a batch size larger than the training data.
         """
         specs = {"fit": self.train, "validate": self.val, "test": self.test, "predict": self.predict or self.test}
         spec = specs[stage]

@@ -54,13 +54,15 @@ class SingleProcess:
     rank, world, several = 0, 1, False
 
     def all_gather_object(self, value: T) -> list[T]:
+        """The value of the only process."""
         return [value]
 
     def sums(self, values: Sequence[float]) -> list[float]:
+        """The values of the only process."""
         return list(values)
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """The tensor is the sum already: there is one process."""
+        """Leave the tensor as it is: with one process it is the sum."""
 
 
 class RankOfJob(NamedTuple):
@@ -73,10 +75,12 @@ class RankOfJob(NamedTuple):
 
     @property
     def several(self) -> bool:
+        """Whether the job has several ranks."""
         return self.world > 1
 
     @property
     def node_rank(self) -> int:
+        """The number of this machine."""
         return self.rank // self.local_world
 
     @property

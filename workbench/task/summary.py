@@ -41,7 +41,7 @@ class ModelSummary:
         )
 
     def on(self, accelerator: str) -> ModelSummary:
-        """The same for jobs with this value of the setting `accelerator`."""
+        """The summary for jobs with this value of the setting `accelerator`."""
         return replace(self, device=_device(accelerator))
 
     def __str__(self) -> str:

@@ -360,7 +360,7 @@ def _loss_in(result: Any) -> Any:
 
 
 def _why_unknown(settings: Settings) -> str:
-    """Why nobody knows the number of updates of a run before it."""
+    """Why the number of updates of a run cannot be known in advance."""
     if settings.epochs is None:
         return "the run has no number of epochs"
     if settings.truncated_bptt_steps is not None:

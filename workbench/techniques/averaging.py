@@ -64,7 +64,7 @@ class Average:
 
     @contextlib.contextmanager
     def swapped(self, parameters: Sequence[Tensor]) -> Iterator[None]:
-        """Inside, the parameters have the averages; afterwards their raw values are restored, also after an error."""
+        """Context manager in which the parameters have the averages; afterwards their raw values are restored, also after an error."""
         targets = [p.detach() for p in parameters]
         raw = [p.clone() for p in targets]
         try:
@@ -148,7 +148,7 @@ def has_batch_norm(modules: Iterable[nn.Module]) -> bool:
 
 @contextlib.contextmanager
 def refreshing_batch_norm(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Inside, forward passes collect batch-norm statistics from zero, with all batches weighted equally.
+    """Context manager in which forward passes collect batch-norm statistics from zero, with all batches weighted equally.
 
     This is what `torch.optim.swa_utils.update_bn` does around its pass: training mode, no gradients, no momentum. But
     a layer that is in eval mode while the model trains keeps its statistics, since training does not change them either.

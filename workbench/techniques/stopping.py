@@ -27,6 +27,7 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
+        """The limits that settings give."""
         return cls(settings.max_steps, settings.epochs, None if settings.max_time is None else in_seconds(settings.max_time))
 
     def reached(self, step: int, epoch: int, seconds: float) -> str:
@@ -61,12 +62,12 @@ class EarlyStop:
         """The best value so far; infinite before the first."""
         self.waited = 0
         """Validations since the best value, without those within the warm-up."""
-        self._checks = 0
+        self._validations = 0
 
     def check(self, metrics: Mapping[str, float]) -> str | None:
         """Return in words why the fit should end after one more validation; None: it continues."""
         value = self._value(metrics)
-        self._checks += 1
+        self._validations += 1
         if self.monitor.check_finite and not math.isfinite(value):
             return f"{self.monitor.monitor} is {value}"
         patient = self._follow(value)
@@ -74,11 +75,11 @@ class EarlyStop:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best value and the counts."""
-        return {"best": self.best, "waited": self.waited, "checks": self._checks}
+        return {"best": self.best, "waited": self.waited, "checks": self._validations}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of the same monitor."""
-        self.best, self.waited, self._checks = state["best"], state["waited"], state["checks"]
+        self.best, self.waited, self._validations = state["best"], state["waited"], state["checks"]
 
     def _value(self, metrics: Mapping[str, float]) -> float:
         name = self.monitor.monitor
@@ -95,7 +96,7 @@ class EarlyStop:
         if self._sign * value + self.monitor.min_delta < self._sign * self.best:
             self.best, self.waited = value, 0
             return True
-        if self._checks <= self.monitor.warmup:
+        if self._validations <= self.monitor.warmup:
             return True
         self.waited += 1
         return self.waited < self.monitor.patience
@@ -116,7 +117,7 @@ class EarlyStop:
     def _stalled(self) -> str:
         on = f" on {number(self.best)}" if math.isfinite(self.best) else ""
         by = f" by more than {number(self.monitor.min_delta)}" if self.monitor.min_delta else ""
-        checks = "1 check" if self.waited == 1 else f"{self.waited} checks"
+        validations = "1 validation" if self.waited == 1 else f"{self.waited} validations"
         way = "lower" if self.monitor.direction == "min" else "higher"
-        told = "" if known_mode(self.monitor.monitor) in (None, self.monitor.direction) else f" (mode={self.monitor.direction!r}: {way} is better)"
-        return f"{self.monitor.monitor} did not improve{on}{by} in {checks}{told}"
+        how = "" if known_mode(self.monitor.monitor) in (None, self.monitor.direction) else f" (mode={self.monitor.direction!r}: {way} is better)"
+        return f"{self.monitor.monitor} did not improve{on}{by} in {validations}{how}"

@@ -35,7 +35,7 @@ class Toggle:
 
 @contextlib.contextmanager
 def toggled(all_parameters: Sequence[Tensor], own: Collection[Tensor]) -> Iterator[None]:
-    """Inside, only those of `own` (by identity) require gradients that did before."""
+    """Context manager in which only those of `own` (by identity) require gradients that did before."""
     toggle = Toggle()
     try:
         toggle.toggle(all_parameters, own)

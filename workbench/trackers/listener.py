@@ -37,13 +37,13 @@ from workbench.trackers.select import Choice, Named, choices, flat
 RATE = 10
 """Updates a second that a tracker gets; all of them where they come slower."""
 BURST = 50
-"""This many at once: a short fit is there as a whole."""
+"""So many updates may come at once, so that a short fit is complete."""
 BEHIND = 1000
-"""Updates that may wait for a slow tracker; it gets no more until it has caught up."""
+"""The most updates that wait for a slow tracker; it gets no more until it has caught up."""
 WAIT = 60.0
-"""Seconds that the end of a fit waits for a tracker at most."""
+"""The most seconds that the end of a fit waits for a tracker."""
 PATIENCE = 3
-"""Failures in a row after which a tracker gets nothing more of a run."""
+"""After so many failures in a row a tracker gets nothing more of a run."""
 
 _Heard = RunStarted | StepsDone | Validated | Logged | Changed | Resumed | Message | RunEnded
 
@@ -66,16 +66,18 @@ class TrackerListener:
         self._thread: threading.Thread | None = None
 
     def __reduce__(self) -> Any:
-        """In another process: the same tracker, with what is known of the model now."""
+        """Pickle the tracker, with what is known of the model now, for another process."""
         return _with_facts, (self._choice, self._facts())
 
     @property
     def is_sent_along(self) -> bool:
-        """Whether the process that does a job can have it: one that accelerate makes; a user's object stays here."""
+        """Whether it can be sent to the process that runs a job: a tracker that accelerate makes can; a user's object
+        stays here.
+        """
         return isinstance(self._choice, Named)
 
     def leave(self, run: str) -> None:
-        """The process that does this run has the tracker."""
+        """Leave this run to the process that runs it."""
         self._elsewhere = run
 
     def __call__(self, event: BenchEvent) -> None:
@@ -113,10 +115,10 @@ class TrackerListener:
         self._present().put(_Settings(flat(without_secrets(values))))
 
     def _present(self) -> _Run:
-        """The run of the fit that trains, whose first event may still be on its way here."""
+        """The run of the fit that trains, whose first event may still be waiting."""
         with self._begun:
             if not self._begun.wait_for(lambda: self._run is not None, WAIT) or self._run is None:
-                raise TrackerError(f"tracker {self.name!r} did not hear of the run within {WAIT:.0f} s.")
+                raise TrackerError(f"tracker {self.name!r} did not get the beginning of the run within {WAIT:.0f} s.")
             return self._run
 
     def _begin(self, event: RunStarted) -> None:
@@ -131,7 +133,7 @@ class TrackerListener:
             self._begun.notify_all()
 
     def _abandon(self) -> None:
-        """End a run whose end did not come."""
+        """End a run whose last event did not come."""
         if self._run is not None:
             self._run.on_event(RunEnded("failed", self._run.step, 0.0))
         self._run = None
@@ -255,7 +257,7 @@ class _Run:
         self._left = None if chosen else event
 
     def _catch_up(self) -> None:
-        """Always send the last update before a validation and at the end."""
+        """Send the last update if it was left out; called before a validation and at the end."""
         if self._left is not None:
             for point in _points(self._left, [self._left.rows - 1]):
                 self._post.put(point)
@@ -264,7 +266,7 @@ class _Run:
     # -- in its own thread
 
     def follow(self, before: threading.Thread | None) -> None:
-        """Be a run of the tracker, from its start to its end; the run before comes first."""
+        """Send the events of a run to the tracker, from its start to its end, after the previous run has ended."""
         if before is not None:
             before.join()
         with OwnState().here():
@@ -330,7 +332,7 @@ class _Pace:
         self._seconds = 0.0
 
     def rows(self, event: StepsDone) -> list[int]:
-        """Rows of this event, evenly, its last one among them; none, where it is too soon."""
+        """Rows of this event at even distances, its last one among them; empty while it is too soon."""
         passed = max(0.0, event.seconds - self._seconds)
         self._seconds = event.seconds
         self._allowed = min(BURST, self._allowed + RATE * passed)
@@ -340,7 +342,7 @@ class _Pace:
 
 
 def _points(event: StepsDone, rows: list[int]) -> Iterator[_Point]:
-    """The numbers of these rows, but for the norms of single layers."""
+    """The numbers of these rows, without the norms of single layers."""
     if not rows:
         return
     columns = {name: event.array(name) for name in event.columns if name != "layer_norms"}

@@ -37,9 +37,9 @@ _ARGUMENTS: dict[str, Callable[[str, Path], dict[str, Any]]] = {
 }
 """The default arguments of each; the user's own replace them."""
 _PROJECT = {"comet_ml": "project_name", "swanlab": "project", "trackio": "project", "wandb": "project"}
-"""The package's own word for what accelerate calls `run_name`."""
+"""The package's own argument for what accelerate calls `run_name`."""
 _WORDS = ("comet_ml", "tensorboard", "wandb")
-"""Those that take words among their values."""
+"""Trackers that accept text among their values."""
 _SPOKEN = {"tb": "tensorboard", "comet": "comet_ml", "w&b": "wandb", "weights & biases": "wandb", "dvc": "dvclive"}
 _LONGEST = 250
 
@@ -51,7 +51,7 @@ class Choice(abc.ABC):
     key: object
     """Equal for two that are the same tracker."""
     words: bool = False
-    """Whether it takes words among its values."""
+    """Whether it accepts text among its values."""
 
     @abc.abstractmethod
     def start(self, run: str) -> GeneralTracker:
@@ -67,7 +67,7 @@ class Choice(abc.ABC):
 
 
 class Own(Choice):
-    """A tracker object of the user's: the same one for all fits, one after another."""
+    """A tracker object that the user made: one object for all fits, one after another."""
 
     def __init__(self, tracker: GeneralTracker) -> None:
         self._tracker = tracker
@@ -83,7 +83,7 @@ class Own(Choice):
 
 
 class Named(Choice):
-    """One that accelerate has: a new one for each fit."""
+    """A tracker that accelerate knows by name: a new one for each fit."""
 
     def __init__(self, name: str, given: Mapping[str, Any], root: Path) -> None:
         self.name = self.key = name
@@ -135,7 +135,7 @@ class Named(Choice):
 
 
 def choices(trackers: Any, root: Path) -> list[Choice]:
-    """The trackers that are meant; SettingsError where one is unknown, not installed, or nothing that can be one."""
+    """The trackers in `trackers=`; SettingsError for one that is unknown, not installed, or of another type."""
     found: list[Choice] = []
     for item, given in _listed(trackers):
         if isinstance(item, enum.Enum):
@@ -177,7 +177,7 @@ def _plain(value: Any) -> bool | int | float | str | None:
 
 
 def _listed(trackers: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
-    """Each with its arguments."""
+    """The given trackers, each with its arguments."""
     if trackers is None:
         return
     if isinstance(trackers, Mapping):
@@ -203,7 +203,7 @@ def _why_not(item: Any) -> str:
     if any(base.__module__.split(".")[0].startswith(("lightning", "pytorch_lightning")) for base in type(item).__mro__):
         near = _near(type(item).__name__.removesuffix("Logger"), names)
         instead = f"give trackers={near!r} instead" if near else "give one of the trackers there are instead"
-        return f"a Lightning logger is not told anything here; {instead}. {there}"
+        return f"a Lightning logger gets no values here; {instead}. {there}"
     return there
 
 
@@ -214,7 +214,7 @@ def _near(word: str, names: Iterable[str]) -> str | None:
 
 
 def _check_installed(name: str, found: Any) -> None:
-    """accelerate knows a tracker by name whose package is missing."""
+    """Raise SettingsError for a tracker whose package is missing: accelerate knows its name nevertheless."""
     if name not in _ARGUMENTS or not found.__module__.startswith(("accelerate.", "workbench.")):
         return  # the user's own, by whatever name
     packages = ("tensorboard", "tensorboardX") if name == "tensorboard" else (name,)
@@ -223,6 +223,6 @@ def _check_installed(name: str, found: Any) -> None:
 
 
 def _there(package: str) -> bool:
-    """Whether it can be imported; a folder of the same name, which some trackers make, is no package."""
+    """Whether a package can be imported; a folder of the same name, which some trackers make, does not count."""
     found = importlib.util.find_spec(package)
     return found is not None and found.origin is not None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from workbench.engine.session import Session
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
 from workbench.events import DecaySearchEnded, DecayTrial, Emit, last_of
@@ -35,7 +35,7 @@ SPACING = 10.0
 CLEARLY = 0.05
 """More decay is suggested only where the loss at the present value is higher than the lowest by at least this share."""
 LESS_CLEARLY = 0.3
-"""The same for less decay: stretches hardly show what decay is good for."""
+"""The share for less decay, which must be clearer: short stretches hardly show the benefit of decay."""
 NEARLY = 0.03
 """Of values whose losses are higher than the lowest by at most this share, the one next to the present is suggested."""
 USUAL, USUAL_L2 = 0.01, 1e-4
@@ -76,7 +76,7 @@ class WeightDecaySearch(Drawable):
 
 
 class _Run(NamedTuple):
-    """What is known of the run before the first stretch."""
+    """Facts of the run before the first stretch."""
 
     present: float
     """Its weight decay, as the setting would be."""
@@ -85,7 +85,7 @@ class _Run(NamedTuple):
     start: float | None
     """The val_loss at its start; None: training batches judge."""
     why_not: str
-    """Why nothing can judge."""
+    """Why no data can judge the values."""
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,10 @@ def conclusion(trials: Sequence[DecayTrial], start: float = 0.0, planned: int | 
 
 
 def _look(task: Task, settings: Settings, length: int) -> _Run:
-    """Read what the run has, and see whether the setting changes it. TaskError: the optimizer has no weight decay."""
+    """Read the run, and find out whether the setting changes it. TaskError: the optimizer has no weight decay."""
     with open_session(task, settings) as session:
         stretch.refuse(session, "find_weight_decay()")
-        now, optimizer = _decay_of(session), session.optimizers[0].optimizer
+        now, optimizer = _decay_of(session.optimizers), session.optimizers[0].optimizer
         kind = type(optimizer).__name__
         if now is None:
             raise TaskError(
@@ -163,7 +163,7 @@ def _look(task: Task, settings: Settings, length: int) -> _Run:
         planned = session.updates
     probe = SPACING * (now or usual)
     with open_session(task, settings.replace(weight_decay=probe)) as session:
-        changed = _decay_of(session) or 0.0
+        changed = _decay_of(session.optimizers) or 0.0
     if changed == now or not changed:
         raise TaskError(
             f"find_weight_decay(): the setting weight_decay does not change the decay of the {kind}: let the function that makes it use "
@@ -173,9 +173,9 @@ def _look(task: Task, settings: Settings, length: int) -> _Run:
     return _Run(present, usual, planned, start, why_not)
 
 
-def _decay_of(session: Session) -> float | None:
-    """The weight decay of the first optimizer that has one, None: none has."""
-    found = [value for opt in session.optimizers if (value := leading_decay(opt.optimizer)) is not None]
+def _decay_of(optimizers: Sequence[OptimizerHandle]) -> float | None:
+    """The weight decay of the first optimizer that has one; None without one."""
+    found = [value for opt in optimizers if (value := leading_decay(opt.optimizer)) is not None]
     return next(filter(None, found), found[0] if found else None)
 
 
@@ -190,6 +190,6 @@ def _loss_at(task: Task, settings: Settings, value: float, length: int, *, by_va
                 set_lr(rate * share)
 
         first = session.optimizers[0]
-        shares = stretch.shape(chosen, stretch.schedule_of(session, first), length)
+        shares = stretch.shape(chosen, stretch.schedule_of(session.settings, first), length)
         loss = stretch.train(session, first, shares, set_share, by_val=by_val)
         return float(session.ranks.broadcast_object(loss))

@@ -37,13 +37,13 @@ from workbench.tuners.trial_batches import cycled_windows
 from workbench.values import shown
 
 FASTER = 0.05
-"""Values are faster where they take at least this share less time."""
+"""Values count as faster if they take less time by at least this share."""
 KEEPS_UP = 0.05
 """Loaders keep up where training waits for less than this share of the time: more workers save no more than that."""
 _FEWEST, _MOST = 10, 2000
-"""Updates that a trial is timed over, at least and at most."""
+"""The fewest and the most updates over which a trial is timed."""
 _BLOCKS = 10
-"""Parts of a trial whose times are compared, to tell how well its speed is known."""
+"""Parts of a trial whose times are compared, to estimate how well its speed is known."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def _with_workers(settings: Settings, number: int) -> dict[str, Any]:
 
 
 def _variations(settings: Settings, best: SpeedTrial) -> Iterator[dict[str, Any]]:
-    """What else may be faster than the best number of workers, where it is not set already."""
+    """Further options that may be faster than the best number of workers, where they are not set already."""
     workers, waits = best.values["num_workers"], (best.waiting or 0.0) >= KEEPS_UP
     if workers and not settings.persistent_workers:
         yield {"persistent_workers": True}
@@ -206,7 +206,7 @@ def _variations(settings: Settings, best: SpeedTrial) -> Iterator[dict[str, Any]
 
 
 def _clearly_faster(trial: SpeedTrial, base: SpeedTrial) -> bool:
-    """Whether a trial is faster by more than what may be noise."""
+    """Whether a trial is faster by more than noise can explain."""
     times = (trial.updates_per_second or 0.0) / (base.updates_per_second or math.inf)
     return times >= (1 + FASTER) * (1 + (base.uncertainty or 0.0)) * (1 + (trial.uncertainty or 0.0))
 
@@ -216,7 +216,7 @@ def _cores() -> int:
 
 
 def _enough_workers(trials: Sequence[SpeedTrial]) -> str:
-    """Why no more workers need be tried; "": they may help."""
+    """Why more workers cannot help, in words; "": they may."""
     last = trials[-1]
     if last.updates_per_second is None:
         return f"{name_of(last.values)} failed"

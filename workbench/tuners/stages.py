@@ -12,7 +12,7 @@ METHODS = ("fit", "validate", "test", "predict")
 
 
 def data_of_stage(task: Task, method: str) -> DataSpec:
-    """The data that a stage reads; `TaskError` says what to give where there is none."""
+    """The data that a stage reads; `TaskError` says what to give where it has no data."""
     if method == "fit":
         if task.train is None:
             raise TaskError("no training data: give train= (a Dataset, a DataLoader, or arrays).")

@@ -30,9 +30,11 @@ from workbench.tuners.trial_batches import cycled_windows
 from workbench.values import shown
 
 HELD_OUT = 16
-"""Batches that judge: the first of the validation data, or, where they have no val_loss, training batches that are left out."""
+"""The number of batches that judge: the first of the validation data, or, without a val_loss, training batches that are
+left out.
+"""
 FEWEST = 50
-"""Updates that a stretch needs: a shorter one says nothing."""
+"""The fewest updates of a stretch: a shorter one says nothing."""
 LEARNED = 0.02
 """The share of the loss at the start below which a loss says little."""
 
@@ -66,12 +68,12 @@ def starting_loss(session: Session, length: int) -> tuple[float | None, str]:
     return None, ""
 
 
-def schedule_of(session: Session, opt: OptimizerHandle) -> str:
+def schedule_of(settings: Settings, opt: OptimizerHandle) -> str:
     """The `lr_schedule` of the fit to come. Of the user's own schedulers OneCycleLR and CosineAnnealingLR have theirs."""
     parts = [part for schedule in opt.schedules for part in chain(schedule.scheduler)]
     if any(isinstance(part, OneCycleLR) for part in parts):
         return "one_cycle"
-    return "cosine" if any(isinstance(part, CosineAnnealingLR) for part in parts) else session.settings.lr_schedule
+    return "cosine" if any(isinstance(part, CosineAnnealingLR) for part in parts) else settings.lr_schedule
 
 
 def shape(settings: Settings, schedule: str, length: int) -> list[float]:
@@ -153,7 +155,9 @@ def next_value(losses: dict[float, float]) -> float:
 
 
 def _val_loss(session: Session) -> float:
-    """The val_loss of the first validation batches, of several sets the mean of theirs; inf: there is none, or it is not finite."""
+    """The val_loss of the first validation batches, for several sets their mean; inf: it is not finite, or the task
+    reports none.
+    """
     if not session.data.validates:
         return math.inf
     found = validate(session, session.data.first_val(HELD_OUT), trial=True, aside=True)

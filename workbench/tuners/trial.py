@@ -36,9 +36,9 @@ from workbench.tuners.stages import data_of_stage
 from workbench.tuners.trial_batches import NoBatch, cycled_windows
 
 ENOUGH = 1.0
-"""Seconds at the most of further updates that a trial which fits is timed over, to compare speeds."""
+"""The most seconds for which a trial that fits is continued, to compare speeds."""
 MOST = 300
-"""Further updates at the most."""
+"""The most further updates."""
 CERTAIN = 0.05
 """Timing ends once the typical time is known within this share of itself."""
 _FEWEST = 10
@@ -82,7 +82,7 @@ def measure_here(
 
 
 def measure_within(session: Session, settings: Settings, size: int, steps: int) -> Trial:
-    """The same trial of a fit inside its own session, between two updates, which is restored."""
+    """`measure` for a fit inside its own session, between two updates; the session is restored."""
     settings = at_size(settings, size)
     with scratch(session):
         try:
@@ -116,7 +116,7 @@ def at_size(settings: Settings, size: int, method: str = "fit") -> Settings:
 
 
 def make_average(session: Session, method: str) -> None:
-    """The average of the weights has its place in a fit's memory."""
+    """Make the average of the weights, because it takes memory in a fit."""
     if session.average is not None and method == "fit":
         session.average.update(session.weights.averaged)
 
@@ -140,7 +140,7 @@ def measured(
 
 
 def most_updates(seconds: Sequence[float]) -> int:
-    """Over how many updates of this time a trial of several ranks is timed at the most."""
+    """The most updates, at this time each, over which a trial of several ranks is timed."""
     return min(MOST, int(ENOUGH / typical_time(seconds)))
 
 
@@ -253,7 +253,7 @@ def _begin_peak(device: torch.device) -> int:
 
 
 def _left(device: torch.device) -> int | None:
-    """Bytes that this process may still take on a device; None for a CPU, whose limit the caller sets."""
+    """Bytes that this process may still use on a device; None for a CPU, whose limit the caller sets."""
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)
@@ -263,7 +263,9 @@ def _left(device: torch.device) -> int | None:
 
 
 def _peak(device: torch.device, idle: int) -> int | None:
-    """The most bytes since `_begin_peak`, above those at that time (the weights); None: this kind of device does not tell."""
+    """The peak in bytes since `_begin_peak`, above the memory at that time (the weights); None: this kind of device
+    does not report it.
+    """
     if device.type == "cpu":
         return memory.peak_bytes()
     if device.type != "cuda":

@@ -27,7 +27,7 @@ from workbench.ui.embedded import PanelBox
 
 _AT_ONCE = 200
 _CHANGED = ("lr", "gradient_clip_val")
-"""The settings that can be changed here while it runs; `job.change` takes the rest."""
+"""The settings that can be changed here while it runs; `job.change` accepts the others."""
 
 
 class AttachedJob(Protocol):

@@ -182,7 +182,7 @@ class Panel(PanelBox):
             self._offer_jobs()
 
     def _state_of(self, kind: str) -> str:
-        """The status of a job of this kind that waits or runs; "": there is none."""
+        """The status of a job of this kind that waits or runs; "": no such job."""
         return next((job.status for job in self._bench.jobs if job.kind == kind and job.status in next_actions.GOING), "")
 
     def _fit(self) -> None:

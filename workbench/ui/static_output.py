@@ -131,6 +131,7 @@ class CellEnds:
             shell.events.register("post_run_cell", self._called)
 
     def close(self) -> None:
+        """Stop watching."""
         shell, self._shell = self._shell, None
         if shell is not None:
             shell.events.unregister("post_run_cell", self._called)

@@ -1,8 +1,9 @@
 """Every text of the panel that a person reads, except those of the canvas, which are in extensions/live/src/texts.ts.
 
-A translation is this file in another language: constants, and functions that put numbers and names where the language
-wants them, each described by its text. The help of a setting is in `workbench.settings`, a finding of health in `workbench.runs.health`, the reason
-of a search in `workbench.tuners`. `tests/ui/test_texts.py` finds texts of the panel that stand elsewhere.
+To translate the panel, replace this file: it has constants, and functions that put numbers and names where the language wants
+them. The text that a function returns describes it, so it has no docstring. The help of a setting is in `workbench.settings`, a finding
+of health in `workbench.runs.health`, the reason of a search in `workbench.tuners`. `tests/ui/test_texts.py` finds texts of the panel
+that are elsewhere.
 """
 
 from __future__ import annotations
@@ -373,7 +374,7 @@ def not_training(job: str) -> str:
 
 
 def not_of_attached(message: object) -> str:
-    return f"{message!r} cannot be asked of a job of another process."
+    return f"{message!r} is not available for a job of another process."
 
 
 def unknown_request(message: object) -> str:

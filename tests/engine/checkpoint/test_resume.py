@@ -466,7 +466,7 @@ class Wider(nn.Module):
     (lambda: supervised(nn.Sequential(*plain_net(), nn.Linear(3, 3))), "Sequential has '3.weight', which they do not have"),
     (lambda: supervised(plain_net(), optimizer=adamw), "the optimizer was SGD and is AdamW here"),
     (lambda: supervised(plain_net(), scheduler=step_lr), "followed no scheduler and follows SequentialLR here"),
-    (lambda: supervised(plain_net(), loss=Scaled()), "it has 0 modules beside the model, and here there are 1"),
+    (lambda: supervised(plain_net(), loss=Scaled()), "it has 0 modules besides the model, and here there are 1"),
     (lambda: supervised(plain_net(), optimizer=lambda ps, lr: sgd([{"params": [p]} for p in ps], lr=lr)),
      "the optimizer had 1 parameter group and has 4 here"),
 ])  # fmt: skip

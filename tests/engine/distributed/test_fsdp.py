@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from workbench.commands import Mailbox
 from workbench.engine.checkpoint.files import read_state
 from workbench.engine.distributed import fsdp
 from workbench.engine.distributed.dtensor import in_shards
-from workbench.launch.assignments import FindLRAssignment, PredictAssignment
+from workbench.events import TimeSpent
+from workbench.launch.assignments import FindLRAssignment, FitAssignment, PredictAssignment
 from workbench.launch.search.distributed_search import RankSearch
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
@@ -156,14 +158,14 @@ def test_searches_and_predictions() -> None:
         if world > 1:
             os.environ.update(FSDP)
         heard, size = Heard(), settings.replace(batch_size=8 // world)
-        FindLRAssignment("s", supervised(plain_net(), train=labelled(40)), size, LRRequest(num_training=12))(heard, Mailbox())
+        FindLRAssignment(supervised(plain_net(), train=labelled(40)), size, LRRequest(num_training=12))(heard, Mailbox())
         curve = [event.loss for event in heard if type(event).__name__ == "CurvePoint"]
-        sizes = RankSearch("b", supervised(plain_net(), train=labelled(40)), size, BatchSizeRequest(max_val=8, steps_per_trial=1))
+        sizes = RankSearch(supervised(plain_net(), train=labelled(40)), size, BatchSizeRequest(max_val=8, steps_per_trial=1))
         if world > 1:
             sizes(heard, Mailbox())
         task = supervised(plain_net(), train=labelled(40))
         task.predict = supervised(plain_net(), train=labelled(9)).train
-        found = PredictAssignment("p", task, settings, None)(Heard(), Mailbox()).value
+        found = PredictAssignment(task, settings, None)(Heard(), Mailbox()).value
         return curve, [e.size for e in heard if type(e).__name__ == "Trial" and e.ok], torch.cat(found)
 
     (curve, sizes, found), (others, _, _) = on_ranks(2, rank)
@@ -172,3 +174,23 @@ def test_searches_and_predictions() -> None:
     np.testing.assert_allclose(curve, expected, rtol=1e-4)
     assert sizes == [2, 4, 8]
     torch.testing.assert_close(found, predicted, rtol=1e-5, atol=1e-6)
+
+
+def test_waiting_for_the_batches_of_another_rank_is_time_of_sync() -> None:
+    def rank() -> dict[str, float]:
+        class Slow(torch.utils.data.Dataset[Any]):
+            def __len__(self) -> int:
+                return 12
+
+            def __getitem__(self, number: int) -> Any:
+                if os.environ["RANK"] == "1":
+                    time.sleep(0.1)
+                return torch.zeros(6), torch.tensor(0)
+
+        os.environ.update(FSDP)
+        heard = Heard()
+        FitAssignment(supervised(plain_net(), train=Slow()), settings_of(max_epochs=1, batch_size=2))(heard, Mailbox())
+        return next(event.parts for event in reversed(heard) if isinstance(event, TimeSpent))
+
+    parts = on_ranks(2, rank)[0]
+    assert max(parts, key=lambda name: parts[name]) == "sync"

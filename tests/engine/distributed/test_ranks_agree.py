@@ -169,8 +169,8 @@ def test_scores_and_predictions_of_all_samples_in_their_order():
         settings = Settings(batch_size=4)
         dry_run(task, settings)
         heard = Heard()
-        EvaluateAssignment("t", task, settings, "val")(heard, Mailbox())
-        outputs = PredictAssignment("t", task, settings, None)(heard, Mailbox()).value
+        EvaluateAssignment(task, settings, "val")(heard, Mailbox())
+        outputs = PredictAssignment(task, settings, None)(heard, Mailbox()).value
         return heard[1].metrics, outputs
 
     (metrics, outputs), (others, _) = on_ranks(2, rank)

@@ -172,7 +172,7 @@ def test_predictions_are_in_order_where_batches_are_left_out():
         task = task_of(plain_net(), train=labelled(8).tensors, val=data, **usual, **CE)
         settings = Settings(batch_size=SIZE)
         dry_run(task, settings)
-        return PredictAssignment("t", task, settings, task.val)(Heard(), Mailbox()).value
+        return PredictAssignment(task, settings, task.val)(Heard(), Mailbox()).value
 
     one, other = on_ranks(2, rank)
     expected = rank()

@@ -218,7 +218,7 @@ def test_a_loss_that_diverges(tmp_path: Path) -> None:
 
 def test_a_metric_that_never_changes(tmp_path: Path) -> None:
     run = fit(tmp_path, net(), metrics={"accuracy": lambda out, y: 0.0983}, max_epochs=6)
-    assert said(run) == ["info: val_accuracy was 0.0983 at all 6 checks"]
+    assert said(run) == ["info: val_accuracy was 0.0983 at all 6 validations"]
 
 
 # ---- runs that are well

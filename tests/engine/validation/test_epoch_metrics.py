@@ -250,7 +250,7 @@ REFUSED = {
     "metrics= takes a dict of names: metrics={'multiclassauroc': MulticlassAUROC(…)}": torchmetrics.AUROC(**KIND),
     "metrics= has the key 3": {3: auc},
     "PearsonCorrCoef did not take the model's output (float32 of shape (2, 4)) and the target": {"v": torchmetrics.PearsonCorrCoef()},
-    "is computed over a check already: give it without wb.over_epoch": {"v": wb.over_epoch(torchmetrics.AUROC(**KIND))},
+    "is computed over a validation already: give it without wb.over_epoch": {"v": wb.over_epoch(torchmetrics.AUROC(**KIND))},
     "MetricTracker keeps values of epochs": {"v": torchmetrics.MetricTracker(torchmetrics.AUROC(**KIND))},
     "metrics['v'], called with the model's output (float32 of shape (2, 4)) and the target (int64 of shape (2,))": {
         "v": torchmetrics.functional.accuracy

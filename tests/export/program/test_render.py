@@ -96,16 +96,16 @@ def test_text_of_a_value_is_no_template() -> None:
     assert rendered("x = ${value}  # ${value}", value="'${other} <% raise %>'") == "x = '${other} <% raise %>'  # '${other} <% raise %>'"
 
 
-@pytest.mark.parametrize("path", sorted(TEMPLATES.iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(TEMPLATES.rglob("*.jinja")), ids=lambda path: path.relative_to(TEMPLATES).as_posix())
 def test_every_template_says_what_it_is_for(path: Path) -> None:
     assert path.name.endswith(".py.jinja")
     text = path.read_text()
     assert text.startswith("## ")
     assert len(text.splitlines()) <= 500
-    render.environment().get_template(path.name)
+    render.environment().get_template(path.relative_to(TEMPLATES).as_posix())
 
 
-@pytest.mark.parametrize("path", sorted(TEMPLATES.iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(TEMPLATES.rglob("*.jinja")), ids=lambda path: path.relative_to(TEMPLATES).as_posix())
 def test_no_template_calls_a_function_within_an_f_string(path: Path) -> None:
     """Python 3.11 has no tokens for it, so that a name of the user's could not replace the function's."""
     text = re.sub(r"\$\{(?:[^{}]|\{[^{}]*\})*\}", "", path.read_text())

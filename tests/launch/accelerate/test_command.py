@@ -52,7 +52,7 @@ def understood(found: LaunchPlan, machine: int = 0) -> Any:
 
 def test_a_search_counts_the_ranks_of_the_config(tmp_path: Path) -> None:
     made = wb.Workbench(torch.nn.Linear(2, 1), train=(torch.ones(3, 2), torch.ones(3, 1)), loss=F.mse_loss, root=tmp_path, accelerator="cpu")
-    with pytest.raises(TaskError, match="3 samples, which is none for some of 4 ranks"):
+    with pytest.raises(TaskError, match="3 samples, too few for 4 ranks"):
         made.find_batch_size(strategy="launch", launch={"num_processes": 4}).result(200)
 
 

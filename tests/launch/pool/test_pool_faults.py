@@ -236,7 +236,7 @@ def test_time_that_the_owner_takes_is_not_the_ranks(tmp_path: Path) -> None:
             pass
 
     some = bench(net(at(-1, 0, fail)), tmp_path, rank_timeout=PATIENCE, max_epochs=2)
-    training = FitAssignment("slow", some._task, some.settings, None)
+    training = FitAssignment(some._task, some.settings)
     outlet = Slow()
     done = pool.run(training, "cpu", (0, 1), outlet, Mailbox())
     assert done.status == "finished"

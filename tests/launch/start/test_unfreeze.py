@@ -259,7 +259,7 @@ def test_an_optimizer_that_needs_every_gradient_takes_no_frozen_layer(tmp_path: 
         bench.model.requires_grad_(True)
         bench.fit(max_epochs=1).result()
         bench.model[0].requires_grad_(False)
-        with pytest.raises(wb.TaskError, match=r"NeedsGradients cannot step beside parameters without a gradient, which are frozen now.*bench\.load\(run\)"):
+        with pytest.raises(wb.TaskError, match=r"NeedsGradients cannot step while some parameters have no gradient, because they are frozen now.*bench\.load\(run\)"):
             bench.fit(start="continue", max_epochs=2).result()
 
 

@@ -74,7 +74,7 @@ def fit(module, train, val=None, trackers=(), **settings) -> dict[str, Any]:
     task.use_trackers(trackers)
     module.seen.clear()
     heard = Heard()
-    done = FitAssignment("t", task, chosen, None)(heard, Mailbox())
+    done = FitAssignment(task, chosen)(heard, Mailbox())
     steps = [event for event in heard if isinstance(event, StepsDone)]
     names = {name for event in steps for name in event.columns} & {"x", "x_step", "synced", "worst"}
     return {

@@ -221,9 +221,9 @@ def test_data_modules():
         torch.manual_seed(torch.distributed.get_rank())
         data, heard = Data(), Heard()
         task, settings = made(Scores(), data)
-        FitAssignment("t", task, settings, None)(heard, Mailbox())
+        FitAssignment(task, settings)(heard, Mailbox())
         drawn = data.drawn
-        EvaluateAssignment("t", task, settings, "val")(heard, Mailbox())
+        EvaluateAssignment(task, settings, "val")(heard, Mailbox())
         assert drawn != data.drawn
         return data.calls, data.drawn, heard[-1].metrics
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.test_brief import events, recorded
+from tests.runs.tables.test_brief import events, recorded
 from workbench.runs.folder.delete import delete
 from workbench.runs.read import list_runs
 from workbench.runs.store import RunFolder

@@ -376,8 +376,8 @@ def constant(*values: float, name: str = "val_accuracy", losses: Sequence[float]
 
 def test_a_metric_that_is_constant() -> None:
     found = only(*constant(*[0.0983] * 5))
-    assert (found.level, found.text) == ("info", "val_accuracy was 0.0983 at all 5 checks")
-    assert "val_mine was 0.123456 at all 5 checks" in said(*constant(*[0.123456] * 5, name="val_mine"))[0]
+    assert (found.level, found.text) == ("info", "val_accuracy was 0.0983 at all 5 validations")
+    assert "val_mine was 0.123456 at all 5 validations" in said(*constant(*[0.123456] * 5, name="val_mine"))[0]
     assert said(*constant(*[0.0983] * 4)) == []
     assert said(*constant(0.5, *[0.9] * 6)) == []  # it settled
     assert said(*constant(*[1.0] * 6)) == said(*constant(*[0.0] * 6, name="val_error")) == []  # nothing is left to learn
@@ -385,7 +385,7 @@ def test_a_metric_that_is_constant() -> None:
     assert len(said(*constant(*[0.0] * 5))) == 1
     # The validation loss, while nothing is learned.
     still = [2.3] * 5
-    assert said(*constant(*[2.3017] * 3, name="val_loss", losses=still))[0].startswith("val_loss was 2.3017 at all 3 checks")
+    assert said(*constant(*[2.3017] * 3, name="val_loss", losses=still))[0].startswith("val_loss was 2.3017 at all 3 validations")
     assert said(*constant(*[2.3017] * 3, name="val_loss")) == []  # at its minimum
     assert said(*constant(*[0.0] * 3, name="val_loss", losses=still)) == []
 

@@ -121,7 +121,7 @@ def test_one_process_reads_loaders_that_draw_their_order(given):
     train = {key: DataLoader(data, size, shuffle=True) for key, size in given.items()} if given else wb.batches(DataLoader(data, 2, shuffle=True))
     spec = DataSpec.of("train", train)
     assert spec.loader(wb.Settings(num_workers=2), train=True).num_workers == 0
-    with pytest.raises(wb.SettingsError, match="num_workers=2 has no effect on train, since loaders of their own"):
+    with pytest.raises(wb.SettingsError, match="num_workers=2 has no effect on train, since loaders of your own"):
         spec.refuse_unused({"num_workers": 2}, train=True)
 
 

@@ -100,9 +100,9 @@ def test_it_travels_to_another_process_in_the_segment(tmp_path: Path) -> None:
     preload(spec, ON, plenty)
     stacked = DataSpec.of("val", Files(tmp_path, 50, lambda i: (torch.full((2000,), float(i)), i)))
     preload(stacked, ON, plenty)
-    with pack((spec, stacked), lists=True) as parcel:
-        assert parcel.nbytes > 50 * 8000
-        train, val = unpack(parcel)
+    with pack((spec, stacked), lists=True) as package:
+        assert package.nbytes > 50 * 8000
+        train, val = unpack(package)
     for path in tmp_path.iterdir():
         path.unlink()
     batch = next(iter(train.loader(ON.replace(shuffle=False))))

@@ -441,7 +441,7 @@ def test_clipping_where_it_cannot_be(base):
         with pytest.raises(TaskError, match="while a batch is trained, and not before"):
             thing.clip_gradients(optimizer, 0.5)
         job.hooks.clipper = lambda *how: None
-        with pytest.raises(TaskError, match="SGD is none of the optimizers of this run"):
+        with pytest.raises(TaskError, match="SGD is not an optimizer of this run"):
             thing.clip_gradients(SGD(thing.net.parameters(), lr=1), 0.5)
         with pytest.raises(TaskError, match="gradient_clip_algorithm='max'"):
             thing.clip_gradients(optimizer, 0.5, "max")

@@ -114,7 +114,7 @@ def test_toggling():
             pass
         with pytest.raises(ArithmeticError), g.toggle_model(sync_grad=False):
             raise ArithmeticError
-        with pytest.raises(TaskError, match="SGD is none of the optimizers of this run"):
+        with pytest.raises(TaskError, match="SGD is not an optimizer of this run"):
             self.toggle_optimizer(SGD(self.g.parameters()))
 
     toggled = [("toggle", n) for n in (0, 1, 1, 0, 0)]

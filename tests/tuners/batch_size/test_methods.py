@@ -126,7 +126,7 @@ def test_what_the_effective_batch_is():
     assert effective_batch(Settings(batch_size=8, accumulate_grad_batches={0: 3})) == 24
     assert effective_batch(Settings(batch_size=8, accumulate_grad_batches={0: 3, 5: 3})) == 24
     for several in ({0: 3, 4: 2}, {4: 2}):
-        with pytest.raises(SettingsError, match="changes on the way"):
+        with pytest.raises(SettingsError, match="changes during the fit"):
             effective_batch(Settings(batch_size=8, accumulate_grad_batches=several))
 
 
@@ -202,7 +202,7 @@ def test_the_batches_of_a_trial_are_so_many(tmp_path):
 
 def test_what_keeping_refuses(tmp_path):
     b = made(tmp_path, val=labelled(20, 3), accumulate_grad_batches={0: 2, 3: 1})
-    with pytest.raises(SettingsError, match="changes on the way"):
+    with pytest.raises(SettingsError, match="changes during the fit"):
         b.find_batch_size(keep_effective=True)
     with pytest.raises(SettingsError, match="method='validate' takes none"):
         b.find_batch_size(keep_effective=True, method="validate")

@@ -35,7 +35,7 @@ def tried(model, data, size, given=None, settings=None, **request):
     """What this rank is told of a trial of one size, and whether its weights and its limits are as before."""
     task, before, limit = task_on(model, data, given), weights(model), resource.getrlimit(resource.RLIMIT_DATA)
     chosen = Settings.make(lr=0.05, **(settings or {}))
-    done = RankTrial("t", task, chosen, BatchSizeRequest(**request), size)(Heard(), Mailbox())
+    done = RankTrial(task, chosen, BatchSizeRequest(**request), size)(Heard(), Mailbox())
     return done.value, same_weights(before, weights(model)) and limit == resource.getrlimit(resource.RLIMIT_DATA)
 
 
@@ -130,7 +130,7 @@ def test_data_that_do_not_fill_a_batch_of_each_rank(one_thread):
         assert "fewer than 8 samples" in str(found)
     task = task_on(plain_net(), labelled(37).tensors)
     assert cap_of(task, ranks=2) == 18
-    with pytest.raises(TaskError, match="train has 37 samples, which is none for some of 40 ranks: take devices=37"):
+    with pytest.raises(TaskError, match="train has 37 samples, too few for 40 ranks: take devices=37"):
         cap_of(task, ranks=40)
 
 
@@ -139,7 +139,7 @@ def test_a_whole_search_by_the_ranks_themselves(one_thread):
         heard = Heard()
         task = task_on(plain_net(), labelled(80).tensors, {"loss": OneRunsOut(13)})
         request = BatchSizeRequest(mode="binsearch", init_val=3, steps_per_trial=1, headroom=0.2)
-        status = RankSearch("t", task, Settings.make(lr=0.05, batch_size=4), request)(heard, Mailbox()).status
+        status = RankSearch(task, Settings.make(lr=0.05, batch_size=4), request)(heard, Mailbox()).status
         return status, [e for e in heard if isinstance(e, Trial | SearchEnded)]
 
     (status, events), other = on_ranks(2, rank)
@@ -164,7 +164,7 @@ def test_a_stop_ends_a_search_of_all(one_thread):
 
         heard = Stopping()
         task = task_on(plain_net(), labelled(800).tensors)
-        status = RankSearch("t", task, Settings.make(lr=0.05, batch_size=4), BatchSizeRequest())(heard, mailbox).status
+        status = RankSearch(task, Settings.make(lr=0.05, batch_size=4), BatchSizeRequest())(heard, mailbox).status
         return status, [e.size for e in heard if isinstance(e, Trial)]
 
     assert on_ranks(2, rank) == [("stopped", [2, 4])] * 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.runs.test_brief import events
+from tests.runs.tables.test_brief import events
 from workbench.settings import Settings
 from workbench.ui.controls.next_actions import differences, in_words, more_to_do
 

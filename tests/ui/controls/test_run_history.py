@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.runs.test_brief import events, recorded
+from tests.runs.tables.test_brief import events, recorded
 from tests.ui.fakes import FakeBench
 from tests.ui.mirror import Mirror
 from workbench.events import (
@@ -32,10 +32,10 @@ from workbench.events import (
     pack,
     to_line,
 )
-from workbench.runs.brief import RunBrief
 from workbench.runs.folder.annotations import annotate
 from workbench.runs.health import examine
 from workbench.runs.run import Run
+from workbench.runs.tables.brief import RunBrief
 from workbench.settings import Settings
 from workbench.ui.canvas.findings import Findings
 from workbench.ui.canvas.learning_rates import BUCKETS, Rates

@@ -46,7 +46,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _PARTS: dict[str, dict[str, tuple[type, ...]]] = {
     "length": {"per_epoch": (int, type(None)), "ahead": (int,)}, "checks": {"checked": (int,)}, "settings": {"batch_size": (int,)},
 }  # fmt: skip
-"""The same for what is needed of some of them before a fit begins."""
+"""The types of those entries of them that are needed before a fit begins."""
 _ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
 
 
@@ -225,7 +225,7 @@ def peek(path: Path, *names: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def restoring(path: Path) -> Iterator[None]:
-    """Inside, a fit takes over the state of this checkpoint's directory, or of this file of Lightning.
+    """Context manager in which a fit takes over the state of this checkpoint's directory, or of this file of Lightning.
 
     TaskError naming it: the state has another structure than a fit of this model and these optimizers writes, or the user's own
     `load_state_dict` or hook raised an error, which is the cause then.
@@ -310,7 +310,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
 @contextlib.contextmanager
 def opened(file: Path) -> Iterator[Path]:
-    """Inside, a path at which a library can open this file of a run's checkpoints.
+    """Context manager in which a path at which a library can open this file of a run's checkpoints.
 
     RuntimeError naming it where it is a link or no regular file, or where a folder between it and the run's is a link.
     """

@@ -222,7 +222,7 @@ def _refuse_other_weights(
 
 
 def _extra_names(modules: Modules) -> set[str]:
-    """The names of what modules give to a state_dict beside their weights."""
+    """The names of what modules give to a state_dict besides their weights."""
     parts = modules if isinstance(modules, Mapping) else {"": modules}
     return {
         prefix + own_name(name) for prefix, module in parts.items() for name, value in module.state_dict().items()
@@ -275,7 +275,7 @@ def restore(session: Session, path: Path, *, keeps_lr: bool = True) -> None:
     state.step = state.epoch_step = here.step
     state.epoch, state.epochs_scheduled = here.epoch, here.epoch + here.checking
     state.mid_epoch = state.checking = here.checking
-    session.data.epoch = state.epoch
+    session.data.begin_epoch(state.epoch)
     own, used = session.hooks.of_lightning(checkpoint)
     session.weights.load(session.task.trained_modules, weights, extra)
     later = session.hooks.weights_restored(edits)

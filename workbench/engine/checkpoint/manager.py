@@ -39,15 +39,14 @@ class CheckpointManager(Checkpointing):
     """
 
     def __init__(
-        self, session: Session, checks: ValidationSchedule, folder: Path, emit: Emit, settle: Callable[[], None] = lambda: None
+        self, session: Session, validation: ValidationSchedule, folder: Path, emit: Emit, settle: Callable[[], None] = lambda: None
     ) -> None:
         """settle: waits until all emitted events are in the record; no checkpoint may be ahead of it."""
         settings, every = session.settings, session.settings.checkpoint_every
-        self._session, self._checks, self._folder, self._emit = session, checks, folder, emit
+        self._session, self._validation, self._folder, self._emit = session, validation, folder, emit
         self._settle = settle
         self._updates = every if isinstance(every, int) else None
         self._time = in_seconds(every) if isinstance(every, str) else None
-        self.midway = every is not None
         self._top_k = settings.save_top_k
         self._monitor = settings.monitor or "val_loss"
         self._mode: Mode = mode_of(self._monitor, settings.monitor_mode) if self._top_k else "min"
@@ -63,7 +62,7 @@ class CheckpointManager(Checkpointing):
         self._averaged: dict[str, Tensor] | None = None
         """The averaged weights that the value belongs to."""
         self._left: tuple[int, dict[str, Any] | None, str | None] | None = None
-        """Where the run's length cut an epoch short: the update, and all state there, or why there is none."""
+        """Where the run's length cut an epoch short: the update, and all state there, or why it cannot be stored."""
         self._said: set[object] = set()
 
     # -- every so often
@@ -226,7 +225,7 @@ class CheckpointManager(Checkpointing):
         return {"raw": to_plain(self._session.hooks.edits.stored(self._session.weights.trained()), "the model")}
 
     def _state(self, point: ResumePoint) -> tuple[dict[str, Any] | None, str | None]:
-        """All state but the weights, or why there is none; of several ranks, on rank 0."""
+        """All state but the weights, or why it cannot be stored; of several ranks, on rank 0."""
         held, lost = self._extras.state()
         for what in lost:
             self._say(what, f"{what} cannot be stored in a checkpoint: a fit that continues from one begins with its value at that time.")
@@ -236,7 +235,7 @@ class CheckpointManager(Checkpointing):
         state: dict[str, Any] | None = None
         why: str | None = None
         try:
-            state = state_of(self._session, self._checks, point, held)
+            state = state_of(self._session, self._validation, point, held)
             why = self._session.hooks.edits.unresumable or None
             state = None if why else state
         except NotPlainError as error:

@@ -12,13 +12,16 @@ from typing import Any
 from torch.optim import Optimizer
 
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
+from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim import weight_averaging
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.events import Message
+from workbench.settings import Settings
 from workbench.task.errors import TaskError
 from workbench.task.optim.optimizer_state import INNER, load_state
 from workbench.task.optim.part_optimizers import kind_of
+from workbench.task.protocol import Task
 from workbench.techniques import schedules
 from workbench.units import rate
 
@@ -40,12 +43,12 @@ def plan(session: Session) -> dict[str, Any]:
 def state_of(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
     """All state of one optimizer and its schedules, plain."""
     kind = kind_of(opt.optimizer)
-    parts = _Schedules(session, opt)
+    parts = _Schedules(session.settings, opt)
     return {
         "type": kind,
-        "shapes": _shapes(session, opt),
-        "names": _names(session, opt),
-        "state": to_plain(_own_state(session, opt), f"the state of {kind}"),
+        "shapes": _shapes(opt),
+        "names": _names(session.task, opt),
+        "state": to_plain(_own_state(session.weights, opt), f"the state of {kind}"),
         "base_lr": float(opt.base_lr),
         "taken": opt.taken,
         "own": [_schedule_state(schedule) for schedule in parts.own],
@@ -54,9 +57,9 @@ def state_of(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
     }
 
 
-def _own_state(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
+def _own_state(weights: WholeWeights, opt: OptimizerHandle) -> dict[str, Any]:
     try:
-        return session.weights.optimizer_state(opt.optimizer)
+        return weights.optimizer_state(opt.optimizer)
     except Exception as error:
         kind = type(opt.optimizer).__name__
         raise NotPlainError(f"{kind}.state_dict() failed with {type(error).__name__}: {error}") from error
@@ -73,8 +76,8 @@ def add_parameters(session: Session, states: Sequence[Mapping[str, Any]]) -> Non
     for opt, state in zip(session.optimizers, states, strict=False):
         taken = {id(p) for group in opt.optimizer.param_groups for p in group["params"]}
         then = state.get("names", ())
-        if _by_parameter(session, opt, state):
-            for group, here, names in zip(opt.optimizer.param_groups, _names(session, opt), then, strict=False):
+        if _by_parameter(session.weights, opt, state):
+            for group, here, names in zip(opt.optimizer.param_groups, _names(session.task, opt), then, strict=False):
                 back = [name for name in names if name in frozen]
                 if back and "" not in here:
                     order = [*names, *(name for name in here if name not in names)]
@@ -97,12 +100,12 @@ def mismatch(session: Session, states: Sequence[Mapping[str, Any]], freed: Set[i
         kind = kind_of(opt.optimizer)
         if kind != state["type"]:
             return f"{which} was {state['type']} and is {kind} here"
-        here, there = _shapes(session, opt), state["shapes"]
+        here, there = _shapes(opt), state["shapes"]
         if len(here) != len(there):
             return f"{which} had {_count(len(there), 'parameter group')} and has {len(here)} here"
         if (here != there or _moved(session, opt, state)) and not _is_grown(session, opt, state, freed):
             return f"{which} has other parameters here"
-        own, theirs = ([part["type"] for part in state["own"]], [type(s).__name__ for s in _Schedules(session, opt).own])
+        own, theirs = ([part["type"] for part in state["own"]], [type(s).__name__ for s in _Schedules(session.settings, opt).own])
         if own != theirs and state["swa"] is None:
             return f"{which} followed {_named(own)} and follows {_named(theirs)} here"
     return None
@@ -111,15 +114,15 @@ def mismatch(session: Session, states: Sequence[Mapping[str, Any]], freed: Set[i
 def _moved(session: Session, opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
     """Whether a parameter's place in the optimizer is another one's now. Its name alone may have changed: then the model has the old one no more."""
     there = session.task.trained_parameters()
-    groups = zip(_names(session, opt), state.get("names", ()), strict=False)
+    groups = zip(_names(session.task, opt), state.get("names", ()), strict=False)
     return any(now != then and then in there for here, before in groups for now, then in zip(here, before, strict=False))
 
 
 def _is_grown(session: Session, opt: OptimizerHandle, state: Mapping[str, Any], freed: Set[int] = frozenset()) -> bool:
     """Whether the optimizer's groups have the parameters that they had then, and others too, which were frozen."""
-    here, then = _names(session, opt), state.get("names", ())
-    shapes = [dict(zip(names, sizes, strict=True)) for names, sizes in zip(here, _shapes(session, opt), strict=True)]
-    if not _by_parameter(session, opt, state) or len(here) != len(then) or here == then or "" in [name for names in (*here, *then) for name in names]:
+    here, then = _names(session.task, opt), state.get("names", ())
+    shapes = [dict(zip(names, sizes, strict=True)) for names, sizes in zip(here, _shapes(opt), strict=True)]
+    if not _by_parameter(session.weights, opt, state) or len(here) != len(then) or here == then or "" in [name for names in (*here, *then) for name in names]:
         return False
     before = {name for names in then for name in names}
     added = [p for name, p in session.task.trained_parameters().items() if name not in before and p.requires_grad]
@@ -129,10 +132,10 @@ def _is_grown(session: Session, opt: OptimizerHandle, state: Mapping[str, Any], 
     return all(group.get(name) == size for group, names, sizes in kept for name, size in zip(names, sizes, strict=True))
 
 
-def _by_parameter(session: Session, opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
+def _by_parameter(weights: WholeWeights, opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
     """Whether each parameter has a state of its own; LBFGS has one for all together."""
     own = type(opt.optimizer).state_dict is Optimizer.state_dict and INNER not in state["state"] and not opt.needs_closure
-    return own and not session.weights.sharded
+    return own and not weights.sharded
 
 
 def _grown(state: Mapping[str, Any], fresh: Mapping[str, Any], then: Sequence[Sequence[str]], here: Sequence[Sequence[str]]) -> dict[str, Any]:
@@ -156,24 +159,24 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
         fresh = [{name: value for name, value in group.items() if name != "params"} for group in opt.optimizer.param_groups]
         made_at, opt.base_lr, opt.taken = opt.base_lr, state["base_lr"], state["taken"]
         if state["swa"] is not None and weight_averaging.rates_begun(session):
-            weight_averaging.begin_rates(session, opt)
+            weight_averaging.begin_rates(session.settings, opt)
         swa_lrs = [group.get("swa_lr") for group in opt.optimizer.param_groups]
         own = state["state"]
         if _is_grown(session, opt, state):
-            own = _grown(own, opt.optimizer.state_dict(), state["names"], _names(session, opt))
+            own = _grown(own, opt.optimizer.state_dict(), state["names"], _names(session.task, opt))
             opt.grown = True
-        _put_state(session, opt, own)
+        _put_state(session.weights, opt, own)
         for number, group in list(enumerate(opt.optimizer.param_groups))[opt.made_groups :]:  # the setting says nothing of a group that a hook added
             base = group.get("initial_lr", group["lr"])
             fresh[number] = {**{name: value for name, value in group.items() if name != "params"}, "lr": base, "initial_lr": base}
         opt.optimizer._opt_called = opt.taken > 0  # type: ignore[attr-defined]  # or a scheduler takes it for a mistake
         if session.settings.weight_decay != then["weight_decay"]:
             _reset_groups(opt.optimizer, fresh, ("weight_decay",))
-        parts = _Schedules(session, opt)
+        parts = _Schedules(session.settings, opt)
         if parts.swa is not None:
             parts.swa.load_state_dict(state["swa"]["state"])
             if not same["swa"]:
-                _redefine(session, opt, parts.swa, swa_lrs)
+                _redefine(session.settings, opt, parts.swa, swa_lrs)
         elif not _resume_schedules(session, state, parts, same=same["schedule"], raised=bool(made_at) and not state["base_lr"]):
             _reset_groups(opt.optimizer, fresh, _RATES)
             if any("max_momentum" in group for group in (*fresh, *opt.optimizer.param_groups)):
@@ -207,10 +210,10 @@ def _resume_schedules(session: Session, state: Mapping[str, Any], parts: _Schedu
     return same
 
 
-def _redefine(session: Session, opt: OptimizerHandle, schedule: weight_averaging.OwnSWALR, swa_lrs: Sequence[Any]) -> None:
+def _redefine(settings: Settings, opt: OptimizerHandle, schedule: weight_averaging.OwnSWALR, swa_lrs: Sequence[Any]) -> None:
     """Change SWA's schedule to another rate or shape."""
-    schedule.anneal_epochs = session.settings.annealing_epochs
-    schedule._set_anneal_func(session.settings.annealing_strategy)
+    schedule.anneal_epochs = settings.annealing_epochs
+    schedule._set_anneal_func(settings.annealing_strategy)
     for group, swa_lr in zip(opt.optimizer.param_groups, swa_lrs, strict=True):
         group["swa_lr"] = swa_lr
 
@@ -218,10 +221,10 @@ def _redefine(session: Session, opt: OptimizerHandle, schedule: weight_averaging
 class _Schedules:
     """The schedules of an optimizer: the user's own, the built-in one, SWA's."""
 
-    def __init__(self, session: Session, opt: OptimizerHandle) -> None:
+    def __init__(self, settings: Settings, opt: OptimizerHandle) -> None:
         there: list[Any] = [schedule.scheduler for schedule in opt.schedules]
         self.swa = there.pop() if weight_averaging.in_swa(opt) else None
-        self.built_in = there.pop() if there and schedules.is_built_in(there[-1], session.settings) else None
+        self.built_in = there.pop() if there and schedules.is_built_in(there[-1], settings) else None
         self.own = there
 
 
@@ -233,8 +236,8 @@ def _schedule_state(scheduler: Any) -> dict[str, Any]:
     return {"type": kind, "state": to_plain(scheduler.state_dict(), f"the state of {kind}", functions=False)}
 
 
-def _put_state(session: Session, opt: OptimizerHandle, state: dict[str, Any]) -> None:
-    _load(opt, session.weights.own_optimizer_state(opt.optimizer, state))
+def _put_state(weights: WholeWeights, opt: OptimizerHandle, state: dict[str, Any]) -> None:
+    _load(opt, weights.own_optimizer_state(opt.optimizer, state))
 
 
 def _load(opt: OptimizerHandle, state: dict[str, Any]) -> None:
@@ -260,13 +263,13 @@ def _reset_groups(optimizer: Optimizer, fresh: Iterable[Mapping[str, Any]], name
                 group.pop(name, None)
 
 
-def _shapes(session: Session, opt: OptimizerHandle) -> list[list[tuple[int, ...]]]:
+def _shapes(opt: OptimizerHandle) -> list[list[tuple[int, ...]]]:
     return [[tuple(parameter.shape) for parameter in group["params"]] for group in opt.optimizer.param_groups]
 
 
-def _names(session: Session, opt: OptimizerHandle) -> list[list[str]]:
-    """The names of the parameters of each group; "": it is none of the task's."""
-    names = {id(parameter): name for name, parameter in session.task.trained_parameters().items()}
+def _names(task: Task, opt: OptimizerHandle) -> list[list[str]]:
+    """The names of the parameters of each group; "": a parameter that is not the task's."""
+    names = {id(parameter): name for name, parameter in task.trained_parameters().items()}
     return [[names.get(id(parameter), "") for parameter in group["params"]] for group in opt.optimizer.param_groups]
 
 

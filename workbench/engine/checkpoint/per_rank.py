@@ -10,10 +10,13 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
+
 from workbench.engine import rng
 from workbench.engine.checkpoint.files import tensors_of
 from workbench.engine.checkpoint.module_state import fingerprint
 from workbench.engine.checkpoint.serialization import to_plain
+from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.task.errors import TaskError
@@ -32,7 +35,7 @@ def gather_states(session: Session, state: Mapping[str, Any] | None) -> dict[str
     if not ranks.several:
         return None if state is None else {**state, "world": 1}
     parts = {} if state is None else {key: value for key, value in state.items() if key not in _ALIKE}
-    parts[BUFFERS] = to_plain(_buffers(session), "the model")
+    parts[BUFFERS] = to_plain(_buffers(session.task.model), "the model")
     prints = ranks.all_gather_object(None if state is None else {key: _digest(value) for key, value in parts.items() if key not in _OWN})
     known = [found for found in prints if found is not None]
     if len(known) < ranks.world:
@@ -45,9 +48,9 @@ def gather_states(session: Session, state: Mapping[str, Any] | None) -> dict[str
     return {**state, "world": ranks.world, "ranks": others[1:]}
 
 
-def state_of_rank(session: Session, state: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+def state_of_rank(ranks: ProcessGroup, state: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """This rank's part of such a state, and whether there were as many ranks as now; else rank 0's part."""
-    ranks, world = session.ranks, state.get("world", 1)
+    world = state.get("world", 1)
     if world != ranks.world:
         if state["mid_epoch"] and not state["checking"]:
             there, here = _in_words(world), _in_words(ranks.world)
@@ -69,8 +72,7 @@ def rewind(session: Session) -> None:
     session.notes.append(Message(text, "warning", session.state.step))
 
 
-def _buffers(session: Session) -> dict[str, Any]:
-    model = session.task.model
+def _buffers(model: nn.Module) -> dict[str, Any]:
     names = {name for name, _ in model.named_buffers(remove_duplicate=False)}
     return {name: tensor for name, tensor in tensors_of(model).items() if name in names}
 

@@ -21,7 +21,7 @@ _OF_LOSS = re.compile(r"loss_*\.")
 
 
 def reference(model: Any) -> Callable[[], Any]:
-    """Returns the model while somebody else holds it: a run does not keep it in memory."""
+    """Weak reference to the model, so that a run does not keep it in memory: a function that returns it, or None once it is gone."""
     try:
         return weakref.ref(model)
     except TypeError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,18 @@ from workbench.engine.checkpoint.files import (
     restoring,
 )
 from workbench.engine.checkpoint.serialization import to_plain
+from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim import total_steps
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.rng import RandomState
 from workbench.engine.session import Session
+from workbench.engine.state import TrainState
 from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Message
 from workbench.task.batch import to_device
 from workbench.task.errors import TaskError
 from workbench.task.hooks import CheckpointEdits
+from workbench.task.protocol import Task
 from workbench.techniques.averaging import Average
 
 _COUNTERS = (
@@ -58,7 +61,7 @@ class ResumePoint:
         return cls(RandomState.capture(), data.position(own, data.begun))
 
 
-def state_of(session: Session, checks: ValidationSchedule, point: ResumePoint, held: Mapping[str, Any]) -> dict[str, Any]:
+def state_of(session: Session, validation: ValidationSchedule, point: ResumePoint, held: Mapping[str, Any]) -> dict[str, Any]:
     """All state but the weights, plain. held: `ModuleState.state`.
 
     NotPlainError: something cannot be stored in a file.
@@ -71,12 +74,12 @@ def state_of(session: Session, checks: ValidationSchedule, point: ResumePoint, h
         ("the fit", {"seconds": session.meter.seconds, "waited": session.meter.waited}),
         ("the fit", {"length": total_steps.state_of(session.data, session.state.epoch, session.ahead)}),
         ("the optimizer", {"scaler": session.precision.state_dict(), "gradients": _gradients(session)}),
-        ("the average", {"average": None if average is None else _average(session, average)}),
+        ("the average", {"average": None if average is None else _average(session.weights, average)}),
         ("get_extra_state()", {"extra_state": extra_state_of(model)}),
         ("the loss", {"others": [_other(session, module) for module in others]}),
         ("the hidden state", {"hiddens": session.state.hiddens}),
         ("what was logged", {"noted": session.state.step_logs, "epoch_loss": session.meter.epoch_loss.state_dict()}),
-        ("the checks", {"checks": checks.state()}),
+        ("the validation schedule", {"checks": validation.state()}),
         ("the training data", {"data": point.data, "random": point.random.state_dict()}),
         (f"what {type(model).__name__} saves of its own", {"moments": session.hooks.state()}),
     ]
@@ -89,19 +92,19 @@ def state_of(session: Session, checks: ValidationSchedule, point: ResumePoint, h
     return state
 
 
-def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, Any]) -> None:
+def restore(session: Session, validation: ValidationSchedule, state: Mapping[str, Any]) -> None:
     """Give a freshly opened session this state, except for the settings, which are its own.
 
     The state is used up. TaskError: it is of another model or other optimizers, and nothing has changed.
     """
-    state, alike = per_rank.state_of_rank(session, state)
+    state, alike = per_rank.state_of_rank(session.ranks, state)
     weights, edits = _restored(session, state)
     optimizer_state.add_parameters(session, state["optimizers"])
     _refuse_another(session, state, weights)
     for name in _COUNTERS:
         setattr(session.state, name, state[name])
-    session.data.epoch = session.state.epoch
-    with _epoch_of_loaders(session, state["data"]):
+    session.data.begin_epoch(session.state.epoch)
+    with _epoch_of_loaders(session.state, state["data"]):
         session.data.reload_as(state["data"])
     doubts = session.data.place(state["data"])
     _put_weights(session, state, weights)
@@ -118,11 +121,10 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
         kept = {**state["average"], "averages": session.weights.own_averages(state["average"]["averages"])}
         session.average.load_state_dict(kept, session.weights.averaged)
     session.state.hiddens, session.state.step_logs = to_device(state["hiddens"], session.device), dict(state["noted"])
-    checks.load_state(state["checks"])
+    validation.load_state(state["checks"])
     session.meter.epoch_loss.load_state_dict(state["epoch_loss"])
     session.meter.continue_from(state["seconds"], state.get("waited", 0.0))
-    if session.ranks.several:
-        session.ranks.seconds = state["seconds"]
+    session.ranks.continue_from(state["seconds"])
     session.state.resumed = True
     session.notes += [Message(f"it may not continue exactly as it would have: {doubt}.", "warning", session.state.step) for doubt in doubts]
     RandomState.from_state(state["random"]).restore()
@@ -131,26 +133,28 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
 
 
 @contextlib.contextmanager
-def _epoch_of_loaders(session: Session, position: Mapping[str, Any]) -> Iterator[None]:
-    """Inside, the task sees the epoch in which its loaders were made."""
-    now = session.state.epoch
-    session.state.epoch = position.get("loaded", (now,))[0]
+def _epoch_of_loaders(state: TrainState, position: Mapping[str, Any]) -> Iterator[None]:
+    """Context manager in which the task sees the epoch in which its loaders were made."""
+    now = state.epoch
+    state.epoch = position.get("loaded", (now,))[0]
     try:
         yield
     finally:
-        session.state.epoch = now
+        state.epoch = now
 
 
 @contextlib.contextmanager
 def first_steps(session: Session, path: Path) -> Iterator[None]:
-    """Inside, a fit continues from the checkpoint in this directory. TaskError as of `restoring`, where an optimizer cannot step
-    with the state from there: most optimizers take any state, and read it when they step.
+    """Context manager for the first updates of a fit that continues from the checkpoint in this directory.
+
+    Raises TaskError as `restoring` does where an optimizer cannot step with its state from there: most optimizers accept any state,
+    and read it only when they step.
     """
     taken = {id(opt.optimizer): opt.taken for opt in session.optimizers}
     try:
         yield
     except OF_STRUCTURE as error:
-        opt = _stepping(session, error)
+        opt = _stepping(session.optimizers, error)
         if opt is None or opt.taken > taken[id(opt.optimizer)]:
             raise
         if opt.grown:
@@ -162,20 +166,20 @@ def first_steps(session: Session, path: Path) -> Iterator[None]:
         if any(not p.requires_grad for group in opt.optimizer.param_groups for p in group["params"]):
             kind = type(opt.optimizer).__name__
             raise TaskError(
-                f"{kind} cannot step beside parameters without a gradient, which are frozen now ({type(error).__name__}: {error}): its step() has to "
-                "pass over those whose grad is None. Let them train again, or begin from the weights: bench.load(run), then bench.fit()."
+                f"{kind} cannot step while some parameters have no gradient, because they are frozen now ({type(error).__name__}: {error}): its "
+                "step() has to skip those whose grad is None. Let them train again, or begin from the weights: bench.load(run), then bench.fit()."
             ) from error
         with restoring(path):
             raise
 
 
-def _stepping(session: Session, error: Exception) -> OptimizerHandle | None:
+def _stepping(optimizers: Sequence[OptimizerHandle], error: Exception) -> OptimizerHandle | None:
     """The optimizer whose own code raised this error; None: other code did, also within a closure."""
-    optimizers = {id(opt.optimizer): opt for opt in session.optimizers}
+    stepping = {id(opt.optimizer): opt for opt in optimizers}
     found: OptimizerHandle | None = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        if id(frame.f_locals.get("self")) in optimizers:
-            found = optimizers[id(frame.f_locals["self"])]
+        if id(frame.f_locals.get("self")) in stepping:
+            found = stepping[id(frame.f_locals["self"])]
         elif str(frame.f_globals.get("__name__")).startswith("workbench."):
             found = None
     return found
@@ -218,12 +222,12 @@ def _gradients(session: Session) -> dict[str, Tensor]:
 
 def _other(session: Session, module: nn.Module) -> dict[str, Any]:
     """A module other than the model; if it is trained too, its tensors are among the weights."""
-    tensors = {} if _is_trained(session, module) else session.weights.tensors(module)
+    tensors = {} if _is_trained(session.task, module) else session.weights.tensors(module)
     return {"tensors": tensors, "extra_state": extra_state_of(module)}
 
 
-def _is_trained(session: Session, module: nn.Module) -> bool:
-    return any(module is one for one in session.task.trained_modules.values())
+def _is_trained(task: Task, module: nn.Module) -> bool:
+    return any(module is one for one in task.trained_modules.values())
 
 
 def _pairs(session: Session, state: Mapping[str, Any]) -> list[tuple[nn.Module, Mapping[str, Any]]] | None:
@@ -234,13 +238,13 @@ def _pairs(session: Session, state: Mapping[str, Any]) -> list[tuple[nn.Module, 
     others = [module for module in session.task.modules[1:] if module.state_dict()]
     kept = [one for one in state["others"] if one["tensors"] or one["extra_state"]]
     if len(others) > len(kept):  # the tensors of a trained one are among the weights
-        others = [module for module in others if not _is_trained(session, module) or extra_state_of(module)]
+        others = [module for module in others if not _is_trained(session.task, module) or extra_state_of(module)]
     return list(zip(others, kept, strict=True)) if len(others) == len(kept) else None
 
 
-def _average(session: Session, average: Average) -> dict[str, Any]:
+def _average(weights: WholeWeights, average: Average) -> dict[str, Any]:
     state = average.state_dict()
-    return {**state, "averages": session.weights.whole_averages(state["averages"])}
+    return {**state, "averages": weights.whole_averages(state["averages"])}
 
 
 def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
@@ -248,7 +252,7 @@ def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping
     wrong = mismatch(session.task.trained_modules, weights, grown=True)
     if pairs is None:
         count = len(session.task.modules) - 1
-        wrong = wrong or f"it has {len(state['others'])} modules beside the model, and here there are {count}"
+        wrong = wrong or f"it has {len(state['others'])} modules besides the model, and here there are {count}"
     for part, kept in pairs or ():
         if kept["tensors"]:
             wrong = wrong or mismatch(part, kept["tensors"], grown=True)

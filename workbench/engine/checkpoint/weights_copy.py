@@ -80,7 +80,7 @@ class WeightsCopy:
             back()
 
     def with_changes(self, before: Fingerprint, now: Fingerprint) -> WeightsCopy:
-        """The same weights, with the attributes that were set between two marks."""
+        """These weights, with the attributes that were set between two marks."""
         plain, others = now.set_since(before), now.names_since(before)
         attributes = tuple((part, {**own, **plain.get(part, {})}) for part, own in self.attributes)
         names = tuple((part, own.union(plain.get(part, ()), others.get(part, ()))) for part, own in self.names)
@@ -101,6 +101,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, task: Task) -> Fingerprint:
+        """The fingerprint of a task as it is now."""
         parameters = [p for whole in task.modules for p in whole.parameters()]
         buffers = [b for whole in task.modules for b in whole.buffers()]
         # Another buffer means another model, and so another start.

@@ -15,7 +15,7 @@ BATCHES = 2
 FIRST = 100_000
 """How many numbers of each tensor, and parts of each list, are read: a batch may have gigabytes."""
 _NUMBERS = 1000
-"""The same of each parameter."""
+"""How many numbers of each parameter are read."""
 
 
 def of_weights(modules: Iterable[nn.Module]) -> str:

@@ -70,6 +70,10 @@ class Loaders:
         """The batches of each set in one validation; None where they cannot be known."""
         self._read_val()
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Read the batches of this epoch, from 0, from now on."""
+        self.epoch = epoch
+
     def _read_val(self) -> None:
         """Make the validation loaders. An object's val_dataloader() may draw random numbers: it does so now, not in the middle of an epoch."""
         if self._task.val is not None:
@@ -460,7 +464,7 @@ class Loaders:
 
 
 class NoLoaders(Loaders):
-    """The loaders of a job that trains nothing: there are none."""
+    """Stands for the loaders of a job that trains nothing."""
 
     def __init__(self, task: Task, settings: Settings) -> None:
         self._task, self.settings = task, settings

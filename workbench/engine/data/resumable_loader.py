@@ -212,7 +212,7 @@ class ResumableLoader:
             self._shared.state = state
 
     def _with_process_rng(self, state: State) -> contextlib.AbstractContextManager[None]:
-        """Inside, such data draw the numbers that they would have drawn then."""
+        """Context manager in which such data draw the numbers that they would have drawn then."""
         return restored_process_state(state) if self._shared is None else self._shared.with_state(state)
 
     def _state_checksum(self) -> int:
@@ -256,7 +256,7 @@ class ResumableLoader:
 
     @contextlib.contextmanager
     def untouched(self, states: bool = False) -> Iterator[None]:
-        """Inside, another loader may read the same data: their generators are restored (`states`: and their states)."""
+        """Context manager in which another loader may read the same data: their generators are restored (`states`: and their states)."""
         parts = [self._data_rng_state()] if self._sampler is None else [self._data_rng_state(), self._sampler.held()]
         before = [part.state() for part in parts]
         try:

@@ -28,7 +28,7 @@ from workbench.engine.metrics.step_timer import StepTimer
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.state import TrainState
-from workbench.engine.window import WindowLoss, batch_weights, refuse_no_weight
+from workbench.engine.window import WindowLoss, WindowPlan, batch_weights, refuse_no_weight
 from workbench.events import Message
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
@@ -109,7 +109,6 @@ class DDP(Single):
                 self._sync = self._sync._replace(size=size)
             else:
                 sync = self._sync_step(window, size)
-                self._timer.mark("sync")
                 if not sync.present:
                     self._refuse_other_orders()
                     return
@@ -122,7 +121,9 @@ class DDP(Single):
 
     def _sync_step(self, window: Sequence[Any] | None, size: int) -> StepSync:
         weights = [] if window is None else [w for w in batch_weights(self._task, window) if w is not None]
-        return self._ranks.sync_step(window is not None, weights, size)
+        sync = self._ranks.sync_step(window is not None, weights, size)
+        self._timer.mark("sync")
+        return sync
 
     def _refuse_other_orders(self) -> None:
         """At the end of a pass: raise TaskError if the ranks had different orders."""
@@ -194,7 +195,15 @@ class DDP(Single):
         self._numbers = torch.stack([whole.to(kind).reshape(()), part]).double()
         self._ranks.all_reduce(self._numbers)
 
+    def measure_first(self, noise: RunningNoiseScale, opt: OptimizerHandle, plan: WindowPlan, place: int) -> None:
+        """The parts of an update are the ranks, which `finish_reduce` measures."""
+
     def finish_reduce(self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool) -> Tensor | None:
+        loss = self._finish_reduce(opt, window_loss, back=back)
+        self._timer.mark("sync")
+        return loss
+
+    def _finish_reduce(self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool) -> Tensor | None:
         synced = self.synced
         loose = [p for p in opt.trained if not synced or id(p) not in self._covered]
         # All ranks communicate in one order: DDP's forward, which may send buffers, then `begin_reduce`, then the backward.

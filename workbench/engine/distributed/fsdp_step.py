@@ -68,8 +68,7 @@ class FSDP(DDP):
 
     def continues(self, ready: bool) -> bool:
         """Whether all ranks continue with the next batch: where one leaves out the rest of the epoch, all do."""
-        within = self._task.hooks is not None and self._task.hooks.within
-        return not self._ranks.any(not ready) if within else ready
+        return not self._ranks.any(not ready)
 
     def training_step(self, batch: Any, batch_idx: int, *, last: bool, **extra: Any) -> Any:
         self._weights.set_gradient_sync(last=last)
@@ -92,7 +91,7 @@ class FSDP(DDP):
         self._pending = not self._last
         return found
 
-    def finish_reduce(self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool) -> Tensor | None:
+    def _finish_reduce(self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool) -> Tensor | None:
         if self._reducing is None:
             self.begin_reduce(window_loss)
         if not back and self._pending:

@@ -65,6 +65,7 @@ class FSDPWeights(WholeWeights):
     # -- steps
 
     def run(self, step: str, *arguments: Any, **extra: Any) -> Any:
+        """Call a step of the task through the sharded root, whose hooks make its weights whole."""
         self._ran = True
         try:
             return self._root(step, *arguments, **extra)
@@ -238,7 +239,7 @@ class FSDPWeights(WholeWeights):
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
-        """Inside, the modules of rank 0 have whole weights, in host memory, to be read."""
+        """Context manager in which the modules of rank 0 have whole weights, in host memory, to be read."""
         there = [(part._parameters, name, parameter, value) for part, name, parameter, value in self._pairs()]
         for slots, name, parameter, value in there:
             slots[name] = nn.Parameter(value, requires_grad=parameter.requires_grad)
@@ -261,7 +262,7 @@ class FSDPWeights(WholeWeights):
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, this rank steps alone, with as much memory as in step with the others and with useless weights."""
+        """Context manager in which this rank steps alone, with as much memory as in step with the others and with useless weights."""
         from torch.distributed.fsdp._fully_shard._fsdp_collectives import (
             DefaultAllGather,
             DefaultReduceScatter,

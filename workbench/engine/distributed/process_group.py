@@ -57,6 +57,9 @@ class ProcessGroup:
         """Which batches of each loader this rank reads."""
         return RankShard(self.rank, self.world)
 
+    def continue_from(self, seconds: float) -> None:
+        """A fit is resumed after so many seconds: the shared clock continues there, where there is one."""
+
     def listen(self, inbox: Inbox) -> Inbox:
         """An inbox from which all ranks take the same commands; users send them to rank 0."""
         return inbox
@@ -117,6 +120,9 @@ class MultiProcessGroup(ProcessGroup):
         self.clock: Callable[[], float] = lambda: 0.0
         """The clock of this process; decisions use that of rank 0."""
         self.seconds = 0.0
+
+    def continue_from(self, seconds: float) -> None:
+        self.seconds = seconds
 
     def listen(self, inbox: Inbox) -> Inbox:
         self._inbox.own = inbox if self.first else None

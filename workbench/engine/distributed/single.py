@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from workbench.engine.distributed.whole_weights import WholeWeights
+from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.window import Result, WindowLoss, WindowPlan, batch_in, refuse_no_weight
 from workbench.task.protocol import Task
@@ -66,9 +67,17 @@ class Single:
             return _NOTHING if batch_in(window[0]) is None else _ONE
         return WindowPlan.of(self._task, window, self.shares)
 
+    def window_loss(self, plan: WindowPlan) -> WindowLoss:
+        """Return an empty sum of the window's losses."""
+        return WindowLoss(plan, self.unit, whole=not self.several)
+
     def batches(self, window: Sequence[Any]) -> int:
         """By how many batches this window advances the run."""
         return len(window)
+
+    def end_window(self) -> None:
+        """The update with the batches that `rounds` gave is taken."""
+        self.waiting = 0
 
     # -- one window
 
@@ -86,6 +95,10 @@ class Single:
 
     def begin_reduce(self, window_loss: WindowLoss) -> None:
         """Before the last backward: begin to sum up the losses over ranks."""
+
+    def measure_first(self, noise: RunningNoiseScale, opt: OptimizerHandle, plan: WindowPlan, place: int) -> None:
+        """After the backward of the first of several batches: measure its gradient, which holds more noise than the update's."""
+        noise.first(opt.trained, plan.shares[place], plan.weights[place:])
 
     def finish_reduce(self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool) -> Tensor | None:
         """After the last backward: give `opt` the gradients of the whole update and return its mean loss.

@@ -39,19 +39,22 @@ class WholeWeights:
     # -- steps
 
     def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
+        """Call the task's training step with weights that are whole while it runs."""
         return self._task.training_step(batch, batch_idx, **extra)
 
     def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
+        """Call the task's validation step with weights that are whole while it runs."""
         return self._task.validation_step(batch, batch_idx, stage)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        """Call the task's prediction step with weights that are whole while it runs."""
         return self._task.predict_step(batch, batch_idx)
 
     def reshard(self) -> None:
         """After a forward without a backward: free the memory that only a step needs."""
 
     def reset(self) -> None:
-        """The same after a step that may have ended anywhere."""
+        """Free that memory after a step that may have ended anywhere."""
 
     # -- updates
 
@@ -116,11 +119,11 @@ class WholeWeights:
         return dict(state)
 
     def shown(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, rank 0 can read whole weights from the modules."""
+        """Context manager in which rank 0 can read whole weights from the modules."""
         return contextlib.nullcontext()
 
     # -- searches
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, this process steps without the others."""
+        """Context manager in which this process steps without the others."""
         return contextlib.nullcontext()

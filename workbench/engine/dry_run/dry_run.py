@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from workbench.engine.data.loaders import Loaders
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.restored_state import restored_state
 from workbench.engine.runtime.restore_devices import restored_devices
@@ -84,7 +85,7 @@ def _check(task: Task, settings: Settings) -> None:
         )
     if task.val is not None and task.val.one_shot:
         raise TaskError(
-            "val can be read only once (it is an iterator), and each check reads it all: "
+            "val can be read only once (it is an iterator), and each validation reads it all: "
             "give a Dataset, a DataLoader, or wb.batches(list)."
         )
     task.train.refuse_larger(settings.batch_size)
@@ -148,11 +149,11 @@ def _text_remedy(spec: DataSpec) -> str:
 def _train(session: Session, batch: Any) -> None:
     if session.task.manual:  # with manual optimization an error shows only in a whole update
         with contextlib.suppress(NonFiniteError):  # a loss that is not finite after another optimizer's step is a matter of the rates
-            _explained("training_step", _Tried("train", batch), lambda: take_update(session, _window(session, batch)))
+            _explained("training_step", _Tried("train", batch), lambda: take_update(session, _window(session.data, batch)))
         return
     if session.hooks.within:  # training_step may rely on the hooks before it
         try:
-            _explained("training_step or a hook of its update", _Tried("train", batch), lambda: take_update(session, _window(session, batch)))
+            _explained("training_step or a hook of its update", _Tried("train", batch), lambda: take_update(session, _window(session.data, batch)))
         except NonFiniteError as error:
             if session.settings.on_nonfinite == "stop":
                 raise TaskError(f"of the first {sample_count(batch)} samples, {error}") from error
@@ -213,15 +214,15 @@ def _warn_of_unowned(session: Session) -> None:
         )
 
 
-def _window(session: Session, batch: Any) -> list[Any]:
+def _window(data: Loaders, batch: Any) -> list[Any]:
     """The batch, or its first piece in time (truncated BPTT)."""
-    return list(itertools.islice(session.data.split([batch]), 1))
+    return list(itertools.islice(data.split([batch]), 1))
 
 
 def _loss(session: Session, opt: OptimizerHandle, batch: Any) -> Tensor | None:
     """The loss of the batch (of its first piece in time); None if the step left it out."""
     extra: dict[str, Any] = {}
-    (item,) = _window(session, batch)
+    (item,) = _window(session.data, batch)
     if session.plan.tbptt is not None:
         item, extra = item.batch, {"hiddens": None}
     with session.precision.autocast():
@@ -288,6 +289,6 @@ def _non_finite(batch: Any, value: float) -> str:
 
 
 def _all_ignored(batch: Any) -> str:
-    """The name of the first part of a batch that holds only ignored labels; "" if there is none."""
+    """The name of the first part of a batch that holds only ignored labels; "": no part does."""
     labels = ((name, t) for name, t in leaves(batch, "") if not t.is_floating_point() and not t.is_complex() and t.numel())
     return next((name or "y" for name, t in labels if bool((t == _IGNORED).all())), "")

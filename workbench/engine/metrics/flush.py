@@ -30,7 +30,7 @@ def flush(session: Session, emit: Emit, wait: bool = False) -> None:
     if session.timer.due():
         emit_time(session, emit)
     if not session.plan.on_cpu and events:
-        session.replay.recent = [m for m in session.replay.recent if m.step > int(events[-1].steps[-1])]
+        session.replay.forget(int(events[-1].steps[-1]))
 
 
 def emit_time(session: Session, emit: Emit) -> None:

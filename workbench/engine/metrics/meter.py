@@ -82,7 +82,7 @@ class Meter:
         self._at_flush: dict[int, dict[int, Tensor]] = {}
         """By column and row: values that the next flush copies into the ring at once."""
         self._layer_norms: dict[int, Tensor] = {}
-        """The same for the norms of all layers."""
+        """The rows of all layers' norms."""
         self.adds_up = kind in (torch.float32, torch.float64) and device.type == "cpu" and optimizers == 1
         """Whether a flush computes the total norms, of all rows at once: nothing reads them before."""
         self._numbers: dict[int, list[float]] = {}
@@ -132,7 +132,7 @@ class Meter:
         self._paused += seconds
 
     def waiting(self, windows: Iterator[T], timer: StepTimer) -> Iterator[T]:
-        """The same items; the time that each takes to arrive counts as waiting."""
+        """Yield the items; the time that each takes to arrive counts as waiting."""
         first = True
         while True:
             began = perf_counter()
@@ -182,7 +182,7 @@ class Meter:
 
     @functools.cached_property
     def _host(self) -> Numbers | None:
-        """The same rows for numpy, which writes a number faster than torch."""
+        """The rows for numpy, which writes a number faster than torch."""
         return self._ring.numpy() if self._ring.device.type == "cpu" and not self._lazy else None
 
     @functools.cached_property
@@ -196,7 +196,7 @@ class Meter:
 
     @functools.cached_property
     def clipped(self) -> list[tuple[Tensor, ...]]:
-        """The same after clipping."""
+        """The norms after clipping."""
         return self._cells[CLIPPED::3]
 
     @functools.cached_property
@@ -358,7 +358,7 @@ class Meter:
                 columns[row] = found[row]
 
     def _fetched(self, found: Mapping[int, Value]) -> Mapping[int, Value]:
-        """The same values, in host memory where stacking them on the device would be compiled anew for each number of rows."""
+        """The values in host memory, where stacking them on the device would be compiled anew for each number of rows."""
         if not self._lazy:
             return found
         away = {row: value for row, value in found.items() if isinstance(value, Tensor)}

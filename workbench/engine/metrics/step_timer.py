@@ -86,7 +86,7 @@ class StepTimer:
 
     @contextlib.contextmanager
     def timed(self, part: str) -> Iterator[None]:
-        """Inside, all time belongs to `part`, also within an update that is timed."""
+        """Context manager in which all time belongs to `part`, also within an update that is timed."""
         self.mark("workbench")
         marks, self._marks = self._marks, None
         began, outer, self._within = self._clock(), self._within, 0.0

@@ -26,9 +26,9 @@ TakeStep = Callable[[Session, OptimizerHandle, Sequence[Any], Tensor], bool]
 class ManualOptimizers:
     """The `Handle` of one session, for the session's whole life."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._take_step: TakeStep | None = None
+    def __init__(self, session: Session, take_step: TakeStep) -> None:
+        """take_step: measures and clips the gradients of an optimizer and steps; returns whether it stepped."""
+        self._session, self._take_step = session, take_step
         self._toggle = Toggle()
         self._window: Sequence[Any] = ()
         self._share, self._last = 1.0, True
@@ -49,19 +49,56 @@ class ManualOptimizers:
         """Whether schedulers may step now; in a search they may not."""
         return not self._session.state.searching
 
-    def begin(self, window: Sequence[Any], take_step: TakeStep) -> None:
-        """Begin a window: nothing has stepped, and there is no loss yet."""
-        self._window, self._take_step = window, take_step
+    def update(self, window: Sequence[Any]) -> tuple[Tensor | None, list[OptimizerHandle]]:
+        """Give each batch of the window to the task; returns the sum of the losses that went backward, and the optimizers that stepped."""
+        session = self._session
+        self._window = window
         self.loss, self._since, self.taken = None, None, []
         self._stepped.clear()
         self._kept.clear()  # of a window that an error ended
-        self._rates = [opt.group_lrs() for opt in self._session.optimizers] if self._session.state.searching else []
-
-    def at(self, share: float, last: bool) -> None:
-        """Begin a batch: its share of the window, and whether it is the last."""
-        self._share, self._last = share, last
+        self._rates = [opt.group_lrs() for opt in session.optimizers] if session.state.searching else []
+        there = [number for number, batch in enumerate(window) if batch is not None]
+        batches = [window[number] for number in there]
+        weights = [weight for weight in batch_weights(session.task, window) if weight is not None]
+        returned: Tensor | None = None
+        parts = WeightedMeans()
+        session.state.loss_parts[0] = parts.means
+        try:
+            for number, share in enumerate(session.parallel.shares(weights) if batches else ()):
+                self._share, self._last = share, number == len(batches) - 1
+                session.timer.mark("workbench")
+                batch = session.to_device(batches[number]) if session.plan.moves else batches[number]
+                session.timer.mark("transfer")
+                index, samples = session.state.batch_idx + number, samples_at(window, there[number])
+                if not session.update_hooks.start_moved(batch, index, samples):
+                    break
+                session.task.drawn = samples
+                with session.precision.autocast():
+                    result = session.task.training_step(batch, index)
+                session.timer.mark("forward")
+                session.update_hooks.end(result, batch, index, waits=True)
+                parts.add(loss_parts(result), share)
+                loss = result.get("loss") if isinstance(result, Mapping) else result
+                if isinstance(loss, Tensor) and loss.numel() == 1:
+                    part = loss.detach().reshape(()) * share
+                    returned = part if returned is None else returned + part
+            self._finish()
+        finally:
+            self._toggle.untoggle()  # what the task has left toggled
+        if not batches:
+            return None, []
+        loss = self.loss if self.loss is not None else returned
+        loss = session.parallel.mean(loss)
+        if loss is None and not self.taken:
+            return None, []
+        if loss is None:
+            raise TaskError(
+                "a manual training_step stepped an optimizer without a loss: use manual_backward(loss), or return the loss."
+            )
+        return loss, list(dict.fromkeys(self.taken))
 
     def backward(self, loss: Tensor, **options: Any) -> None:
+        """Run the backward pass of a loss, weighted by its batch's share of the window."""
         part = loss if self._share == 1.0 else loss * self._share
         scaled = self._session.precision.scale(part)
         self._session.timer.mark("forward")
@@ -73,10 +110,11 @@ class ManualOptimizers:
         self._since = part if self._since is None else self._since + part
 
     def step(self, optimizer: int = 0, **options: Any) -> None:
+        """Take an optimizer's step, or set its gradients aside until the window's last batch."""
         opt = self._session.optimizers[optimizer]
         self._session.timer.mark("forward")
         self._add_kept(opt)
-        if not self._last or self._take_step is None:
+        if not self._last:
             # Set aside, so that gradients which another network's backward leaves in these parameters do not count.
             self._kept[optimizer] = [(p, p.grad) for p in opt.trained if p.grad is not None]
             self._options[optimizer] = options
@@ -101,7 +139,7 @@ class ManualOptimizers:
         finally:
             opt.step_options = {}
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Take the steps that the task asked for earlier in the window and not at its last batch."""
         for optimizer in list(self._kept):
             self.step(optimizer, **self._options[optimizer])
@@ -111,9 +149,11 @@ class ManualOptimizers:
             parameter.grad = kept if parameter.grad is None else parameter.grad + kept
 
     def clip(self, optimizer: int, clip_val: float, algorithm: str) -> None:
+        """Clip an optimizer's gradients before its next step, by norm or by value (`algorithm`)."""
         self._session.state.clip_next[optimizer] = (clip_val, algorithm)
 
     def zero_grad(self, optimizer: int = 0, set_to_none: bool = True) -> None:
+        """Remove an optimizer's gradients, or fill them with zeros."""
         opt = self._session.optimizers[optimizer]
         if set_to_none:
             opt.zero_grad()
@@ -121,75 +161,18 @@ class ManualOptimizers:
             opt.optimizer.zero_grad(set_to_none=False)
 
     def toggle(self, optimizer: int) -> None:
+        """Let only this optimizer's parameters require gradients."""
         self._toggle.toggle(self._session.trained, self._session.optimizers[optimizer].trained)
 
     def untoggle(self, optimizer: int) -> None:
-        self._toggle.untoggle()
-
-    def end(self) -> None:
-        """Undo what the task has left toggled."""
+        """Let all parameters require gradients that did before `toggle`."""
         self._toggle.untoggle()
 
 
-def _started(session: Session, batch: Any, index: int, samples: int | None) -> bool:
-    """End the batch before and call the hooks of this one; False: a hook asked to leave out the rest of the epoch."""
-    if session.state.batch_end_args is not None:
-        session.hooks.batch_ended(*session.state.batch_end_args)
-        session.state.batch_end_args = None
-    session.task.drawn = samples
-    session.state.cut_short = not session.hooks.batch_started(batch, index)
-    session.add_new_parameters()
-    return not session.state.cut_short
-
-
-def update(
-    session: Session, window: Sequence[Any], take_step: TakeStep
-) -> tuple[Tensor | None, list[OptimizerHandle]]:
-    """Give each batch of the window to the task; returns the sum of the losses that went backward, and the
-    optimizers that stepped.
-    """
+def update(session: Session, window: Sequence[Any], take_step: TakeStep) -> tuple[Tensor | None, list[OptimizerHandle]]:
+    """Take an update (`ManualOptimizers.update`); the first of a session gives the task its handle."""
     handle = session.handle
     if not isinstance(handle, ManualOptimizers):
-        handle = session.handle = ManualOptimizers(session)
-        session.task.drive(handle)
-    handle.begin(window, take_step)
-    there = [number for number, batch in enumerate(window) if batch is not None]
-    batches = [window[number] for number in there]
-    weights = [weight for weight in batch_weights(session.task, window) if weight is not None]
-    returned: Tensor | None = None
-    parts = WeightedMeans()
-    session.state.loss_parts[0] = parts.means
-    try:
-        for number, share in enumerate(session.parallel.shares(weights) if batches else ()):
-            handle.at(share, number == len(batches) - 1)
-            session.timer.mark("workbench")
-            batch = session.to_device(batches[number]) if session.plan.moves else batches[number]
-            session.timer.mark("transfer")
-            index = session.state.batch_idx + number
-            if session.hooks.within and not _started(session, batch, index, samples_at(window, there[number])):
-                break
-            session.task.drawn = samples_at(window, there[number])
-            with session.precision.autocast():
-                result = session.task.training_step(batch, index)
-            session.timer.mark("forward")
-            if session.hooks.within:
-                session.state.batch_end_args = (result, batch, index)
-            parts.add(loss_parts(result), share)
-            loss = result.get("loss") if isinstance(result, Mapping) else result
-            if isinstance(loss, Tensor) and loss.numel() == 1:
-                part = loss.detach().reshape(()) * share
-                returned = part if returned is None else returned + part
-        handle.finish()
-    finally:
-        handle.end()
-    if not batches:
-        return None, []
-    loss = handle.loss if handle.loss is not None else returned
-    loss = session.parallel.mean(loss)
-    if loss is None and not handle.taken:
-        return None, []
-    if loss is None:
-        raise TaskError(
-            "a manual training_step stepped an optimizer without a loss: use manual_backward(loss), or return the loss."
-        )
-    return loss, list(dict.fromkeys(handle.taken))
+        handle = ManualOptimizers(session, take_step)
+        session.drive(handle)
+    return handle.update(window)

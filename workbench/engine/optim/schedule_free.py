@@ -48,7 +48,7 @@ class OptimizerModes:
                             "train without FSDP.")  # fmt: skip
 
     def doubt(self, model: nn.Module) -> str | None:
-        """The warning about BatchNorm statistics, which belong to the training weights; None: there is none to give."""
+        """The warning about BatchNorm statistics, which belong to the training weights; None: no warning is needed."""
         if not self or not has_batch_norm([model]):
             return None
         return (
@@ -77,7 +77,7 @@ class OptimizerModes:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Inside, the model has the weights to evaluate; afterwards the training weights, to the last bit.
+        """Context manager in which the model has the weights to evaluate; afterwards the training weights, to the last bit.
 
         Switching rounds, so that a run would depend on how often it is validated: the training weights are copied.
         """

@@ -34,7 +34,7 @@ def ahead_of_plan(feeds: Loaders, past: Mapping[str, Any]) -> int:
 
 
 def ahead_from(feeds: Loaders, state: TrainState, ahead: int) -> int:
-    """The same for a fit whose epochs have another length from here on: a live change of the accumulation."""
+    """The batches ahead of a fit whose epochs have another length from here on: a live change of the accumulation."""
     past = {name: getattr(state, name) for name in ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking")}
     settings = {"batch_size": feeds.settings.batch_size}
     return ahead_of_plan(feeds, {**past, "settings": settings, "length": {"per_epoch": None, "ahead": ahead}})

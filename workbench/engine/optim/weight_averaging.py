@@ -17,6 +17,7 @@ from workbench.engine.distributed.padding import run_padding
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
+from workbench.settings import Settings
 from workbench.task.errors import TaskError
 from workbench.task.optim.optimizer_factory import group_rates
 from workbench.task.protocol import Averaging, Schedule
@@ -45,21 +46,20 @@ class OwnSWALR(SWALR):
 
 def begin_epoch(session: Session) -> None:
     """At the first epoch of SWA its own schedule replaces the others, where `swa_lrs` is set."""
-    if _has_rates(session) and session.state.epoch >= swa_first_epoch(session.settings):
+    if _has_rates(session.settings) and session.state.epoch >= swa_first_epoch(session.settings):
         for opt in session.optimizers:
-            begin_rates(session, opt)
+            begin_rates(session.settings, opt)
 
 
 def rates_begun(session: Session) -> bool:
     """Whether SWA's own schedule has begun, counting epochs that have begun."""
-    return _has_rates(session) and session.state.epoch + session.state.mid_epoch > swa_first_epoch(session.settings)
+    return _has_rates(session.settings) and session.state.epoch + session.state.mid_epoch > swa_first_epoch(session.settings)
 
 
-def begin_rates(session: Session, opt: OptimizerHandle) -> None:
+def begin_rates(settings: Settings, opt: OptimizerHandle) -> None:
     """Replace an optimizer's schedules by SWA's own, if that has not happened yet."""
     if in_swa(opt):
         return
-    settings = session.settings
     rates = [settings.swa_lrs if base else 0.0 for base in group_rates(opt.optimizer)]  # a group at 0 stays there
     schedule = OwnSWALR(opt.optimizer, rates, settings.annealing_epochs, settings.annealing_strategy)  # type: ignore[arg-type]
     opt.schedules = (Schedule(schedule, "epoch"),)
@@ -70,8 +70,8 @@ def in_swa(opt: OptimizerHandle) -> bool:
     return any(isinstance(schedule.scheduler, OwnSWALR) for schedule in opt.schedules)
 
 
-def _has_rates(session: Session) -> bool:
-    return session.settings.weight_averaging == "swa" and session.settings.swa_lrs is not None
+def _has_rates(settings: Settings) -> bool:
+    return settings.weight_averaging == "swa" and settings.swa_lrs is not None
 
 
 def end_epoch(session: Session) -> None:
@@ -86,7 +86,7 @@ def end_epoch(session: Session) -> None:
 
 @contextlib.contextmanager
 def in_place(session: Session) -> Iterator[None]:
-    """Inside, the model has the averaged weights and their BatchNorm statistics."""
+    """Context manager in which the model has the averaged weights and their BatchNorm statistics."""
     assert session.average is not None
     with session.average.swapped(session.weights.averaged), kept_buffers(session.task.modules):
         _refresh(session)

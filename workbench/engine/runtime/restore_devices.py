@@ -51,7 +51,7 @@ def restored_devices(task: Task) -> Iterator[None]:
 
 
 def _device_of(whole: nn.Module) -> torch.device | None:
-    """The device of all its tensors; None if they are on several devices, or there are none."""
+    """The device of all its tensors; None if they are on several devices, or it has no tensor."""
     tensors: list[Tensor] = [*whole.parameters(), *whole.buffers()]
     devices = {tensor.device for tensor in tensors}
     return devices.pop() if len(devices) == 1 else None

@@ -44,7 +44,7 @@ class OwnState:
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
-        """Inside, accelerate uses this state, in this thread alone. Other threads do not wait."""
+        """Context manager in which accelerate uses this state, in this thread alone. Other threads do not wait."""
         _share()
         before, _thread.state = _thread.state, self
         try:
@@ -142,7 +142,7 @@ def _is_rank() -> bool:
 
 @contextlib.contextmanager
 def _without_fsdp_flag() -> Iterator[None]:
-    """Inside, accelerate does not see that FSDP is asked for: the engine shards the model itself."""
+    """Context manager in which accelerate does not see that FSDP is asked for: the engine shards the model itself."""
     asked = os.environ.pop(_USE_FSDP, None)
     try:
         yield
@@ -153,7 +153,7 @@ def _without_fsdp_flag() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _unmarked(model: torch.nn.Module) -> Iterator[None]:
-    """Inside, the model is without accelerate's mark on prepared models.
+    """Context manager in which the model is without accelerate's mark on prepared models.
 
     accelerate returns a marked model unchanged: ours to the user's Accelerator, theirs to ours.
     """

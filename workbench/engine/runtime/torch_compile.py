@@ -15,7 +15,7 @@ from workbench.task.protocol import Task
 
 @contextlib.contextmanager
 def compiled(task: Task, wanted: bool | str) -> Iterator[None]:
-    """Inside, calls of the model go through torch.compile (`wanted`: True, or the name of a backend).
+    """Context manager in which calls of the model go through torch.compile (`wanted`: True, or the name of a backend).
 
     A model that the user has compiled keeps its options and is not compiled twice. An object with a training_step of
     its own may call its parts and never itself, so its parts are compiled too.

@@ -50,7 +50,7 @@ class EpochMetrics:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Inside, the metrics are on the session's device and start empty; nothing of the validation stays in them."""
+        """Context manager in which the metrics are on the session's device and start empty; nothing of the validation stays in them."""
         homes = [(metric, _device_of(metric)) for metric in self._distinct()]
         modes = [(part, part.training) for part in _modules(self._distinct())]
         try:
@@ -165,7 +165,7 @@ class EpochMetrics:
 
 @contextlib.contextmanager
 def _synchronised(metric: Any, several: bool, group: Any) -> Iterator[None]:
-    """Inside, a torchmetrics metric synchronises over the ranks of this job, or over `group`, and no others."""
+    """Context manager in which a torchmetrics metric synchronises over the ranks of this job, or over `group`, and no others."""
     parts = [part for part in _modules([metric]) if hasattr(part, "distributed_available_fn")] if synchronises(metric) else []
     before = [(part, part.distributed_available_fn, part.process_group) for part in parts]
     try:

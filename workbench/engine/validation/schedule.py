@@ -44,7 +44,7 @@ class ValidationSchedule:
         every = session.settings.check_val_every_n_epoch
         # Without validation data only the ends of epochs count, whatever interval was set.
         often = session.settings if session.data.validates else session.settings.replace(val_check_interval=1.0, check_val_every_n_epoch=every or 1)
-        self.at_ends_alone = isinstance(often.val_check_interval, float) and often.val_check_interval == 1.0
+        self._at_ends_alone = isinstance(often.val_check_interval, float) and often.val_check_interval == 1.0
         """Whether validations are due at the ends of epochs alone."""
         self.cadence = Cadence(often, session.data.updates_in(session.state.epoch))
         self.stops = (
@@ -129,11 +129,9 @@ class ValidationSchedule:
             self.cadence.updates_per_epoch = self._session.data.updates_in(self._session.state.epoch)
 
     def due(self, in_epoch: int) -> bool:
-        """Whether a validation follows the `in_epoch`-th update of this epoch, if that is not its last; called unless
-        `at_ends_alone`.
-        """
+        """Whether a validation follows the `in_epoch`-th update of this epoch, if that is not its last."""
         session = self._session
-        if in_epoch == 0 or session.state.step == self.checked:  # windows without a batch are not updates
+        if self._at_ends_alone or in_epoch == 0 or session.state.step == self.checked:  # windows without a batch are not updates
             return False
         return self.cadence.due(session.state.step, session.state.epoch, in_epoch, session.seconds)
 

@@ -24,6 +24,7 @@ from workbench.task.errors import TaskError
 from workbench.task.hints import explain_batch_error
 from workbench.task.hooks import Values
 from workbench.task.lightning.logging.reduce import on_host
+from workbench.task.protocol import Task
 
 PLACE = "in batch "
 """How the note begins that says where a validation failed."""
@@ -46,7 +47,7 @@ def validate(
     with evaluating(session, stage):
         for spec, batches in sets:
             over = EpochMetrics(session, stage, trial=trial, aside=trial or aside)
-            with _reading(session, spec) as suffix, over.open():
+            with _reading(session.task, spec) as suffix, over.open():
                 for name, value, weight in _scores(session, batches, stage, over):
                     sums.add(name + suffix, value, weight)
                 stopped = cut()
@@ -91,18 +92,18 @@ def _scores(
 
 
 @contextlib.contextmanager
-def _reading(session: Session, spec: DataSpec) -> Iterator[str]:
-    """Inside, the task knows which of several sets is read. Yields what the names of its metrics end with."""
-    session.task.dataloader_idx = spec.index
+def _reading(task: Task, spec: DataSpec) -> Iterator[str]:
+    """Context manager in which the task knows which of several sets is read. Yields what the names of its metrics end with."""
+    task.dataloader_idx = spec.index
     try:
-        yield session.task.suffix_of(spec)
+        yield task.suffix_of(spec)
     finally:
-        session.task.dataloader_idx = None
+        task.dataloader_idx = None
 
 
 @contextlib.contextmanager
 def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> Iterator[None]:
-    """Inside, all modules are in evaluation mode without gradients; modes and random numbers are restored."""
+    """Context manager in which all modules are in evaluation mode without gradients; modes and random numbers are restored."""
     modes, before, hooks = Modes.of(session.task), session.state.stage, session.hooks
     with rng.preserved(), torch.no_grad(), session.optimizer_modes.evaluating():
         try:

@@ -31,8 +31,8 @@ def lightning_script(r: ScriptSpec, task: Task) -> str:
     package = _package(task)
     lightning_refusals.refuse(r, package)
     found = {**values(r), **_values(r, task)}
-    main = rendered("lightning_main.py.jinja", found)
-    program = "\n\n\n".join(part for part in (without_unused(rendered("lightning_functions.py.jinja", found), main), main) if part)
+    main = rendered("lightning/main.py.jinja", found)
+    program = "\n\n\n".join(part for part in (without_unused(rendered("lightning/functions.py.jinja", found), main), main) if part)
     callbacks = "lightning.pytorch.callbacks" if package == "lightning" else f"{package}.callbacks"
     imports = [Import(package, None, "L"), *(Import(callbacks, name) for name in lightning_trainer.CALLBACKS)]
     imports += [Import(callbacks.replace("callbacks", "loggers"), "CSVLogger"), Import("torch.utils.data", "Sampler")]
@@ -61,7 +61,7 @@ def _values(r: ScriptSpec, task: Task) -> dict[str, object]:
 
 
 def _package(task: Task) -> str:
-    """The package whose LightningModule the user's object is; "lightning" where the script makes one; "" where it is none."""
+    """The package whose LightningModule the user's object is; "lightning" where the script makes one; "": it is not one."""
     if not isinstance(task, LightningTask):
         return "lightning"
     classes = [base for base in type(task.module).__mro__ if base.__name__ == "LightningModule"]

@@ -274,7 +274,7 @@ class Step:
 
 
 def at(steps: tuple[int, ...], no: bool = False) -> str:
-    """The condition that the update is one of these; `no`: that it is none of them."""
+    """The condition that the update is one of these; `no`: that it is not one of them."""
     if len(steps) == 1:
         return f"step {'!=' if no else '=='} {steps[0]}"
     return f"step {'not ' if no else ''}in {steps}"

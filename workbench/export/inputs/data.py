@@ -106,7 +106,9 @@ def _refuse_longer_epochs(sampler: Any, settings: Settings) -> None:
 
 
 def held_out_of(spec: DataSpec, owner: Any, sliced: Sliced, settings: Settings, saved: SavedSet | None) -> Data:
-    """The same of the validation data. Of several sets the first one, in a loop over them: the others are like it, or ExportError says what differs."""
+    """The validation data. Of several sets the first one, in a loop over them: the others are like it, or ExportError
+    says what differs.
+    """
     first, *others = (data_of(one, "val", owner, sliced, settings, saved) for one in spec.sets)
     if not others:
         return first
@@ -224,6 +226,7 @@ def maker_of(spec: DataSpec) -> Any:
 
 
 def first_batch(spec: DataSpec, settings: Settings) -> Any:
+    """A first batch of the data, read without the user's samplers."""
     # Without the user's samplers, which may count how often they are asked.
     parts = dataclasses.replace(spec.parts, sampler=None, batch_sampler=None)
     try:

@@ -109,7 +109,7 @@ def _transfers(task: Task, used: DataHooks, sources: Mapping[str, Any]) -> Itera
 
 
 def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: bool, several: bool) -> LightningNeeds:
-    """The same, with what the object with `training_step` has."""
+    """What the script needs of Lightning, with the hooks of the object with `training_step`."""
     found = {name: used.overridden[name] for name in (*WITHIN, *FIT, *VALIDATION) if name in used.overridden}
     hooks = {name: Hook("network", _arguments(hook, several), reads(hook.function, 0)) for name, hook in found.items()}
     named = frozenset(name for code in methods(module) for name in attributes(code))

@@ -15,7 +15,7 @@ _DEEP = 4
 
 
 def reads_modules(value: Any, deep: int = _DEEP) -> bool:
-    """Whether calling `value` may read a module that is none of its arguments; False for anything that is not called."""
+    """Whether calling `value` may read a module that is not among its arguments; False for anything that is not called."""
     if isinstance(value, (list, tuple)):
         return any(reads_modules(one, deep) for one in value)
     if isinstance(value, functools.partial):

@@ -37,7 +37,7 @@ def optimizers_of(task: Supervised | LightningTask, settings: Settings, updates:
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         whose = "configure_optimizers()" if isinstance(task, LightningTask) else "the optimizer or its scheduler"
-        raise ExportError(f"{whose} cannot be looked at outside of a fit: {what}") from error
+        raise ExportError(f"{whose} cannot be set up for reading outside of a fit: {what}") from error
 
 
 def _of_bench(task: Supervised, made: Optimization, updates: int | None) -> Optimizer:

@@ -42,7 +42,7 @@ class SavedSet:
     expression: str
     """How the script makes its data set of them, in its own names; `tensors` is what the file holds."""
     generator: str | None
-    """How it makes the generator of the user's loader; None: there is none."""
+    """How it makes the generator of the user's loader; None: the loader has no generator."""
 
 
 class SavedData:

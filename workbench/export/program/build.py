@@ -325,7 +325,7 @@ def _unused(moves: list[_Statement], returned: list[str]) -> bool:
 
 
 def _single(target: ast.expr, value: ast.expr) -> Iterator[str]:
-    """The names that an assignment gives to a value each; those that unpack what a call returned are none."""
+    """The names that an assignment gives to one value each; names that unpack the result of a call are left out."""
     if isinstance(target, ast.Name):
         yield target.id
     elif isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):

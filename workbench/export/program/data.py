@@ -17,6 +17,7 @@ _COUNTED = ("Counted", "CountedInValidation")
 
 
 def values(r: ScriptSpec) -> dict[str, object]:
+    """The values of the templates that read the data."""
     samples = samples_of(r)
     return {
         "checksums": checksums(r),

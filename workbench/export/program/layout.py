@@ -30,6 +30,7 @@ class Line:
 
     @property
     def header(self) -> bool:
+        """Whether it begins a block."""
         return self.ends == ":"
 
 

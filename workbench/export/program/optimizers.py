@@ -13,6 +13,7 @@ _SHAPES = {"constant": "stays", "linear": "falls to 0 in a straight line", "cosi
 
 
 def values(r: ScriptSpec) -> dict[str, object]:
+    """The values of the templates that make optimizers and schedules."""
     one = not (r.several or r.manual)
     names = [name for own in schedulers(r) for name in own]
     places = [schedule.place for schedule in r.schedules]

@@ -13,6 +13,7 @@ Monitor = dict[str, Any]
 
 
 def values(r: ScriptSpec) -> dict[str, object]:
+    """The values of the templates that count epochs, end the run and print its progress."""
     monitors = _monitors(r)
     resumes = not refusal(r)
     between = r.owns("on_train_epoch_end") or bool(hooks.progress(r, "current_epoch", "")) or bool(r.logged.in_epochs)
@@ -140,6 +141,7 @@ def _check_after_epoch(r: ScriptSpec, between: bool) -> str:
 
 
 def check_arguments(r: ScriptSpec, finished: str) -> str:
+    """The arguments of the script's `check`, which decides about the end after an epoch. finished: the number of epochs done, as an expression."""
     losses = "losses" if r.monitors_train_loss else "total / (step - began)"
     return f"epoch, {finished}, {losses}" if r.settings.min_epochs else f"epoch, {losses}"
 

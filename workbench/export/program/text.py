@@ -136,6 +136,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def rule(title: str) -> str:
+    """A comment line that begins a part of the script."""
     return f"# ---- {title} ".ljust(100, "-")
 
 

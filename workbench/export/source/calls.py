@@ -66,7 +66,7 @@ WRAPPERS |= {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "deque",
 
 @dataclass(frozen=True)
 class Outside:
-    """The same of the global names that a function uses: `name`, or `module·name` in another module."""
+    """The effects of a function on the global names that it uses: `name`, or `module·name` in another module."""
 
     may: frozenset[str] = frozenset()
     does: frozenset[str] = frozenset()
@@ -172,6 +172,7 @@ def arguments(call: ast.Call, parameters: tuple[str, ...], wanted: frozenset[str
 
 
 def has_true(call: ast.Call, name: str) -> bool:
+    """Whether a call has the argument `name=True`."""
     return any(k.arg == name and isinstance(k.value, ast.Constant) and k.value.value is True for k in call.keywords)
 
 

@@ -97,7 +97,7 @@ class CallSite:
     values: Mapping[str, str] = field(default_factory=dict)
     """Names in the scope of the call that held plain literals, as source text."""
     top_values: Mapping[str, str] = field(default_factory=dict)
-    """The same of the module's top level."""
+    """The values at the module's top level."""
     kinds: Mapping[str, str] = field(default_factory=dict)
     """The kind of each name, in a word: "module", "network", "random", "iterator", "immutable", …"""
     package: str = ""

@@ -203,6 +203,7 @@ def _makes_workbench(node: ast.stmt) -> bool:
 
 
 def is_star(node: ast.stmt) -> bool:
+    """Whether a statement imports all names of a module."""
     return isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
 
 
@@ -230,15 +231,18 @@ class At:
         return self.program.slicer.lazy
 
     def dotted(self, name: str) -> str | None:
+        """The full name of an imported object; None: it was not imported."""
         return self.program.source_of(name, self.place)
 
     def is_module(self, name: str) -> bool:
+        """Whether a name stands for a module."""
         held = self.program.kinds.get(name)
         if held is not None and len(self.program.binders.get(name, ())) <= 1:
             return held == "module"
         return (self.dotted(name) or "") in sys.modules
 
     def keeps_state(self, name: str) -> bool:
+        """Whether calling what a name stands for changes something that a later call reads."""
         for at in self.program.reaching(name, self.place):
             node = self.program.statements[at].node
             if isinstance(node, ast.FunctionDef) and node.name == name:
@@ -253,6 +257,7 @@ class At:
         return False
 
     def hands_out(self, name: str) -> bool:
+        """Whether calling what a name stands for may give an object that others hold too: by a metaclass, `__new__` or a decorator."""
         for at in self.program.reaching(name, self.place):
             node = self.program.statements[at].node
             if isinstance(node, ast.ClassDef):
@@ -263,6 +268,7 @@ class At:
         return False
 
     def bound_method(self, name: str) -> ast.Attribute | None:
+        """The expression of the method that a name was assigned; None: it stands for something else."""
         for at in self.program.reaching(name, self.place):
             node = self.program.statements[at].node
             value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
@@ -272,11 +278,13 @@ class At:
         return None
 
     def kind(self, name: str) -> str | None:
+        """The kind of value that a name holds here; None: unknown."""
         held = self.program.kinds.get(name)
         # A name that is bound more than once may have held something else here.
         return held if held != "immutable" or len(self.program.binders.get(name, ())) <= 1 else None
 
     def summary(self, name: str) -> Summary | None:
+        """What calling a function or class of this name does; None: unknown."""
         base, _, attribute = name.partition(DOT)
         try:
             if attribute:
@@ -324,6 +332,7 @@ class At:
         return dataclasses.replace(found, outside=spelled)
 
     def method(self, name: str) -> Summary | None:
+        """What calling a method of this name does, in any class of the user; None: unknown."""
         if f".{name}" in self.open:
             return None
         return self.program.slicer.method(name, self.open)

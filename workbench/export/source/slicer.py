@@ -236,7 +236,7 @@ class Slicer:
         )
 
     def _check_loops(self, ask: _Ask, at: int) -> None:
-        """Refuse what the loop around the call carries from turn to turn."""
+        """Refuse what the loop around the call carries from one iteration to the next."""
         program = ask.program
         base = ask.name.partition(DOT)[0]
         for loop in program.line.loops:
@@ -291,7 +291,7 @@ class Slicer:
         return module if program.reaching(name, program.end) else self._home(module, name) or module
 
     def _home(self, module: str, name: str) -> str | None:
-        """Where a name lives that a module hands out lazily."""
+        """The module in which a name is defined that `module` gives by its own `__getattr__`."""
         loaded = sys.modules.get(module)
         found = getattr(getattr(loaded, name, None), "__module__", None)
         return found if isinstance(found, str) and found != module and origins.is_inlined(found) else None

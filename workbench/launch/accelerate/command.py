@@ -37,20 +37,20 @@ _OURS = {
     "gradient_clipping": "gradient_clip_val=", "max_restarts": "", "use_megatron_lm": "", "mpirun_hostfile": "", "help": "",
     "main_training_function": "", "vm": "", "env": "", "no_tpu_cluster": "",
 }  # fmt: skip
-"""Options that a setting covers (its name), or that a job of the bench cannot have: another script, another place."""
+"""Options that a setting covers, each with the setting's name, and options that would give the job another script or place."""
 _NEVER = ("tpu", "aws_", "megatron_lm_", "parallelism_config_")
-"""Prefixes of further options that a job of the bench cannot have."""
+"""Prefixes of further options that are refused."""
 _TRUTHS = ("fsdp_", "fp8_")
 """Prefixes of options that take "true" or "false" as a word."""
 _DEEPSPEED = ("use_deepspeed", "deepspeed_", "zero", "offload_")
 """Prefixes of the options of DeepSpeed."""
 _OTHERS = {"MEGATRON_LM": "Megatron-LM's", "TP": "tensor-parallel"}
-"""Kinds of training that are not supported."""
+"""Kinds of training that accelerate knows and the workbench does not support."""
 _PROCESS = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT",
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "ACCELERATE_USE_CPU", "ACCELERATE_USE_FSDP", RANK, SHARDS,
 )  # fmt: skip
-"""Variables of a kernel that was launched itself, which the launched processes would take for their own."""
+"""Variables of a kernel that was launched itself; the launched processes would take them for their own."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class LaunchPlan:
 
 
 def plan(settings: Settings, accelerator: str) -> LaunchPlan:
-    """What settings and config mean. `accelerator`: the kind of device here. SettingsError: something is impossible."""
+    """Read settings and config. `accelerator`: the kind of device here. SettingsError: they ask for something impossible."""
     if accelerator == "tpu" and settings.devices != "auto":
         settings = settings.replace(devices=1)  # one process drives all cores
     given = dict(settings.launch or {})
@@ -158,7 +158,7 @@ def _check_names(given: Mapping[str, Any]) -> None:
         if not _options()[name] and not isinstance(value, bool):
             raise SettingsError(f"launch={dict(given)!r}: {name} takes no value: give {name}=True, or leave it out.")
         if _options()[name] and (value == "--" or (isinstance(value, bool) and not name.startswith(_TRUTHS))):
-            raise SettingsError(f"launch={dict(given)!r}: {name} takes a value, and {value!r} is none.")
+            raise SettingsError(f"launch={dict(given)!r}: {name} takes a value, and {value!r} is not one.")
 
 
 def _check_counts(given: Mapping[str, Any]) -> None:
@@ -169,7 +169,9 @@ def _check_counts(given: Mapping[str, Any]) -> None:
 
 
 def _check_values(given: Mapping[str, Any] | None, options: tuple[str, ...]) -> None:
-    """accelerate's own parser would report it in a detached process, and by a page of its usage."""
+    """Raise SettingsError for a wrong value: accelerate's own parser would report it in a detached process, with a page
+    of its usage.
+    """
     with contextlib.redirect_stderr(io.StringIO()) as said:
         try:
             launch_command_parser().parse_args([*options, "script"])
@@ -178,7 +180,7 @@ def _check_values(given: Mapping[str, Any] | None, options: tuple[str, ...]) -> 
 
 
 def _config(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The user's accelerate config: the named file, or the default one; empty where there is none."""
+    """The user's accelerate config: the named file, or the default one; empty without a file."""
     file = given.get("config_file")
     if file is None and not os.path.isfile(default_config_file):
         return {}
@@ -220,8 +222,8 @@ def _machines(settings: Settings, given: Mapping[str, Any], config: Mapping[str,
     rank = int(given.get("machine_rank", config.get("machine_rank")) or 0)
     if machines > 1 and rank != 0:
         raise SettingsError(
-            f"machine_rank={rank}: the machine that asks is number 0, which writes the record; the others run the {SCRIPT} of the "
-            "run's folder. Give launch={'machine_rank': 0}, or ask there."
+            f"machine_rank={rank}: the job must be started on machine 0, which writes the record; the others run the {SCRIPT} of the "
+            "run's folder. Give launch={'machine_rank': 0}, or start it there."
         )
     return machines
 

@@ -24,20 +24,20 @@ _ECHOES = (
     "closed by peer", "reset by peer", "Broken pipe", "Timed out waiting", "timed out", "Connection refused", "NCCL", "No backend",
     "caused pair closure",
 )  # fmt: skip
-"""Words of errors by which a process learns that another one has ended."""
+"""Words in the error of a process whose partner has ended."""
 _WAITED = ("imed out", "timeout caused")
-"""Of these, the words of one that has waited for too long."""
+"""Those of them that mean that a process has waited too long for another one."""
 _STACKS = getattr(signal, "SIGUSR1", signal.SIGTERM)
 _GRACE = 3.0
-"""Seconds to wait for other errors, where one only says that a partner is gone."""
+"""Seconds to wait for other errors, when the first one only reports a lost partner."""
 
 
 class SigtermReceived(BaseException):
-    """This process got SIGTERM: from the launcher, since another process has failed, or from somebody."""
+    """This process got SIGTERM: from the launcher, since another process has failed, or from somebody else."""
 
 
 class LaunchError(RuntimeError):
-    """A launched job failed; the message has all that is known."""
+    """A launched job failed; the message contains everything that is known about it."""
 
 
 @dataclass(frozen=True)
@@ -52,25 +52,27 @@ class Failure:
 
     @property
     def order(self) -> tuple[bool, bool, float]:
-        """The first of several is the cause: an own error before one about a partner, then the earliest."""
+        """The order of several failures; the first one is the cause: errors of a process itself before those about a
+        partner, then the earliest.
+        """
         own = isinstance(self.error, NonFiniteError) and bool(getattr(self.error, "own", True))
         return self.echo, not own, self.when
 
     @property
     def echo(self) -> bool:
-        """Whether it only says that another process has ended."""
+        """Whether the error only reports that another process has ended."""
         if isinstance(self.error, RankTimeout):
             return False
         return isinstance(self.error, _RankEndedElsewhere) or any(words in str(self.error) for words in _ECHOES)
 
     @property
     def waited(self) -> bool:
-        """Whether it says that another process did not come for too long."""
+        """Whether the error reports that another process did not answer in time."""
         return self.echo and any(words in str(self.error) for words in _WAITED)
 
     @property
     def where(self) -> str:
-        """Which of the processes it was."""
+        """The process that failed, in words."""
         return f"in rank {self.rank} of {self.world}" if self.world > 1 else "in the launched process"
 
 
@@ -122,7 +124,7 @@ def root_cause(folder: Path, mine: Failure | None = None) -> Failure | None:
 
 
 def hang_error(folder: Path, mine: Failure, others: Sequence[Process], seconds: float) -> Failure:
-    """Rank 0 has waited in vain: end the ranks of this machine, which write where they were; returns the failure."""
+    """End the ranks of this machine after rank 0 waited too long; each writes its stacks. Returns the failure."""
     here = [process.pid for process in others if process.host == socket.gethostname()]
     _send(here, _STACKS)  # also of one that is not in Python; it goes to the output
     until = time.monotonic() + 4 * _GRACE  # on a busy machine writing that takes a while
@@ -145,6 +147,6 @@ def _send(processes: Sequence[int], number: int) -> None:
 
 def _sendable(error: BaseException) -> BaseException:
     """The error without what it refers to, of its own type if that can be sent."""
-    with pack_error(error) as parcel:
-        sent: BaseException = unpack(parcel)
+    with pack_error(error) as package:
+        sent: BaseException = unpack(package)
     return sent

@@ -19,7 +19,7 @@ _WITHOUT_EFFECT: Mapping[str, tuple[tuple[str, ...], str]] = {
     "fsdp_cpu_ram_efficient_loading": (("false", "none"), "each rank reads the whole weights once, into host memory"),
     "fsdp_activation_checkpointing_offload": (("false", "none"), "activations that are kept stay on the device"),
 }
-"""Options, the values that ask for nothing else, and what is done instead."""
+"""Options without effect: for each the values that change nothing, and what is done instead."""
 
 
 def options(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def options(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, An
 
 
 def way(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], processes: int) -> str | None:
-    """How so many processes shard the weights; None: each has its own. kind: what the config asks for."""
+    """How so many processes shard the weights; None: each process has all weights. kind: the kind of training in the config."""
     if kind != FSDP or processes == 1 or _strategy(options(given, config)) == "NO_SHARD":
         return None
     return FSDP

@@ -26,19 +26,20 @@ VALUE = "value"
 
 @dataclass(frozen=True)
 class JobFile:
-    """An assignment, and its first messages."""
+    """An assignment, and the first messages of its job."""
 
     assignment: Assignment
     words: FirstMessages
 
     @property
     def settings(self) -> Settings:
+        """The settings of the job."""
         return self.assignment.settings
 
 
 @dataclass(frozen=True)
 class ProcessEnv:
-    """What a kernel's code relies on in its process; read before any code is unpacked."""
+    """What the kernel's code relies on in its process; it is read before any code is unpacked."""
 
     path: list[str]
     argv: list[str]
@@ -52,6 +53,7 @@ class ProcessEnv:
 
     @classmethod
     def here(cls, timeout: float) -> ProcessEnv:
+        """The environment of this process."""
         # Lines without a time of change belong to no file.
         cells = {file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
         return cls(list(sys.path), list(sys.argv), os.getcwd(), cells, flags.flags(), timeout)
@@ -77,7 +79,7 @@ def read(run: Path) -> private_file.PrivateFile:
 
 
 def remove(run: Path) -> None:
-    """Remove it: all have read it, or none will."""
+    """Remove the job file, once all ranks have read it or none will."""
     private_file.remove(_job(run))
 
 

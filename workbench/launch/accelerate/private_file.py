@@ -32,22 +32,22 @@ class PrivateFile:
     """A package that was read. `head` is plain data, all that is known before it is unpacked."""
 
     head: Any
-    parcel: Package
+    package: Package
 
     def open(self) -> Any:
         """Unpack it; its large data stays in the file, mapped copy-on-write, also after the file is deleted."""
-        with self.parcel:
-            return unpack(self.parcel)
+        with self.package:
+            return unpack(self.package)
 
 
 def write(path: Path, value: Any, head: Any = None, names: Mapping[str, Any] | None = None) -> None:
     """Pack `value` into a file. `names`: see `share.package.pack`. OSError where it cannot be written."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     check_no_link(path.parent)
-    with pack(value, names, lists=True, capacity=Capacity(path.parent, available_memory)) as parcel:
-        for segment in parcel.segments:  # one, or none where nothing is large
+    with pack(value, names, lists=True, capacity=Capacity(path.parent, available_memory)) as package:
+        for segment in package.segments:  # one, or none where nothing is large
             _write_data(_beside(path), segment)
-        _write(path, pickle.dumps((head, parcel.code, bool(parcel.segments), parcel.devices)))
+        _write(path, pickle.dumps((head, package.code, bool(package.segments), package.devices)))
 
 
 def read(path: Path) -> PrivateFile:
@@ -92,7 +92,7 @@ def _pieces(segment: Segment) -> Iterator[bytes]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write to a temporary file, then rename it: whoever finds it finds all of it."""
+    """Write to a temporary file, then rename it, so that a reader always finds the whole file."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(_made(aside), "wb") as file:

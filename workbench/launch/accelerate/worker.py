@@ -74,7 +74,7 @@ def main(run: Path) -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """End as Python does, except that modules are not torn down: that takes a second."""
+    """End the process without tearing modules down, which takes a second."""
     threading._shutdown()  # type: ignore[attr-defined]  # sends idle threads of executors home, and waits for all
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -30,7 +30,7 @@ from workbench.tuners.plan import Plan
 from workbench.tuners.speed_search import SpeedSearch
 
 _PATIENCE = 30.0
-"""Seconds that `attach` waits at most for the record to be read."""
+"""The most seconds that `attach` waits for the record to be read."""
 
 
 def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
@@ -79,10 +79,10 @@ class Attached(Job[Any]):
         return partial(job._told, line(method, arguments, of=job._code))
 
     def _begin(self) -> None:
-        """It may still wait for its turn: its status is that of its record."""
+        """Show the job's recorded status: it may still wait for its turn."""
 
     def _interrupted(self) -> None:
-        """The job continues: it was not started here."""
+        """Let the job continue: this process did not start it."""
 
     def _keys(self) -> Mapping[str, tuple[str, Callable[[], str]]]:
         return {} if control.why_not_taken(self._following) else super()._keys()
@@ -101,7 +101,7 @@ class Attached(Job[Any]):
 
 
 class _Following:
-    """The work of a job that another process does: following it."""
+    """The work of a job that belongs to another process: to follow it."""
 
     def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
         self.follower = LaunchedJob(folder, lambda command: control.send(folder, command), threading.Event())
@@ -127,7 +127,7 @@ class _Following:
 
 
 class _CheckingMailbox(Mailbox):
-    """A mailbox that raises an error where nothing reads the command: the run has ended, for example."""
+    """A mailbox that raises an error where no process reads the command, for example because the run has ended."""
 
     def __init__(self, run: Path) -> None:
         super().__init__()

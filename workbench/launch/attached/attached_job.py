@@ -39,7 +39,7 @@ from workbench.trackers.listener import TrackerListener as Tracker
 PERIOD = 0.1
 """Seconds between two reads of a record."""
 _CHECK = 10
-"""Reads without anything new before its process is checked."""
+"""After so many reads without anything new, its process is checked."""
 _END = 10.0
 """Seconds that the launcher has to end after its job."""
 _LINES = 20
@@ -85,7 +85,7 @@ def run(assignment: Assignment, emit: EventSink, inbox: Mailbox, plan: accelerat
 
 
 def _with_trackers(first: FirstMessages) -> tuple[FirstMessages, list[Tracker]]:
-    """The first messages with the trackers that the launched process runs, since they continue without this process."""
+    """The first messages with the trackers that the launched process runs, because they continue without this process."""
     going, messages = [], list(first.messages)
     for tracker in first.trackers:
         if not tracker.is_sent_along:
@@ -100,7 +100,7 @@ def _with_trackers(first: FirstMessages) -> tuple[FirstMessages, list[Tracker]]:
 
 
 _left: list[subprocess.Popen[bytes]] = []
-"""Launchers that nothing waits for; they are children of this process."""
+"""Launchers that no code waits for any more; they are children of this process."""
 
 
 def _start(plan: accelerate.LaunchPlan, away: Detached) -> subprocess.Popen[bytes]:
@@ -130,7 +130,7 @@ class LaunchedJob:
         self._run, self._send, self._left = run, send, left
         self._tail = Tail(run)
         self.caught_up = threading.Event()
-        """Set when everything that existed has been passed on."""
+        """Set when all events recorded so far have been passed on."""
 
     def follow(self, emit: JobSink, inbox: Mailbox) -> RunEnded:
         """Follow until the end, as the record has it; `LaunchError` where its process ended without one,
@@ -166,7 +166,9 @@ class LaunchedJob:
                 emit(Message(f"{type(command).__name__} could not be sent to {self._run.name} ({error}).", "error"))
 
     def _over(self) -> bool:
-        """Whether its record has an end that was not read yet: what is asked then stays in the inbox, and the job tells of it."""
+        """Whether its record has an end that was not read yet. A command then stays in the inbox, and the job reports
+        it as not carried out.
+        """
         try:
             return summary(self._run).over
         except (OSError, ValueError):
@@ -180,7 +182,7 @@ class LaunchedJob:
 
 
 def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
-    """The error of a run that failed, or (no end) ended without a word, as its record tells it.
+    """The error of a run that failed, or (`end` is None) ended without an end event, as its record has it.
 
     A folder may come from anybody: it is read, and nothing of it is run.
     """

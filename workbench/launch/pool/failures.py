@@ -13,7 +13,7 @@ from workbench.launch.process.run_in_child import ChildDied, RemoteTraceback, in
 
 
 class RankTimeout(TimeoutError):
-    """The ranks of a job hang; the message has the stack of each."""
+    """The ranks of a job hang; the message contains the stack of each."""
 
 
 _NO_ROOM = re.compile(
@@ -26,7 +26,7 @@ _FRAMES = 12
 
 
 def cause(outcome: JobOutcome) -> BaseException:
-    """The error of the job."""
+    """The error that ended the job."""
     if outcome.hung:
         return RankTimeout(f"{outcome.hung}\n\n{_kept(outcome)}")
     first = min((rank_outcome for rank_outcome in outcome.ranks if rank_outcome.failed), key=_rank_of_cause)
@@ -69,7 +69,7 @@ def _error_of_dead_rank(rank_outcome: RankOutcome, outcome: JobOutcome) -> BaseE
 
 
 def _end_of(tail: str) -> str:
-    """The last lines of its output; of a crash Python's message and the thread's stack."""
+    """The last lines of a rank's output; of a crash Python's message and the thread's stack."""
     _, crash, rest = tail.partition(_CRASH)
     if not crash:
         return "\n".join(tail.splitlines()[-_FRAMES:])

@@ -34,7 +34,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class RequestState:
-    """To rank 0, which waits for a lost rank: send the present state of the task."""
+    """To rank 0, when it waits for a lost rank: send the present state of the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class FlushRecord:
-    """Answer when the record holds all that I have emitted; I wait this long at most."""
+    """Asks for a `RecordFlushed` once the record holds all events so far; rank 0 waits for it at most this long."""
 
     number: int
     seconds: float

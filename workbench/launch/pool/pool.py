@@ -40,12 +40,12 @@ from workbench.share.package import pack
 from workbench.share.rebind import rebind
 
 _GRACE = 15.0
-"""Seconds that killed ranks have to be gone: longer than the server itself waits."""
+"""Seconds until killed ranks must be gone: longer than the server itself waits."""
 _numbers = itertools.count()
 
 
 class Pool:
-    """The ranks for these devices. They form their process group; nothing waits for it here."""
+    """The ranks for these devices. They form their process group without the owner waiting for it."""
 
     def __init__(self, accelerator: str, devices: tuple[int, ...]) -> None:
         self.key = accelerator, devices
@@ -68,7 +68,7 @@ class Pool:
         return self.key == (accelerator, devices) and self.server.alive() and all(m.is_usable() for m in self.members)
 
     def kill(self) -> None:
-        """Kill its ranks; whoever follows a job of theirs sees it."""
+        """Kill its ranks; the job that they run fails."""
         for member in self.members:
             member.kill()
 
@@ -95,7 +95,7 @@ _pool: Pool | None = None
 _changing = threading.Lock()
 """Held while `_pool` is replaced."""
 _working = threading.Lock()
-"""Held while its ranks do a job, or end."""
+"""Held while its ranks run a job, or end."""
 
 
 def run(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit: EventSink, inbox: Mailbox) -> Done:
@@ -163,7 +163,7 @@ def _done_by(pool: Pool, assignment: Assignment, handles: Sequence[int], emit: E
 
 
 def _ready(accelerator: str, devices: tuple[int, ...]) -> Pool:
-    """The pool for these devices, made if there is none or the present one cannot be used."""
+    """The pool for these devices: the present one, or a new one where it cannot be used."""
     global _pool
     there = _pool
     if there is not None and not there.serves(accelerator, devices):
@@ -189,7 +189,8 @@ _placed: list[weakref.ref[torch.Tensor]] = []
 
 
 def keep_one_copy() -> None:
-    """Let tensors whose data is in the buffer cache give up their own memory, where nobody can notice.
+    """Let tensors whose data is in the buffer cache free their own memory, where that has no visible effect. The main
+    thread calls this in a wait, because it is the thread that works with the notebook's tensors.
 
     The main thread calls this while it waits for nothing: it is the thread that works with the notebook's tensors.
     """
@@ -236,7 +237,7 @@ def _never_began(outcome: JobOutcome) -> bool:
 
 
 def _forget() -> None:
-    """In a process forked from ours: these are not its ranks (their ends are closed where they are kept)."""
+    """Forget the ranks in a process that was forked from this one: they belong to the parent."""
     global _pool, _changing, _working
     _pool, _changing, _working = None, threading.Lock(), threading.Lock()
     _cache.close()

@@ -33,7 +33,7 @@ POLL = 0.02
 GATHER = 5.0
 """Seconds that the other ranks have to report after one has failed."""
 _CAUSE = 15.0
-"""Seconds that they have while only lost partners were reported: the cause is still to come."""
+"""Seconds that they have while only lost partners were reported, because the cause must still come."""
 _HAND_OVER = 10.0
 """Seconds that rank 0 has to send the task's state after it was asked."""
 _FOLLOWS = re.compile(
@@ -51,21 +51,23 @@ class RankOutcome:
     pid: int | None = None
     report: RankEnded | None = None
     value: Any = None
-    """Rank 0's `Done`; the error of a rank that failed."""
+    """Rank 0's `Done`, or the error of a rank that failed."""
     dead: bool = False
     code: int | None = None
     lost: str = ""
     tail: str = ""
     """The end of a dead rank's stderr."""
     at: float = 0.0
-    """When that was known."""
+    """When this was known."""
 
     @property
     def over(self) -> bool:
+        """Whether the rank has ended or reported its result."""
         return self.dead or self.report is not None
 
     @property
     def failed(self) -> bool:
+        """Whether the rank's process died or reported an error."""
         return self.dead or (self.report is not None and self.report.failed)
 
     @property
@@ -85,7 +87,7 @@ class JobOutcome:
 
     ranks: list[RankOutcome]
     left: ModuleDiff | Exception | None = None
-    """Rank 0's changes of the task, or why they cannot be unpacked here."""
+    """Rank 0's changes of the task, or the error of unpacking them here."""
     updates: int = 0
     hung: str = ""
     """The stacks of all ranks, if they hang."""
@@ -93,11 +95,12 @@ class JobOutcome:
 
     @property
     def failed(self) -> bool:
+        """Whether a rank hung or failed."""
         return bool(self.hung) or any(rank_outcome.failed for rank_outcome in self.ranks)
 
 
 class Supervisor:
-    """Follows one job; nothing here outlives it but the workers."""
+    """Follows one job; only the workers outlive it."""
 
     def __init__(self, members: Sequence[WorkerHandle], emit: EventSink, inbox: Mailbox, timeout: float) -> None:
         self._members, self._emit, self._inbox = members, emit, inbox
@@ -114,7 +117,7 @@ class Supervisor:
             member.tell(StartJob(), list(handles))
 
     def follow(self) -> JobOutcome:
-        """Follow until all ranks have ended, or cannot be waited for any longer."""
+        """Follow until all ranks have ended, or waiting for them is useless."""
         with selectors.DefaultSelector() as select:
             for member in self._members:
                 for fd, hear in member.all_sources(self._hear):
@@ -175,7 +178,7 @@ class Supervisor:
             self._members[0].tell(command)
 
     def _keep_time(self) -> None:
-        """When one has failed, or all hang, the others have some seconds; then take rank 0's state."""
+        """After a failure, or where all hang, give the other ranks some seconds; then ask rank 0 for its state."""
         if not self._explained and any(rank_outcome.failed and not rank_outcome.follows for rank_outcome in self.outcome.ranks):
             self._explained, self._deadline = True, min(self._deadline, time.monotonic() + GATHER)
         elif self._deadline == float("inf") and self.outcome.failed:

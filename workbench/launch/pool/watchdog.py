@@ -16,7 +16,7 @@ _STARTING = 120.0
 _WRITING = 10.0
 """Seconds that the ranks have to write their stacks, at most."""
 _QUIET = 0.3
-"""Seconds without anything new: what they have written is complete."""
+"""Seconds without new output after which the stacks count as complete."""
 
 
 class Watchdog:
@@ -39,9 +39,7 @@ class Watchdog:
             self._count, self._waited = count, 0.0
 
     def due(self) -> bool:
-        """Whether there was no progress for too long; called often, since time between calls that are far apart does
-        not count.
-        """
+        """Whether there was no progress for too long. It must be called often: long gaps between calls do not count."""
         now = time.monotonic()
         if now - self._looked < self._every:
             return False
@@ -54,7 +52,7 @@ class Watchdog:
         return self._waited > (self._timeout if self._count >= 0 else max(self._timeout, _STARTING))
 
     def report(self) -> str:
-        """In words: for how long, and the stack of each rank."""
+        """For how long there was no progress, and the stack of each rank, in words."""
         stopped = [member.rank for member in self._members if member.state in ("T", "t")]
         for member in self._members:
             member.ask_for_stacks()
@@ -88,7 +86,7 @@ def _stopped_ranks(stopped: Sequence[int]) -> str:
 
 
 def _own_threads(dump: str) -> str:
-    """The threads that do the job, without our own frames and without those that talk to the owner."""
+    """The threads that run the job, without the workbench's own frames and the threads that talk to the owner."""
     threads = [part for part in re.split(r"^(?=(?:Current t|T)hread 0x)", dump, flags=re.MULTILINE) if part.strip()]
     return "\n".join(_without_ours(part) for part in threads if not _is_our_thread(part))
 

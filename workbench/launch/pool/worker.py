@@ -59,7 +59,7 @@ from workbench.share.segment import Segment
 _OURS = (__file__, child_main.__file__)
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _LONG = datetime.timedelta(days=30)
-"""The pool's watchdog decides when it takes too long, not the process group."""
+"""The limit of the process group, longer than any job needs: the pool's watchdog decides when ranks hang."""
 
 
 def run_rank(channel: int, more: Sequence[int], temporary: str) -> NoReturn:
@@ -71,7 +71,7 @@ def run_rank(channel: int, more: Sequence[int], temporary: str) -> NoReturn:
 
 
 class _Rank:
-    """A rank, from joining its group to its end: that of its owner, or of a job that failed here."""
+    """A rank, from joining its group until its owner ends it or a job fails here."""
 
     def __init__(self, channel: Channel) -> None:
         self._messages = channel.receive()
@@ -114,7 +114,7 @@ class _Rank:
             torch.cuda.empty_cache()
 
     def _fail(self, error: BaseException) -> NoReturn:
-        """Send the error with the task's state, and end: the other ranks notice it by that."""
+        """Send the error with the task's state, and end; the other ranks notice the lost connection."""
         updates = 0 if self._at_work is None else self._at_work[0].updates
         try:
             left = pack(self._module_diff())
@@ -161,7 +161,7 @@ class _Rank:
             self._inbox.put(message)
 
     def _leave(self) -> None:
-        """The main thread hangs: send the task's state as of the last update."""
+        """Send the task's state as of the last update, while the main thread hangs."""
         with contextlib.suppress(Exception):  # then there is nothing to send
             if self._at_work is not None:
                 self._send_result(StateReply(self._at_work[0].updates_now()), [pack(self._module_diff())])
@@ -180,7 +180,7 @@ def _join_process_group(place: RankConfig) -> None:
 
 
 def _forget_classes() -> None:
-    """Forget classes, so that one which comes again is loaded anew: the notebook may have changed it."""
+    """Forget classes that came with a job, so that the next job loads them anew: the notebook may have changed them."""
     for known in ("_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID"):
         getattr(_cloudpickle, known, {}).clear()
 
@@ -276,7 +276,7 @@ class _EventSender:
         del self._waiting[number]
 
     def settled(self, number: int) -> None:
-        """Called with the owner's answer."""
+        """Note the owner's answer."""
         waiting = self._waiting.get(number)
         if waiting is not None:
             waiting.set()

@@ -32,21 +32,21 @@ class WorkerHandle(Child):
             self.tell(place)
 
     def is_usable(self) -> bool:
-        """Whether it can take a job: it lives, and the user's modules have not changed."""
+        """Whether it can take a job: its process lives, and the user's modules have not changed."""
         self.look()
         for received in self.channel.take():  # of no job any more
             fd_passing.close(received.fds)
         return not self.over and not self.channel.ended and all(map(_unchanged, self.files, self.files.values()))
 
     def tell(self, message: Any, files: Sequence[int] = ()) -> None:
-        """Send it a message, if it is still there; its end is noticed elsewhere."""
+        """Send a message, if the process still lives; its end is noticed elsewhere."""
         try:
             self.channel.send(message, files)
         except OSError:
             self.channel.ended = True
 
     def listen(self, also: Callable[[str], None]) -> None:
-        """A job begins: its lines go here from now on."""
+        """A job begins: show its output from now on, and pass each line to `also`."""
         self.lines = OutputLines(prefix="" if self.rank == 0 else f"[rank {self.rank}] ", also=also)
 
     def all_sources(self, hear: Callable[[WorkerHandle, Received], None]) -> Iterator[tuple[int, Hear]]:
@@ -67,7 +67,7 @@ class WorkerHandle(Child):
                 os.kill(self.pid, signal.SIGUSR1)
 
     def stacks(self) -> str:
-        """What it has written since: the threads, the innermost frame first."""
+        """The stacks that it has written since: each thread, the innermost frame first."""
         return os.pread(self._stacks.fileno(), 1 << 20, 0).decode(errors="replace")
 
     @property

@@ -30,7 +30,7 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
         self.ended = False
-        """Whether the other side sends nothing more."""
+        """Whether the other side will send nothing more."""
         self._sending = threading.Lock()
         self._bytes = bytearray()
         self._fds: deque[int] = deque()
@@ -44,17 +44,18 @@ class Channel:
             self.socket.sendall(data[sent:])
 
     def receive(self) -> Iterator[Received]:
-        """Messages as they come, until the other side is gone."""
+        """Yield messages as they come, until the other side is gone."""
         while not self.ended:
             self._read(0)
             yield from self._whole()
 
     def take(self) -> list[Received]:
-        """The messages that are there now, without waiting."""
+        """The messages that have arrived, without waiting."""
         self._read(socket.MSG_DONTWAIT)
         return list(self._whole())
 
     def close(self) -> None:
+        """Close the socket."""
         self.socket.close()
         fds.close(self._fds)
         self._fds.clear()

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 Deliver = Callable[[str, bytes], None]
 """Takes what a child writes: "out" or "err", and the bytes."""
 Hear = Callable[[], bool]
-"""Reads what is there; False: nothing more will come."""
+"""Reads what has arrived; False: nothing more will come."""
 
 _live: set[Child] = set()
 Kind = Literal["call", "rank"]
@@ -21,7 +21,7 @@ Kind = Literal["call", "rank"]
 
 
 class Server(Protocol):
-    """The fork server, as far as a handle needs it."""
+    """The methods of the fork server that a handle needs."""
 
     def submit(self, kind: Kind, files: Sequence[int]) -> None:
         """Send the ends of a child; `OSError` when the server is gone."""
@@ -38,7 +38,7 @@ class Child:
         self.code: int | None = None
         """Its exit code, as in `subprocess`: negative is a signal."""
         self.over = False
-        """Whether it, and everything that it started, is gone."""
+        """Whether the child, and every process that it started, is gone."""
         self.lost = ""
         """Why its end is unknown: the server died with it."""
         self.killed = False
@@ -54,7 +54,7 @@ class Child:
         _live.add(self)
 
     def begin(self, used: Server, kind: Kind, more: Sequence[int]) -> bool:
-        """Have it forked, with further file descriptors; returns whether the server took it."""
+        """Ask the server to fork it, with further file descriptors; returns whether the server accepted."""
         try:
             used.submit(kind, [*self._theirs, *more])
         except OSError as error:
@@ -71,13 +71,13 @@ class Child:
             yield fd, partial(self._hear_lines, name)
 
     def kill(self) -> None:
-        """End it with everything that it started; `over` once that is done."""
+        """End the child with every process that it started; `over` is true once that is done."""
         self.killed = True
         with contextlib.suppress(OSError):
             self._status.shutdown(socket.SHUT_WR)
 
     def drain(self) -> None:
-        """Its output until now. Not until the pipe's end: a process that left the child's group may hold it."""
+        """Read its output until now, and not until the pipe's end: a process that left the child's group may hold it open."""
         for name, fd in self._pipes.items():
             with contextlib.suppress(BlockingIOError):
                 while data := os.read(fd, 1 << 16):
@@ -88,7 +88,7 @@ class Child:
         self._deliver = lambda name, data: None
 
     def look(self) -> None:
-        """Read the server's messages about it until now."""
+        """Read the server's messages about the child until now."""
         if not self.over:
             self._hear_status()
 
@@ -112,7 +112,7 @@ class Child:
         return not self.over
 
     def _lose(self) -> None:
-        """The server is gone, and nothing would report the child's end: end the child from here."""
+        """End the child from here, because the server, which would report its end, is gone."""
         self.over = True
         self.lost = "the fork server that it came from is gone"
         if self.pid is not None:
@@ -134,7 +134,7 @@ class Child:
         self._theirs.clear()
 
     def close(self) -> None:
-        """Close its ends: a child that still runs is killed by that."""
+        """Close its ends, which kills a child that still runs."""
         self._close_parent_files()
         for fd in self._pipes.values():
             os.close(fd)

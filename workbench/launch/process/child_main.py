@@ -25,7 +25,7 @@ import torch
 
 from workbench.instruments.memory import limited, peak_bytes, reset_peak
 from workbench.launch import torch_flags as flags
-from workbench.launch.process import message as letter
+from workbench.launch.process import message
 from workbench.share import segment
 from workbench.share.package import Package, pack, unpack
 from workbench.share.segment import Handle
@@ -73,8 +73,8 @@ def run_forked(channel: int, handles: Sequence[Handle], temporary: str) -> NoRet
     connection = socket.socket(fileno=channel)
     threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
     become_child(temporary)
-    reply, parcel = work(handles)
-    cover, answer = letter.write(reply, [parcel])
+    reply, package = work(handles)
+    cover, answer = message.write(reply, [package])
     flush()
     socket.send_fds(connection, [b"R"], [handle for handle in answer if isinstance(handle, int)])
     cover.close()
@@ -106,13 +106,13 @@ def run_spawned(handles: Sequence[Handle], pipe: Connection) -> NoReturn:
             pipe.send(message)
 
     sys.stdout, sys.stderr = _PipeWriter("out", send), _PipeWriter("err", send)
-    reply, parcel = work(handles)
+    reply, package = work(handles)
     flush()
-    cover, answer = letter.write(reply, [parcel])
+    cover, answer = message.write(reply, [package])
     send(("reply", answer))
     pipe.recv()  # named segments stay until the parent has attached to them
     cover.close()
-    parcel.close()
+    package.close()
     os._exit(0)
 
 
@@ -121,9 +121,9 @@ def work(handles: Sequence[Handle]) -> tuple[Reply, Package]:
     peak = 0
     limits = contextlib.ExitStack()
     try:
-        request, parcels = letter.read(handles)
+        request, packages = message.read(handles)
         apply_environment(request)
-        (function, plain), *given = unpacked(request.name, parcels)
+        (function, plain), *given = unpacked(request.name, packages)
         arguments = [given[a.index] if isinstance(a, CallInput) else a for a in plain]
         try:
             limits.enter_context(limited(request.memory_limit))
@@ -150,15 +150,15 @@ def apply_environment(request: Request) -> None:
     flags.take(request.flags)
 
 
-def unpacked(name: str, parcels: list[Package]) -> list[Any]:
+def unpacked(name: str, packages: list[Package]) -> list[Any]:
     """The contents of the packages, which are closed then; an error says that it came from unpacking for `name`."""
     try:
-        values = [unpack(parcel) for parcel in parcels]
+        values = [unpack(package) for package in packages]
     except BaseException as error:
         error.add_note(f"raised in the child while what {name} was given was unpacked there")
         raise
-    for parcel in parcels:
-        parcel.close()
+    for package in packages:
+        package.close()
     return values
 
 
@@ -176,9 +176,9 @@ def pack_error(error: BaseException) -> Package:
     last = RemoteError(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
     for candidate in (error, bare):
         try:
-            parcel = pack(candidate)
-            if type(unpack(parcel)) is type(error):
-                return parcel
+            package = pack(candidate)
+            if type(unpack(package)) is type(error):
+                return package
         except Exception:  # noqa: BLE001 - the next candidate is simpler
             continue
     return pack(last)
@@ -202,7 +202,7 @@ def _make_bare(kind: type[BaseException], args: tuple[Any, ...], state: dict[str
 
 
 def _end_with_parent(connection: socket.socket) -> None:
-    """The parent never writes here: this wait ends with the parent, or when it closes the pipe."""
+    """End this process with its parent: the parent never writes to this pipe, so the wait ends when it dies or closes the pipe."""
     with contextlib.suppress(OSError):
         connection.recv(1)
     if os.getpgrp() == os.getpid():

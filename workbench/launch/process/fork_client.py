@@ -46,11 +46,11 @@ class CallOutcome:
     code: int | None = None
     stopped: bool = False
     lost: str = ""
-    """Why its end is unknown: the server died with it."""
+    """Why its end is unknown: the server died with the child."""
 
 
 class ForkServer:
-    """One server process. Its environment is this process's at its start; each call brings the present one."""
+    """One server process. It has the environment of this process at its start; each call sends the present one."""
 
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -78,10 +78,11 @@ class ForkServer:
             socket.send_fds(self.control, [f"{len(files)} {kind}".encode()], list(files))
 
     def alive(self) -> bool:
+        """Whether the server's process runs."""
         return self.process.poll() is None
 
     def how_it_ended(self) -> str:
-        """In words, once it is reaped: its sockets close a moment before."""
+        """How the server ended, in words, after it is reaped: its sockets close a moment earlier."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5.0)
         code = self.process.returncode
@@ -130,7 +131,7 @@ _starting = threading.Lock()
 
 
 def server() -> ForkServer:
-    """This process's server, started if there is none or it has died."""
+    """This process's server; a new one is started where none runs."""
     global _server
     with _starting:
         if _server is not None and not _server.alive():
@@ -165,14 +166,14 @@ if hasattr(os, "register_at_fork"):
 
 def run(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> CallOutcome:
     """Run one call in a child of the server and follow it to its end."""
-    letter = [handle for handle in handles if isinstance(handle, int)]
-    if len(letter) + fd_passing.FIXED > fd_passing.MOST:
-        raise ValueError(f"at most {fd_passing.MOST - fd_passing.FIXED - 1} parcels can be given to one call")
+    descriptors = [handle for handle in handles if isinstance(handle, int)]
+    if len(descriptors) + fd_passing.FIXED > fd_passing.MOST:
+        raise ValueError(f"at most {fd_passing.MOST - fd_passing.FIXED - 1} packages can be given to one call")
     for attempt in range(2):
         used = server()
         call = Call(deliver)
         try:
-            end = call.run(used, letter, stop)
+            end = call.run(used, descriptors, stop)
         finally:
             call.close()
         if not end.lost:
@@ -194,9 +195,9 @@ class Call(Child):
         self._answer: list[Handle] | None = None
         self._stopped = False
 
-    def run(self, used: ForkServer, letter: Sequence[int], stop: Stop | None) -> CallOutcome:
-        """Submit, and wait for the end. A call that an exception leaves, leaves no child."""
-        if self.begin(used, "call", letter):
+    def run(self, used: ForkServer, descriptors: Sequence[int], stop: Stop | None) -> CallOutcome:
+        """Submit the call and wait for its end. If an exception interrupts the wait, the child is ended."""
+        if self.begin(used, "call", descriptors):
             try:
                 self._follow(stop)
             except BaseException:

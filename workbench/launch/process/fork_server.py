@@ -37,7 +37,7 @@ PRELOAD = (
 """torch._dynamo: the first optimizer of a process imports it, for seconds. The hooks: accelerate imports them for the first model of a rank."""
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE = 10.0
-"""Seconds that a killed process has to be gone. On a busy machine it ends when it has its turn."""
+"""Seconds until a killed process must be gone: on a busy machine it ends when it next runs."""
 
 
 class _Child:
@@ -54,7 +54,7 @@ class _Child:
             os.killpg(self.pid, signal.SIGKILL)
 
     def is_gone(self) -> bool:
-        """After its end: whether nothing of its group is left either, which holds memory too."""
+        """Whether no process of its group is left after its end: any of them holds memory too."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -80,6 +80,7 @@ class Server:
         self._select.register(self._woken, selectors.EVENT_READ, lambda: self._woken.recv(4096))
 
     def serve(self) -> NoReturn:
+        """Handle requests and ended children, until the parent is gone."""
         while True:
             ending = any(child.code is not None for child in self._children.values())
             for key, _ in self._select.select(0.005 if ending else 0.5):
@@ -150,7 +151,7 @@ class Server:
             os._exit(1)
 
     def _let_go(self, child: _Child) -> None:
-        """The caller closed its end, or has died: end the child."""
+        """End the child, because its caller closed its end or died."""
         self._select.unregister(child.status)
         child.kill()
 
@@ -248,6 +249,7 @@ def _load(more: Sequence[str]) -> None:
 
 
 def main(control: int, parent: int, temporary: str, more: Sequence[str]) -> NoReturn:
+    """Run the fork server. control: the socket to the parent. more: the names of modules to import in advance."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _adopt_orphans()
     _while_parent_lives(parent, temporary, lambda: _load(more))

@@ -10,14 +10,14 @@ from workbench.share.package import Package
 from workbench.share.segment import Handle, Segment
 
 
-def write(message: Any, parcels: Sequence[Package]) -> tuple[Segment, list[Handle]]:
+def write(message: Any, packages: Sequence[Package]) -> tuple[Segment, list[Handle]]:
     """Write `message` (plain data) and `packages`: returns the first segment, which the sender closes, and all
     handles.
     """
-    about = [(len(parcel.segments), parcel.devices, parcel.elsewhere, parcel.note) for parcel in parcels]
+    about = [(len(package.segments), package.devices, package.elsewhere, package.note) for package in packages]
     head = pickle.dumps((message, about))
-    cover = Segment.place([head, *(parcel.code for parcel in parcels)])
-    return cover, [cover.handle, *(segment.handle for parcel in parcels for segment in parcel.segments)]
+    cover = Segment.place([head, *(package.code for package in packages)])
+    return cover, [cover.handle, *(segment.handle for package in packages for segment in package.segments)]
 
 
 def read(handles: Sequence[Handle]) -> tuple[Any, list[Package]]:
@@ -27,8 +27,8 @@ def read(handles: Sequence[Handle]) -> tuple[Any, list[Package]]:
         head, *codes = cover.views()
     message, about = pickle.loads(head)
     segments = iter(rest)
-    parcels = [
+    packages = [
         Package(bytes(code), tuple(next(segments) for _ in range(count)), *others)
         for code, (count, *others) in zip(codes, about, strict=True)
     ]
-    return message, parcels
+    return message, packages

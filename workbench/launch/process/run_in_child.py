@@ -1,4 +1,4 @@
-"""Runs a function in a child process that may die without harm, and tells how it ended."""
+"""Runs a function in a child process whose death does no harm, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ class Outcome:
     died: str = ""
     """In plain words, what ended it."""
     code: int | None = None
-    """Its exit code, negative for a signal."""
+    """Its exit code; negative: the number of the signal that ended it."""
     peak_bytes: int | None = None
-    """The most memory it held while the function ran, above what it held before. None where it could not say."""
+    """The most memory that it held while the function ran, above what it held before. None: unknown."""
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether memory ran out: an error that says so, or an end that most likely means it."""
+        """Whether memory ran out: by the error's text, or by an end that most likely means it."""
         if self.error is not None:
             return is_out_of_memory(self.error)
         killed = self.code == -getattr(signal, "SIGKILL", 9)
         return self.kind == "died" and (killed or "std::bad_alloc" in self.traceback)
 
     def get(self) -> Any:
-        """The result, or an exception that says why there is none."""
+        """The result; without one, raises the exception that says why."""
         if self.kind == "result":
             return self.result
         if self.error is not None:
@@ -92,13 +92,13 @@ def run_in_child(
     every 20 ms and ends it at once. Any thread may call.
     Raises `PackageError` for what cannot be sent, `ServerError` when no process can be started.
     """
-    parcels = [arg for arg in args if isinstance(arg, Package)]
-    places = iter(range(len(parcels)))
+    packages = [arg for arg in args if isinstance(arg, Package)]
+    places = iter(range(len(packages)))
     plain = [CallInput(next(places)) if isinstance(arg, Package) else arg for arg in args]
     asked = request(_name(function), threads, memory_limit)
     lines = OutputLines(on_message)
     with pack((function, plain), names=_names(function, plain, asked.name)) as own:
-        cover, handles = message.write(asked, [own, *parcels])
+        cover, handles = message.write(asked, [own, *packages])
         with cover:
             answers: list[tuple[Reply, Package]] = []
             take = partial(_take, answers)
@@ -144,21 +144,21 @@ def _names(function: Callable[..., Any], args: list[Any], name: str) -> dict[str
 
 
 def _take(answers: list[tuple[Reply, Package]], handles: list[Handle]) -> None:
-    reply, (parcel,) = message.read(handles)
-    answers.append((reply, parcel))
+    reply, (package,) = message.read(handles)
+    answers.append((reply, package))
 
 
 def _outcome(end: fork_client.CallOutcome, answers: list[tuple[Reply, Package]], tail: str) -> Outcome:
     if end.stopped:
-        for _, parcel in answers:
-            parcel.close()
+        for _, package in answers:
+            package.close()
         return Outcome("stopped", code=end.code)
     if not answers:
         return Outcome("died", traceback=tail, died=end.lost or in_words(end.code), code=end.code)
-    reply, parcel = answers[0]
-    with parcel:
+    reply, package = answers[0]
+    with package:
         try:
-            value = unpack(parcel)
+            value = unpack(package)
         except Exception as error:  # noqa: BLE001 - it is the outcome
             error.add_note("the function in the child ended, but what it gave cannot be read in this process")
             return Outcome("error", error=error, traceback=reply.traceback, code=end.code, peak_bytes=reply.peak_bytes)
@@ -180,7 +180,7 @@ _WORDS = {
 
 
 def in_words(code: int | None) -> str:
-    """How a child ended of which nothing else is known."""
+    """How a child ended, in words, where only its exit is known."""
     if code is None:
         return "ended, and nothing is known of how"
     if code >= 0:

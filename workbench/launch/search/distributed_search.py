@@ -30,8 +30,8 @@ class RankTrial(Assignment):
 
     kind = "find_batch_size"
 
-    def __init__(self, id: str, task: Task, settings: Settings, request: BatchSizeRequest, size: int) -> None:
-        super().__init__(id, task, at_size(request.settings_at(settings, size), size, request.method))
+    def __init__(self, task: Task, settings: Settings, request: BatchSizeRequest, size: int) -> None:
+        super().__init__(task, at_size(request.settings_at(settings, size), size, request.method))
         self._request, self._size = request, size
 
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
@@ -57,8 +57,8 @@ class RankSearch(Assignment):
 
     kind = "find_batch_size"
 
-    def __init__(self, id: str, task: Task, settings: Settings, request: BatchSizeRequest) -> None:
-        super().__init__(id, task, settings)
+    def __init__(self, task: Task, settings: Settings, request: BatchSizeRequest) -> None:
+        super().__init__(task, settings)
         self._request = request
 
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
@@ -77,10 +77,11 @@ class RankSearch(Assignment):
 def trials_of_ranks(
     id: str, task: Task, settings: Settings, request: BatchSizeRequest, emit: EventSink, inbox: Mailbox, ranks: int
 ) -> Trials:
-    """Trials on these settings' ranks; a rank that dies for want of memory makes it a failed one."""
+    """Trials on these settings' ranks; where memory ran out and killed a rank, the trial counts as failed."""
 
     def trial(size: int) -> Trial:
-        trying = RankTrial(id, task, settings, request, size)
+        trying = RankTrial(task, settings, request, size)
+        trying.id = id
         try:
             done = select_launcher.run(trying, _Lines(emit), _StopInbox(inbox))
         except Exception as error:

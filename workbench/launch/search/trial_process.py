@@ -43,12 +43,12 @@ def trials(
         yield _in_place(task, settings, request, inbox, session)
         return
     threads, epoch = torch.get_num_threads(), session.state.epoch if session is not None else 0
-    with pack((task, settings), names={"task": task}, lists=True) as parcel:
+    with pack((task, settings), names={"task": task}, lists=True) as package:
 
         def in_child(function: Callable[..., Any], *args: Any) -> tuple[Outcome, int]:
             limit = request.max_memory or available_memory()
             outcome = run_in_child(
-                function, parcel, *args, memory_limit=limit, stop=lambda: inbox.has(Stop), threads=threads
+                function, package, *args, memory_limit=limit, stop=lambda: inbox.has(Stop), threads=threads
             )
             if outcome.kind == "stopped":
                 raise TrialStopped

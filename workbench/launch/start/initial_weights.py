@@ -25,11 +25,11 @@ class InitialWeights:
         self._fresh = WeightsCopy.of(task)
         self._left = Fingerprint.of(task)
         self._ends: dict[str, int] = {}
-        """The checksums of the parameters that fits left, by their ids."""
+        """The checksums of the parameters at the end of each fit, by the fit's id."""
 
     @contextmanager
     def placed(self, where: Path | None, fresh: bool, emit: Callable[[Message], None], fit: str | None = None) -> Iterator[None]:
-        """Inside, the model has its starting weights; afterwards those that the job made it have.
+        """Context manager in which the model has its starting weights; afterwards those that the job made it have.
 
         They are the fresh ones, or those in the file `where`, or (None) those that the model has. fit: the id of the
         fit that gets them.
@@ -58,7 +58,7 @@ class InitialWeights:
             _load(self._task, where)
 
     def untouched_since(self, fit: str) -> bool:
-        """Whether the model's parameters are those that this fit left."""
+        """Whether the model still has the parameters that this fit left."""
         return self._ends.get(fit) == Fingerprint.of(self._task).parameters
 
     def load(self, path: Path) -> None:

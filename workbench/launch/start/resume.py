@@ -24,7 +24,7 @@ from workbench.values import first_names
 FIXED = (
     "seed", "shuffle", "drop_last", "reload_dataloaders_every_n_epochs", "overfit_batches", "fast_dev_run", "truncated_bptt_steps", "tbptt_time_dim",
 )  # fmt: skip
-"""Settings that decide which samples come when: a resumed run keeps them."""
+"""Settings that fix the sample order: a resumed run keeps them."""
 
 LENGTHS = ("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time")
 
@@ -32,7 +32,7 @@ ASIDE = (
     "pin_memory", "prefetch_factor", "limit_test_batches", "limit_predict_batches", "num_sanity_val_steps", "track_grad_norm",
     "log_every_n_steps", "layer_history_mb", "detect_anomaly", "checkpoint_every", "monitor", "monitor_mode", *LOCAL,
 )  # fmt: skip
-"""Settings that do not change the arithmetic: the whole run might have had them from its beginning."""
+"""Settings that do not change the arithmetic: the run might have had them from its beginning."""
 
 
 class ResumeHistory(NamedTuple):
@@ -44,7 +44,7 @@ class ResumeHistory(NamedTuple):
     """
     events: list[Event]
     layers: tuple[str, ...] | None = None
-    """The layers of these events; None: nobody knows, or there are none."""
+    """The layers of these events; None: unknown, or no layers."""
 
     def before(self, started: RunStarted) -> list[Event]:
         """The events as the record of this fit has them, which may train layers that were frozen, and freeze others."""
@@ -80,7 +80,7 @@ class ResumePlan:
     events: Callable[[], Sequence[Event]]
     """Reads the record of its run."""
     keeps_lr: bool = False
-    """The rate is one of the settings."""
+    """The rate is that of the settings, not that of the checkpoint."""
 
     @property
     def begun(self) -> Settings:
@@ -201,13 +201,13 @@ class ResumeSettings:
         return {**{name: getattr(source, name) for name in LOCAL}, "keep_runs": self.bench.keep_runs}
 
     def refuse_fixed(self, id: str, own: Settings, settings: Settings) -> None:
-        """Raise SettingsError for a change of what decides which samples come when."""
+        """Raise SettingsError for a change of a setting that fixes the sample order."""
         for name in FIXED:
             if not _same(name, settings, own):
                 was, now = getattr(own, name), getattr(settings, name)
                 where = "" if name in self.given else f" (bench.set({name}={was!r}) puts it back)"
                 raise SettingsError(
-                    f"{name}={now!r}: a continued run keeps what decides which samples come when, and {id} has "
+                    f"{name}={now!r}: a continued run keeps the settings that fix the sample order, and {id} has "
                     f"{name}={was!r}{where}. To train on from its weights alone: bench.load({id!r}), then bench.fit()."
                 )
 
@@ -215,7 +215,7 @@ class ResumeSettings:
         self, id: str, point: Checkpoint, state: Mapping[str, Any], settings: Settings, edited: Mapping[str, Any],
         events: Callable[[], Sequence[Event]],
     ) -> None:  # fmt: skip
-        """Raise SettingsError where nothing is left to do: the run would have no updates."""
+        """Raise SettingsError where the run has reached its length, and would take no update."""
         if state["checking"]:  # the validation at the end of an epoch is due
             return
         why = reached(settings, point.step, point.epoch, state["seconds"])

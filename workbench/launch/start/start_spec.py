@@ -1,4 +1,4 @@
-"""Reads `start=` and finds the checkpoint or the weights that it means when the job's turn comes."""
+"""Parses `start=`, and finds its checkpoint or weights when the job's turn comes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class StartSpec:
 
     @property
     def keywords(self) -> dict[str, str]:
-        """The argument `start=` as it stands in a call; none for the default."""
+        """The argument `start=` as it is written in a call; empty for the default."""
         return {} if self.text == "fresh" else {"start": self.text}
 
     def weights(self, root: Path) -> Path | None:
@@ -91,7 +91,7 @@ class StartResolver:
         self.note: Message | None = None
         """The message of a fit that was to continue and starts from the present weights instead."""
         self.asked = bench.replace(**given)
-        """Its settings where it starts from weights alone."""
+        """Its settings, if it starts from weights alone."""
         self._root = root
         self._wanted = wanted
         self._terms = ResumeSettings(wanted.text, bench, given)
@@ -105,7 +105,8 @@ class StartResolver:
         return {asked.job.id for asked in self._candidates()}
 
     def predict_settings(self, untouched: Callable[[str], bool], idle: bool) -> Settings:
-        """The settings it will have, as far as they can be foreseen; mistakes raise an error now.
+        """The settings that it will have, as far as they can be known now; raises the errors that can be known now.
+        idle: no job of the bench runs or waits, so that the model may be read.
 
         idle: whether no job of the bench runs or waits, so that the model may be read.
         """
@@ -137,7 +138,7 @@ class StartResolver:
     # -- "continue"
 
     def _candidates(self) -> list[AskedFit]:
-        """The fits that may be the last one when this one's turn comes; one that is dropped before its turn is none."""
+        """The fits that may be the last one when this one's turn comes; cancelled ones are left out."""
         found = []
         for asked in reversed(self._fits):
             if not asked.job.done() or _has_begun(asked.job):
@@ -163,7 +164,7 @@ class StartResolver:
         return self._terms.plan_from(job.id, job.folder.path, end, lambda: job.events, last.since, job.settings)
 
     def _known(self) -> str:
-        """The runs that can be continued, also of other benches and other days."""
+        """The runs that can be continued, also of other benches and earlier sessions."""
         try:
             # This job has a folder by now, with no checkpoint in it.
             fits = [run.id for run in list_runs(self._root) if run.kind == "fit" and list_checkpoints(run.path)]
@@ -200,7 +201,7 @@ def _has_begun(job: AnyJob) -> bool:
 
 
 def _end_of(job: AnyJob) -> tuple[Checkpoint | None, str]:
-    """The checkpoint at the end of a fit, or why there is none to continue from."""
+    """The checkpoint at the end of a fit, or why a run cannot continue from its end."""
     if job.folder is None:
         return None, f"nothing was kept of {job.id}"
     if not job.folder.path.is_dir():

@@ -47,7 +47,7 @@ class _Bar(tqdm):  # type: ignore[type-arg]
     """A bar whose speed is that of the present updates: a resumed run begins far from zero."""
 
     seconds = 0.0
-    """What the run had taken when it was resumed, after `initial` updates."""
+    """The seconds that the run had taken when it was resumed, after `initial` updates."""
 
     @property
     def format_dict(self) -> Any:
@@ -144,7 +144,7 @@ class Progress:
     def _note_search(
         self, event: CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial | DecayTrial, bar: tqdm[Any]
     ) -> None:
-        """A search is the job itself, or runs inside a fit, whose bar it does not move."""
+        """Note the start of a search: it is the job itself, or runs inside a fit, whose bar it does not move."""
         own = self._kind in SEARCHES
         if isinstance(event, CurvePoint):
             bar.n = event.index + 1 if own else bar.n

@@ -51,7 +51,7 @@ from workbench.units import duration, number, rate, size
 _TRIALS, _VALUES = 8, 12
 """The most trials and values that are drawn: the newest trials; of the values loss and rate, then those of validation, then others."""
 _RECENT = 30
-"""The speed is that of so many flushes."""
+"""The speed is the mean over so many flushes."""
 _PARTS = 4
 """The most parts of the time that are named."""
 _COLOURS = {"running": "green", "paused": "yellow", "finished": "green", "stopped": "yellow", "failed": "red", "queued": "dim"}
@@ -81,7 +81,7 @@ class Screen:
         self._values: tuple[dict[str, Trace], ...] = ({}, {}, {})
         """Loss and rate, values of validation, others: of each as many as can be drawn."""
         self._names: set[str] = set()
-        """All values that there are."""
+        """The names of all values."""
         self._layers: Mapping[str, float] = {}
         self._clipped = (0, 0)
         """How many updates were clipped, of how many with a clip value."""
@@ -151,7 +151,9 @@ class Screen:
                 self._layers = dict(zip(self._started.layers, map(float, norms[-1]), strict=False))
 
     def _note_search(self, event: Event) -> None:
-        """A search is the job itself, or runs inside another, whose counts and values it leaves alone."""
+        """Note the start of a search: it is the job itself, or runs inside another job, whose counts and values it does
+        not change.
+        """
         own, trials = self._kind in SEARCHES, self._kind in TRIALS
         match event:
             case CurvePoint() if own:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 _MOST = 512
-"""Points that are kept; where there are more, each two become their mean."""
+"""The most points that are kept; where there are more, each pair becomes its mean."""
 
 
 class Trace:
@@ -22,7 +22,7 @@ class Trace:
         self._size = 1
         """How many values make a point."""
         self._sum, self._count = 0.0, 0
-        """Of the values that make no point yet."""
+        """The sum and the number of the values that are not yet part of a point."""
         self.last = math.nan
 
     def add(self, values: ArrayLike) -> None:

@@ -25,12 +25,12 @@ _PERIOD = 0.1
 _REDRAWN = 0.25
 """Seconds between two drawings: a drawing takes some milliseconds, in which a small model does not train."""
 _NOTICED = 3.0
-"""Seconds that the answer to a key stays."""
+"""Seconds for which the answer to a key is shown."""
 
 _AT_ONCE = 500
 """Events between two looks at the keyboard while a long record is read."""
 _TWICE = "s"
-"""The key that acts only where it is pressed again while its notice stays: it ends a fit of days."""
+"""The key that must be pressed twice, while its notice is shown, because it ends a fit that may have taken days."""
 
 Keys = Callable[[], str]
 """Returns the characters that were typed since it was last called."""
@@ -97,7 +97,7 @@ def _pressed(key: str, words: str, action: Callable[[], str], notice: str) -> st
 
 @contextlib.contextmanager
 def _keyboard() -> Iterator[Keys | None]:
-    """Inside, keys are read without Enter; None where standard input is no terminal, or another process has it."""
+    """Context manager in which keys are read without Enter; None where standard input is no terminal, or another process has it."""
     try:
         import termios
         import tty

@@ -19,7 +19,7 @@ class Drawable:
 
     @abstractmethod
     def _charts(self) -> list[Chart]:
-        """What is drawn, the most important chart first."""
+        """The charts to draw, the most important one first."""
 
     def figure(self) -> Interactive:
         """All charts of the result, as an interactive plotly figure."""

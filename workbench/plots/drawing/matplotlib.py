@@ -79,7 +79,7 @@ def small_png(figure: Figure) -> bytes:
 
 
 def draw(chart: Chart, ax: Axes) -> Axes:
-    """Draw into axes that the user made, and give them back."""
+    """Draw into axes that the user made, and return them."""
     _draw(chart, ax, beside=False)
     return ax
 

@@ -17,8 +17,8 @@ from workbench.plots.names import shorten
 from workbench.units import BYTES
 
 
-class Tried(Protocol):
-    """What is drawn of a trial (`events.Trial` is one)."""
+class BatchSizeTrialLike(Protocol):
+    """The attributes of a trial that are drawn (`events.Trial` has them)."""
 
     @property
     def size(self) -> int: ...
@@ -34,7 +34,7 @@ class Tried(Protocol):
     def ranks(self) -> int: ...
 
 
-def batch_size(trials: Iterable[Tried], best: int | None = None, largest: int | None = None, fastest: int | None = None) -> list[Chart]:
+def batch_size(trials: Iterable[BatchSizeTrialLike], best: int | None = None, largest: int | None = None, fastest: int | None = None) -> list[Chart]:
     """Two charts over the sizes tried: samples/s and, where it was measured, peak memory above idle."""
     tried = sorted(trials, key=lambda t: t.size)
     several = any(t.ranks > 1 for t in tried)
@@ -63,7 +63,7 @@ def _bars(name: str, heights: Array, tone: int) -> Series:
     return Series(name, np.flatnonzero(known), heights[known], "bar", tone)
 
 
-def _failures(tried: list[Tried], heights: Array) -> tuple[Mark, ...]:
+def _failures(tried: list[BatchSizeTrialLike], heights: Array) -> tuple[Mark, ...]:
     """A cross for each size that failed, a little above the axis."""
     above = 0.04 * max((float(h) for h in heights if np.isfinite(h)), default=1.0)
     marks = []
@@ -75,8 +75,8 @@ def _failures(tried: list[Tried], heights: Array) -> tuple[Mark, ...]:
     return tuple(marks)
 
 
-def _chosen(tried: list[Tried], speed: Array, best: int | None, largest: int | None, fastest: int | None) -> list[Mark]:
-    """One mark for each size that plays a part, with all of its parts."""
+def _chosen(tried: list[BatchSizeTrialLike], speed: Array, best: int | None, largest: int | None, fastest: int | None) -> list[Mark]:
+    """One mark for each size that was chosen, naming all reasons for it."""
     parts: dict[int, list[str]] = {}
     for name, size in (("fastest", fastest), ("largest", largest), ("best", best)):
         if size is not None and not (name == "fastest" and best == fastest):

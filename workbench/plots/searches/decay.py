@@ -15,8 +15,8 @@ from workbench.plots.chart import Axis, Chart, Mark, Series
 from workbench.units import rate
 
 
-class Tried(Protocol):
-    """What is drawn of a trial (`events.DecayTrial` is one)."""
+class DecayTrialLike(Protocol):
+    """The attributes of a trial that are drawn (`events.DecayTrial` has them)."""
 
     @property
     def weight_decay(self) -> float: ...
@@ -24,7 +24,7 @@ class Tried(Protocol):
     def loss(self) -> float: ...
 
 
-def decay(trials: Sequence[Tried], suggestion: float | None) -> Chart:
+def decay(trials: Sequence[DecayTrialLike], suggestion: float | None) -> Chart:
     """The chart of the trials, by their value; the first one's is the present value."""
     inorder = sorted(trials, key=lambda t: t.weight_decay)
     losses = np.array([t.loss for t in inorder], dtype=np.float64)

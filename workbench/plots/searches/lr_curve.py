@@ -17,7 +17,7 @@ from workbench.units import rate
 
 
 class Proposal(Protocol):
-    """What is drawn of a suggestion (`events.Suggestion` is one)."""
+    """The attributes of a suggestion that are drawn (`events.Suggestion` has them)."""
 
     @property
     def name(self) -> str: ...
@@ -30,7 +30,7 @@ class Proposal(Protocol):
 
 
 class Raced(Protocol):
-    """What is drawn of a rate that trained for a while (`events.RaceTrial` is one)."""
+    """The attributes of a raced rate that are drawn (`events.RaceTrial` has them)."""
 
     @property
     def lr(self) -> float: ...

@@ -14,8 +14,8 @@ from workbench.plots.chart import Axis, Chart, Mark, Series
 from workbench.plots.names import shorten
 
 
-class Tried(Protocol):
-    """What is drawn of a trial (`events.SpeedTrial` is one)."""
+class SpeedTrialLike(Protocol):
+    """The attributes of a trial that are drawn (`events.SpeedTrial` has them)."""
 
     @property
     def values(self) -> Mapping[str, Any]: ...
@@ -27,7 +27,7 @@ class Tried(Protocol):
     def error(self) -> str | None: ...
 
 
-def speed(trials: Sequence[Tried], best: Mapping[str, Any]) -> Chart:
+def speed(trials: Sequence[SpeedTrialLike], best: Mapping[str, Any]) -> Chart:
     """The chart of the trials, in their order."""
     heights = np.array([np.nan if t.updates_per_second is None else t.updates_per_second for t in trials], dtype=np.float64)
     known = np.flatnonzero(np.isfinite(heights))

@@ -8,12 +8,12 @@ from workbench.plots.chart import Array, Mark
 from workbench.plots.names import shorten
 
 Changes = Sequence[tuple[int, Mapping[str, float | None] | str]]
-"""From which update on, and the new values of settings; or what happened there, in words."""
+"""The update from which on, and the new values of settings; or a text about what happened there."""
 _SAY = {"gradient_clip_val": "clip", "batch_size": "batch size", "accumulate_grad_batches": "accumulation"}
 _LETTER = 0.011
 """The width of a letter of a mark's label as a share of the axis, generously."""
 _LONGEST = 40
-"""Letters of a label; a mark's `why` has all."""
+"""The most letters of a label; a mark's `why` has the whole text."""
 
 
 def change_marks(changes: Changes, step: Array) -> tuple[Mark, ...]:
@@ -32,13 +32,13 @@ def change_marks(changes: Changes, step: Array) -> tuple[Mark, ...]:
 
 
 def only(changes: Changes, *names: str) -> Changes:
-    """The changes of these settings alone; marks with a text of their own stay."""
+    """The changes of these settings only; marks with a text of their own stay."""
     kept = [(at, what if isinstance(what, str) else {k: v for k, v in what.items() if k in names}) for at, what in changes]
     return [(at, what) for at, what in kept if what]
 
 
 def _by_update(changes: Changes) -> dict[int, str]:
-    """All that happened at one update in one text: lines on one another have no room for two."""
+    """The changes of each update in one text: lines over one another have no room for two."""
     texts: dict[int, list[str]] = {}
     for at, what in changes:
         said = [what] if isinstance(what, str) else [f"{_SAY.get(k, k)} → {_value(v)}" for k, v in what.items()]
@@ -56,7 +56,7 @@ def _label(group: list[tuple[int, str]]) -> str:
 
 
 def _brief(text: str) -> str:
-    """The first of many changes, as many as a label has room for."""
+    """The first changes, as many as fit into a label."""
     if len(text) <= _LONGEST:
         return text
     whole, _, _ = text[: _LONGEST - 2].rpartition(", ")

@@ -78,7 +78,7 @@ def clipping(step: Array, parts: Mapping[str, Clipped], limit: Array | None = No
 
 
 _TONES = (0, 2, 3, 4)
-"""Orange is the clip value's."""
+"""The colours of the lines; orange is the clip value's."""
 
 
 def _norms(step: Array, rows: Array, name: str, part: Clipped, limit: Array | None) -> Chart:
@@ -106,7 +106,7 @@ def _norms(step: Array, rows: Array, name: str, part: Clipped, limit: Array | No
 
 
 ENOUGH = 20
-"""From fewer norms no clip value is proposed."""
+"""The fewest norms from which a clip value is proposed."""
 _PERCENTILE = 90
 
 

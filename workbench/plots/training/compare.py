@@ -20,7 +20,7 @@ AXES: tuple[X, ...] = ("update", "epoch", "time")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compared:
-    """One run: its loss at `x`, both of shape (n,), and its checks at `val_x`, both of shape (checks,)."""
+    """One run: its loss at `x`, both of shape (n,), and its validations at `val_x`, both of shape (validations,)."""
 
     name: str
     x: Array
@@ -30,12 +30,12 @@ class Compared:
 
 
 def are_losses(metrics: Collection[str]) -> bool:
-    """Whether what the checks are of can share the axis of the losses."""
+    """Whether the metric of the validations can share the axis of the losses."""
     return bool(metrics) and all("loss" in name for name in metrics)
 
 
 def compare_losses(runs: Sequence[Compared], x: X, metrics: Collection[str] = ()) -> Chart:
-    """The chart of these runs. `metrics`: what the checks are of; they are drawn where that is a loss, on its axis.
+    """The chart of these runs. `metrics`: the metric of the validations, which are drawn where it is a loss, on the axis of the losses.
 
     The y axis is logarithmic where the losses span more than a factor of 50.
     """

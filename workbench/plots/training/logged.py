@@ -26,7 +26,7 @@ def logged(
     changes: Changes = (),
     marks: tuple[Mark, ...] = (),
 ) -> Chart:
-    """The chart of `name`: its values for single updates, over epochs, and of the checks (raw, and of averaged weights).
+    """The chart of `name`: its values for single updates, over epochs, and of the validations (raw, and of averaged weights).
 
     The axis is logarithmic where what is drawn spans more than a factor of 50. `marks` are drawn beside the changes'.
     """

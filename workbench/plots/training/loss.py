@@ -24,9 +24,9 @@ def loss(
     parts: Mapping[str, Array] | None = None,
     marks: tuple[Mark, ...] = (),
 ) -> Chart:
-    """The chart of `loss` (rows,) at update `step` (rows,), with `val_loss` (checks,) after `val_step` updates.
+    """The chart of `loss` (rows,) at update `step` (rows,), with `val_loss` (validations,) after `val_step` updates.
 
-    `averaged` (checks,) is that of the averaged weights, `sets` (name: losses (checks,)) are those of several validation
+    `averaged` (validations,) is that of the averaged weights, `sets` (name: losses (validations,)) are those of several validation
     sets, and `parts` (name: losses (rows,)) what each of several
     optimizers had, NaN where it had no turn; `marks` are drawn beside those of the changes. The y axis is logarithmic
     where the trend spans more than a factor of 50, and is cut so that single outliers of the raw loss do not flatten
@@ -57,7 +57,7 @@ def loss(
 
 _OF_SETS = (1, 3, 2, 4)
 _TONES = (2, 4, 3, 1)
-"""Of the optimizers: navy is their sum, orange the validation."""
+"""The colours of the optimizers: navy is their sum, orange the validation."""
 
 
 def _updates(step: Array, loss: Array, parts: Mapping[str, Array]) -> list[Series]:

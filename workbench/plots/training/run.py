@@ -23,7 +23,7 @@ _RATIO = "update_ratio/"
 _NOISE = "gradient_noise_scale"
 _AVERAGED = "_averaged"
 _OF_SETS = "val_loss/"
-"""What the losses of several validation sets begin with."""
+"""The prefix of the losses of several validation sets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ class RunData:
         return [*self.loss(), *self.grad_norm(), *self.update_ratio()]
 
     def loss(self) -> list[Chart]:
+        """The training loss, and the loss of each validation."""
         val = self.validation
         drawn = loss(
             self.history["step"],
@@ -76,10 +77,12 @@ class RunData:
         return [drawn]
 
     def lr(self) -> list[Chart]:
+        """The learning rates of the updates."""
         rates = self._of_each("lr") or {"learning rate": self.history["lr"]}
         return [schedule(self.history["step"], rates, only(self.changes, "lr", "batch_size"))]
 
     def grad_norm(self) -> list[Chart]:
+        """The gradient norms before clipping, in total and by layer; empty where they were not recorded."""
         total = self.history.get("grad_norm")
         if total is None:
             return []
@@ -89,6 +92,7 @@ class RunData:
         return grad_norm(self.history["step"], total, layers, limit, self.changes, self.clipped().share, steps)
 
     def update_ratio(self) -> list[Chart]:
+        """How far each update moved each layer, relative to the layer's norm."""
         steps, layers = self._of_layers(_RATIO)
         return update_ratio(self.history["step"], layers, only(self.changes, "lr"), steps)
 
@@ -118,6 +122,7 @@ class RunData:
         return clip_share(norms, clip_val) if known else None
 
     def clipping(self) -> list[Chart]:
+        """The gradient norms before and after clipping, and the share of clipped updates; empty where norms were not recorded."""
         parts = self.clipped_by_optimizer()
         if not any(np.isfinite(part.before).any() for part in parts.values()):
             return []

@@ -14,7 +14,7 @@ from workbench.plots.ranges import span
 from workbench.plots.training.changes import Changes, change_marks
 
 _LEAST, _MOST = 10.0, 1e4
-"""How much the axis spans: the last updates of a schedule that falls to zero would flatten all the others."""
+"""The least and the most that the axis spans: the last updates of a schedule that falls to zero would flatten the rest."""
 _ZEROS = 0.05
 """The share of updates without any rate that a logarithmic axis may leave out."""
 
@@ -44,7 +44,9 @@ def _known(step: Array, values: Array, log: bool) -> tuple[Array, Array]:
 
 
 def _readable(limits: tuple[float, float] | None) -> tuple[float, float] | None:
-    """At least a decade, or a constant rate would have no tick beside it; the upper ones where there are many."""
+    """A range of at least a decade, since a constant rate would have no tick otherwise; if there are many decades, the
+    upper ones.
+    """
     if limits is None:
         return None
     low, high = max(limits[0], limits[1] / _MOST), limits[1]

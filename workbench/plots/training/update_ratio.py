@@ -51,7 +51,7 @@ def update_ratio(
 
 
 def _held(table: Array) -> Array:
-    """Each value holds until the next one of its layer: several optimizers are not measured at the same updates."""
+    """The ratios, each held until the next one of its layer: several optimizers are not measured at the same updates."""
     place = np.maximum.accumulate(np.where(np.isnan(table), 0, np.arange(table.shape[1])), axis=1)
     return np.take_along_axis(table, place, axis=1)
 

@@ -23,7 +23,7 @@ Liveness = Literal["alive", "gone", "unknown"]
 
 
 def identity(pid: int | None = None) -> dict[str, Any]:
-    """The header keys that name the present process, or another one of this PID namespace, as the writer."""
+    """The header keys that name a process of this PID namespace as the writer; default: the present one."""
     pid = os.getpid() if pid is None else pid
     return {"host": platform.node(), "boot": _boot(), "pid_namespace": _pid_namespace(), "pid": pid, "pid_started": started(pid)}
 

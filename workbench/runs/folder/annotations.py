@@ -17,9 +17,9 @@ from workbench.values import shown
 
 FILE = "annotations.json"
 NAME, NOTES, TAG, TAGS = 80, 3000, 40, 20
-"""Characters of a name, of notes and of a tag, and the number of tags, at most."""
+"""The most characters of a name, of notes and of a tag, and the most tags."""
 _LARGEST = 1 << 17
-"""Bytes of the file at most."""
+"""The most bytes of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Annotations:
 
 
 def read_annotations(run: Path) -> Annotations:
-    """The annotations in a run folder; empty where there are none, or none that can be read."""
+    """The annotations in a run folder; empty where no file of annotations can be read."""
     try:
         found = read_json(run / FILE, _LARGEST)
     except (OSError, ValueError):
@@ -60,7 +60,7 @@ def annotate(
 
 
 def _text(argument: str, most: int, *, lines: bool = False) -> Callable[[Any], str]:
-    """A check of a text of at most so many characters; lines: it may have several."""
+    """A function that checks a text of at most so many characters; lines: it may have several lines."""
 
     def check(value: Any) -> str:
         if not isinstance(value, str):

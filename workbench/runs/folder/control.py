@@ -63,7 +63,9 @@ def takes(header: Mapping[str, Any]) -> bool:
 
 
 def take(run: Path) -> Iterator[Command | str]:
-    """The commands that have come, the oldest first; they are gone then. For a file that is none, or that cannot be removed: why."""
+    """Take the commands that have come, the oldest first, and remove their files. For a file that is not a command, or
+    that cannot be removed, the list says why.
+    """
     try:
         with Folder.opened(run / CONTROL) as folder:
             for name in sorted(folder.names()):

@@ -32,7 +32,7 @@ def delete(folder: Path, needed: Mapping[str, str], *, force: bool = False) -> N
     if run_summary.id in needed:
         raise RuntimeError(f"run {run_summary.id} is needed: {needed[run_summary.id]} starts from it. Delete it when that is over.")
     if not remove_folder(folder):
-        raise OSError(f"run {run_summary.id} could not be removed: {folder} is not ours to move, or is gone already.")
+        raise OSError(f"run {run_summary.id} could not be removed: {folder} cannot be moved (permission), or is gone already.")
     left = folder.with_name(f"{GONE}{folder.name}")
     if left.exists():
         raise OSError(f"run {run_summary.id} is no longer listed, but some of its files could not be removed: they are in {left}.")

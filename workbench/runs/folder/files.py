@@ -28,7 +28,7 @@ class Folder:
     @classmethod
     @contextlib.contextmanager
     def opened(cls, path: Path, within: Folder | None = None) -> Iterator[Folder]:
-        """Open the folder at `path` for the block. OSError: there is none, or it is a link.
+        """Open the folder at `path` for the block. OSError: it does not exist, or is a link.
 
         within: the opened folder that it is in.
         """

@@ -16,10 +16,12 @@ _ID = re.compile(r"\w[\w.-]{0,63}")
 _NUMBER = re.compile(r"(\d{4,})-[^\W\d]")  # not a date that someone chose as an id
 _DIGITS = re.compile(rb"[0-9]{1,18}")
 _GIVEN = ".given"
-"""In `<root>/runs`: the numbers of the runs, a line each. Its end is read: no number at or below one there is given again."""
+"""A file in `<root>/runs` with one line for each number that was given. Only its end is read: no number at or below one
+there is given again.
+"""
 _TAIL = 1 << 12
 _LARGEST_NUMBER = 10**9
-"""The next run does not count on from larger numbers, which the workbench did not give."""
+"""Larger numbers are ignored when the next id is made: the workbench did not give them."""
 
 
 def runs_folder(root: Path) -> Path:
@@ -62,12 +64,12 @@ def new_id(root: Path, kind: str) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether it can name a run: letters, digits, '-', '_' and '.' alone."""
+    """Whether a text can name a run: only letters, digits, '-', '_' and '.'."""
     return _ID.fullmatch(text) is not None and ".." not in text and not text.endswith(".")
 
 
 def check_id(id: str) -> str:
-    """`id` if it can name a folder within runs/, else ValueError."""
+    """Return `id` if it can name a folder within runs/, else raise ValueError."""
     if not isinstance(id, str) or not is_id(id):
         raise ValueError(
             f"{id!r} cannot be a run's id: letters, digits, '-', '_' and '.', at most 64, beginning with a letter or digit"
@@ -80,7 +82,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _given(folder: Path) -> list[int]:
-    """The numbers at the end of the file of those that were given; none where it cannot be read."""
+    """The numbers at the end of the file of given numbers; empty where it cannot be read."""
     try:
         with open_regular(folder / _GIVEN) as file:
             file.seek(-min(_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
@@ -91,7 +93,7 @@ def _given(folder: Path) -> list[int]:
 
 
 def note_given(run: Path) -> None:
-    """Add a run's number to the file of those that were given, if it is larger; nothing where that cannot be written."""
+    """Add a run's number to the file of given numbers, if it is larger; does nothing where the file cannot be written."""
     found = _NUMBER.match(run.name)
     if found is None or not max(_given(run.parent), default=0) < int(found[1]) < _LARGEST_NUMBER:
         return

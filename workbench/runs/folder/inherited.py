@@ -27,7 +27,7 @@ from workbench.runs.checkpoints import FILES, Checkpoint, list_checkpoints
 from workbench.runs.folder.files import check_no_link
 
 _OF_A_JOB = RunStarted | RunEnded | StatusChanged
-"""What tells of one job alone."""
+"""Header keys that hold for one job alone."""
 
 
 def record_until(events: Sequence[Event], point: Checkpoint, checked: int) -> list[Event]:
@@ -65,7 +65,7 @@ def _place(events: Sequence[Event], point: Checkpoint) -> int:
 
 
 def _begins(event: Event) -> int:
-    """The count of updates that are taken when the first of this event is over."""
+    """How many updates had been taken when the first one of this event was over."""
     step = int(getattr(event, "step", 0))
     return step + 1 if isinstance(event, StepsDone) else step
 
@@ -96,7 +96,7 @@ def with_layers(event: Event, then: Sequence[str], now: Sequence[str]) -> Event:
 
 
 def missing(past: Sequence[Event], step: int) -> int | None:
-    """The update from which on a record lacks those before `step`; None: it has them."""
+    """The first update from which on a record lacks what came before `step`; None: it lacks nothing."""
     last = next((event for event in reversed(past) if isinstance(event, StepsDone)), None)
     due = 0 if last is None else last.step + last.every * last.rows
     return due if due < step else None

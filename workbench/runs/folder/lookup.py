@@ -1,4 +1,4 @@
-"""Finds a recorded run by its id or its number, and says what is near where there is none."""
+"""Finds a recorded run by its id or its number; an error lists similar ids."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from workbench.runs.read import HEADER, RUNS, run_folders
 
 _NUMBER = re.compile(r"(\d+)-")
 _NEAR = 5
-"""Ids that an error names at most."""
+"""The most ids that an error lists."""
 
 
 def check_root(root: Path) -> None:
-    """Raise OSError where this is not the folder of a bench's records, with the folder that may be meant."""
+    """Raise OSError where this is not the root of a bench's records; the error names a folder nearby that is."""
     if not root.exists():
         raise FileNotFoundError(f"There is no folder {root}. Give the root of a bench: --root FOLDER (a bench's own is .workbench).")
     if not root.is_dir():
@@ -54,14 +54,16 @@ def find_run(root: Path, text: str) -> Path:
 
 
 def meant(text: str, ids: Collection[str]) -> list[str]:
-    """The ids that are meant by an id ("0012-fit") or a number ("12"): one, none, or several that have this number."""
+    """The ids that match an id ("0012-fit") or a number ("12"): one, none, or several with this number."""
     if text in ids:
         return [text]
     return sorted(id for id in ids if text.isdecimal() and _number(id) == int(text))
 
 
 def near(text: str, ids: Iterable[str]) -> str:
-    """The ids nearest to what was given, in words: by number where it begins with one, else by their letters, else the newest."""
+    """The ids most similar to what was given, in words: by number where it begins with one, else by their letters, else
+    the newest.
+    """
     names = sorted(ids)
     found = re.match(r"\d{1,18}", text)
     if found:

@@ -15,11 +15,11 @@ from workbench.runs.read import RUNS, RunSummary, read_header, run_folders, summ
 
 GONE = ".gone-"
 _NEXT = "deleted-next"
-"""A file in a fit's folder, which the next fit may delete: a message about it is in the record of the run that this file names."""
+"""A file in a fit's folder that allows the next fit to delete it: it names the run in whose record a message announces this."""
 FIT = "fit"
 """The kind of runs that have weights."""
 _LONGEST_ID = 256
-"""Bytes of an id at most, of 64 characters."""
+"""The most bytes of an id of 64 characters."""
 
 
 def prune(root: Path, kind: str, keep: int, spare: Collection[str] = ()) -> list[str]:
@@ -33,7 +33,7 @@ def prune(root: Path, kind: str, keep: int, spare: Collection[str] = ()) -> list
     alone.
     """
     if keep < 0:
-        raise ValueError(f"keep={keep}: cannot keep fewer than no runs")
+        raise ValueError(f"keep={keep}: give 0 or more")
     folder = Path(root) / RUNS
     if folder.is_symlink() or not folder.is_dir():
         return []
@@ -50,13 +50,13 @@ def prune(root: Path, kind: str, keep: int, spare: Collection[str] = ()) -> list
 
 
 def remove_leftovers(root: Path) -> None:
-    """Remove what is left of deletions that were cut short."""
+    """Remove the remains of deletions that were interrupted."""
     for left in (Path(root) / RUNS).glob(f"{GONE}*"):
         _delete(left)
 
 
 def next_to_go(root: Path, keep: int, id: str) -> list[Path]:
-    """The folders of the fits that must go when there is one fit more than now, oldest first. `id`: the fit that runs now."""
+    """The folders of the fits to delete when one more fit begins, oldest first. `id`: the fit that runs now."""
     runs, excess = _of_kind(root, FIT, keep - 1)
     return [run.path for run in runs if run.over or run.id == id][: max(0, excess)]
 

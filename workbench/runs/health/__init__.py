@@ -31,7 +31,7 @@ class Health:
     def __init__(self) -> None:
         self._rules: tuple[Rule, ...] = ()
         self._causes: tuple[Rule, ...] = ()
-        """Rules that may see the same trouble, the one that knows most first."""
+        """Rules that may report the same trouble, the most specific first."""
 
     def on_event(self, event: Event) -> None:
         """Take in one event; the start of a run forgets the one before."""

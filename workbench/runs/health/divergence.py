@@ -15,6 +15,7 @@ from workbench.runs.health.finding import (
     FIND_RATE,
     HEAVY,
     Finding,
+    Rule,
     lower_rate,
     noise_of,
     several,
@@ -27,7 +28,7 @@ from workbench.units import number
 _ADVICE = "lower the learning rate (find_lr() measures one), or clip the gradient"
 
 
-class Divergence:
+class Divergence(Rule):
     """The loss of the last updates, against that of the first ones, which is about what guessing gives.
 
     A loss that rose and comes down again is reported until it is where it began.
@@ -36,20 +37,20 @@ class Divergence:
     FIRST, LAST = 20, 20
     """Updates whose median is taken for the beginning, and for now."""
     TIMES = 30.0
-    """Losses that grow in health do so by less: the targets of a value function, the weight of a second term."""
+    """A healthy loss may grow, but by less: a value function's targets move, a second term gains weight."""
     SIGNED = 1000.0
-    """The same where losses are below zero: they have no natural zero to be a multiple of."""
+    """The limits for losses below zero, which have no natural zero to be a multiple of."""
     AT_ONCE = 100.0
-    """The factor over the very first loss: the only one that no step has touched, but of a single batch."""
+    """The factor over the very first loss, which no step has changed, but which is that of a single batch."""
     FEW = 8
-    """Samples an update: of fewer, the first loss may be small by chance, and the very first alone says nothing."""
+    """Samples in an update: with fewer, the first loss may be small by chance, and says nothing alone."""
     USUAL = 3.0
     """Times the first loss: the last update up to that is where the rise began."""
     LARGE = 1.0
     """Losses below it may begin near zero by construction, and grow into their usual range (a student that begins as
     its teacher)."""
     SUPERVISED, SURELY = 3.0, 0.03
-    """The same two where targets do not change: nothing that learns stays at three times its first loss."""
+    """The first two limits where targets do not change: no loss that learns stays at three times its first value."""
 
     EVERY, LEAST = 10, 5
     """Updates from one look at the last losses to the next, so that what is found does not depend on how they were flushed; and
@@ -115,7 +116,7 @@ class Divergence:
                 self._peak, self._began = max(self._peak, median), start
 
     def _rose_from(self, windows: NDArray[np.float64], ends: NDArray[np.int64]) -> NDArray[np.float64]:
-        """From where the loss of each window has risen, sure to be a divergence; 0 where it has not."""
+        """The update from which on the loss of each window has risen so far that it surely diverges; 0 where it has not."""
         first, now = np.array(self._first[: int(ends[0])]), np.median(windows, axis=1)  # from 20 on all of them are known
         one, positive = abs(float(first[0])), bool((first > 0).all())
         usual = max(abs(float(np.median(first))), float(np.quantile(np.abs(first), 0.9)))
@@ -143,15 +144,17 @@ class Divergence:
         yield Finding("error", text, _ADVICE, self._since, FIND_RATE, trouble="diverged")
 
 
-class Rebound:
-    """A loss of fixed targets that had fallen and has risen again: the learning rate is near one at which it diverges."""
+class Rebound(Rule):
+    """A loss with fixed targets that had fallen and rises again: the learning rate is close to one at which it diverges."""
 
     SPAN, BLOCKS = 20, 3
     """Updates of a block, whose median is taken, and how many blocks on end are high: spikes are over sooner."""
     FELL = 0.2
-    """Of the loss at the beginning: of a smaller fall batches may differ by as much."""
+    """The share of the first loss by which it must have fallen: batches may differ by less."""
     ROSE = 1 / 3
-    """Of the fall: where a schedule begins anew with a high rate, losses rise by less. And beyond what batches differ by."""
+    """The share of that fall by which it must have risen, and more than batches differ by: a schedule that restarts at
+    a high rate raises losses by less.
+    """
 
     def __init__(self, start: RunStarted) -> None:
         self._knows = start.supervised and start.settings.get("shuffle", True) is True  # sorted samples come in phases
@@ -193,8 +196,8 @@ class Rebound:
             yield Finding("warning", text, "the learning rate is near one at which it diverges: lower it", self._at, self._lower, "unstable")
 
 
-class Rate:
-    """A learning rate beyond all that is usual, at which the loss does not fall."""
+class Rate(Rule):
+    """A learning rate far outside the usual range, at which the loss does not fall."""
 
     AFTER = 50
     """Updates after the warm-up."""
@@ -203,7 +206,7 @@ class Rate:
     LOW = 1e-9
     """float32 numbers of 0.02, a usual size for a weight, are 2e-9 apart: Adam's steps, of about the rate, are lost."""
     MOVED = 0.01
-    """The share of the first loss, as for a loss that does not move."""
+    """The share of the first loss by which a loss must move to count as moving."""
 
     def __init__(self, start: RunStarted) -> None:
         self._from = warmup_of(start)

@@ -38,15 +38,17 @@ class Finding:
 
 
 class Rule(Protocol):
-    """Hears the events of one fit, keeps little of them, and speaks only where it is right."""
+    """A rule of health: it gets the events of one fit, keeps little of them, and reports only where it is sure."""
 
-    def on_event(self, event: Event) -> None: ...
+    def on_event(self, event: Event) -> None:
+        """Take in the next event of the fit."""
 
-    def findings(self) -> Iterator[Finding]: ...
+    def findings(self) -> Iterator[Finding]:
+        """The present findings; none is the usual case."""
 
 
-class OneFinding:
-    """The part of a rule that has one finding at most."""
+class OneFinding(Rule):
+    """A rule that reports at most one finding."""
 
     def __init__(self, start: RunStarted) -> None:
         self._found: Finding | None = None
@@ -57,7 +59,7 @@ class OneFinding:
 
 
 def taken(event: StepsDone) -> NDArray[np.bool_]:
-    """The rows of a flush whose updates were taken and met finite numbers alone, shape (rows,)."""
+    """Which rows of a flush are updates that were taken and had only finite values, shape (rows,)."""
     good = ~(column(event, "skipped") > 0) & ~np.isinf(column(event, "grad_norm"))
     loss = column(event, "loss")
     # Of several optimizers that take turns there is no loss of all together: NaN there is not a number gone wrong.
@@ -66,13 +68,13 @@ def taken(event: StepsDone) -> NDArray[np.bool_]:
 
 
 def in_a_line(error: str) -> str:
-    """The line of a recorded error that names it: the first one, or of a traceback the last."""
+    """The line of a recorded error that names it: its first line, or the last one of a traceback."""
     lines = error.strip().splitlines() or ["no reason was given"]
     return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
 def several(event: StepsDone) -> bool:
-    """Whether several optimizers did it."""
+    """Whether several optimizers took the updates."""
     return "loss.1" in event.columns or "lr.1" in event.columns
 
 
@@ -93,11 +95,13 @@ def lower_rate(start: RunStarted, times: float) -> str:
 
 
 def noise_of(losses: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The median of the logarithms of positive losses, and half of what eight in ten of them span; of rows, of each one."""
+    """The median of the logarithms of positive losses, and half of the width that holds eighty percent of them; for
+    rows, of each row.
+    """
     low, median, high = np.quantile(np.log(losses), (0.1, 0.5, 0.9), axis=-1)
     return median, (high - low) / 2
 
 
 HEAVY = 1.0
-"""A spread of losses (`noise_of`) from which a single one says nothing of where a fit began: batches of a sample or two."""
+"""A spread of losses (`noise_of`) so large that one loss does not show where a fit began: batches of one or two samples."""
 FIND_RATE = "bench.find_lr()"

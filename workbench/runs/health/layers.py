@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Event, RunStarted, StepsDone
-from workbench.runs.health.finding import Finding, lower_rate, several, taken
+from workbench.runs.health.finding import Finding, Rule, lower_rate, several, taken
 from workbench.values import first_names
 
 
-class Layers:
+class Layers(Rule):
     """Each layer's gradient norm against the median layer's, over consecutive updates.
 
     The second rule skips biases: before a normalisation theirs is zero by construction, and harmless.
@@ -21,18 +21,20 @@ class Layers:
     FOR = 100
     """Updates on end: a layer may be out of use for a batch or two (an embedding, an expert)."""
     ROWS = 200
-    """Rows of a flush that are looked at; a record that is read back has long ones."""
+    """The most rows of a flush that are examined; a record that is read back has long flushes."""
     BELOW = 1e-3
-    """Of the median: Glorot and Bengio (2010) saw layers of one network differ by tens in a bad initialisation."""
+    """The share of the median layer's norm: Glorot and Bengio (2010) saw layers of one network differ by a factor of
+    tens in a bad initialisation.
+    """
 
     def __init__(self, start: RunStarted) -> None:
         self._names, self._lower = start.layers, lower_rate(start, 10)
         n = len(start.layers)
         self._silent, self._small = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        """For how many updates up to now."""
+        """For how many updates on end each layer has had no, or nearly no, gradient."""
         self._weak_since = np.zeros(n, np.int64)
         self._zero = np.zeros(n, np.bool_)
-        """Whether the last gradient was zero; one that is NaN never was computed."""
+        """Whether the last gradient was zero; NaN means that none was computed."""
 
     def on_event(self, event: Event) -> None:
         if not isinstance(event, StepsDone) or not event.columns.get("layer_norms"):

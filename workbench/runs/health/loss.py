@@ -11,21 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Event, Resumed, RunEnded, RunStarted, StepsDone, Validated
-from workbench.runs.health.finding import FIND_RATE, HEAVY, Finding, noise_of, several, taken, warmup_of
+from workbench.runs.health.finding import FIND_RATE, HEAVY, Finding, Rule, noise_of, several, taken, warmup_of
 from workbench.runs.health.metrics import better
 from workbench.runs.record.series import column
 from workbench.units import number
 
 
-class Standstill:
-    """A loss that is after 300 updates where it began, or above; at the end of a shorter fit, after 100."""
+class Standstill(Rule):
+    """A loss that after 300 updates is no lower than at the beginning; at the end of a shorter fit, after 100."""
 
     AFTER, AT_END = 300, 100
     """Updates after the warm-up: fewer are within the patience of a person who watches."""
     FIRST, LAST = 50, 100
     """Updates whose mean is taken for the beginning and for now, of a fit that is long enough for both."""
     MOVED = 0.01
-    """Of the first loss: a model that learns anything has passed this many times over by then."""
+    """The share of the first loss: a model that learns anything has moved by many times this share by then."""
 
     def __init__(self, start: RunStarted) -> None:
         self._from, self._supervised = warmup_of(start), start.supervised
@@ -56,7 +56,7 @@ class Standstill:
         fell = float(first.mean() - last.mean())
         noise = math.sqrt(float(first.var()) / len(first) + float(last.var()) / len(last))
         stands = abs(fell) < self.MOVED * abs(float(first.mean())) and abs(fell) < 2 * noise + 1e-12
-        advice = "unless it began where it ends, find_lr() tells whether the learning rate is too low"
+        advice = "unless it began where it ends, find_lr() shows whether the learning rate is too low"
         if self._supervised and self._is_not_lower(first, last):
             began, advice = float(first[0]), "find_lr() measures a rate at which it falls"
             text = f"the loss is not lower than at its start after {self._step} updates: {number(began)} then, {number(np.median(last))} now"
@@ -67,7 +67,9 @@ class Standstill:
         yield Finding("warning", text, advice, remedy=FIND_RATE, trouble="not learning")
 
     def _is_not_lower(self, first: NDArray[np.float64], last: NDArray[np.float64]) -> bool:
-        """Whether it is where the very first loss was, which no step has touched, or above, beyond what batches differ by."""
+        """Whether the loss is as high as the very first one, which no step has changed, or higher, beyond what batches
+        differ by.
+        """
         if not ((first > 0).all() and (last > 0).all()):
             return False
         now, spread = noise_of(last)
@@ -84,33 +86,33 @@ class _Metric:
     worse: deque[float] = field(default_factory=lambda: deque(maxlen=3))
     """Its last values since the best one."""
     steps: deque[float] = field(default_factory=lambda: deque(maxlen=20))
-    """How far neighbouring checks differ."""
+    """How far neighbouring validations differ."""
     last: float = math.nan
     train: float = math.nan
     """The training loss at the best one."""
 
 
-class Overfitting:
+class Overfitting(Rule):
     """A validation metric gets worse while the training loss falls.
 
-    Of val_loss this is the generalisation loss of Prechelt (1998), "Early Stopping - But When?": the last three checks are
+    Of val_loss this is the generalisation loss of Prechelt (1998), "Early Stopping - But When?": the last three validations are
     all above the best one, the last by more than 5% (his GL of 5), while the training loss (the median of the last 200
     updates) has fallen by as much. Of a metric whose direction its name tells, the drop must also be three times what
-    neighbouring checks differ by: shares of few samples are noisy.
+    neighbouring validations differ by: shares of few samples are noisy.
     """
 
     ABOVE, BELOW = 0.05, 0.1
     """Of the best value: how much worse the loss is, and how much worse another metric."""
     GROSS = 0.5
-    """From here on the result is in doubt: a usual fit of a small data set overfits by some percent."""
-    CHECKS = 3
+    """From here on the result is in doubt: most fits of a small data set overfit by some percent."""
+    VALIDATIONS = 3
     """Since the best one, as many as are kept."""
     NOISE = 3.0
     NAME = "val_loss"
     SEARCH = 800
     """Updates of `find_weight_decay()`, for four values."""
     BEYOND = 2.0
-    """A stretch of the search that shows overfitting is this many times as long as the fit until its best check."""
+    """A stretch of the search that shows overfitting is this many times as long as the fit until its best validation."""
 
     def __init__(self, start: RunStarted) -> None:
         self._recent: deque[float] = deque(maxlen=200)
@@ -167,7 +169,7 @@ class Overfitting:
     def _worse(self, name: str, metric: _Metric) -> bool | None:
         """Whether it is worse than the best value, grossly or not; None: it is not."""
         best = abs(metric.best)
-        if len(metric.worse) < self.CHECKS or not best or (name == self.NAME and metric.best < 0):
+        if len(metric.worse) < self.VALIDATIONS or not best or (name == self.NAME and metric.best < 0):
             return None
         if name == self.NAME:
             drop = metric.sign * metric.last - metric.best

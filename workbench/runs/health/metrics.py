@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from workbench.events import Event, RunStarted, StepsDone, Validated
-from workbench.runs.health.finding import Finding, several
+from workbench.runs.health.finding import Finding, Rule, several
 from workbench.runs.record.series import column
 
 _MEASURES = re.compile(
     r"(?i)(?<![a-z])(loss|acc\w*|err\w*|f1|f_?beta|au(?:ro|pr)?c|iou|dice|precision|recall|r2|score|perplexity|ppl|bleu"
     r"|rouge|wer|cer|psnr|ssim|map|ap|kappa|mcc|\w*mse|\w*mae|\w*mape|corr\w*)(?![a-z])"
 )
-"""Words for what is measured; under another name a module may log a setting of its own, which is constant by right."""
+"""Words for what is measured; under another name a module may log a setting of its own, which may legitimately be constant."""
 _BAD = re.compile(r"(?i)loss|err|mse|mae|mape|wer|cer|perplexity|ppl")
-"""Those of them that are lower where they are better."""
+"""Words for what is better when it is lower."""
 
 
 def better(name: str) -> float:
-    """1: this metric is higher where it is better; -1: lower; 0: its name does not tell. A part of a loss may rise by right."""
+    """1: this metric is higher where it is better; -1: lower; 0: unknown by its name. A part of a loss may legitimately rise."""
     word = _MEASURES.search(name.removeprefix("val_"))
     if word is None or word[0].lower() == "loss":
         return 0.0
@@ -30,18 +30,18 @@ def better(name: str) -> float:
 
 @dataclass
 class _Series:
-    """The value that a metric has had at all checks so far."""
+    """The value that a metric has had at all validations so far."""
 
     value: float
-    checks: int = 1
+    validations: int = 1
     same: bool = True
 
 
-class Constant:
-    """A metric with exactly the same value at every check from the first on."""
+class Constant(Rule):
+    """A metric with exactly the same value at every validation from the first on."""
 
-    CHECKS = 5
-    """Of a metric: a small validation set gives the same share twice or three times."""
+    VALIDATIONS = 5
+    """For a metric: a small validation set may give the same share two or three times."""
     LOSSES = 3
     """Of the validation loss, which has many digits; while the training loss has not fallen: a fit that is at its
     minimum, to the last digit, has come down before."""
@@ -65,7 +65,7 @@ class Constant:
             self._step = event.step
             for name, value in event.metrics.items():
                 there = self._series.setdefault(name, _Series(value, 0))
-                there.checks += 1
+                there.validations += 1
                 there.same = there.same and value == there.value
 
     def findings(self) -> Iterator[Finding]:
@@ -74,15 +74,15 @@ class Constant:
                 continue
             if name == "val_loss":
                 fell = self._lowest < self._first - self.MOVED * abs(self._first)
-                if there.checks >= self.LOSSES and there.value and self._trains and not fell:
-                    text = f"val_loss was {there.value:.6g} at all {there.checks} checks"
+                if there.validations >= self.LOSSES and there.value and self._trains and not fell:
+                    text = f"val_loss was {there.value:.6g} at all {there.validations} validations"
                     yield Finding("warning", text, "do the weights that it is computed from train, and is the learning rate high enough?")
-            elif there.checks >= self.CHECKS and self._is_measured(name, there.value):
-                text = f"{name} was {there.value:.6g} at all {there.checks} checks"
+            elif there.validations >= self.VALIDATIONS and self._is_measured(name, there.value):
+                text = f"{name} was {there.value:.6g} at all {there.validations} validations"
                 yield Finding("info", text, "is it computed from the outputs? A model that gives one class to all samples looks so too")
 
     def _is_measured(self, name: str, value: float) -> bool:
         best = 0.0 if _BAD.search(name) else 1.0
         if value == best:
-            return False  # an easy task is solved at the first check
+            return False  # an easy task is solved at the first validation
         return _MEASURES.search(name.removeprefix("val_")) is not None or value != float(f"{value:.3g}")

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from workbench.events import Changed, Event, RunStarted, StepsDone
 from workbench.plots.training.clipping import WINDOW, was_cut
-from workbench.runs.health.finding import Finding, OneFinding, taken
+from workbench.runs.health.finding import Finding, OneFinding, Rule, taken
 from workbench.runs.record.series import column
 from workbench.units import number, rate
 
 
 class Explosion(OneFinding):
-    """The norm against its running median. One spike is none: clipping is for those."""
+    """The norm against its running median. One spike does not count: clipping handles spikes."""
 
     TIMES = 10.0
     """Norms of neighbouring updates differ by a factor of two or three; ten for twenty of them is no noise."""
@@ -54,19 +54,19 @@ class Explosion(OneFinding):
             self._found = Finding("warning", text, "lower the learning rate, or clip", step)
 
 
-class Clipping:
+class Clipping(Rule):
     """The share of updates that were clipped, where it is nearly all or none."""
 
     ALWAYS = 0.95
-    """Of the last 200: then the clip value, and not the gradient, sets the length of each step."""
+    """A share of the last 200 updates: above it, the clip value and not the gradient sets the length of each step."""
     NEVER = 1000
-    """Updates without a clipped one; clipping that catches spikes alone still catches one in hundred or so."""
+    """Updates without a clipped one: clipping that catches only spikes still catches about one update in a hundred."""
 
     def __init__(self, start: RunStarted) -> None:
         clip = start.settings.get("gradient_clip_val")
         self._clip = clip if isinstance(clip, float | int) else None
         self._same = start.settings.get("track_grad_norm", 2.0) == 2.0
-        """Whether the norm before clipping is the 2-norm, as the one after it is."""
+        """Whether the norm before clipping is a 2-norm, as the one after it always is."""
         self._clear()
 
     def _clear(self) -> None:

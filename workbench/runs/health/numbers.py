@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from workbench.events import Event, Message, RunEnded, RunStarted, StepsDone
-from workbench.runs.health.finding import FIND_RATE, Finding, OneFinding, in_a_line, taken
+from workbench.runs.health.finding import FIND_RATE, Finding, OneFinding, Rule, in_a_line, taken
 from workbench.runs.record.series import column
 
 _ERROR = "NonFiniteError: "
@@ -56,8 +56,8 @@ class NonFinite(OneFinding):
         self._alive |= np.isfinite(norms).any(axis=0)
 
 
-class SkippedUpdates:
-    """Updates that were not taken. 16-mixed leaves out a few by design while it looks for its scale."""
+class SkippedUpdates(Rule):
+    """Updates that were skipped. 16-mixed skips a few by design while it searches for its loss scale."""
 
     BY_DESIGN = 10
     """Halvings of torch's GradScaler from 65536 until almost anything fits."""
@@ -92,7 +92,7 @@ class SkippedUpdates:
 
 
 class Failed(OneFinding):
-    """The error that ended the run, where no rule knows more of it."""
+    """The error that ended the run, where no other rule explains it."""
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, RunEnded) and event.error and not event.error.startswith(_ERROR):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from workbench.events import Event, Observed, RunStarted
-from workbench.runs.health.finding import Finding, Level, OneFinding
+from workbench.runs.health.finding import Finding, Level, OneFinding, Rule
 from workbench.values import first_names
 
 
@@ -41,7 +41,7 @@ class SameOrder(OneFinding):
             self._found = Finding("warning", text, advice, event.step)
 
 
-class SlowCalls:
+class SlowCalls(Rule):
     """Lines of the user's code that make training wait in each update, with the time that was measured."""
 
     WARNS = 0.1

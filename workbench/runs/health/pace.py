@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from workbench.events import Event, Observed, Resumed, RunStarted, StepsDone, TimeSpent
-from workbench.runs.health.finding import Finding, Level
+from workbench.runs.health.finding import Finding, Level, Rule
 
 
-class Waiting:
+class Waiting(Rule):
     """The share of the time in which training waits for batches, over the run from its first flush on."""
 
     SHARE = 0.2
-    """A fifth: without it the run would be a quarter faster."""
+    """Without this share, a fifth, the run would be a quarter faster."""
     SECONDS = 10.0
-    """Loader processes take seconds to start, which is no habit."""
+    """Loader processes take seconds to start, once; that is not counted."""
 
     def __init__(self, start: RunStarted) -> None:
         self._workers = start.settings.get("num_workers", 0)
@@ -51,7 +51,7 @@ class Waiting:
 
     @property
     def _share_of_first(self) -> float:
-        """The same, for the first batches of epochs alone."""
+        """The share for the first batches of epochs alone."""
         seconds, begins = self._spent[1] if len(self._spent) > 1 else (0.0, 0.0)
         return begins / seconds if seconds > 0 else 0.0
 
@@ -88,8 +88,8 @@ OWN = "own DataLoader"
 """The place of options of a DataLoader that makes its batches itself: settings do not change it."""
 
 
-class Overhead:
-    """The shares of the time that go into something other than updates."""
+class Overhead(Rule):
+    """The shares of the time that are spent on something other than updates."""
 
     LIMITS: ClassVar[Mapping[str, tuple[float, str, str]]] = {
         "validation": (0.5, "validation takes", "check_val_every_n_epoch=5 or limit_val_batches=0.2 validates less"),
@@ -100,7 +100,7 @@ class Overhead:
     }
     """Half of the time is more than most want for validation; a fifth, or waiting of a third, is a cost to look at."""
     SECONDS = 10.0
-    """A shorter run ends before anybody could change it."""
+    """A shorter run ends before anybody could act on it."""
 
     def __init__(self, start: RunStarted) -> None:
         self._parts: dict[str, float] = {}
@@ -123,11 +123,11 @@ class Overhead:
                 yield Finding("info", f"{text} {share:.0%} of the time", advice)
 
 
-class Memory:
-    """The most that was in use, of what the device has."""
+class Memory(Rule):
+    """The peak of the memory in use, as a share of the device's."""
 
     FULL = 0.9
-    """Allocators lose some to fragments, and a longer batch or the check at the end may want more."""
+    """Allocators lose some to fragments, and a longer batch or the validation at the end may want more."""
 
     def __init__(self, start: RunStarted) -> None:
         self._total, self._most = start.memory, 0

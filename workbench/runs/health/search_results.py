@@ -37,15 +37,15 @@ _FINDS = {
 }  # fmt: skip
 """The searches, each with the setting that it finds."""
 _TASK = ("model", "parameters", "data")
-"""What the headers of two runs of the same task have alike."""
+"""The header keys that are equal for two runs of the same task."""
 _ALIKE = ("batch_size", "accumulate_grad_batches", "precision", "lr_schedule", "preload", "accelerator", "devices")
-"""Settings on which what a search finds depends."""
+"""Settings that change the result of a search."""
 _GIVEN = {*_FINDS.values(), "accumulate_grad_batches", "persistent_workers", "prefetch_factor", "pin_memory", "compile"}
 """The settings that a search may give."""
 _ALSO = {"find_weight_decay": ("lr",)}
-"""The same for one search."""
+"""Further settings that change the result of one search."""
 _NEAR = 0.01
-"""A number that was typed, or taken by a click, has fewer digits than the one found."""
+"""A value that was typed, or applied by a click, has fewer digits than the result."""
 
 
 class _Result(NamedTuple):
@@ -69,7 +69,7 @@ class _Result(NamedTuple):
 
 
 class SearchResults:
-    """Looks for searches among the runs beside the one in `folder`, each kind once; None: it has no folder."""
+    """Looks for searches in the root of the run in `folder`, once for each kind; None: the run has no folder."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -126,7 +126,7 @@ class SearchResults:
 
 
 def recommended(event: Event) -> Mapping[str, Any]:
-    """The settings that a search recommends with this event; none where it is another event."""
+    """The settings that a search recommends with this event; empty for any other event."""
     match event:
         case CurveEnded() if event.suggestion is not None:
             return {"lr": event.suggestion}
@@ -153,7 +153,7 @@ def is_near(value: Any, found: Any) -> bool:
 
 
 def _is_alike(run: Mapping[str, Any], search: Mapping[str, Any], kind: str) -> bool:
-    """Whether a search holds for a run: by their headers, of the same model and data, with settings alike."""
+    """Whether the result of a search holds for a run: their headers name the same model and data, and their settings are alike."""
     task, its = run.get("task"), search.get("task")
     if not isinstance(task, dict) or not isinstance(its, dict) or not isinstance(task.get("data"), str):
         return False

@@ -17,17 +17,17 @@ from workbench.runs.record.stream import count_lines, recorded
 from workbench.runs.record.thin import layer_size
 
 HELD = 1 << 22
-"""Bytes of the newest events, which stay in memory."""
+"""Bytes of the newest events that stay in memory."""
 FEWEST = 16
 """The least number of events that stay in memory, whatever their size."""
 UNRECORDED = 1 << 26
 """Bytes that a record would need for the columns by layer of events that are in none: beyond it they are thinned out as in a record (`runs/record/thin.py`)."""
 _BLOCK = 256
-"""Lines read at once on the way back."""
+"""Lines read at once when reading backwards."""
 
 
 class RecordGone(FileNotFoundError):
-    """These events were in the record of a run that has been deleted."""
+    """The events were in the record of a run that has been deleted."""
 
 
 class Recorded(Events):
@@ -82,7 +82,7 @@ class EventLog(Events):
             self.add(event)
 
     def add(self, event: Event, line: int | None = None) -> None:
-        """One more. line: its number in the record, from 0 on; None: it is not there."""
+        """Add an event. line: its number in the record, from 0 on; None: it is not recorded."""
         with self._lock:
             self._new.append((event, line))
             self._size += size_of(event)
@@ -119,7 +119,7 @@ class EventLog(Events):
         self._unrecorded = sum(layer_size(event) for part in self._old if isinstance(part, list) for event in part)
 
     def now(self) -> Sequence[Event]:
-        """The events until now: a tuple if all are in memory, else a log that gets no more."""
+        """The events so far: a tuple if all are in memory, else a log that no longer grows."""
         state = self.__getstate__()
         if not state["_old"]:
             return tuple(event for event, _ in state["_new"])
@@ -188,7 +188,7 @@ class EventLog(Events):
 
 
 class _Lines:
-    """So many lines of a record, each of which is an event."""
+    """A number of lines of a record, each of which is an event."""
 
     __slots__ = ("count", "first")
 
@@ -199,7 +199,7 @@ class _Lines:
         return self.count
 
     def rest(self, skip: int) -> _Lines:
-        """All but the first `skip`."""
+        """All lines but the first `skip`."""
         return _Lines(self.first + skip, self.count - skip)
 
 
@@ -219,7 +219,7 @@ class _Record:
             self._check()
 
     def back(self, first: int, count: int | None) -> Iterator[Event]:
-        """The same events as `read`, in reverse order."""
+        """The events that `read` returns, in reverse order."""
         self._check()
         whole = count_lines(self.path) - first if count is None else count
         for start in range((whole - 1) // _BLOCK * _BLOCK, -1, -_BLOCK):

@@ -28,18 +28,18 @@ class Tail:
     def __init__(self, folder: Path, only: Container[str] | None = None) -> None:
         self._path, self._only = Path(folder) / RECORD, only
         self._file: BinaryIO | None = None
-        """Held open, since the number of a file that is gone is given again."""
+        """Held open, because the inode number of a removed file may be used again."""
         self._close: Callable[[], object] = lambda: None
         self._place = self._lines = 0
         self.skipped = 0
         """Lines that could not be read."""
 
     def new(self) -> list[Event]:
-        """What has come since; of much, its beginning. None where there is nothing new."""
+        """The new events; of many, the first ones. None where no event is new."""
         return [event for _, event in self.numbered()]
 
     def numbered(self) -> list[tuple[int, Event]]:
-        """The same, each with the number of its line, from 0 on."""
+        """The new events as `new` returns them, each with the number of its line, from 0 on."""
         found: list[tuple[int, Event]] = []
         while not found:  # lines that cannot be read are no end of what is new
             lines = self._read()
@@ -74,7 +74,7 @@ class Tail:
         return whole.split(b"\n")[:-1]
 
     def _current(self) -> BinaryIO | None:
-        """The present record, and the place in it after the lines that were read; None: there is none."""
+        """The present record, and the position in it after the lines that were read; None: the folder has no record."""
         try:
             there = os.stat(self._path)
         except FileNotFoundError:

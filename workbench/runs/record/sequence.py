@@ -54,7 +54,7 @@ def stream(events: Iterable[Event], only: Container[str] | None = None) -> Itera
 
 
 class _ButByLayer:
-    """The names of all columns but those by layer."""
+    """Contains the names of all columns except those by layer."""
 
     def __contains__(self, name: object) -> bool:
         return name not in BY_LAYER
@@ -64,7 +64,7 @@ BUT_BY_LAYER = _ButByLayer()
 
 
 def but_by_layer(events: Iterable[Event]) -> Iterator[Event]:
-    """The events, their flushes without the columns by layer."""
+    """The events with flushes that lack the columns by layer."""
     for event in stream(events, BUT_BY_LAYER):
         if isinstance(event, StepsDone) and not event.columns.keys().isdisjoint(BY_LAYER):
             yield replace(event, columns={name: data for name, data in event.columns.items() if name not in BY_LAYER})

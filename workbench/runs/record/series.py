@@ -12,10 +12,10 @@ from workbench.events import BY_LAYER, Event, Logged, RunStarted, StepsDone, Val
 from workbench.runs.record.sequence import but_by_layer, stream
 
 PICTURED = 400
-"""Parts of a run that a picture by layer tells apart."""
+"""The most parts of a run that a picture by layer can show."""
 Series = dict[str, NDArray[Any]]
 _BY_LAYER = {"layer_norms": "grad_norm", "update_ratios": "update_ratio"}
-"""The columns of a flush that have a number for each layer, and what these are called in a history."""
+"""The columns of a flush with one number for each layer, and their names in a history."""
 
 
 def history(events: Iterable[Event]) -> Series:
@@ -35,7 +35,7 @@ def history(events: Iterable[Event]) -> Series:
 
 
 def scalars(events: Iterable[Event]) -> Series:
-    """The same without the columns by layer."""
+    """The history without the columns by layer."""
     flushes = [event for event in events if isinstance(event, StepsDone) and event.rows]
     rows = [e.rows for e in flushes]
     out: Series = {
@@ -121,9 +121,9 @@ def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -
 
 
 def validation(events: Iterable[Event]) -> Series:
-    """One row per validation check, each array of shape (checks,).
+    """One row per validation, each array of shape (validations,).
 
-    "step" (updates taken so far) and "epoch" int64; each metric float64, NaN where a check lacks it: "val_loss" …,
+    "step" (updates taken so far) and "epoch" int64; each metric float64, NaN where a validation lacks it: "val_loss" …,
     and with averaged weights "val_loss_averaged" … beside them.
     """
     return _table(events, Validated)

@@ -19,11 +19,11 @@ E = TypeVar("E", bound=BenchEvent)
 ROWS = 5000
 """Updates in one flush at most, where short ones are joined: drawing costs by the flush, and ten come a second."""
 BYTES = 1 << 24
-"""Bytes in memory at a time: with thousands of layers a few hundred updates fill them."""
+"""The most bytes in memory at a time: with thousands of layers a few hundred updates fill them."""
 _SHORT = 1 << 17
-"""Bytes of a record that is read whole where a sample of its events is wanted."""
+"""The size in bytes up to which a record is read whole for a sample."""
 _WIDEST = 1 << 20
-"""Bytes of a line that is read for a sample."""
+"""The most bytes of a line that is read for a sample."""
 
 
 def stream(folder: Path, only: Container[str] | None = None) -> Iterator[Event]:
@@ -36,7 +36,8 @@ def stream(folder: Path, only: Container[str] | None = None) -> Iterator[Event]:
 
 
 def joined(events: Iterable[E], across_epochs: bool = False) -> Iterator[E | StepsDone]:
-    """The same events, with flushes of one epoch and the same columns joined up to ROWS updates or BYTES.
+    """The events, where flushes of one epoch with the same columns are joined up to ROWS updates or BYTES.
+    across_epochs: join also flushes of several epochs, for callers that need only the epoch of the last update.
 
     across_epochs: for those whom only the epoch of the last update concerns.
     """
@@ -86,7 +87,7 @@ def sampled(folder: Path, count: int, only: Container[str] | None = None) -> Ite
 
 
 def count_lines(path: Path) -> int:
-    """The whole lines of a record; 0 where there is none."""
+    """The number of whole lines in a record; 0 without a record."""
     with contextlib.suppress(FileNotFoundError), open_regular(path) as file:
         return sum(1 for _ in whole_lines(file))
     return 0
@@ -117,7 +118,7 @@ def _follows(last: StepsDone, event: StepsDone, across_epochs: bool) -> bool:
 
 
 def _sound(event: StepsDone) -> bool:
-    """Whether each column has a number for each row, or several: joined to others, one that has not would break theirs."""
+    """Whether each column has a number, or several, for each row: a broken one would shift the rows of flushes joined to it."""
     layers = 4 * int(event.layer_rows.sum()) if event.layers_every > 1 else 4 * event.rows
     parts = ((len(data), layers if name in BY_LAYER else 4 * event.rows) for name, data in event.columns.items())
     return event.rows > 0 and all(size % part == 0 if part else not size for size, part in parts)

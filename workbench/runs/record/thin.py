@@ -19,7 +19,7 @@ from workbench.runs.read import UNREADABLE, event_of
 from workbench.runs.record.stream import whole_lines
 
 NEWEST, LEFT = 1 / 4, 5 / 8
-"""Shares of the allowance: what the newest updates take, and everything after a thinning."""
+"""Shares of the allowance: of the newest updates, and of everything after a thinning."""
 _MARKS = tuple(f'"{name}":"'.encode() for name in BY_LAYER)
 _STRIDE = re.compile(rb'"layers_every":(\d{1,15})(?:,"samples":(?:\d{1,15}|null))?\}')
 
@@ -42,7 +42,7 @@ def next_stride(sizes: Mapping[int, int], allowed: int) -> int:
 
 
 def _after(sizes: Mapping[int, int], stride: int, newest: int) -> float:
-    """What the older ones take with this stride; the newest are among those of the smallest one."""
+    """The bytes of the older updates with this stride; the newest are among those of the smallest stride."""
     older = dict(sizes)
     smallest = min(older)
     older[smallest] = max(0, older[smallest] - newest)

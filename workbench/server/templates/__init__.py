@@ -19,7 +19,7 @@ def titles() -> list[dict[str, str]]:
 
 
 def notebook(name: str) -> dict[str, Any]:
-    """The notebook of this name, in nbformat 4. NotFoundError: there is none."""
+    """The notebook of this name, in nbformat 4. NotFoundError: no notebook has it."""
     if name not in NAMES:
         raise NotFoundError(f"template={shown(name, 40)}: there is no such notebook. Ask for one of {', '.join(NAMES)}.")
     text = resources.files(__name__).joinpath(f"{name}.ipynb").read_text(encoding="utf-8")

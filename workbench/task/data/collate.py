@@ -27,6 +27,7 @@ class DefaultCollate:
 
     @classmethod
     def of(cls, name: str, dataset: Any) -> DefaultCollate:
+        """The default collate function of a data set. name: of its loader, for messages."""
         return cls(name, is_of_hugging_face(dataset))
 
     def __call__(self, samples: list[Any]) -> Any:
@@ -61,7 +62,7 @@ class DefaultCollate:
 
 
 def _trouble(parts: Sequence[Any], path: str) -> str | None:
-    """Why these values, one of each sample, cannot become a batch, with the remedy; None: no reason was found."""
+    """Why these values, one from each sample, cannot become a batch, and the remedy; None: unknown."""
     first, where = parts[0], f"element {path} of a sample" if path else "a sample"
     if any(part is None for part in parts):
         return f"{where} is None: leave such samples out of the data set, or give collate_fn=."

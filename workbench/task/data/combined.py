@@ -110,7 +110,7 @@ def _leaves(tree: Any) -> Iterator[Any]:
 
 
 def _filled(tree: Any, values: Iterator[Any]) -> Any:
-    """The same containers with other leaves."""
+    """A copy of nested containers with other leaves."""
     if isinstance(tree, Mapping):
         return {key: _filled(part, values) for key, part in tree.items()}
     if isinstance(tree, (list, tuple)):

@@ -62,7 +62,9 @@ class Parts:
     """Options of a DataLoader's workers: timeout, prefetch_factor (which the setting replaces), …"""
 
     def collated(self, name: str, collate_fn: Collate | None) -> Parts:
-        """The same with a `collate_fn` given beside the data; raises TaskError where the loader of `name` has another one."""
+        """The parts with a `collate_fn` that was given next to the data; raises TaskError where the loader of `name`
+        has another one.
+        """
         if collate_fn is None:
             return self
         if self.collate_fn is not None and not _alike(self.collate_fn, collate_fn):
@@ -76,7 +78,7 @@ class Parts:
 
     @property
     def own_batches(self) -> str | None:
-        """Why the setting `batch_size` cannot apply; None: it can."""
+        """Why the setting `batch_size` has no effect on these data; None: it has."""
         if self.batch_sampler is not None:
             return f"its loader has a batch_sampler of its own ({type(self.batch_sampler).__name__})"
         if self.ready and isinstance(users := users_data(self.dataset), DataLoader):
@@ -195,7 +197,9 @@ def users_data(dataset: Any) -> Any:
 
 
 def length_of(dataset: Any) -> int | None:
-    """Its length; None where it has none: PyG's samplers raise a ValueError for that, others a NotImplementedError."""
+    """The length of a loader or sampler; None where it has none: PyG's samplers raise a ValueError for that, others a
+    NotImplementedError.
+    """
     try:
         return len(dataset)
     except (TypeError, ValueError, NotImplementedError):

@@ -25,7 +25,7 @@ from workbench.task.errors import TaskError
 
 _ALONE = RankShard()
 _TOGETHER = 1024
-"""Of so many numbers of ready batches the checksum is computed together; a long pass keeps no more of them."""
+"""The number of ready batches whose checksum is computed together; a long pass keeps no more of their numbers."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class _Pass:
 
     begun: State
     count: int = 0
-    """The batches that were handed out (to workers, ahead of the training)."""
+    """How many batches were handed out (to workers, ahead of the training)."""
     crc: int = 0
     """A checksum of them, without those in `numbers`."""
     numbers: list[int] = field(default_factory=list)
@@ -91,15 +91,15 @@ class ResumableBatchSampler(Sampler[Any]):
             return self._begin(self._pass, iter(self.batches))
 
     def _draws_alone(self) -> bool:
-        """Whether the order depends on nothing that the process draws."""
+        """Whether the order is independent of the process's random numbers."""
         return self.common_rng is None and draws_alone(self._users, self.generator)
 
     def _drawing(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, the user's sampler may draw."""
+        """Context manager in which the user's sampler may draw."""
         return contextlib.nullcontext() if self.common_rng is None else self.common_rng.here()
 
     def _drawing_as(self, process: State) -> contextlib.AbstractContextManager[None]:
-        """Inside, it draws from the random states in `process`."""
+        """Context manager in which it draws from the random states in `process`."""
         if self.common_rng is None:
             return restored_process_state(process)
         self.common_rng.state = process

@@ -108,7 +108,7 @@ def process_state() -> State:
 
 @contextlib.contextmanager
 def restored_process_state(state: Mapping[str, Any]) -> Iterator[None]:
-    """Inside, the process draws from the states in `state`; its own random states are restored afterwards."""
+    """Context manager in which the process draws from the states in `state`; its own random states are restored afterwards."""
     before = process_state()
     set_process_state(state)
     try:
@@ -139,7 +139,7 @@ def encode_arrays(value: Any) -> Any:
 
 
 def decode_arrays(value: Any) -> Any:
-    """Turn what `plain` made back into the original."""
+    """Turn what `encode_arrays` made back into the original."""
     if type(value) is dict:
         if value.keys() == {"array", "shape", "data"}:
             return value["data"].numpy().view(np.dtype(value["array"])).reshape(value["shape"]).copy()
@@ -150,6 +150,7 @@ def decode_arrays(value: Any) -> Any:
 
 
 def generator_state(generator: Any) -> Any:
+    """The state of a generator of torch, numpy or Python, as containers of tensors and numbers."""
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     if isinstance(generator, np.random.Generator):
@@ -160,6 +161,7 @@ def generator_state(generator: Any) -> Any:
 
 
 def set_generator_state(generator: Any, state: Any) -> None:
+    """Put back what `generator_state` returned."""
     if isinstance(generator, torch.Generator):
         generator.set_state(state)
     elif isinstance(generator, np.random.Generator):

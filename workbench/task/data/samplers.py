@@ -1,4 +1,4 @@
-"""Shuffles samples as torch's RandomSampler does, with less memory, and tells which samplers shuffle."""
+"""Shuffles samples as torch's RandomSampler does, with less memory, and finds out which samplers shuffle."""
 
 from __future__ import annotations
 

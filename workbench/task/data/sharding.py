@@ -84,7 +84,7 @@ class CommonRng:
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
-        """Inside, the process draws from these states."""
+        """Context manager in which the process draws from these states."""
         before = process_state()
         set_process_state(self.state)
         try:
@@ -95,7 +95,7 @@ class CommonRng:
 
     @contextlib.contextmanager
     def with_state(self, state: State) -> Iterator[None]:
-        """Inside, the states are those of `state`."""
+        """Context manager in which the states are those of `state`."""
         before, self.state = self.state, state
         try:
             yield
@@ -131,8 +131,7 @@ def refuse_sharded(name: str, dataset: Any, *samplers: Any) -> None:
     for sampler in samplers:
         if isinstance(sampler, DistributedSampler):
             raise TaskError(
-                f"the loader of {name} has a {type(sampler).__name__}: give the loader without it, the ranks are dealt their "
-                "batches."
+                f"the loader of {name} has a {type(sampler).__name__}: give the loader without it; the workbench shards the batches."
             )
         refuse_sharded(name, None, *(part for part in getattr(sampler, "__dict__", {}).values() if isinstance(part, Sampler)))
 
@@ -142,12 +141,12 @@ def _refuse_split(name: str, stream: Any) -> None:
     refuses several.
     """
     if getattr(stream, "_distributed", None) is not None:
-        raise TaskError(f"{name} is split by split_dataset_by_node: give the whole stream, the ranks are dealt their batches.")
+        raise TaskError(f"{name} is split by split_dataset_by_node: give the whole stream; the workbench shards the batches.")
     splitter = next((how for stage in _stages(stream) if (how := getattr(stage, "__name__", "")) in ("split_by_node", "single_node_only")), None)
     if splitter is not None:
         raise TaskError(
-            f"{name} has nodesplitter={splitter} of webdataset: give the whole stream, with nodesplitter=lambda shards: shards, since the ranks "
-            "are dealt their batches."
+            f"{name} has nodesplitter={splitter} of webdataset: give the whole stream, with nodesplitter=lambda shards: shards; the workbench "
+            "shards the batches."
         )
 
 

@@ -92,7 +92,7 @@ class DataSpec:
         self.share = RankShard()
         """The batches that this rank reads."""
         self.copied: CopiedStream | None = None
-        """A copy of the user's stream, which a job reads instead where it sets its position; None: there is none."""
+        """A copy of the user's stream, which a job reads instead where it sets its position; None: no copy was made."""
         self.preloaded: Preloaded | None = None
         """Its samples in memory, if `preload` has read them; they replace one data set of the user's."""
 
@@ -205,14 +205,14 @@ class DataSpec:
 
     @property
     def label(self) -> str:
-        """The kind of the data and the number of samples: what tells one data set from another in records. "": an object makes them."""
+        """The kind of the data and the number of samples, by which records distinguish data sets. "": an object makes them."""
         if self.made_by_object:
             return ""
         many = "" if self.samples is None else f", {self.samples:,} samples"
         return f"{type(users_data(self.parts.dataset)).__name__}{many}"
 
     def refuse_unused(self, given: Mapping[str, Any], *, train: bool = True) -> None:
-        """Raise SettingsError for a setting that the user gave and that cannot take effect on this data. train: it is training data."""
+        """Raise SettingsError for a setting that the user gave and that has no effect on this data. train: it is training data."""
         if not given.keys() & {"batch_size", "drop_last", "shuffle", "num_workers"}:
             return  # train_dataloader() is not called now: its set-up comes with the job
         if self.several:
@@ -239,13 +239,13 @@ class DataSpec:
         if given.get("num_workers") and self.one_shot:
             raise self._unused("num_workers", given, "it can be read only once, which one process does")
         if train and given.get("num_workers") and has_loaders(parts.dataset):
-            raise self._unused("num_workers", given, "loaders of their own make its batches, which take it themselves")
+            raise self._unused("num_workers", given, "loaders of your own make its batches: give num_workers to them")
 
     def _empty(self) -> TaskError:
         return TaskError(f"{self.name} is empty: it gave no batch, or None for each, and at least one is needed.")
 
     def _orders_itself(self, parts: Parts) -> str | None:
-        """Return why the setting `shuffle` cannot apply; None: it can, or the sampler shuffles."""
+        """Why the setting `shuffle` has no effect on these data; None: it has, or the sampler shuffles."""
         if parts.batch_sampler is not None:
             return f"its loader has a batch_sampler of its own ({type(parts.batch_sampler).__name__})"
         if parts.sampler is not None:

@@ -21,7 +21,7 @@ _SEVERAL = (
 
 
 UNNAMED = "dataloader_idx_"
-"""With its number, the key of a set in a list, as in Lightning's names of metrics."""
+"""The key of a set in a list, before its number, as in Lightning's names of metrics."""
 
 
 def sets_in(name: str, data: Any) -> dict[str, Any] | None:
@@ -119,7 +119,7 @@ def _of_list(name: str, data: Sequence[Any], collated: bool) -> Any:
 
 
 def _of_mixed(name: str, data: Sequence[Any]) -> Columns:
-    """(x, [0, 1, …]): a list of numbers beside an array is a column as well."""
+    """Columns for (x, [0, 1, …]): next to an array, a list of numbers is a column as well."""
     for number, part in enumerate(data):
         if not is_array(part) and (isinstance(data, list) or not isinstance(part, list)):
             remedy = "x.toarray()" if _is_sparse(part) else "numpy.asarray(x), say"
@@ -147,7 +147,7 @@ def _are_columns(name: str, data: Sequence[Any], collated: bool) -> bool:
 
 
 def _lonely(name: str, data: Any) -> TaskError:
-    """The error for a single frame: it does not say which of its columns is the target."""
+    """The error for a single frame, which does not show which of its columns is the target."""
     return TaskError(
         f"{name} is a {short(data)}: give inputs and target, {name}=(frame[features], frame[target]), or {name}=frame.to_numpy() "
         "where each row is a sample without a target."
@@ -278,6 +278,7 @@ def short(value: Any) -> str:
 
 
 def listed(names: Iterable[str], most: int = 4) -> str:
+    """The first `most` names as text, and how many more there are."""
     found = list(names)
     return ", ".join(found[:most]) + (f", … {len(found) - most} more" if len(found) > most else "")
 

@@ -30,7 +30,7 @@ def installed() -> bool:
 
 
 def in_use() -> bool:
-    """Whether somebody has used a device of torch_xla in this process; then it is known whether one core or all."""
+    """Whether this process has used a device of torch_xla; from then on the choice of one core or all is fixed."""
     return "torch_xla" in sys.modules and bool(importlib.import_module("torch_xla")._XLAC._xla_get_spmd_config_is_locked())
 
 
@@ -41,7 +41,7 @@ def is_xla(device: torch.device) -> bool:
 
 @contextlib.contextmanager
 def same_parameters(device: torch.device) -> Iterator[None]:
-    """Inside, `module.to(device)` keeps the Parameter objects, as on other devices: ties between them, and what else holds them, stay."""
+    """Context manager in which `module.to(device)` keeps the Parameter objects, as on other devices: ties between them, and what else holds them, stay."""
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(before or is_xla(device))
     try:
@@ -51,7 +51,7 @@ def same_parameters(device: torch.device) -> Iterator[None]:
 
 
 def sync() -> None:
-    """Run what was recorded. Returns before the device has done it."""
+    """Run the recorded operations. Returns before the device has finished them."""
     importlib.import_module("torch_xla").sync()
 
 
@@ -64,7 +64,7 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def tensor_id(tensor: Tensor) -> int:
-    """Tells whether two tensors are one: they have no address there."""
+    """An id that is equal for two names of one XLA tensor, which has no data pointer."""
     return int(importlib.import_module("torch_xla")._XLAC._xla_get_tensor_id(tensor))
 
 

@@ -10,7 +10,7 @@ from workbench.task.protocol import Counters
 
 
 class FitLoop:
-    """What a module or a callback finds as `self.trainer.fit_loop`."""
+    """The object that a module or a callback finds as `self.trainer.fit_loop`."""
 
     def __init__(self, state: Counters, hook: str | None) -> None:
         """hook: the name of the hook that runs, from which Lightning's counts of an epoch's beginning and end differ."""

@@ -40,7 +40,7 @@ class Manual(Shared):
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """Inside, other sessions may begin; afterwards the optimizers from before are restored."""
+        """Context manager in which other sessions may begin; afterwards the optimizers from before are restored."""
         before = dict(vars(self))
         self._handle, self._optimizers, self._schedulers = None, [], []
         try:
@@ -67,7 +67,7 @@ class Manual(Shared):
         return self._optimizers[0] if len(self._optimizers) == 1 else list(self._optimizers)
 
     def lr_schedulers(self) -> Any:
-        """The scheduler, a list where there are several, None where there is none; the module steps them."""
+        """The scheduler, a list of several, or None; the module steps them."""
         self._there()
         return (self._schedulers[0] if len(self._schedulers) == 1 else list(self._schedulers)) or None
 
@@ -87,7 +87,7 @@ class Manual(Shared):
 
     @contextlib.contextmanager
     def toggled_optimizer(self, optimizer: Any) -> Iterator[None]:
-        """Inside, only this optimizer's parameters require gradients."""
+        """Context manager in which only this optimizer's parameters require gradients."""
         self.toggle_optimizer(optimizer)
         try:
             yield
@@ -114,7 +114,7 @@ class Manual(Shared):
         for index, one in enumerate(self._optimizers):
             if optimizer is one or optimizer is one.optimizer:
                 return index
-        raise TaskError(f"{self._name}: {type(optimizer).__name__} is none of the optimizers of this run.")
+        raise TaskError(f"{self._name}: {type(optimizer).__name__} is not an optimizer of this run.")
 
 
 class LightningMembers(Shared):
@@ -129,7 +129,7 @@ class LightningMembers(Shared):
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """Inside, the module has them; its own attributes of these names are restored afterwards."""
+        """Context manager in which the module has them; its own attributes of these names are restored afterwards."""
         mine, log = vars(self._module), self._hooks.preparation.log
         hearing: dict[str, Any] = {"log": log.log, "log_dict": log.log_dict}
         # A list of that name, for example, is not a method that logs.
@@ -173,7 +173,7 @@ class LightningMembers(Shared):
         return made[0] if len(made) == 1 else made
 
     def lr_schedulers(self) -> Any:
-        """The scheduler, a list where there are several, None where there is none."""
+        """The scheduler, a list of several, or None."""
         found = [schedule.scheduler for schedule in self._trainer.lr_scheduler_configs]
         return (found[0] if len(found) == 1 else found) or None
 
@@ -185,7 +185,7 @@ class LightningMembers(Shared):
         made = self._trainer.optimizers
         index = next((n for n, one in enumerate(made) if one is getattr(optimizer, "optimizer", optimizer)), None)
         if index is None:
-            raise TaskError(f"{self._name}.clip_gradients: {type(optimizer).__name__} is none of the optimizers of this run.")
+            raise TaskError(f"{self._name}.clip_gradients: {type(optimizer).__name__} is not an optimizer of this run.")
         if self._hooks.clipper is None:
             raise TaskError(f"{self._name}.clip_gradients: there are gradients while a batch is trained, and not before.")
         if value > 0:

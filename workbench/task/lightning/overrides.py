@@ -67,7 +67,7 @@ def makes_loaders(data: Any) -> bool:
 
 
 Serving = Callable[[str], contextlib.AbstractContextManager[None]]
-"""Inside, an object is set up to make its loader of this kind of data ("train", "val", …)."""
+"""Sets an object up to make its loader of this kind of data ("train", "val", …), for the block."""
 
 
 def spec_of(name: str, source: Any, serving: Serving | None = None) -> DataSpec | None:
@@ -225,7 +225,7 @@ def attribute_places(module: Any, names: Sequence[str]) -> list[tuple[Any, str]]
 
 @contextlib.contextmanager
 def temporarily_set(homes: Sequence[tuple[Any, str]], value: Any) -> Iterator[None]:
-    """Inside, all these places have `value`."""
+    """Context manager in which all these places have `value`."""
     before = [place[name] for place, name in homes]
     try:
         for place, name in homes:
@@ -238,7 +238,7 @@ def temporarily_set(homes: Sequence[tuple[Any, str]], value: Any) -> Iterator[No
 
 @contextlib.contextmanager
 def with_attributes(module: Any, members: Mapping[str, Any]) -> Iterator[None]:
-    """Inside, the object has these attributes; its own of these names are restored afterwards."""
+    """Context manager in which the object has these attributes; its own of these names are restored afterwards."""
     attributes = vars(module)
     own = {name: attributes[name] for name in members if name in attributes}
     attributes.update(members)

@@ -67,7 +67,7 @@ class ManualOptimizer(Proxy):
 
     @contextlib.contextmanager
     def toggle_model(self, sync_grad: bool = True) -> Iterator[None]:
-        """Inside, only this optimizer's parameters require gradients."""
+        """Context manager in which only this optimizer's parameters require gradients."""
         self.toggle()
         try:
             yield
@@ -115,7 +115,7 @@ class HookOptimizer(Proxy):
         """Raise TaskError after the hook if it did not evaluate the batch."""
         if not self._evaluated:
             raise TaskError(
-                f"{self._where} never called its optimizer_closure, which runs training_step and backward: hand it on, "
+                f"{self._where} never called its optimizer_closure, which runs training_step and backward: pass it on, "
                 "optimizer.step(closure=optimizer_closure), or call it where no step is to be taken."
             )
 

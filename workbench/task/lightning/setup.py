@@ -51,7 +51,7 @@ class Preparation:
         self.callback_settings: dict[str, Any] = {}
         """The settings that the module's own callbacks ask for."""
         self.callback_note = ""
-        """What became what of them."""
+        """Which callback became which setting, in words."""
         self._over = self._fitted = self._failed = False
         if self.data:
             self.trainer.set_datamodule(self.data[0])
@@ -127,8 +127,8 @@ class Preparation:
 
     @contextlib.contextmanager
     def _which_train(self) -> Iterator[None]:
-        """Callbacks may freeze layers when they are set up, and unfreeze them in a fit: after all else than a fit that ended, the same ones
-        are frozen as before.
+        """Restore which layers are frozen after a job, unless a fit ended: callbacks may freeze layers in their setup,
+        and unfreeze them in a fit.
         """
         module, own = self._module, self.callbacks.objects
         networks = () if not own else (module,) if isinstance(module, nn.Module) else vars(module).values()
@@ -155,14 +155,14 @@ class Preparation:
 
     @contextlib.contextmanager
     def serving(self, name: str) -> Iterator[None]:
-        """Inside, an object makes its loader of this kind of data, for which it is set up."""
+        """Context manager in which an object makes its loader of this kind of data, for which it is set up."""
         with self.attached():
             self._set_up(_PHASES[name])
             yield
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """Inside, the module and the DataModules have their trainer; their own attributes are restored afterwards."""
+        """Context manager in which the module and the DataModules have their trainer; their own attributes are restored afterwards."""
         with contextlib.ExitStack() as stack:
             for source in self.sources:
                 for part in _with_trainer(source):

@@ -182,7 +182,7 @@ class LightningTask(Task):
 
     @contextlib.contextmanager
     def _attached(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
-        """Inside, the object has the stand-in for Trainer, and logs to this task; its attributes are restored afterwards.
+        """Context manager in which the object has the stand-in for Trainer, and logs to this task; its attributes are restored afterwards.
 
         count: returns the updates of the whole fit, if they are known before there is a session.
         """

@@ -45,7 +45,7 @@ REMEDIES: Mapping[str, str] = {
 
 
 def unknown() -> int | None:
-    """A length that cannot be known."""
+    """Return None: the length is unknown."""
     return None
 
 
@@ -78,6 +78,7 @@ class Plan:
 
     @property
     def updates(self) -> int | None:
+        """The planned number of updates; None: unknown."""
         return self._count()
 
 
@@ -168,7 +169,7 @@ class Trainer(Shared):
 
     @contextlib.contextmanager
     def mirrored(self, attributes: dict[str, Any], names: Iterable[str]) -> Iterator[None]:
-        """Inside, the object's attributes of these names are kept up to date."""
+        """Context manager in which the object's attributes of these names are kept up to date."""
         before, vars(self)["_mirror"] = self._mirror, (attributes, frozenset(names) & self.module_properties().keys())
         try:
             yield
@@ -177,7 +178,7 @@ class Trainer(Shared):
 
     @contextlib.contextmanager
     def planned(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
-        """Inside, a job with these settings is to begin; there is no session until `follow`."""
+        """Context manager in which a job with these settings is to begin; there is no session until `follow`."""
         before = {name: vars(self)[name] for name in ("_plan", "_progress", "_made", "should_stop")}
         vars(self).update(_plan=Plan(settings, count), _progress=None, _made=(), should_stop=False)
         try:
@@ -187,7 +188,7 @@ class Trainer(Shared):
 
     @contextlib.contextmanager
     def running_phase(self, phase: Phase) -> Iterator[None]:
-        """Inside, a job of this kind runs."""
+        """Context manager in which a job of this kind runs."""
         before = self._phase
         vars(self)["_phase"] = phase
         try:
@@ -197,7 +198,7 @@ class Trainer(Shared):
 
     @contextlib.contextmanager
     def ahead(self, stage: str) -> Iterator[None]:
-        """Inside, this stage counts as begun."""
+        """Context manager in which this stage counts as begun."""
         vars(self)["_ahead"] = stage
         try:
             yield
@@ -462,7 +463,7 @@ class Trainer(Shared):
 
     @property
     def logged_metrics(self) -> dict[str, Tensor]:
-        """The same, and the latest values that were logged for single batches of a validation."""
+        """The metrics of `callback_metrics`, and the latest values that were logged for single batches of a validation."""
         return {**self.callback_metrics, **{name: torch.as_tensor(value) for name, value in self._log.batch_values.items()}}
 
     @property

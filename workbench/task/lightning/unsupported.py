@@ -85,7 +85,7 @@ def refuse_removed_hooks(callback: Any, overrides: Callable[[Any, str], bool]) -
 
 
 def kind_of(callback: Any) -> str:
-    """The most special name in `CALLBACKS` of one of Lightning's callbacks or loggers; "": it is none."""
+    """The most specific name in `CALLBACKS` of one of Lightning's callbacks or loggers; "": it is not one of them."""
     names = [base.__name__ for base in type(callback).__mro__ if from_lightning(base)]
     return next((name for name in CALLBACKS if name in names), "")
 

@@ -139,7 +139,7 @@ def _check(name: Any, metric: Any) -> None:
         raise TaskError(f"{where}={metric.__name__} is a class: give an instance, {metric.__name__}(…).")
     function = metric.function if isinstance(metric, OverEpoch) else metric
     if isinstance(metric, OverEpoch) and is_metric_object(function):
-        raise TaskError(f"{where}: {type(function).__name__} is computed over a check already: give it without wb.over_epoch.")
+        raise TaskError(f"{where}: {type(function).__name__} is computed over a validation already: give it without wb.over_epoch.")
     if callable(getattr(metric, "increment", None)):
         raise TaskError(f"{where}: a {type(metric).__name__} keeps values of epochs, as the run's record does: give the metric in it.")
     if is_metric_object(metric):
@@ -167,7 +167,7 @@ def _check(name: Any, metric: Any) -> None:
         given = f"lambda output, y: {called}(y, output)"
         raise TaskError(
             f"{where}: {called} takes the targets first ({', '.join(list(parameters(function) or ())[:2])}), and a metric is called with "
-            f"(output, target): give wb.over_epoch({given}) for its value over the check."
+            f"(output, target): give wb.over_epoch({given}) for its value over the validation."
         )
 
 
@@ -179,9 +179,9 @@ def _warn_of_inner(where: str, function: Any, *, over: bool) -> None:
         return
     inner = {name: value for name, value in {**found.globals, **found.nonlocals}.items() if is_metric_object(value)}
     for name, value in inner.items():
-        told = "and keeps all it has seen" if over else "and the mean over batches need not be its value over a check"
+        why = "and keeps all it has seen" if over else "and the mean over batches may differ from its value over a validation"
         warnings.warn(
-            f"{where} calls {name}, a {type(value).__name__}, {told}: give the object itself, or a function that keeps nothing "
+            f"{where} calls {name}, a {type(value).__name__}, {why}: give the object itself, or a function that keeps nothing "
             "(torchmetrics.functional) in wb.over_epoch.",
             stacklevel=2,
         )

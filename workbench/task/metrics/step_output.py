@@ -28,7 +28,7 @@ def loss_parts(result: Any) -> dict[str, Tensor]:
 
 
 def _is_part(value: Any) -> bool:
-    """Whether it is one measured number; a batch's outputs of shape (1, 1) and counts (int) are none."""
+    """Whether it is one measured number; a batch's outputs of shape (1, 1) and counts (int) are not."""
     if isinstance(value, Tensor):
         return value.shape in ((), (1,)) and not value.is_complex()
     return isinstance(value, (float, np.floating))

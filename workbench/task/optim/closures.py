@@ -1,4 +1,4 @@
-"""Tells which optimizers evaluate the loss in their step, by a closure: LBFGS, and those in the manner of SAM."""
+"""Finds out which optimizers evaluate the loss in their step, by a closure: LBFGS, and those in the manner of SAM."""
 
 from __future__ import annotations
 

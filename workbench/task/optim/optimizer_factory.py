@@ -149,7 +149,7 @@ def group_rates(optimizer: Optimizer) -> list[float]:
 
 
 def rates_of(groups: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The same of an optimizer's groups, as they are or as its state_dict has them."""
+    """The rate of each parameter group of an optimizer; also of the groups in its state_dict."""
     return [float(group.get("max_lr", group.get("initial_lr", group["lr"]))) for group in groups]
 
 

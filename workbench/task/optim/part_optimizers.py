@@ -132,7 +132,7 @@ def _split(keys: Sequence[str], named: Mapping[str, Tensor], parameters: Sequenc
 
 
 def _refuse(key: str, optimizer: Optimizer) -> None:
-    """Raise TaskError for an optimizer that cannot step beside others."""
+    """Raise TaskError for an optimizer that cannot step together with others."""
     kind = type(optimizer).__name__
     if closure_use(optimizer) != "never":
         raise TaskError(f"optimizer={{{key!r}: …}}: {kind} evaluates the loss again, which would move the other parts: give it alone, for all of the model.")

@@ -66,7 +66,7 @@ def _second(make: Callable[..., Any]) -> str | None:
 
 
 def _needed(make: Any, bound: Mapping[str, Any]) -> list[str]:
-    """The arguments that a scheduler needs beside the optimizer, as text for a message."""
+    """The arguments that a scheduler needs besides the optimizer, as text for a message."""
     further = [*(parameters(make) or {}).values()][1:]
     cycle = "max_lr=0.1, total_steps=updates" if any(p.name == "total_steps" for p in further) else "max_lr=0.1"
     known = {"gamma": "gamma=0.9", "max_lr": cycle}
@@ -113,8 +113,8 @@ def schedule_of(
         raise TaskError(f"{where} a scheduler with interval={when!r}: 'epoch' or 'step'.")
     if plateau and when == "step":
         raise TaskError(
-            f"{where} a ReduceLROnPlateau with interval='step': it steps after a check of the validation data; "
-            "leave the interval out, and set val_check_interval for more checks."
+            f"{where} a ReduceLROnPlateau with interval='step': it steps after a validation; "
+            "leave the interval out, and set val_check_interval to validate more often."
         )
     frequency, strict = _frequency(entry.get("frequency", 1), where), bool(entry.get("strict", True))
     return Schedule(scheduler, when, frequency, watched if plateau else None, by_batches, strict)
@@ -147,8 +147,8 @@ def _frequency(value: Any, where: str) -> int:
 
 
 def refuse_built_in(settings: Settings, where: str) -> None:
-    """Raise TaskError for `lr_schedule` or `warmup` beside a scheduler of the user's own: both would change the same
-    rate.
+    """Raise TaskError for `lr_schedule` or `warmup` together with a scheduler of the user's own: both would change the
+    same rate.
     """
     asked = [
         f"{name}={getattr(settings, name)!r}"

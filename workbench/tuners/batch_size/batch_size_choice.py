@@ -27,7 +27,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch is made of. samples: per rank; batches: how many make an update; least: the fewest updates wanted."""
+    """The parts of an epoch. samples: per rank; batches: in an update; least: the fewest updates wanted."""
 
     samples: int
     batches: int

@@ -39,7 +39,7 @@ class BatchSizeRequest:
     headroom: float = 0.05
     max_memory: int | None = None
     method: str = "fit"
-    """What is tried: "fit" (updates), or batches of "validate", "test" or "predict"."""
+    """The stage that is tried: "fit" (updates), or batches of "validate", "test" or "predict"."""
     keep_effective: bool = False
     """Whether the batches of an update hold as many samples as the settings say, whatever their size."""
     min_updates_per_epoch: int = 20
@@ -161,6 +161,6 @@ def cap_of(task: Task, method: str = "fit", ranks: int = 1) -> int | None:
         return None
     if spec.samples < ranks:
         raise TaskError(
-            f"{spec.name} has {spec.samples} samples, which is none for some of {ranks} ranks: take devices={spec.samples}."
+            f"{spec.name} has {spec.samples} samples, too few for {ranks} ranks: take devices={spec.samples}."
         )
     return spec.samples // ranks

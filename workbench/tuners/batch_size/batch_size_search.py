@@ -20,7 +20,7 @@ from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import Drawable
 from workbench.plots.searches.batch_size import batch_size
 from workbench.runs.printable import printable
-from workbench.runs.tables import data_frame
+from workbench.runs.tables.render import data_frame
 from workbench.settings import SettingsError
 from workbench.tuners.batch_size.batch_size_choice import Epoch, choose
 from workbench.tuners.batch_size.effective_batch import accumulation, next_size, rescaled, short_of
@@ -254,7 +254,7 @@ class _SizeSearch:
 
     @property
     def largest(self) -> int | None:
-        """The biggest that passed, of those below every failure: one above it passed by luck."""
+        """The largest size that passed below every failure: one above a failure passed by luck."""
         passed = [t.size for t in self.trials if t.ok]
         failed = self.smallest_failed
         below = [size for size in passed if failed is None or size < failed]
@@ -288,7 +288,7 @@ def _power(hunt: _SizeSearch, sizes: Iterator[int], limit_name: str) -> str:
 
 
 def _doubling(start: int, limit: int | None, effective: int | None = None) -> Iterator[int]:
-    """From the start up to the limit, which is tried itself: doubled, or by way of what divides `effective`."""
+    """Double from the start up to the limit, which is tried itself; with an effective batch, only to sizes that divide it."""
     size = start if limit is None else min(start, limit)
     yield size
     while limit is None or size < limit:
@@ -333,7 +333,7 @@ def _by_memory(hunt: _SizeSearch, start: int, limit: int | None) -> Iterator[int
 _FAR, _FARTHEST = 8, 16
 """How many times as large a size may be as the one before, without a prediction and with one."""
 _TELLS = 0.02
-"""Two peaks that differ by this share of the limit predict a size."""
+"""Two peaks that differ by at least this share of the limit allow a prediction."""
 
 
 def size_that_fills(trials: Sequence[Trial]) -> int | None:
@@ -383,7 +383,7 @@ def _bisect(hunt: _SizeSearch, headroom: float) -> tuple[str, int | None]:
 
 
 def _verify(hunt: _SizeSearch, maximum: int, failed: int, headroom: float) -> tuple[str, int | None]:
-    """Make sure that the maximum less the headroom passes; go down where it does not."""
+    """Check that the maximum less the headroom passes; go down where it does not."""
     size = _less(maximum, headroom)
     while (outcome := hunt.passes(size)) is False and size > 1:
         size = min(_less(size, headroom), size - 1)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from workbench.engine.distributed.process_group import BUCKET
+from workbench.engine.distributed.process_group import BUCKET, ProcessGroup
 from workbench.engine.session import Session
 from workbench.engine.snapshot import scratch
 from workbench.events import Trial
@@ -38,14 +38,14 @@ def measure_on_ranks(
     session: Session, settings: Settings, size: int, steps: int, method: str = "fit", epoch: int = 0, *,
     max_memory: int | None = None, stop: Callable[[], bool] = lambda: False,
 ) -> Trial:  # fmt: skip
-    """The same trial on all ranks, inside their session, which is restored.
+    """Run one trial on all ranks, inside their session, which is restored.
 
     max_memory: bytes that it may take in each rank on CPU; None: an even part of what is free. stop: says the same on all
     ranks, and is called between two updates of all ranks.
     """
     settings = at_size(settings, size, method)
     with scratch(session):
-        allowed = _allowed(session, max_memory) if session.plan.on_cpu else None
+        allowed = _allowed(session.ranks, max_memory) if session.plan.on_cpu else None
         aside = _of_gradients(session) if method == "fit" else 0
         with session.alone():
             own = _trial_alone(session, settings, size, steps, method, epoch, allowed, aside)
@@ -58,10 +58,10 @@ def measure_on_ranks(
         return trial
 
 
-def _allowed(session: Session, max_memory: int | None) -> int:
-    """Bytes that a trial may take in this process. All ranks are here, with all that they hold before it."""
-    free = min(session.ranks.all_gather_object(memory.available_memory()))
-    return max_memory or free // session.ranks.local_world
+def _allowed(ranks: ProcessGroup, max_memory: int | None) -> int:
+    """Bytes that a trial may use in this process, now that all ranks hold what they had before it."""
+    free = min(ranks.all_gather_object(memory.available_memory()))
+    return max_memory or free // ranks.local_world
 
 
 def _trial_alone(

@@ -24,8 +24,8 @@ def effective_batch(settings: Settings, ranks: int = 1) -> int:
     sizes = {size_at(setting, epoch) for epoch in epochs}
     if len(sizes) > 1:
         raise SettingsError(
-            f"keep_effective=True with accumulate_grad_batches={setting!r}: the effective batch changes on the way, "
-            "so there is none to keep; give one number of batches."
+            f"keep_effective=True with accumulate_grad_batches={setting!r}: the effective batch changes during the fit, "
+            "so it cannot be kept; give one number of batches."
         )
     return ranks * settings.batch_size * sizes.pop()
 

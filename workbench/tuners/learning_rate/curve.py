@@ -15,7 +15,7 @@ from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import Drawable
 from workbench.plots.searches.lr_curve import lr_curve
 from workbench.runs.printable import printable
-from workbench.runs.tables import data_frame
+from workbench.runs.tables.render import data_frame
 from workbench.units import rate
 
 if TYPE_CHECKING:

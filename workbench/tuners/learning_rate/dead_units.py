@@ -28,7 +28,7 @@ Counts = NDArray[np.int64]
 
 
 class DeadUnits:
-    """Inside, notes at each step of an optimizer which units get a gradient, without waiting for the device.
+    """Context manager in which notes at each step of an optimizer which units get a gradient, without waiting for the device.
 
     A unit is an entry of a parameter with one dimension: a bias, or a weight of a normalisation.
     """

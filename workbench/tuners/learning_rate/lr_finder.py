@@ -90,8 +90,8 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
 
     A Stop ends it, and stays in the inbox; other commands wait there too. Several ranks sweep together, and end alike.
     """
-    opt = _chosen(session, request)
-    schedule = stretch.schedule_of(session, opt)
+    opt = _chosen(session.optimizers, request)
+    schedule = stretch.schedule_of(session.settings, opt)
     if request.race:
         stretch.refuse(session, "race=True")
     with scratch(session):
@@ -132,12 +132,12 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     return end
 
 
-def _chosen(session: Session, request: LRRequest) -> OptimizerHandle:
-    count = len(session.optimizers)
+def _chosen(optimizers: Sequence[OptimizerHandle], request: LRRequest) -> OptimizerHandle:
+    count = len(optimizers)
     if request.optimizer >= count:
         there = "is one optimizer, 0" if count == 1 else f"are {count} optimizers, 0 to {count - 1}"
         raise TaskError(f"find_lr(optimizer={request.optimizer}): there {there}.")
-    opt = session.optimizers[request.optimizer]
+    opt = optimizers[request.optimizer]
     groups = len(opt.optimizer.param_groups)
     if request.group is not None and request.group >= groups:
         there = "is one parameter group, 0" if groups == 1 else f"are {groups} parameter groups, 0 to {groups - 1}"

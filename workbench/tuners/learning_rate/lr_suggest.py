@@ -168,7 +168,7 @@ def doubts(
     died: Died | None = None,
     raced: Raced | None = None,
 ) -> tuple[str, ...]:
-    """The notes of `trust` that speak against the rate, or say why there is none to recommend. The arguments are those of `trust`."""
+    """The notes of `trust` that speak against the rate, or say why no rate is recommended. The arguments are those of `trust`."""
     found = _find(lrs, losses, beta, adaptive, schedule, num_training, died)
     if isinstance(found, str):
         return (f"No recommendation: {found}.",)
@@ -287,7 +287,7 @@ def _factor(schedule: str) -> float:
 def _find(
     lrs: ArrayLike, losses: ArrayLike, beta: float, adaptive: bool, schedule: str, num_training: int | None, died: Died | None
 ) -> _Found | str:
-    """The landmarks, or why there are none."""
+    """The landmarks, or why the curve has none."""
     return _found_in(_values(lrs), _values(losses), beta, adaptive, schedule, num_training, died)
 
 

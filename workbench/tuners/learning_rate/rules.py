@@ -112,6 +112,7 @@ def longest_fall(y: Array) -> tuple[int, int, int] | None:
 
 
 def pair(lrs: ArrayLike, losses: ArrayLike) -> tuple[Array, Array]:
+    """The curve as two arrays of float64; a loss too large to be real counts as infinite. ValueError: rates do not rise, or lack a loss."""
     x, y = np.asarray(lrs, dtype=np.float64).ravel(), np.asarray(losses, dtype=np.float64).ravel()
     if len(x) != len(y):
         raise ValueError(
@@ -131,6 +132,7 @@ def before_wild(lrs: ArrayLike, losses: ArrayLike) -> tuple[Array, Array]:
 
 
 def length_of(num_training: int | None, seen: int) -> int:
+    """The number of points of a sweep that was to have `num_training`, of which `seen` were measured."""
     return max(FULL, seen) if num_training is None else max(num_training, seen)
 
 
@@ -140,12 +142,15 @@ def points_of(of_hundred: int, num_training: int | None, seen: int) -> int:
 
 
 def nearest(x: Array, lr: float) -> int:
+    """The index of the rate nearest to `lr`, by their ratio."""
     return int(np.argmin(np.abs(np.log(x) - math.log(lr))))
 
 
 def none_of(name: str, reason: str) -> Suggestion:
+    """A suggestion without a rate, and the reason."""
     return Suggestion(name, None, None, reason)
 
 
 def count_of(n: int) -> str:
+    """A number of finite points, in words."""
     return f"{n} finite point" if n == 1 else f"{n} finite points"

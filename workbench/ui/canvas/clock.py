@@ -22,7 +22,7 @@ class Clock:
         self.start(None)
 
     def start(self, event: RunStarted | None) -> None:
-        """Begin a fit; None: there is none yet."""
+        """Begin a fit; None: no fit has begun."""
         self._channel.reset()
         self._run = event
         self._even = event is not None and bool(event.updates and event.epochs)

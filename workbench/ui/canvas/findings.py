@@ -19,7 +19,7 @@ from workbench.ui.canvas.transport.messages import Outbox, cut
 
 MOST = 12
 TEXT = 700
-"""Bytes of a finding, and of its advice."""
+"""The most bytes of a finding, and of its advice."""
 MESSAGE, TRACEBACK = 4000, 16_000
 """Bytes of an error's message, and of its traceback, of which the end is shown."""
 EVERY = 1.0
@@ -48,6 +48,7 @@ class Findings:
         self.error("", None)
 
     def on_event(self, event: Event) -> None:
+        """Keep an event until the rules are next asked."""
         self._held.append(event)
         if isinstance(event, StepsDone):
             if 0 <= event.seconds - self._looked < EVERY:
@@ -67,7 +68,7 @@ class Findings:
 
 
 def described(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """Findings as the browser gets them, without that of an error: `failure` says more of it."""
+    """Findings as the browser gets them, without that of an error, since `failure` says more about it."""
     return [
         {
             "level": found.level, "text": cut(found.text, TEXT), "advice": cut(found.advice, TEXT), "remedy": cut(found.remedy, TEXT),

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from workbench.events import Logged, StepsDone, Validated
 from workbench.metric_mode import known_mode
-from workbench.runs.brief import Best
 from workbench.runs.record.series import column
+from workbench.runs.tables.brief import Best
 from workbench.ui import format
 from workbench.ui.canvas.transport.channels import Buckets
 from workbench.ui.canvas.transport.messages import Outbox
@@ -22,7 +22,7 @@ MOST = 12
 """The most metrics that are drawn; the first that come."""
 BUCKETS = 400
 NAME = 100
-"""Characters of a name at most: a metric with a longer name is not drawn."""
+"""The most characters of a metric's name: one with a longer name is not drawn."""
 _LOSS = re.compile(r"(train_|val_)?loss(_epoch|_step|_averaged)?")
 """The metrics that the plot of the loss shows already."""
 
@@ -44,7 +44,7 @@ class Metrics:
         """Begin a fit, or without one."""
         self._best: dict[str, Best] = {}
         self._of_epochs: set[str] = set()
-        """Those that a checkpoint can be judged by: a value at a check, or for an epoch."""
+        """Those that a checkpoint can be judged by: a value at a validation, or for an epoch."""
         self._told: list[str] = []
         self._channel.reset([("last", 1)])
         self._put()

@@ -94,6 +94,7 @@ class CanvasModel:
         """The trials of a search for workers, a precision or a weight decay, in words."""
 
     def draw(self, event: BenchEvent) -> None:
+        """Draw one event."""
         fits = event.kind == "fit" if isinstance(event, RunStarted) else self._progress.kind == "fit"
         if not isinstance(event, StepsDone):
             self._gradients.rest()

@@ -54,9 +54,11 @@ class Progress:
 
     @property
     def kind(self) -> str:
+        """The kind of the job; "": there is no job."""
         return "" if self._run is None else self._run.kind
 
     def start(self, event: RunStarted) -> None:
+        """Begin a job."""
         self._clear()
         self._run, self._status = event, "running"
         self._outbox.put("memory", None)
@@ -70,6 +72,7 @@ class Progress:
         self._outbox.put("progress", None)
 
     def steps(self, event: StepsDone, values: list[list[str]]) -> None:
+        """Count the updates of a flush. values: its last values, as pairs of a name and a text."""
         if event.rows:
             self._done = int(event.steps[-1]) + 1
         if "skipped" in event.columns:
@@ -93,10 +96,12 @@ class Progress:
         self._put()
 
     def saved(self, event: Saved) -> None:
+        """A checkpoint was written: show when."""
         self._saved = event.step
         self._put()
 
     def search(self, done: int, values: list[list[str]]) -> None:
+        """Show how many trials a search has made, and its last values."""
         self._done, self._values = done, values
         self._put()
 
@@ -107,10 +112,12 @@ class Progress:
         self._put()
 
     def values(self, values: list[list[str]]) -> None:
+        """Show other values."""
         self._values = values
         self._put()
 
     def status(self, status: Status) -> None:
+        """Show another status of the job."""
         live = self._status in ("running", "paused")
         if status == "queued" and not live:  # while one runs, its own states are shown
             self._clear()
@@ -122,6 +129,7 @@ class Progress:
         self._put()
 
     def found(self, event: CurveEnded | SearchEnded | SpeedSearchEnded | ClipSearchEnded | DecaySearchEnded) -> None:
+        """Keep the result of a search in words, to show when the job ends."""
         if isinstance(event, CurveEnded):
             known = event.suggestion is not None
             self._ended = texts.suggestion(format.rate(event.suggestion)) if known else texts.NO_RATE
@@ -131,6 +139,7 @@ class Progress:
             self._ended = texts.NO_SIZE if event.best is None else texts.sizes_found(event.best, event.largest)
 
     def end(self, event: RunEnded) -> None:
+        """Show how the job ended."""
         if self._status not in ("running", "paused"):
             self._clear()  # a job that was stopped before its turn: another one's state is shown
         self._status = event.status

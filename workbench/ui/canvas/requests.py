@@ -18,11 +18,11 @@ REMEDIES = {
     f"bench.{name}": name
     for name in ("set", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "find_weight_decay")
 }
-"""What a finding may advise to call."""
+"""The calls that a finding may advise."""
 
 
 class ScriptForm(Protocol):
-    """What the canvas asks of the form that shows and writes a script."""
+    """The methods of the script form that the canvas calls."""
 
     def open(self, run: str) -> None:
         """Show the script of this run."""
@@ -114,7 +114,7 @@ class CanvasRequests:
             self._bench.set(monitor=name, monitor_mode=mode)
 
     def _compare(self, runs: tuple[str, ...]) -> None:
-        """Compare these, or none any more."""
+        """Compare these runs; empty: end the comparison."""
         with self._comparing:
             if self._wanted == runs:
                 self._bench.compare(*runs)

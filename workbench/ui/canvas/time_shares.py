@@ -35,6 +35,7 @@ class TimeShares:
         self._outbox.put("time", None)
 
     def on_event(self, event: Event) -> None:
+        """Take in the next event, and show the shares where they have changed."""
         if isinstance(event, RunStarted):
             self.clear()
         elif isinstance(event, TimeSpent):

@@ -45,6 +45,7 @@ class Training:
         """The values that the model wants shown, by its names."""
 
     def start(self, event: RunStarted) -> None:
+        """Begin a fit."""
         self.clear()
         self._gradients.start(event)
 
@@ -71,6 +72,7 @@ class Training:
         self._show(event)
 
     def validated(self, event: Validated) -> None:
+        """Add a validation."""
         raw = [name for name in event.metrics if not name.endswith(AVERAGED)]
         if self._monitor is None and raw:
             self._monitor = "val_loss" if "val_loss" in raw else raw[0]

@@ -15,8 +15,8 @@ from typing import Any
 import traitlets
 
 from workbench.events import BenchEvent, StepsDone
-from workbench.runs.brief import RunBrief
 from workbench.runs.record.stream import joined
+from workbench.runs.tables.brief import RunBrief
 from workbench.ui.bundled import Bundled
 from workbench.ui.canvas.model import CanvasModel
 

@@ -37,6 +37,7 @@ class Rate:
 
     @property
     def text(self) -> str:
+        """The rate in words, and the setting for it where they differ."""
         own = format.rate(self.value)
         return own if self.ratio == 1 else texts.own_rate(own, format.rate(self.setting))
 
@@ -57,15 +58,18 @@ class Finders:
         """The suggestion of each optimizer's last sweep."""
 
     def find_lr(self, optimizer: int, race: bool) -> None:
+        """Start a sweep of this optimizer's rate, and a race if asked for."""
         # As in code: defaults are left out.
         asked: dict[str, Any] = ({"optimizer": optimizer} if optimizer else {}) | ({"race": True} if race else {})
         self._begin(texts.ACTIONS["find_lr"], "find_lr", lambda: self._bench.find_lr(**asked), "lr")
 
     def find_batch_size(self, keep: bool) -> None:
+        """Start a search for the batch size; keep: with the same number of samples in an update."""
         asked = {"keep_effective": True} if keep else {}
         self._begin(texts.ACTIONS["find_batch_size"], "find_batch_size", lambda: self._bench.find_batch_size(**asked), "batch_size")
 
     def find_clip_val(self) -> None:
+        """Start a search for a clip value."""
         self._begin(texts.ACTIONS["find_clip_val"], "find_clip_val", self._bench.find_clip_val, "gradient_clip_val")
 
     @property

@@ -35,7 +35,7 @@ class Found(widgets.Button):  # type: ignore[misc]
         self.add_class("wb-use")
 
     def offer(self, changes: dict[str, Any], text: str, why: str, settings: Settings) -> None:
-        """Offer these settings as `text`; hide the button where there are none, or where they are in use already."""
+        """Offer these settings as `text`; hide the button without a result. `why`: its tooltip."""
         self._changes, self._text, self.tooltip = changes, text, why
         self.settle(settings)
 
@@ -106,7 +106,7 @@ class Header(widgets.Box):  # type: ignore[misc]
         self.show(settings)
 
     def show(self, settings: Settings) -> None:
-        """Bring what is beside the boxes to these settings."""
+        """Update the widgets next to the boxes for these settings."""
         with self._controls.showing():
             if on_slider(self.slider.value) != on_slider(settings.lr):
                 self.slider.value = 10 ** on_slider(settings.lr)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from workbench.events import Event, RunEnded, RunStarted, StepsDone
-from workbench.runs.brief import RunBrief
+from workbench.runs.tables.brief import RunBrief
 from workbench.settings import Settings, SettingsError
 from workbench.settings.setting_text import same, text
 from workbench.techniques.stopping import reached
@@ -21,7 +21,7 @@ LENGTHS = ("max_epochs", "max_steps", "max_time")
 
 
 def more_to_do(jobs: Iterable[Any], now: Settings) -> dict[str, Any] | None:
-    """The settings with which the last fit can be continued; None where it cannot, or where one waits or runs.
+    """The settings with which the last fit can be continued; None where it cannot, or where a fit waits or runs.
 
     A fit that was stopped continues to its own length. One that came to its end continues to the length in the
     controls, if that leaves more to do. A deleted one cannot be continued.

@@ -85,6 +85,7 @@ class Notice(widgets.HBox):  # type: ignore[misc]
                 self._show()
 
     def clear(self) -> None:
+        """Remove all lines."""
         with self._lock:
             self._lines.clear()
             self._show()

@@ -27,13 +27,13 @@ from workbench.events import (
     StatusChanged,
 )  # fmt: skip
 from workbench.runs import read
-from workbench.runs.brief import RunBrief
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.folder.annotations import read_annotations
 from workbench.runs.record.event_log import newest, now
 from workbench.runs.record.follow import Tail
 from workbench.runs.record.sequence import stream
 from workbench.runs.record.stream import joined
+from workbench.runs.tables.brief import RunBrief
 from workbench.ui import texts
 from workbench.ui.bench import Bench
 from workbench.ui.canvas.runs.past_curves import PREVIOUS
@@ -44,7 +44,7 @@ from workbench.ui.canvas.widget import LiveView
 from workbench.ui.controls.widget_utils import aside
 
 EVERY = 0.5
-"""Seconds between two reads of the record of a shown run that another process still writes."""
+"""Seconds between two reads of a shown record that another process still writes."""
 _OF_NO_RUN = Called | SettingsSet | Message | Shown | Compared | Deleted | Annotated
 
 

@@ -11,7 +11,7 @@ from workbench.ui.canvas.transport.messages import cut
 PART = 30_000
 """Bytes of a part as JSON: one fits into a message."""
 MOST = 12
-"""The most parts that are shown; a longer script is cut, with a note. The written file is whole."""
+"""The most parts that are shown; a longer script is cut, with a note. The written file is complete."""
 
 
 class ScriptPreview:

@@ -81,7 +81,7 @@ class SettingControls:
 
     @contextlib.contextmanager
     def showing(self) -> Iterator[None]:
-        """Inside, this thread's changes of the controls are not the user's."""
+        """Context manager in which this thread's changes of the controls are not the user's."""
         before, self._here.showing = self.shows, True
         try:
             yield

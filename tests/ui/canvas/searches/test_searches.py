@@ -337,7 +337,7 @@ def test_an_effective_batch_that_changes_cannot_be_kept(bench: FakeBench) -> Non
     panel = Panel(bench)
     panel.header.keep.value = True
     bench.set(accumulate_grad_batches={0: 8, 4: 4})
-    until(lambda: "changes on the way" in panel.header.keep.tooltip)  # it is said last
+    until(lambda: "changes during the fit" in panel.header.keep.tooltip)  # it is said last
     assert panel.header.keep.disabled
     assert panel.header.keep.value is False
 

@@ -21,7 +21,7 @@ _ELSEWHERE = {"hparams", "save_hyperparameters", "load_from_checkpoint", "freeze
 
 
 def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str, inside: frozenset[str]) -> Sliced:
-    """The same code with nn.Module in place of LightningModule; ExportError names what of Lightning it needs still.
+    """The code with nn.Module in place of LightningModule; ExportError names what of Lightning it needs still.
 
     lightning: the class LightningModule. given: its attributes that the script gives to the model, once it is made; modules inside it
     only get their trainer. model: the name of the model's class. inside: those of the modules inside it.

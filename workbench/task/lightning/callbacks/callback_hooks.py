@@ -63,7 +63,7 @@ class CallbackHooks(Shared):
         self._initial.put()
 
     def note_left(self) -> None:
-        """A job has ended: what is different later is the user's change."""
+        """Note the state of each at a job's end: later differences are the user's changes."""
         self._left = KeptState(self.objects, self._module)
 
     def set_up(self, stage: str) -> None:
@@ -93,7 +93,7 @@ class CallbackHooks(Shared):
         return {key: state for key, state in found.items() if state}
 
     def load_state(self, states: Mapping[str, Any]) -> None:
-        """Give each what a checkpoint has of it."""
+        """Give each its state from a checkpoint."""
         for one in self.objects:
             if one.state_key in states:
                 one.load_state_dict(copy.deepcopy(states[one.state_key]))
@@ -106,7 +106,7 @@ class CallbackHooks(Shared):
 
     @contextlib.contextmanager
     def attached(self, log: Log) -> Iterator[None]:
-        """Inside, each has Lightning's `log` and `log_dict`."""
+        """Context manager in which each has Lightning's `log` and `log_dict`."""
         with contextlib.ExitStack() as stack:
             for one in self.objects:
                 stack.enter_context(with_attributes(one, {"log": log.log, "log_dict": log.log_dict}))

@@ -16,7 +16,7 @@ from workbench.task.data.rng_state import GENERATORS, generator_state, set_gener
 from workbench.task.device import xla
 
 _LONG = 100_000
-"""Containers with more parts are data: they are not copied."""
+"""Containers with more parts count as data, and are not copied."""
 _GIVEN = frozenset({"log", "log_dict"})
 """Attributes that a callback has only while a job runs."""
 _SHARED = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType)

@@ -17,7 +17,7 @@ from workbench.task.lightning.unsupported import CALLBACKS, kind_of, refuse_call
 from workbench.values import EarlyStopping, shown
 
 _NOTHING = "nothing: "
-"""How the remedies begin of callbacks whose work a fit does without a setting."""
+"""The beginning of the remedy for callbacks whose work a fit does without a setting."""
 
 
 def translated(callbacks: Any, where: str) -> tuple[dict[str, Any], str]:
@@ -77,12 +77,12 @@ def _add(settings: dict[str, Any], found: Mapping[str, Any], what: str) -> None:
 
 
 def _refuse_monitors_of_averages(settings: Mapping[str, Any], where: str) -> None:
-    """Raise TaskError for a monitor beside an EMA: Lightning's has the average's metrics, which have names of their own here."""
+    """Raise TaskError for a monitor together with an EMA: in Lightning it is the average's metric, which has another name here."""
     watched = [one.monitor for one in settings.get("early_stopping", ())]
     watched += [settings["monitor"]] if "monitor" in settings else []
     if watched and settings.get("weight_averaging") == "ema":
         raise TaskError(
-            f"{where}: beside EMAWeightAveraging, Lightning's {watched[0]!r} is that of the averaged weights, which has the name "
+            f"{where}: together with EMAWeightAveraging, Lightning's {watched[0]!r} is that of the averaged weights, which has the name "
             f"'{watched[0]}_averaged' here. Give settings: weight_averaging='ema', ema_decay={settings['ema_decay']!r}, and "
             f"early_stopping=wb.EarlyStopping('{watched[0]}_averaged') or monitor='{watched[0]}_averaged'."
         )

@@ -25,7 +25,7 @@ def recorded_name(name: str) -> str:
 
 
 def by_own_names(values: Mapping[str, Named]) -> dict[str, Named]:
-    """The same values; where the record has another name for one, also by the name that the module gave it."""
+    """The values by recorded name; where that differs from the module's name, by both."""
     marked = [name for name in values if name.endswith(MARK) and recorded_name(name.removesuffix(MARK)) == name]
     return {**values, **{name.removesuffix(MARK): values[name] for name in marked}}
 
@@ -64,7 +64,7 @@ class LoggedValue:
             self.values, self.weights = [], []
 
     def result(self) -> Value | None:
-        """The reduced value; None where there is none."""
+        """The reduced value; None without values."""
         if self.metric is not None:
             return number(self.name, self.metric.compute())
         if self.values and not isinstance(self.how, str):
@@ -81,7 +81,7 @@ class LoggedValue:
                 vars(part)["_computed"] = None
 
     def whole(self) -> tuple[Tensor, float] | None:
-        """Return the sum (or minimum, or maximum) of all values so far, and their weight; None where there are none."""
+        """Return the sum (or minimum, or maximum) of all values so far, and their weight; None without values."""
         if not self.values:
             return self.folded
         column, weight = _column(self.values), sum(self.weights)
@@ -97,6 +97,7 @@ class LoggedValue:
         return before + part, self.folded[1] + weight
 
     def state(self) -> dict[str, Any]:
+        """Its state for a checkpoint, as plain data."""
         how = self.how if isinstance(self.how, str) else None
         found = {"name": self.name, "on_step": self.on_step, "on_epoch": self.on_epoch, "how": how, "fork": self.fork}
         folded = None if self.folded is None else list(self.folded)
@@ -104,6 +105,7 @@ class LoggedValue:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> LoggedValue:
+        """The value whose `state` this is."""
         kept = cls(state["name"], state["on_step"], state["on_epoch"], state["how"] or "mean", fork=state["fork"])
         kept.values, kept.weights = list(state["values"]), list(state["weights"])
         kept.on_epoch &= state["how"] is not None  # a function as reduce_fx is known again when the module logs again
@@ -111,6 +113,7 @@ class LoggedValue:
         return kept
 
     def continue_from(self, other: LoggedValue) -> None:
+        """Take over the values that another one has collected."""
         self.values, self.weights, self.folded = other.values, other.weights, other.folded
 
 

@@ -308,7 +308,7 @@ class Log(Shared):
 
     @contextlib.contextmanager
     def discarding_logs(self) -> Iterator[None]:
-        """Inside, logged values are discarded afterwards."""
+        """Context manager in which logged values are discarded afterwards."""
         self.end_batch()
         before = dict(vars(self))
         vars(self).update({**vars(Log()), **{name: before[name] for name in _KEPT}})
@@ -358,7 +358,7 @@ class Log(Shared):
         kept.asked = asked
         if place.evaluation and not on_epoch:
             warnings.warn(
-                f"self.log({name!r}, on_step=True, on_epoch=False) in {hook}: a record has one value a check, and this one is in "
+                f"self.log({name!r}, on_step=True, on_epoch=False) in {hook}: a record has one value for each validation, and this one is in "
                 "self.trainer.logged_metrics alone; with on_epoch=True its mean is recorded.", stacklevel=4,
             )  # fmt: skip
         if prog_bar:

@@ -128,7 +128,7 @@ def _asked(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue], 
 
 
 def _told(key: Key, said: Sequence[float | None], of_all: Sequence[Mapping[Key, RankValues]]) -> float | None:
-    """Return the value for all ranks: the common value of the ranks with data, else their mean."""
+    """Return the value for all ranks: the value that all ranks with data have, else their mean."""
     logged = [v for v, parts in zip(said, of_all, strict=True) if v is not None and key in parts and not parts[key].also]
     if not logged:
         return None

@@ -46,13 +46,16 @@ class ColumnView(Sent):
 
     @property
     def columns(self) -> int:
+        """How many columns are shown, at least one."""
         return max(1, len(self._ranges))
 
     @property
     def length(self) -> int:
+        """How many rows it has."""
         return self._source.length if self._ranges else 0
 
     def rows(self, start: int, stop: int) -> Floats:
+        """Rows `start` to `stop`, each the largest values of its ranges of columns."""
         table = self._source.rows(start, stop)
         if self._row is not None:
             return table[:, self._row]
@@ -61,6 +64,7 @@ class ColumnView(Sent):
         return out
 
     def head(self) -> dict[str, Any]:
+        """The head of its source, and the number of this view."""
         return {**self._source.head(), "view": self.view}
 
 

@@ -15,7 +15,7 @@ from workbench.ui.canvas.gradients.layers import Layers
 from workbench.ui.canvas.transport.messages import Outbox, cut
 
 CLIPS = 100
-"""Clip values that were used one after another; the oldest are dropped."""
+"""The most clip values that are kept; the oldest are dropped."""
 EVERY = 0.5
 """Seconds of the run between two captions: numbers that change more often cannot be read."""
 _NEAR = 0.1
@@ -73,6 +73,7 @@ class Gradients:
         """Layers that had a gradient: one that never has one is NaN too."""
 
     def start(self, event: RunStarted) -> None:
+        """Begin a fit."""
         self._running, self._resting = True, False
         self._clear(event.settings, event.layers)
         self.layers.start(event.layers)
@@ -88,6 +89,7 @@ class Gradients:
         self._untold = True
 
     def ended(self) -> None:
+        """The fit is over."""
         self._running = False
         self._untold = True
 

@@ -126,6 +126,7 @@ class Layers:
     # -- requests --------------------------------------------------------------------------------------------------
 
     def show(self, quantity: Quantity) -> None:
+        """Show this quantity by layer from now on."""
         self._shown = quantity
         self._look()
 

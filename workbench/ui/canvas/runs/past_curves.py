@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from workbench.plots.training.compare import are_losses
-from workbench.runs.brief import RunBrief
-from workbench.runs.compare import differences
 from workbench.runs.read import shown_status
+from workbench.runs.tables.brief import RunBrief
+from workbench.runs.tables.compare import differences
 from workbench.ui import format, texts
 from workbench.ui.canvas.transport.channels import Table
 from workbench.ui.canvas.transport.messages import Outbox, cut

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from workbench.events import Event
 from workbench.runs import read
-from workbench.runs.brief import COLUMNS, Fold, RunBrief
 from workbench.runs.record.follow import Tail
 from workbench.runs.record.stream import joined
+from workbench.runs.tables.brief import COLUMNS, Fold, RunBrief
 
 
 class LiveRunBrief:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from workbench.runs import read
-from workbench.runs.brief import RunBrief
-from workbench.runs.compare import differences
 from workbench.runs.folder.annotations import Annotations
+from workbench.runs.tables.brief import RunBrief
+from workbench.runs.tables.compare import differences
 from workbench.ui import format, texts
 from workbench.ui.canvas.metrics import is_loss
 from workbench.ui.canvas.runs.run_brief import LiveRunBrief
@@ -232,7 +232,7 @@ def _of_metrics(briefs: Sequence[RunBrief], names: Sequence[str]) -> dict[str, l
 
 
 def moving(one: RunBrief) -> dict[str, Any]:
-    """The part of a run's row that changes while it runs. "order" has numbers to sort by, null where there is none."""
+    """The part of a run's row that changes while it runs. "order" has numbers to sort by, null where a value is missing."""
     spark, dots = _drawn(one)
     return {
         "run": one.id,

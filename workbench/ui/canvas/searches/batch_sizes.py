@@ -47,9 +47,11 @@ class BatchSizeSearch:
 
     @property
     def done(self) -> int:
+        """How many sizes were tried."""
         return len(self._trials)
 
     def checking_steps(self, event: TrialStarted) -> None:
+        """A size is being tried."""
         self._try(event)
 
     def trial(self, event: Trial) -> None:
@@ -71,6 +73,7 @@ class BatchSizeSearch:
         })  # fmt: skip
 
     def ended(self, event: SearchEnded) -> None:
+        """Show the result of the search."""
         self.over = True
         self._try(None)
         together = "" if self._ranks == 1 else texts.ranks_together(self._ranks)
@@ -100,9 +103,7 @@ class BatchSizeSearch:
             })  # fmt: skip
 
     def chosen(self, settings: Mapping[str, Any]) -> None:
-        """The bench's present size; batches: how many are accumulated, None where their number changes during the
-        run.
-        """
+        """Show the bench's present size; batches: how many are accumulated, None where their number changes during the run."""
         many = settings.get("accumulate_grad_batches")
         self._outbox.put("chosen", {"size": settings.get("batch_size"), "batches": many if isinstance(many, int) else None})
 
@@ -126,7 +127,7 @@ def _sentence(text: str) -> str:
 
 
 def _room(asked: Mapping[str, Any], limit: int | None, memory: int | None) -> dict[str, Any] | None:
-    """The memory that a trial could take, and where that number is from."""
+    """The memory that a trial could use, and the source of that number."""
     if limit is not None:
         source = "max_memory" if limit == asked.get("max_memory") else texts.FREE
         return {"bytes": limit, "words": texts.room(format.size(limit), source)}

@@ -80,6 +80,7 @@ class LRSweeps:
         self.look_at(self._shown)
 
     def point(self, event: CurvePoint) -> None:
+        """Add a point to the curve of the present sweep."""
         row = [event.lr, event.loss, event.smoothed]
         if self._going is not None:
             self._going.points.add(row)
@@ -88,6 +89,7 @@ class LRSweeps:
         self.done, self.lr, self.loss = event.index + 1, event.lr, event.loss
 
     def raced(self, event: RaceTrial) -> None:
+        """Add the loss of a rate that was raced."""
         if self._going is not None and len(self._going.raced) < RACED:
             self._going.raced.append({"lr": event.lr, "loss": event.loss if math.isfinite(event.loss) else None})
             if self._going.optimizer == self._shown:
@@ -95,6 +97,7 @@ class LRSweeps:
         self.done, self.lr, self.loss = self.done + event.updates, event.lr, event.loss
 
     def ended(self, event: CurveEnded) -> None:
+        """Show the result of the sweep."""
         if self._going is not None:
             self._going.end = _end(event)
             if self._going.optimizer == self._shown:

@@ -27,16 +27,21 @@ class Channel(Protocol):
     """The first row that the browser does not have in its present form; None: it has them all."""
 
     @property
-    def columns(self) -> int: ...
+    def columns(self) -> int:
+        """The number of columns."""
 
     @property
-    def length(self) -> int: ...
+    def length(self) -> int:
+        """The number of rows."""
 
-    def rows(self, start: int, stop: int) -> Floats: ...
+    def rows(self, start: int, stop: int) -> Floats:
+        """Rows `start` to `stop`."""
 
-    def head(self) -> dict[str, Any]: ...
+    def head(self) -> dict[str, Any]:
+        """What the browser needs to know besides the rows."""
 
-    def restart(self) -> None: ...
+    def restart(self) -> None:
+        """Send all rows again, under the next generation."""
 
 
 class Sent:
@@ -133,7 +138,7 @@ class Group:
 
 
 def _starts(index: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The rows where another bucket begins."""
+    """The rows at which another bucket begins."""
     new = np.empty(len(index), bool)
     new[0] = True
     np.not_equal(index[1:], index[:-1], out=new[1:])
@@ -201,6 +206,7 @@ class Buckets(SentTable):
 
     @property
     def length(self) -> int:
+        """The number of buckets in use."""
         return self._length
 
     def rows(self, start: int, stop: int) -> Floats:
@@ -208,6 +214,7 @@ class Buckets(SentTable):
         return part
 
     def head(self) -> dict[str, Any]:
+        """The first update, the width of a bucket in updates, and the stride of recorded updates."""
         return {"origin": self._origin or 0, "width": self._width, "every": self._every}
 
 
@@ -224,10 +231,12 @@ class Samples(SentTable):
         self._provisional = False
 
     def reset(self) -> None:
+        """Remove all rows."""
         self._clear()
         self.restart()
 
     def add(self, row: Sequence[float]) -> None:
+        """Add a row."""
         if self._provisional:
             self._length -= 1
         if self._length == len(self._table):
@@ -243,9 +252,11 @@ class Samples(SentTable):
 
     @property
     def length(self) -> int:
+        """The number of rows that were kept."""
         return self._length
 
     def head(self) -> dict[str, Any]:
+        """Nothing: the rows are all."""
         return {}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from workbench.ui.canvas.transport.channels import Channel, Channels
 
 LIMIT = 40_000
-"""Bytes in one message at most, JSON and buffers together."""
+"""The most bytes in one message, JSON and buffers together."""
 _FRAME = 200
 """Bytes for the description of one part."""
 _ROOM = LIMIT - _FRAME
@@ -17,7 +17,7 @@ _ROOM = LIMIT - _FRAME
 
 
 def cut(text: str, size: int) -> str:
-    """As much of the beginning of `text` as takes `size` bytes in JSON, where one character may take twelve."""
+    """The longest beginning of `text` that takes at most `size` bytes in JSON, where one character may take twelve."""
     taken = 0
     for i, character in enumerate(text):
         taken += len(json.dumps(character)) - 2
@@ -35,6 +35,7 @@ class Packet:
 
     @property
     def size(self) -> int:
+        """Its bytes."""
         return len(json.dumps(self.content)) + sum(map(len, self.buffers))
 
 
@@ -65,6 +66,7 @@ class Outbox:
 
     @property
     def waiting(self) -> bool:
+        """Whether something is to be sent."""
         return bool(self._changed) or any(c.unsent is not None for c in self._channels.values())
 
     def take(self) -> Packet | None:

@@ -28,7 +28,9 @@ class StaticTable(SentTable):
 
     @property
     def length(self) -> int:
+        """The number of rows."""
         return len(self._table)
 
     def head(self) -> dict[str, Any]:
+        """The number of the view that the rows show."""
         return {"view": self.view}

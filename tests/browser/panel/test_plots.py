@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
+from tests.browser.canvas import Canvas, canvas_in
 from tests.ui.canvas.test_widget import job
 from tests.ui.fakes import sizes, sweep, training
 from workbench.events import BenchEvent, Logged, SearchEnded, SettingsSet, StepsDone, Trial, Validated, pack
 from workbench.settings import Settings
-
-from .canvas import Canvas, canvas_in
 
 pytestmark = pytest.mark.browser
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from tests.runs.test_brief import events, recorded
+from tests.runs.tables.test_brief import events, recorded
 from workbench.events import RunEnded, RunStarted
-from workbench.runs.brief import RunBrief
 from workbench.runs.run import Run
+from workbench.runs.tables.brief import RunBrief
 
 
 def runs(*settings: dict[str, object], n: int = 200) -> list[Run]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Locator, expect
 
-from .lab import Lab
+from tests.browser.lab import Lab
 
 pytestmark = pytest.mark.browser
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from playwright.sync_api import Locator, expect
 
-from .lab import TIMEOUT, Lab
+from tests.browser.lab import TIMEOUT, Lab
 
 pytestmark = pytest.mark.browser
 

@@ -18,16 +18,16 @@ from workbench.runs.read import RunSummary
 from workbench.runs.record.series import column
 from workbench.runs.record.stream import sampled
 from workbench.runs.run import Run
-from workbench.runs.tables import html_table, sparkline, text_table
+from workbench.runs.tables.render import html_table, sparkline, text_table
 from workbench.units import duration, number
 
 _HEAD = ("run", "status", "updates", "time", "loss", "last values", "name and tags")
 _ALWAYS = 4
 """Columns that are never left out."""
 _BARS = 16
-"""Of a sparkline."""
+"""The number of bars of a sparkline."""
 _PLACES = 4 * _BARS
-"""Of a long record at which its losses are read."""
+"""The number of places in a long record at which losses are read."""
 
 
 class RunList(list[Run]):
@@ -93,7 +93,7 @@ def table(runs: Iterable[RunSummary]) -> list[list[str]]:
 
 
 def _now(run: Run) -> RunSummary:
-    """What the record of a run holds now, or what was known of it where that cannot be read any more."""
+    """The present record of a run, or the last known one where it can no longer be read."""
     assert run.folder is not None  # as of all runs that are listed
     with contextlib.suppress(OSError, ValueError):  # it was deleted meanwhile
         return read.summary(run.folder)

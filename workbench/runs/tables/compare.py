@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.plots.chart import Chart
 from workbench.plots.training.compare import AXES, Compared, X, compare_losses
-from workbench.runs.brief import RunBrief
 from workbench.runs.read import shown_status
 from workbench.runs.run import Run
-from workbench.runs.tables import data_frame, html_table, text_table
+from workbench.runs.tables.brief import RunBrief
+from workbench.runs.tables.render import data_frame, html_table, text_table
 from workbench.settings import Settings, setting_text
 from workbench.units import duration, number
 from workbench.values import shown
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from workbench.plots.drawing.picture import Picture
 
 MOST = 5
-"""Lines that colours and dashes still tell apart."""
+"""The most lines that colours and dashes can distinguish."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,12 +47,14 @@ class Comparison:
 
     @property
     def metrics(self) -> dict[str, tuple[float | None, ...]]:
-        """The last value of every metric that one of them has, "loss" that of the last update; None: this one has not."""
+        """The last value of every metric that one of them has; "loss" is that of the last update. None: this run lacks
+        the metric.
+        """
         names = dict.fromkeys(name for run in self.runs for name in run.metrics)
         return {name: tuple(run.metrics.get(name) for run in self.runs) for name in names}
 
     def chart(self, x: X = "update") -> Chart:
-        """Their smoothed losses, and those of their checks. x: "update", "epoch" or "time"."""
+        """Their smoothed losses, and those of their validations. x: "update", "epoch" or "time"."""
         if x not in AXES:
             raise ValueError(f"x={x!r}: give one of {', '.join(map(repr, AXES))}.")
         if len(self.runs) > MOST:
@@ -141,13 +143,13 @@ def _same(one: Run | RunBrief, other: Run | RunBrief) -> bool:
 
 
 def check_count(count: int) -> None:
-    """Two or more, else ValueError."""
+    """Raise ValueError for fewer than two runs."""
     if count < 2:
         raise ValueError(f"{count} run{'s' * (count != 1)} to compare: give two or more, such as '0011-fit' and '0012-fit'.")
 
 
 def check_no_list(run: object, of: str) -> None:
-    """TypeError where several runs came as one argument."""
+    """Raise TypeError where several runs came as one argument."""
     if isinstance(run, Iterable) and not isinstance(run, str):
         raise TypeError(f"compare() got a {type(run).__name__}: give each run as an argument of its own, {of}.compare(*runs).")
 

@@ -11,7 +11,7 @@ import torch
 
 from tests.combinations import every
 from tests.export.export_running import Runner, check, lint, make_bench
-from tests.export.program.export_hooked import (
+from tests.export.program.lightning.export_hooked import (
     ASKS,
     DATA,
     EVERY,

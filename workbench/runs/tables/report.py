@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from workbench.runs.brief import RunBrief
 from workbench.runs.checkpoints import find, list_checkpoints
 from workbench.runs.folder.annotations import read_annotations
 from workbench.runs.read import RunSummary, shown_status, summary
 from workbench.runs.run import Run
+from workbench.runs.tables.brief import RunBrief
 from workbench.settings.setting_text import recorded
 from workbench.units import duration, number
 
@@ -25,7 +25,7 @@ def summary_data(run: RunSummary) -> dict[str, Any]:
 
 
 def record_data(path: Path) -> dict[str, Any]:
-    """What the record of a run says of it, but for its history."""
+    """What the record of a run contains, without its history."""
     run = Run.open(path)  # first: its error says that this is no run folder
     found = summary(path)
     task = found.header.get("task")
@@ -58,7 +58,7 @@ def _checkpoints(run: Path) -> Iterator[dict[str, Any]]:
 
 
 def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
-    """A record for people."""
+    """A record as lines of text."""
     model, best = record["model"], record["best"]
     yield f"{record['id']}: {record['kind']} {record['status']}"
     facts = [  # pairs, since a metric may have one of these names
@@ -91,5 +91,5 @@ def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _values(event: Mapping[str, Any], first: str, *without: str) -> str:
-    """An event's first fact, and the settings that came with it."""
+    """The first fact of an event, and its settings."""
     return ", ".join([str(event[first]), *(f"{name}={recorded(name, value)}" for name, value in event.items() if name not in (first, *without))])

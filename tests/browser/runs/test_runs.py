@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Locator, expect
 
-from .lab import Lab
+from tests.browser.lab import Lab
 
 pytestmark = pytest.mark.browser
 

@@ -31,10 +31,10 @@ from workbench.runs.record.stream import joined, stream
 from workbench.runs.run import Run
 
 POINTS = 400
-"""Of the smoothed loss at most; more than a quarter of a screen can show."""
+"""The most points of the smoothed loss; more than a quarter of a screen can show."""
 CHECKS = 200
 METRICS = 50
-"""The most metrics whose best value is kept; the first that come."""
+"""The most metrics whose best value is kept: the first ones."""
 COLUMNS = ("loss", "lr", "skipped", "loss.1", "lr.1")
 """What a brief needs of the record's flushes: the loss, and what the rules of health ask of it. Norms by layer would take
 several times as long to read."""
@@ -72,7 +72,7 @@ class RunBrief:
     trouble: Finding | None = None
     """Why its result is in doubt."""
     updates: int | None = None
-    """How many it takes in all, by its settings; None: that is not known."""
+    """How many updates its settings ask for; None: unknown."""
     error: str | None = None
 
     @classmethod
@@ -114,7 +114,7 @@ class RunBrief:
 
     @property
     def value(self) -> float | None:
-        """The monitored metric at its last check; None: there was none."""
+        """The monitored metric at its last validation; None: there was no validation."""
         return float(self.checks[-1, 3]) if len(self.checks) else None
 
 
@@ -144,7 +144,7 @@ class Best:
 
 
 class Thinned:
-    """Rows by the thousand, of which at most `cap` stay: every second one goes when they are too many. The last stays."""
+    """A table of rows that keeps at most `cap` of them: when there are more, it drops every second one, and never the last."""
 
     def __init__(self, cap: int) -> None:
         self._cap, self._stride, self._seen = cap, 1, 0
@@ -166,7 +166,7 @@ class Thinned:
             self._kept, self._count, self._stride = [whole], len(whole), 2 * self._stride
 
     def rows(self, columns: int) -> Array:
-        """The rows that are left."""
+        """The rows that were kept."""
         if self._last is None:
             return np.empty((0, columns))
         whole = np.concatenate(self._kept)
@@ -211,7 +211,7 @@ class Fold:
                     self._best.setdefault(name, Best(known_mode(name))).add(np.array([event.step]), np.array([value]))
 
     def brief(self, id: str, state: read.State, created: float, model: tuple[str, int | None], path: Path | None) -> RunBrief:
-        """What came until now."""
+        """The brief of the events so far."""
         settings = {} if self._start is None else self._start.settings
         return RunBrief(
             id, state.status, state.step, state.seconds, created, settings, dict(self._metrics), self._monitor,

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.runs.test_brief import events, recorded
+from tests.runs.tables.test_brief import events, recorded
 from workbench.events import RunEnded, StepsDone, pack
 from workbench.runs.folder.annotations import annotate
-from workbench.runs.run_list import RunList
-from workbench.runs.tables import sparkline
+from workbench.runs.tables.render import sparkline
+from workbench.runs.tables.run_list import RunList
 
 
 def test_a_run_is_found_by_place_slice_id_or_number(tmp_path: Path) -> None:

@@ -10,12 +10,11 @@ from urllib.error import HTTPError
 import pytest
 from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
 
+from tests.browser.faces import LAB
+from tests.browser.lab import Lab
 from tests.conftest import count
 from tests.launch.launched import ended, wait_for
 from tests.server.records import Record
-
-from .faces import LAB
-from .lab import Lab
 
 pytestmark = pytest.mark.browser
 

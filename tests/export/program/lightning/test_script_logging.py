@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.export.export_running import Runner, check, lint, make_bench, repeats
-from tests.export.program.export_hooked import DATA, PRELUDE
+from tests.export.program.lightning.export_hooked import DATA, PRELUDE
 from tests.warm import Warm
 
 pytestmark = pytest.mark.usefixtures("one_thread")

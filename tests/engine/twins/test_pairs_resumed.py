@@ -24,7 +24,7 @@ from tests.conftest import count
 from tests.engine.learners import sentences
 from tests.engine.problems import Augmented, Stream, labelled, stepped_by_hand
 from tests.engine.resuming import same
-from tests.engine.test_pairs_against_twin import MAKERS, Case, as_settings, cases, made
+from tests.engine.twins.test_pairs_against_twin import MAKERS, Case, as_settings, cases, made
 from workbench.engine.checkpoint.files import read_state
 from workbench.events import Message
 from workbench.runs.checkpoints import list_checkpoints

@@ -23,12 +23,12 @@ from workbench.events import (
     to_line,
 )
 from workbench.plots.smooth import Smoother
-from workbench.runs.brief import CHECKS, POINTS, RunBrief
 from workbench.runs.health import examine
 from workbench.runs.read import summary
 from workbench.runs.record.stream import ROWS, joined, stream
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
+from workbench.runs.tables.brief import CHECKS, POINTS, RunBrief
 from workbench.settings import Settings
 
 

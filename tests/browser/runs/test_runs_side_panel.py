@@ -13,13 +13,12 @@ import torch.nn.functional as F
 from playwright.sync_api import Locator, Route, WebSocketRoute, expect
 
 import workbench as wb
+from tests.browser.faces import LAB
+from tests.browser.lab import Lab
 from tests.conftest import count
 from tests.launch.launched import kernel
 from tests.server.records import Record
 from workbench.runs.folder.annotations import annotate, read_annotations
-
-from .faces import LAB
-from .lab import Lab
 
 pytestmark = pytest.mark.browser
 

@@ -11,11 +11,11 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, expect
 
-from .lab import TIMEOUT, Lab
+from tests.browser.lab import TIMEOUT, Lab
 
 pytestmark = pytest.mark.browser
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
+NOTEBOOK = Path(__file__).parents[3] / "notebooks" / "quickstart.ipynb"
 # A cell that computes in pure Python until enough was seen, or until all who wait for that have given up.
 BUSY = f"""import pathlib, time
 pathlib.Path('begun').touch()
