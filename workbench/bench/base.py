@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
+from weakref import WeakValueDictionary
 
 from workbench.bench.given_settings import refuse_unreported_monitor, settings_named
 from workbench.engine.restored_state import own_objects
@@ -31,8 +32,8 @@ from workbench.trackers.listener import TrackerListener
 
 T = TypeVar("T")
 _numbers = itertools.count()
-_SUBMITTED: list[tuple[int, str, frozenset[int]]] = []
-"""The jobs of this process: the number of the bench, the id of the job, and those of the user's objects that the bench held."""
+_SUBMITTED: list[tuple[int, str, WeakValueDictionary[int, Any]]] = []
+"""The jobs of this process: the number of the bench, the id of the job, and the user's objects that the bench held, by `id`, as long as they live."""
 
 
 class BenchBase:
@@ -103,9 +104,8 @@ class BenchBase:
     def _earlier(self) -> tuple[Earlier, ...]:
         """The jobs of this process, before one of this bench, that may have moved what it begins with: counters, generators."""
         here = own_objects(self._task)
-
         found = [
-            Earlier(job, None if bench == self._number else frozenset[str]().union(*(here[id] for id in there & here.keys())))
+            Earlier(job, None if bench == self._number else frozenset[str]().union(*(names for value, names in here if id(value) in there)))
             for bench, job, there in _SUBMITTED
         ]
         return tuple(job for job in found if job.shared is None or job.shared)
@@ -142,7 +142,7 @@ class BenchBase:
             past._forget_frames()
         with self._lock:
             self.jobs.append(job)
-            _SUBMITTED.append((self._number, job.id, frozenset(own_objects(self._task))))
+            _SUBMITTED.append((self._number, job.id, WeakValueDictionary({id(value): value for value, _ in own_objects(self._task)})))
             self._needs[job], self._sets_before[job] = set(needs), len(self._sets)
         self._listeners.tell(Called(line(kind, called, *positional)))
         self._listeners.tell(StatusChanged("queued"))
