@@ -170,6 +170,14 @@ NOTEBOOKS: dict[str, list[str]] = {
         *START, "model = Net()", bench(), "bench.model.head.register_forward_hook(lambda m, i, o: o * 2)\nfor p in bench.model.body.parameters():\n    p.requires_grad_(False)",
         "run = bench.fit().result()",
     ],
+    "changed in the timed cell of the fit": [
+        *START, "model = Net()", bench(), "%%time\nbench.model.head.register_forward_hook(lambda m, i, o: o * 2); run = bench.fit().result()",
+    ],
+    "a class with its bench": [
+        *START, "class Experiment:\n    def __init__(self, width):\n        self.model, self.data = Net(width), (x, y)\n        " + bench("self.model").replace("bench", "self.bench", 1).replace("(x, y)", "self.data")
+        + "\n\n    def train(self, **more):\n        self.run = self.bench.fit(**more).result()",
+        "e = Experiment(5)", "e.train()", "e = Experiment(6)", "e.model.head.register_forward_hook(lambda m, i, o: o * 2); e.train(lr=0.1)", "run, bench = e.run, e.bench",
+    ],
     "stars": ["from math import *\nfrom torch.nn import *\nimport torch, torch.nn.functional as F\nimport workbench as wb", DATA,
               "model = Sequential(Linear(8, int(sqrt(49))), ReLU(), Linear(7, 3))", bench(loss="lambda o, t: F.cross_entropy(o, t) * pi")],
     "a LightningModule": [*START, LIT, "hp = dict(width=6, lr=0.05)\nmodel = Lit(**hp)\nL.seed_everything(4);", "bench = wb.Workbench(model, train=(x, y), val=(x, y), max_epochs=2)"],

@@ -28,6 +28,7 @@ CHANGES = {
     "Net.steps = Net.steps + 1": "changes Net.steps",
     "type(self).steps += 1": "self.steps",
     "if x.sum() > 0:\n    self.body.training = False": "self.body",
+    "self.count = getattr(self, 'count', 0) + 1": "self.count",
     "self.read = x": "self.read",  # by a method that may come before
 }
 GENERATORS = {
@@ -96,6 +97,14 @@ class Net(torch.nn.Module):
 @pytest.mark.parametrize("body", CHANGES)
 def test_found(body: str) -> None:
     assert any(CHANGES[body] in clause for clause in changing_state(net(body)))
+
+
+def test_a_search_leaves_lists_dicts_and_iterators_changed() -> None:
+    """It restores numbers, arrays and generators."""
+    lasting = {"self.losses.append(x)", "x = next(self.stream)", "counts[0] += 1", "history.append(x)", "return x + next(numbers)"}
+    for body in (*lasting, "self.calls += 1", "self.rng = torch.Generator().manual_seed(0)", "global count\ncount = count + 1"):
+        told = {clause.lasts for clause in changing_state(net(body)) if CHANGES[body] in clause}
+        assert told == {body in lasting}, body
 
 
 @pytest.mark.parametrize("code", GENERATORS)

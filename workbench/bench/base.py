@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
+from weakref import WeakValueDictionary
 
 from workbench.bench.given_settings import refuse_unreported_monitor, settings_named
+from workbench.engine.restored_state import own_objects
 from workbench.events import Called, SettingsSet, StatusChanged
+from workbench.export.source.capture import Earlier
 from workbench.launch import jobs, select_launcher
 from workbench.launch.code_line import line
 from workbench.launch.job import AnyJob, Job
@@ -27,6 +31,9 @@ from workbench.task.summary import ModelSummary
 from workbench.trackers.listener import TrackerListener
 
 T = TypeVar("T")
+_numbers = itertools.count()
+_SUBMITTED: list[tuple[int, str, WeakValueDictionary[int, Any]]] = []
+"""The jobs of this process: the number of the bench, the id of the job, and the user's objects that the bench held, by `id`, as long as they live."""
 
 
 class BenchBase:
@@ -36,6 +43,7 @@ class BenchBase:
         self, task: Task, settings: Settings, root: Path, optimizers: int, listeners: Iterable[Listener], trackers: Sequence[TrackerListener]
     ) -> None:
         self._task = task
+        self._number = next(_numbers)
         self._settings = settings
         self.root = root
         self._start = InitialWeights(task)
@@ -93,6 +101,15 @@ class BenchBase:
             fits = [job for job in self.jobs if job.kind == "fit"]
             return [AskedFit(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :])))) for job in fits]
 
+    def _earlier(self) -> tuple[Earlier, ...]:
+        """The jobs of this process, before one of this bench, that may have moved what it begins with: counters, generators."""
+        here = own_objects(self._task)
+        found = [
+            Earlier(job, None if bench == self._number else frozenset[str]().union(*(names for value, names in here if id(value) in there)))
+            for bench, job, there in _SUBMITTED
+        ]
+        return tuple(job for job in found if job.shared is None or job.shared)
+
     def _chosen(self, settings: dict[str, Any], phase: Phase = "fit") -> Settings:
         """The settings of a job: those of the bench, replaced by `settings` where given."""
         chosen = self._settings.replace(**settings)
@@ -125,6 +142,7 @@ class BenchBase:
             past._forget_frames()
         with self._lock:
             self.jobs.append(job)
+            _SUBMITTED.append((self._number, job.id, WeakValueDictionary({id(value): value for value, _ in own_objects(self._task)})))
             self._needs[job], self._sets_before[job] = set(needs), len(self._sets)
         self._listeners.tell(Called(line(kind, called, *positional)))
         self._listeners.tell(StatusChanged("queued"))

@@ -62,6 +62,19 @@ def restored_counters(task: Task) -> contextlib.AbstractContextManager[list[str]
     return _restoring(_counters(task))
 
 
+def own_objects(task: Task) -> list[tuple[Any, frozenset[str]]]:
+    """The functions and objects of the user's own that the task holds, each with the names of its classes, or its own."""
+    found: list[tuple[Any, frozenset[str]]] = []
+    for _, value, _ in _walk({"task": task}):  # nothing is made for it
+        if isinstance(value, types.FunctionType):
+            names = frozenset({value.__name__} if _is_own_code(value.__code__) else ())
+        else:
+            names = frozenset(kind.__name__ for kind in type(value).__mro__ if _library(kind) not in _LIBRARIES)
+        if names and type(value).__weakrefoffset__:
+            found.append((value, names))
+    return found
+
+
 @contextlib.contextmanager
 def _restoring(found: Iterator[tuple[str, PutBack]]) -> Iterator[list[str]]:
     lost: list[str] = []

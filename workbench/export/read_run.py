@@ -42,7 +42,7 @@ from workbench.export.inputs.step import step_of
 from workbench.export.inputs.trainer import reads
 from workbench.export.resumed import epoch_ends_of, resume_points_of
 from workbench.export.script_spec import ScriptSpec
-from workbench.export.source.capture import CallSite
+from workbench.export.source.capture import CallSite, Earlier
 from workbench.export.source.source import Sliced, slice_call
 from workbench.export.supported import NOT_NEEDED, REFUSED, REPLAYED, SET, SUPPORTED
 from workbench.runs.checkpoints import list_checkpoints, mode_of
@@ -93,8 +93,8 @@ def script_spec_of(
     if data_file is not None:
         saved = SavedData.of(data_file, task, sliced.arguments)
         check_unchanged(saved, settings, _checksums(run), ranks)
-    if site.after and not run.resumes and ranks == 1 and run.settings.strategy in ("auto", "thread"):
-        sliced = dataclasses.replace(sliced, differs=(*sliced.differs, *_left_by_fits(run, site.after, sliced, task)))
+    if not run.resumes and ranks == 1 and run.settings.strategy in ("auto", "thread"):
+        sliced = dataclasses.replace(sliced, differs=(*sliced.differs, *_left_by_jobs(run, site.before, sliced, task)))
     lightning = lightning_needs_of(task, sources, sliced.code, plain)  # here, and not in the session, in which the objects get further attributes
     with _looked_at(task, run.settings) as session:
         spec = ScriptSpec(
@@ -213,22 +213,30 @@ def _check_start(run: Run, weights: Mapping[str, Tensor]) -> None:
             )
 
 
-def _left_by_fits(run: Run, before: str, sliced: Sliced, task: Task) -> Iterator[str]:
-    """What the user's code keeps from one fit to the next."""
+def _left_by_jobs(run: Run, before: Sequence[Earlier], sliced: Sliced, task: Task) -> Iterator[str]:
+    """What the user's code keeps from a job to the fit after it."""
     parts = [(type(part).__name__, vars(part)) for whole in task.modules for part in whole.modules()]
 
     def begins_anew(what: str) -> bool:
-        """A fit puts back numbers, plain containers and generators of modules."""
+        """Fits and searches put back numbers, plain containers and generators of modules."""
         attribute = next(iter(re.findall(r"self\.(\w+)", what)), "")
         own = [held.get(attribute) for name, held in parts if name == re.split(r"[. ]", what)[0]]
         return bool(own) and all(is_plain(value) or isinstance(value, GENERATORS) for value in own)
 
-    kept = [what for what in changing_state(sliced.code, tuple(sliced.arguments.values())) if not begins_anew(what)]
-    if kept:
-        yield (
-            f"{kept[0]}: run {run.id} began where run {before} had left it, and the script begins anew, so losses may differ. "
-            "Make it and the Workbench again, fit and export that run."
-        )
+    for what in changing_state(sliced.code, tuple(sliced.arguments.values())):
+        subject = re.split(r"[. ]", what.replace("a lambda", "<lambda>"))[0]
+        again = begins_anew(what)
+        moved = [
+            job.id for job in before
+            if (job.shared is None or subject in job.shared)
+            and (what.lasts or not re.search("-(find_|tune)", job.id)) and not (again and not re.search("-(validate|test|predict)", job.id))
+        ]  # fmt: skip
+        if moved:
+            yield (
+                f"{what}: run {run.id} began where run {moved[-1]} had left it, and the script begins anew, so losses may differ. "
+                "Make it and the Workbench again, fit and export that run."
+            )
+            return
 
 
 def _check_settings(settings: Settings) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import workbench
-from workbench.export.source.capture import CallSite, Piece, Spot, kind
+from workbench.export.source.capture import CallSite, Frame, Piece, Spot, kind
 from workbench.export.source.source import CODE_ARGUMENTS, Sliced, slice_call
 
 
@@ -73,7 +73,8 @@ def run_cells(*cells: str, then: Sequence[str] = ()) -> CallSite:
     spot = Spot(len(cells) - 1, call.lineno, call.col_offset, call.end_lineno or -1, call.end_col_offset or -1)
     kinds = {name: kind(value) for name, value in namespace.items()}
     captured = Workbench.made[-1].site
-    fit = Spot(len(pieces) - 1, sys.maxsize) if then else None
+    names = {name: "" for name, value in namespace.items() if value is Workbench.made[-1]}
+    fit = (Frame(Spot(len(pieces) - 1, sys.maxsize), {}, names),) if then else ()
     return CallSite(tuple(pieces), spot, spot, captured.values, captured.top_values, kinds, "", captured.sources, fit=fit)
 
 

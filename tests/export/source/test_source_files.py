@@ -98,7 +98,7 @@ def test_with_and_try_around_the_call(tmp_path: Path) -> None:
 
 def test_refusals_in_functions(tmp_path: Path) -> None:
     message = refused(
-        tmp_path / "a.py", "import workbench as wb\ndef main(model):\n    return wb.Workbench(model)\nmain([object()])\n"
+        tmp_path / "a.py", "import workbench as wb\ndef main(model):\n    return wb.Workbench(model)\nmain(*[[object()]])\n"
     )
     assert "`model` is needed by the Workbench call, but is a parameter of main" in message
     assert "no plain number" in message
@@ -117,7 +117,7 @@ def test_refusals_in_functions(tmp_path: Path) -> None:
     message = refused(
         tmp_path / "d.py",
         "import workbench as wb\ndef main(items):\n    def inner():\n        return wb.Workbench([items, local])\n"
-        "    local = object()\n    return inner()\nmain([1])\n",
+        "    local = object()\n    return inner\nmain([1])()\n",
     )
     assert "`local` is needed" in message
     assert "a variable of main" in message

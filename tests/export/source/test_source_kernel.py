@@ -173,7 +173,7 @@ def test_a_model_changed_beside_the_function_that_made_its_bench() -> None:
     make = "def make():\n    model = nn.Linear(4, 2)\n    return model, wb.Workbench(model)"
     told, _ = run_notebook(
         IMPORTS, make, "net, bench = make()", "net.requires_grad_(False)\nbench.set(lr=1)\nprint(net)",
-        "def begin(bench):\n    bench.site = bench.site.until(sys._getframe(1))\nbegin(bench)\nbenches = [bench]",
+        "def begin(bench):\n    bench.site = bench.site.until(sys._getframe(1), bench)\nbegin(bench)\nbenches = [bench]",
     )
     _, code, *_, notes = told[0]
     assert "requires_grad_" not in code

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
+from typing import Self
 
 from workbench.export.inputs.building import run_while_building
 from workbench.export.source.uses import defaults, targets
@@ -15,6 +16,7 @@ _BEGINS = {
 }  # fmt: skip
 """Methods that a resumed script calls again."""
 _GROWS = {"append", "appendleft", "extend", "add", "insert", "pop", "popleft", "remove", "discard", "setdefault"}
+_ITERATORS = {"cycle", "iter", "count"}
 _GENERATORS = {"default_rng", "RandomState", "Generator", "Random", "cycle", "iter"}
 _KEPT = {"weight", "bias", "data", "grad", "requires_grad", "param_groups"}
 """Attributes of modules, parameters and optimizers, which checkpoints have or which do not matter."""
@@ -22,8 +24,20 @@ _LATER = {"on_before_backward", "on_after_backward", "on_before_optimizer_step"}
 """Hooks after a step, as those are whose names end in `_batch_end` or `_epoch_end`."""
 
 
+class Change(str):
+    """A clause on what changes, and where."""
+
+    lasts: bool
+    """Whether a search leaves it changed: it restores numbers, arrays and generators, and no lists, dicts and iterators."""
+
+    def __new__(cls, text: str, lasts: bool) -> Self:
+        made = super().__new__(cls, text)
+        made.lasts = lasts
+        return made
+
+
 @functools.lru_cache(64)
-def changing_state(code: str, arguments: tuple[str, ...] = ()) -> tuple[str, ...]:
+def changing_state(code: str, arguments: tuple[str, ...] = ()) -> tuple[Change, ...]:
     """One clause for each: what changes, and where. Attributes that are set before they are read, or emptied at an epoch's end, are none,
     nor is what only code changes that makes the data: a resumed script runs it again.
 
@@ -32,10 +46,10 @@ def changing_state(code: str, arguments: tuple[str, ...] = ()) -> tuple[str, ...
     return tuple(_changing_state(ast.parse(code), [ast.parse(text.strip(), mode="eval") for text in arguments]))
 
 
-def _changing_state(tree: ast.Module, arguments: list[ast.Expression]) -> Iterator[str]:
+def _changing_state(tree: ast.Module, arguments: list[ast.Expression]) -> Iterator[Change]:
     nodes = list(ast.walk(tree))
     known = {name for node in nodes for name in _bound(node)}
-    made = {name for node in tree.body for name in _generators(node, known)}
+    made = {name: lasts for node in tree.body for name, lasts in _generators(node, known)}
     once = {id(part) for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef)) for part in _decorating(node, nodes)}
     building = run_while_building(tree, arguments)
     for node in nodes:
@@ -66,9 +80,13 @@ def _decorating(node: ast.FunctionDef | ast.ClassDef, nodes: list[ast.AST]) -> I
                 yield from [part, *(part.body if called else [])]
 
 
-def _generators(node: ast.AST, known: set[str]) -> Iterator[str]:
-    """The names that a statement binds to a source of random numbers, or of items one by one."""
-    yield from (target.id for target, value in _bindings(node) if isinstance(target, ast.Name) and _makes_generator(value, known))
+def _generators(node: ast.AST, known: set[str]) -> Iterator[tuple[str, bool]]:
+    """The names that a statement binds to a source of random numbers, or of items one by one, and whether it is the latter."""
+    yield from ((target.id, _is_iterator(value)) for target, value in _bindings(node) if isinstance(target, ast.Name) and _makes_generator(value, known))
+
+
+def _is_iterator(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] in _ITERATORS
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -95,22 +113,22 @@ def _makes_generator(value: ast.expr, known: set[str]) -> bool:
     return False
 
 
-def _of_function(node: ast.FunctionDef | ast.Lambda, name: str, generators: set[str], known: set[str]) -> Iterator[str]:
+def _of_function(node: ast.FunctionDef | ast.Lambda, name: str, generators: Mapping[str, bool], known: set[str]) -> Iterator[Change]:
     """What a function changes outside of itself. known: all names that the code binds."""
     local = {bound for part in ast.walk(node) if part is not node for bound in _bound(part)}
     outer = {n for part in ast.walk(node) if isinstance(part, (ast.Global, ast.Nonlocal)) for n in part.names}
     for default in defaults(node.args).values():
         if _makes_generator(default, known):
-            yield f"{name} has a generator of its own ({ast.unparse(default)})"
+            yield Change(f"{name} has a generator of its own ({ast.unparse(default)})", _is_iterator(default))
     for part in ast.walk(node):
-        if isinstance(part, ast.Name) and part.id in generators - local and isinstance(part.ctx, ast.Load):
-            yield f"{name} draws from {part.id}, which moves on"
+        if isinstance(part, ast.Name) and part.id in generators.keys() - local and isinstance(part.ctx, ast.Load):
+            yield Change(f"{name} draws from {part.id}, which moves on", generators[part.id])
         elif isinstance(part, ast.Name) and part.id in outer and isinstance(part.ctx, ast.Store):
-            yield f"{name} changes {part.id}"
+            yield Change(f"{name} changes {part.id}", False)
         for target in _touched(part):
             kept = any(isinstance(inner, ast.Attribute) and inner.attr in _KEPT for inner in ast.walk(target))
             if not kept and _root(target) in known - (local - outer):
-                yield f"{name} changes {ast.unparse(target)}"
+                yield Change(f"{name} changes {ast.unparse(target)}", _is_of_container(part, target))
 
 
 def _touched(part: ast.AST) -> list[ast.expr]:
@@ -125,13 +143,18 @@ def _touched(part: ast.AST) -> list[ast.expr]:
     return []
 
 
+def _is_of_container(part: ast.AST, target: ast.expr) -> bool:
+    """Whether a node that touches `target` changes what a list, a dict or an iterator holds."""
+    return isinstance(part, ast.Call) or isinstance(target, ast.Subscript)
+
+
 def _root(node: ast.expr) -> str | None:
     while isinstance(node, (ast.Subscript, ast.Attribute)):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] = ()) -> Iterator[str]:
+def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] = ()) -> Iterator[Change]:
     """The attributes that a class changes after it was made."""
     if any("Scheduler" in base or base.endswith("LR") for base in map(ast.unparse, node.bases)):
         return  # its state_dict has all attributes
@@ -150,18 +173,18 @@ def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] 
     if any(base.endswith("Optimizer") or "optim." in base for base in map(ast.unparse, node.bases)):
         registered.add("state")  # its state_dict has it
     for statement in node.body:
-        for name in _generators(statement, known):
-            yield f"{node.name} has a generator of its own ({name})"
+        for name, lasts in _generators(statement, known):
+            yield Change(f"{node.name} has a generator of its own ({name})", lasts)
     for method in methods:
         for part in ast.walk(method):
             for target, value in _bindings(part):
                 if _makes_generator(value, known) and _attribute(target, method):
-                    yield f"{node.name} has a generator of its own ({ast.unparse(target)})"
+                    yield Change(f"{node.name} has a generator of its own ({ast.unparse(target)})", _is_iterator(value))
         if method.name in _BEGINS or method.name.startswith("configure_") or method in building:
             continue
-        for name in _changed(method, methods):
+        for name, lasts in _changed(method, methods):
             if name not in emptied | registered | _KEPT:
-                yield f"{node.name}.{method.name} changes self.{name}"
+                yield Change(f"{node.name}.{method.name} changes self.{name}", lasts)
 
 
 def _attribute(node: ast.expr, method: ast.FunctionDef) -> str | None:
@@ -200,21 +223,22 @@ def _emptied(method: ast.FunctionDef, begun: dict[str, str]) -> Iterator[str]:
                 yield from filter(None, [_attribute(value, method)])
 
 
-def _changed(method: ast.FunctionDef, methods: list[ast.FunctionDef]) -> Iterator[str]:
-    """The attributes that a method changes, but for those that it sets whole, at once, before any method reads them."""
+def _changed(method: ast.FunctionDef, methods: list[ast.FunctionDef]) -> Iterator[tuple[str, bool]]:
+    """The attributes that a method changes, and whether it changes what one holds, but for those that it sets whole, at once, before any method reads them."""
     fresh: set[str] = set()
     for number, statement in enumerate(method.body):
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Attribute):
             name = _attribute(statement.targets[0], method)
             before = [part for earlier in method.body[:number] for part in ast.walk(earlier)]
-            read = {part.attr for part in [*before, *ast.walk(statement.value)] if isinstance(part, ast.Attribute)}
+            parts = [*before, *ast.walk(statement.value)]
+            read = {part.attr for part in parts if isinstance(part, ast.Attribute)} | {part.value for part in parts if isinstance(part, ast.Constant)}
             if name is not None and name not in read and not any(_reads_before(other, name, method) for other in methods):
                 fresh.add(name)
     for part in ast.walk(method):
         for target in _touched(part):
             name = _attribute(target, method)
             if name is not None and name not in fresh:
-                yield name
+                yield name, _is_of_container(part, target)
 
 
 def _reads_before(other: ast.FunctionDef, name: str, setter: ast.FunctionDef) -> bool:

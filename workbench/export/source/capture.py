@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.export.source import origins
 
@@ -65,6 +65,27 @@ class Spot:
     end_column: int = -1
 
 
+class Earlier(NamedTuple):
+    """A job before a fit."""
+
+    id: str
+    shared: frozenset[str] | None
+    """The names of the classes and functions that both have; None: of all, for it is of the same Workbench."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Code that waits for another: the top level, or a function that called it."""
+
+    spot: Spot
+    values: Mapping[str, str] = field(default_factory=dict)
+    """Its names that hold plain literals, as source text."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Its names and attributes for an object of the top level, each with the name there; "": for the bench."""
+    elsewhere: Piece | None = None
+    """The file, where it is another one of the user's than that of the Workbench."""
+
+
 @dataclass(frozen=True)
 class CallSite:
     """Where and after what a Workbench was made. Plain data: it pickles, and holds no object of the user's."""
@@ -84,12 +105,14 @@ class CallSite:
     """The text of the user's own modules that were loaded, by module name."""
     problem: str | None = None
     """Why there is no source to slice."""
-    fit: Spot | None = None
-    """Where the top level stood when the run began; None: as at the call."""
-    fit_values: Mapping[str, str] = field(default_factory=dict)
-    """`top_values` at that moment."""
-    after: str = ""
-    """The fit of the same Workbench before this one."""
+    module: str = ""
+    """The name of the module that made it."""
+    around: tuple[Frame, ...] = ()
+    """What was running at the call, the top level first."""
+    fit: tuple[Frame, ...] = ()
+    """What was running when the run began, the top level first; none: as at the call."""
+    before: tuple[Earlier, ...] = ()
+    """The jobs before this fit that may have changed what it began with."""
 
     @classmethod
     def capture(cls, frame: FrameType) -> CallSite:
@@ -100,51 +123,93 @@ class CallSite:
             return cls(problem=f"its source could not be read ({type(error).__name__}: {error})")
 
 
-    def until(self, frame: FrameType) -> CallSite:
-        """With what had run when `frame` called `fit`: functions read their globals then. Never raises."""
+    def until(self, frame: FrameType, bench: object) -> CallSite:
+        """With what had run when `frame` called `fit` of `bench`: functions read their globals then. Never raises."""
         try:
-            return _until(self, frame)
+            return _until(self, frame, bench)
         except Exception:  # noqa: BLE001  # a fit must not fail because of its export
             return self
 
 
-def _until(site: CallSite, frame: FrameType) -> CallSite:
+def _until(site: CallSite, frame: FrameType, bench: object) -> CallSite:
     if site.call is None:
         return site
-    shell, walk = _shell(), frame
+    shell = _shell()
     in_notebook = shell is not None and site.pieces[0].label.startswith("In [")
-    while True:
-        own = shell.user_ns is walk.f_globals if in_notebook else _from_file(walk)[0] == list(site.pieces)
-        if own or walk.f_back is None:
-            break
-        walk = walk.f_back
-    if own:
-        pieces, call, reached = _from_notebook(shell, walk) if in_notebook else _from_file(walk)
-        fit = call if reached is not None and _is_top_level(walk) else reached
-        names = walk.f_globals
-    elif in_notebook:  # a click in the panel
-        pieces = _cells(shell)
-        fit, names = None, shell.user_ns
-    else:
-        return site
+    stack = [*_outwards(frame)]
+    own = [f for f in stack if (shell.user_ns is f.f_globals and _is_written(f) if in_notebook else _from_file(f)[0] == list(site.pieces))]
+    names = own[-1].f_globals if own else shell.user_ns if in_notebook else vars(sys.modules[site.module])
+    pieces = _cells(shell) if in_notebook else list(site.pieces)
+    around = _frames(stack, own, pieces, shell if in_notebook else None, names, bench)
+    if not around or around[0].elsewhere or not _is_top_level(own[-1]):  # a click in the panel, or another file's call
+        end = Frame(Spot(len(pieces) - 1, sys.maxsize), dict(_literals(_own_names(names))), _names_of(names, {}, bench))
+        around = (end, *around)
     until = site.call.piece + 1
     if [piece.source for piece in pieces[:until]] != [piece.source for piece in site.pieces[:until]]:
         return site
-    held = {name: value for name, value in names.items() if not _BOOKKEEPING.fullmatch(name)}
-    kinds = {name: kind(value) for name, value in held.items()} | dict(site.kinds)
-    end = Spot(len(pieces) - 1, sys.maxsize)
-    return replace(site, pieces=tuple(pieces), kinds=kinds, fit=fit or end, fit_values=dict(_literals(held)))
+    kinds = {name: kind(value) for name, value in _own_names(names).items()} | dict(site.kinds)
+    return replace(site, pieces=tuple(pieces), kinds=kinds, fit=around)
+
+
+def _frames(stack: list[FrameType], own: list[FrameType], pieces: list[Piece], shell: Any, names: Mapping[str, Any], bench: object) -> tuple[Frame, ...]:
+    """The frames of the user's code, outermost first. own: those of the Workbench's cells or file. pieces: it may add cells."""
+    history: list[str] = [] if shell is None else list(shell.history_manager.input_hist_parsed)[1:]
+    found: list[Frame] = []
+    known = names
+    for walk in reversed(stack):
+        own_names = _own_names(walk.f_locals)
+        held = _names_of(own_names, {} if walk.f_locals is names else known, bench)
+        known = {**own_names, **known} if walk in own else known
+        if walk in own:
+            found = [] if _is_top_level(walk) else found  # `%%time` runs a cell in another
+            spot = _spot(walk, 0) if shell is None else _place(pieces, history, walk)
+            found.append(Frame(spot, dict(_literals(own_names)), held))
+        elif held and not walk.f_globals.get("__name__", "").startswith("workbench.") and origins.is_own(walk.f_code.co_filename):
+            piece = _from_file(walk)[0]
+            found += [Frame(_spot(walk, 0), {}, held, piece[0])] if piece else []
+    return tuple(found)
+
+
+def _names_of(local: Mapping[str, Any], top: Mapping[str, Any], bench: object) -> dict[str, str]:
+    """The names in `local` of what the top level holds, and the names and attributes for the bench."""
+    of = {id(value): name for name, value in reversed(_own_names(top).items()) if kind(value) not in ("immutable", "code", "module")}
+    found: dict[str, str] = {}
+    for name, value in _own_names(local).items():
+        attributes = getattr(value, "__dict__", None) if not isinstance(value, (ModuleType, type)) else None
+        if value is bench:
+            found[name] = ""
+        elif id(value) in of:
+            found[name] = name if top.get(name) is value else of[id(value)]
+        if isinstance(attributes, dict):
+            found |= {f"{name}.{key}": "" for key, held in list(attributes.items()) if held is bench}
+    return found
+
+
+def _own_names(names: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in list(names.items()) if not _BOOKKEEPING.fullmatch(name) and name.isidentifier()}
+
+
+def _is_written(frame: FrameType) -> bool:
+    """Whether its code is in a file or a cell: that of a dataclass's `__init__` is in none."""
+    return frame.f_code.co_filename.startswith("<timed") or bool(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def _capture(frame: FrameType) -> CallSite:
     shell = _shell()
-    if shell is not None and shell.user_ns is frame.f_globals:
+    in_notebook = shell is not None and shell.user_ns is frame.f_globals
+    if in_notebook:
         pieces, call, reached = _from_notebook(shell, frame)
     else:
         pieces, call, reached = _from_file(frame)
     if not pieces:
         return CallSite(problem="there is no source to read (python -c, exec, or an interactive prompt)")
-    names = {name: value for name, value in frame.f_globals.items() if not _BOOKKEEPING.fullmatch(name)}
+    names = _own_names(frame.f_globals)
     around: dict[str, Any] = {}
     for outer in _scopes(frame):
         around = {**outer.f_locals, **around}
@@ -156,6 +221,8 @@ def _capture(frame: FrameType) -> CallSite:
         top_values=dict(_literals(names)),
         kinds={name: kind(value) for name, value in {**names, **around}.items()},
         package=str(frame.f_globals.get("__package__") or ""),
+        module=str(frame.f_globals.get("__name__")),
+        around=_frames([*_outwards(frame)], [f for f in _outwards(frame) if f.f_globals is frame.f_globals and _is_written(f)], pieces, shell if in_notebook else None, names, object()),
         sources=origins.own_sources(),
     )
 

@@ -166,10 +166,10 @@ class Namespace:
         found: list[int] = []
         joined = False
         binders = self.binders.get(name, ())
-        local = scope and any(self.statements[at].scope for at in binders)  # a variable of the function around the call
+        local = scope and any(self.statements[at].scope == scope for at in binders)  # a variable of the function
         for at in reversed(binders):
             statement = self.statements[at]
-            if at >= place or statement.scope > scope or (local and not statement.scope):
+            if at >= place or statement.scope not in (0, scope) or (local and not statement.scope):
                 continue
             # Several `import name.more` add to one another.
             whole = any(item.name is None and not item.alias and item.binds == name for item in origins.imported(statement.node))

@@ -34,7 +34,7 @@ def origin(name: str) -> Origin:
         return "stdlib"
     module = sys.modules.get(name) or sys.modules.get(top)
     if module is not None:
-        return "local" if any(_is_own(path) for path in _paths(module)) else "installed"
+        return "local" if any(is_own(path) for path in _paths(module)) else "installed"
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
@@ -42,7 +42,7 @@ def origin(name: str) -> Origin:
     if spec is None:
         return "installed"
     paths = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
-    return "local" if any(_is_own(path) for path in paths) else "installed"
+    return "local" if any(is_own(path) for path in paths) else "installed"
 
 
 def is_inlined(name: str) -> bool:
@@ -120,7 +120,7 @@ def own_sources() -> dict[str, str]:
         path = next(iter(_paths(sys.modules.get(name))), "")
         if name == "__main__" or not path.endswith(".py"):
             continue
-        if name.partition(".")[0] in _NOT_OWN or not _is_own(path):
+        if name.partition(".")[0] in _NOT_OWN or not is_own(path):
             _others.add(name)
             continue
         text = read(path)
@@ -170,7 +170,8 @@ def _paths(module: object) -> list[str]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_own(path: str) -> bool:
+def is_own(path: str) -> bool:
+    """Whether a file is the user's, and of no package that is installed."""
     parts = set(Path(path).parts)
     if parts & _INSTALLED or path in ("built-in", "frozen"):
         return False

@@ -30,7 +30,7 @@ from workbench.export.source.uses import DOT, Uses, uses
 
 BUILTINS = frozenset(dir(builtins)) - {"display", "get_ipython", "exit", "quit", "copyright", "credits", "license"}
 _GIVEN = frozenset({"__name__", "__doc__", "__package__", "__spec__", "__loader__", "__builtins__", "__class__"})
-_FACE = {"Workbench", "attach"}
+FACE = {"Workbench", "attach"}
 """Names of the workbench that a script never has."""
 _TAINTED = "it comes from the workbench"
 
@@ -439,9 +439,9 @@ class Slicer:
         node = program.statements[at].node
         ours = [item for item in origins.imported(node) if _is_ours(item) and item.binds == base]  # of `import torch, workbench as wb` only one
         if isinstance(node, ast.ImportFrom):
-            return not node.level and any(item.name in _FACE for item in ours)
+            return not node.level and any(item.name in FACE for item in ours)
         if program.modules.get(base, "").partition(".")[0] == "workbench" and attribute:
-            return attribute in _FACE
+            return attribute in FACE
         return bool(ours) if isinstance(node, ast.Import) else self.tainted(program, at)
 
     def _reads_face(self, program: Namespace, name: str, place: int, seen: set[tuple[str, int]]) -> bool:
@@ -482,7 +482,7 @@ class Slicer:
         return self._accumulating[name]
 
     def _method_nodes(self, name: str) -> Iterator[tuple[Namespace, ast.FunctionDef]]:
-        for program in self.programs.values():
+        for program in list(self.programs.values()):
             for statement in program.statements:
                 if isinstance(statement.node, ast.ClassDef):
                     for node in statement.node.body:

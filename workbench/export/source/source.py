@@ -10,7 +10,9 @@ calls.py       what is known of the functions that it calls
 reproducibility.py   why it may get other data than the run
 missing_files.py  files that it reads and does not write
 secret_literals.py  what must not be written down
-statements.py  the straight line of statements that had run
+statements.py  pieces of source, and the statements that had run in them
+order.py       the straight line of these statements
+owner.py       a Workbench that a method of a class makes
 namespace.py   one namespace and its statements
 slicer.py      the slice
 parts.py       what names may hold
@@ -32,24 +34,24 @@ from workbench.export.errors import ExportError
 from workbench.export.source import calls, effects
 from workbench.export.source.capture import CallSite, Piece, Spot
 from workbench.export.source.findings import reproducibility
+from workbench.export.source.findings.unresolved import changed_through_bench
 from workbench.export.source.namespace import At, Namespace
+from workbench.export.source.order import bench_of, statements_in_order
 from workbench.export.source.origins import Import
+from workbench.export.source.owner import Owner, owner_of
 from workbench.export.source.rewrite import annotation_names, layout
 from workbench.export.source.rewrite.layout import Block
 from workbench.export.source.rewrite.secret_literals import Secrets, hide_in_comments
 from workbench.export.source.rewrite.writer import Writer, joined
 from workbench.export.source.slicer import Slicer
 from workbench.export.source.statements import (
-    Line,
     Source,
-    bind_values,
     contains,
     find_call,
     functions_around,
-    run,
     stop_at,
 )
-from workbench.export.source.uses import Uses, own_level, parameters, uses
+from workbench.export.source.uses import Uses, own_level, uses
 
 __all__ = ["CODE_ARGUMENTS", "CallSite", "ExportError", "Sliced", "slice_call"]
 
@@ -98,13 +100,14 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
             "Make the Workbench in a notebook cell or in a .py file."
         )
     sources = _sources(site.pieces)
-    source = sources[site.call.piece]
-    call = find_call(source, site.call)
+    source, call, owner = _call_of(site, site.call, sources)
     given = {name: node for name, node in _arguments(call, source).items() if name not in leave_out}
+    here = Spot(site.call.piece, call.lineno, call.col_offset) if owner is None else owner.caller.spot
     slicer = Slicer(site.sources)
-    line, called = _line(site, _by_own_name(sources, site, call, given.get("model")), call)
+    line, called = statements_in_order(site, sources, call, given.get("model"), owner)
     label = "the notebook" if len(sources) > 1 or source.label.startswith("In [") else source.label
-    program = Namespace("", label, site.package, line, site.kinds, slicer, called)
+    kinds = {**site.kinds, **({} if owner is None else {bench_of(owner): "workbench"})}
+    program = Namespace("", label, site.package, line, kinds, slicer, called)
     slicer.programs[""] = program
     slicer.stopped_names = _stopped_names(site.pieces, sources)
     _refuse_rebound(program)
@@ -137,7 +140,7 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
         ready=ready,
         notes=secrets.notes(),
         differs=(
-            *_changed_outside(site, sources, call, program),
+            *_changed_outside(site, functions_around(sources[here.piece].tree, here), sources, program),
             *reproducibility.notes(program, [given[name] for name in given if name in CODE_ARGUMENTS], saved=bool(leave_out)),
         ),
         secrets=secrets,
@@ -159,6 +162,17 @@ def given_names(site: CallSite) -> frozenset[str]:
 
 
 # ---- the call ---------------------------------------------------------------------------------------------------
+
+
+def _call_of(site: CallSite, spot: Spot, sources: list[Source]) -> tuple[Source, ast.Call, Owner | None]:
+    """The Workbench call, the source that it is in, and the instance whose method made it, by whose name the call has it then."""
+    source = sources[spot.piece]
+    call = find_call(source, spot)
+    owner = owner_of(site, sources, call)
+    if owner is None:
+        return source, call, None
+    source = replace(source, spelled=((owner.own, owner.name),), function=owner.method.lineno)
+    return source, find_call(source, spot), owner
 
 
 def _sources(pieces: Iterable[Piece]) -> list[Source]:
@@ -226,88 +240,22 @@ def _without_batches(given: dict[str, ast.expr], program: Namespace) -> frozense
     return frozenset(found)
 
 
-def _line(site: CallSite, sources: list[Source], call: ast.Call) -> tuple[Line, int]:
-    """The statements that had run when the run began, and how many of them had when the Workbench was made."""
-    assert site.call is not None
-    source = sources[site.call.piece]
-    functions = functions_around(source.tree, call)
-    here = Spot(site.call.piece, call.lineno, call.col_offset)
-    reached = site.reached if functions else here
-    last = len(sources) - 1 if reached is None else reached.piece
-    line = Line()
-    for index in range(last + 1):
-        piece, stop = site.pieces[index], reached if index == last else None
-        body = stop_at(sources[index].tree.body, piece.stopped)
-        run(line, sources[index], body, stop, 0, site.top_values if functions else site.values)
-    for function in functions:
-        what = f"a parameter of {function.name}"
-        held = {name: site.values.get(name) for name in parameters(function.args)}
-        bind_values(line, source.label, 1, held, what)
-        if function is not functions[-1]:
-            local = {n for s in function.body for n in uses(s).binds} - set(held)
-            what = f"a variable of {function.name}"
-            bind_values(line, source.label, 1, {n: site.values.get(n) for n in sorted(local)}, what)
-        else:
-            run(line, source, function.body, here, 1, site.values)
-    called = len(line.statements)
-    if site.fit is not None and reached is not None and not line.loops:
-        _run_on(line, site, sources, reached, site.fit, in_function=bool(functions))
-    return line, called
+def _changed_outside(site: CallSite, functions: list[ast.FunctionDef], sources: list[Source], program: Namespace) -> Iterator[str]:
+    """Statements that changed what a function returned beside the Workbench that it made: there it has another name.
 
-
-def _run_on(line: Line, site: CallSite, sources: list[Source], call: Spot, fit: Spot, *, in_function: bool) -> None:
-    """Append what ran at the top level after the call, until the run began. in_function: the call's statement is there, as the function's."""
-    for index in range(call.piece, fit.piece + 1):
-        body = stop_at(sources[index].tree.body, site.pieces[index].stopped)
-        if index == call.piece:
-            at = next((number for number, node in enumerate(body) if contains(node, call)), len(body))
-            alone = not in_function and at < len(body) and isinstance(body[at], (ast.Assign, ast.AnnAssign, ast.Expr))
-            body = body[at if alone else at + 1 :]
-        run(line, sources[index], body, fit if index == fit.piece else None, 0, site.fit_values)
-
-
-def _by_own_name(sources: list[Source], site: CallSite, call: ast.Call, model: ast.expr | None) -> list[Source]:
-    """The sources with `model` for `bench.model` after the call, so that what changes it there changes what the call took."""
-    assert site.call is not None
-    after = range(site.call.piece, len(sources))
-    made = [n for n in sources[site.call.piece].tree.body if isinstance(n, ast.Assign) and contains(n, site.call) and ast.dump(n.value) == ast.dump(call)]
-    if not made or not isinstance(model, ast.Name) or not all(isinstance(target, ast.Name) for target in made[0].targets):
-        return sources
-    later = {index: [n for n in sources[index].tree.body if index > after[0] or n.lineno > (made[0].end_lineno or 0)] for index in after}
-    bound = {name for body in later.values() for node in body for name in uses(node).binds}
-    names = uses(made[0]).binds - bound
-    if model.id in bound or not names:
-        return sources
-    found = list(sources)
-    for index, body in later.items():
-        through = [
-            part for node in body for part in ast.walk(node)
-            if isinstance(part, ast.Attribute) and part.attr == "model" and isinstance(part.value, ast.Name) and part.value.id in names
-        ]  # fmt: skip
-        lines = [line.encode() for line in sources[index].lines]
-        for part in sorted(through, key=lambda part: (part.lineno, part.col_offset), reverse=True):
-            own = part.lineno == part.end_lineno and (site.fit is None or (index, part.lineno) != (site.fit.piece, site.fit.line))
-            if own:  # on the line of the fit the columns must stay
-                text = lines[part.lineno - 1]
-                lines[part.lineno - 1] = text[: part.col_offset] + model.id.encode() + text[part.end_col_offset :]
-        if through:
-            found[index] = replace(sources[index], text=b"\n".join(lines).decode())
-    return found
-
-
-def _changed_outside(site: CallSite, sources: list[Source], call: ast.Call, program: Namespace) -> Iterator[str]:
-    """Statements that changed what a function returned beside the Workbench that it made: there it has another name."""
-    assert site.call is not None
-    functions, top = functions_around(sources[site.call.piece].tree, call), site.reached
-    if not functions or top is None:
-        return
-    made = next((node for node in sources[top.piece].tree.body if contains(node, top)), None)
+    Raises ExportError for those that changed the model through the bench, and that the script cannot have.
+    """
+    top = site.reached
+    benches = {name for frame in site.fit for name, other in frame.names.items() if not other}
+    made = next((node for node in sources[top.piece].tree.body if contains(node, top)), None) if functions and top is not None else None
     names = uses(made).binds if made is not None else frozenset()
     for place in range(program.called, program.end):
         statement = program.statements[place]
-        changed = effects.surely_changed(statement.node, At(program, place)) & names
-        parts = {part.value.id for part in own_level(statement.node) if isinstance(part, ast.Attribute) and part.attr == "model" and isinstance(part.value, ast.Name)}
-        if any(program.kinds.get(name) != "workbench" or name in parts for name in changed):
+        changed = effects.surely_changed(statement.node, At(program, place))
+        through = {ast.unparse(part.value) for part in own_level(statement.node) if isinstance(part, ast.Attribute) and part.attr == "model"} & benches
+        if any(name.partition(".")[0] in changed for name in through):
+            raise changed_through_bench(statement)
+        if not statement.scope and place not in program.kept and any(program.kinds.get(name) != "workbench" for name in changed & names):
             yield (
                 f"`{statement.gist}` ({statement.place}) is not in the script: it may have changed what {functions[0].name} returned. "
                 f"Change it in {functions[0].name}, before the Workbench is made, fit again and export that run."
@@ -327,7 +275,7 @@ def _refuse_rebound(program: Namespace) -> None:
         if not statement.made or isinstance(statement.node, ast.Import) or statement.refusal is not None:
             continue
         for name in program.uses[place].binds:
-            for later in range(place + 1, program.end):
+            for later in range(place + 1, program.called if place < program.called else program.end):
                 other = program.statements[later]
                 if other.scope != statement.scope or other.made:
                     continue

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from workbench.export.errors import ExportError
-from workbench.export.source.capture import Spot
+from workbench.export.source.capture import Frame, Spot
 from workbench.export.source.rewrite.secret_literals import hidden_source
 from workbench.export.source.uses import (
     definite,
     imported_name,
+    local_names,
     names_in_pattern,
     names_of_with,
     own_level,
@@ -22,6 +23,7 @@ from workbench.export.source.uses import (
 
 _INERT = {"catch_warnings", "suppress", "redirect_stdout", "redirect_stderr", "nullcontext"}
 _CLIP = 60
+_ELSEWHERE = "_of_another_file"
 
 
 @dataclass(frozen=True)
@@ -31,14 +33,28 @@ class Source:
     label: str
     text: str
     postponed: bool = False
+    spelled: tuple[tuple[str, str], ...] = ()
+    """Names and attributes that stand for others here: (`bench.model`, `model`)."""
+    function: int = 0
+    """The line of the function whose variables these names are; 0: names of the top level."""
+    elsewhere: bool = False
+    """It is code of another file: its own names mean nothing in the script."""
 
     @cached_property
     def tree(self) -> ast.Module:
-        """The parsed text; empty where it does not parse, for then nothing of it ran."""
+        """The parsed text, with what is spelled otherwise; empty where it does not parse, for then nothing of it ran."""
         try:
-            return ast.parse(self.text)
+            tree = ast.parse(self.text)
         except (SyntaxError, ValueError):
             return ast.Module([], [])
+        if self.spelled or self.elsewhere:
+            _Respell(self).visit(tree)
+        return tree
+
+    @cached_property
+    def edits(self) -> list[tuple[ast.AST, str]]:
+        """The nodes of `tree` that stand for another text, each with that of the script."""
+        return []
 
     @cached_property
     def lines(self) -> list[str]:
@@ -54,6 +70,34 @@ class Source:
             if isinstance(node, ast.ImportFrom) and node.module == "__future__"
             for alias in node.names
         )
+
+
+class _Respell(ast.NodeTransformer):
+    """Puts other names in place of some, at the same place in the text."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.spelled = source, dict(source.spelled)
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and node.lineno != self.source.function:
+            outer, own = self.spelled, local_names(node)
+            self.spelled = {text: new for text, new in outer.items() if text.partition(".")[0] not in own}
+            found = self.generic_visit(node)
+            self.spelled = outer
+            return found
+        bound = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)  # `net = net.to(device)` binds a name of its own
+        text = self.spelled.get(ast.unparse(node)) if isinstance(node, (ast.Name, ast.Attribute)) and not bound else None
+        if text is None:
+            if self.source.elsewhere and isinstance(node, ast.Name):
+                node.id += _ELSEWHERE
+            return self.generic_visit(node)
+        new = ast.parse(text, mode="eval").body
+        assert isinstance(new, (ast.Name, ast.Attribute))
+        new.ctx = node.ctx  # type: ignore[attr-defined]
+        for part in ast.walk(new):
+            ast.copy_location(part, node)
+        self.source.edits.append((new, text))
+        return new
 
 
 @dataclass(eq=False)
@@ -76,7 +120,7 @@ class Statement:
     @property
     def gist(self) -> str:
         """Its first line, for messages; secrets are left out."""
-        line = hidden_source(self.node).strip().partition("\n")[0]
+        line = hidden_source(self.node).strip().partition("\n")[0].replace(_ELSEWHERE, "")
         return line if len(line) <= _CLIP else line[: _CLIP - 1] + "…"
 
 
@@ -118,15 +162,98 @@ def contains(node: ast.stmt | ast.expr, spot: Spot) -> bool:
     return not (before or after)
 
 
-def run(line: Line, source: Source, body: list[ast.stmt], upto: Spot | None, scope: int, values: Mapping[str, str]) -> None:
-    """Append the statements of `body` that ran before `upto` (None: all), with the blocks around it opened."""
+def is_at(node: ast.expr, spot: Spot) -> bool:
+    """Whether `node` is the expression at a place."""
+    return (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset) == (spot.line, spot.column, spot.end_line, spot.end_column)
+
+
+def run(
+    line: Line, source: Source, body: list[ast.stmt], upto: Spot | None, scope: int, values: Mapping[str, str], since: Spot | None = None
+) -> bool:
+    """Append the statements of `body` that ran after `since` (None: from its beginning) and before `upto` (None: to its end), with the
+    blocks around these opened; whether `upto` was reached.
+    """
     for node in body:
-        if upto is not None and contains(node, upto):
+        inside = upto is not None and contains(node, upto)
+        if since is not None:
+            if contains(node, since):
+                _run_on(line, source, node, since, upto if inside else None, scope, values)
+                since = None
+        elif inside:
+            assert upto is not None
             _open(line, source, node, upto, scope, values)
-            return
-        if upto is not None and first_line(node) > upto.line:
-            return
+        elif upto is not None and first_line(node) > upto.line:
+            return True
+        else:
+            _append(line, source, node, scope)
+        if inside:
+            return True
+    return False
+
+
+def _run_on(line: Line, source: Source, node: ast.stmt, since: Spot, upto: Spot | None, scope: int, values: Mapping[str, str]) -> None:
+    """Append what ran in `node` after `since`, a place in it, and before `upto`."""
+    start = len(line.statements)
+    ways = [way for way in _ways(node) if any(contains(inner, since) for inner in way[0])]
+    if not ways and isinstance(node, (ast.With, ast.AsyncWith)):  # `with wb.Workbench(…) as bench:`
+        ways, since_inside = [[node.body]], None
+    else:
+        since_inside = since
+    if not ways and upto is None and isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr)):
         _append(line, source, node, scope)
+    for suite in ways[0] if ways else ():
+        if run(line, source, suite, upto, scope, values, since_inside):
+            break
+        since_inside = None
+    else:
+        if upto is not None and isinstance(node, ast.Try):  # in a handler
+            refuse(line, start, "it is in a `try` whose handler holds the fit, and may not have run")
+            _suites(line, source, [handler.body for handler in node.handlers], upto, scope, values)
+    if isinstance(node, (ast.With, ast.AsyncWith)):
+        _refuse_in_with(line, start, node, since)
+
+
+def _ways(node: ast.stmt) -> list[list[list[ast.stmt]]]:
+    """The suites of a compound statement that run one after another, for each one that may be the first."""
+    match node:
+        case ast.Try():
+            handlers = [[handler.body, node.finalbody] for handler in node.handlers]
+            return [[node.body, node.orelse, node.finalbody], *handlers, [node.orelse, node.finalbody], [node.finalbody]]
+        case ast.If():
+            return [[node.body], [node.orelse]]
+        case ast.For() | ast.AsyncFor() | ast.While():
+            return [[node.body, node.orelse], [node.orelse]]
+        case ast.With() | ast.AsyncWith():
+            return [[node.body]]
+        case ast.Match():
+            return [[case.body] for case in node.cases]
+    return []
+
+
+def refuse(line: Line, start: int, why: str) -> None:
+    """Let no script have the statements from `start` on."""
+    for statement in line.statements[start:]:
+        if not statement.made and not isinstance(statement.node, (ast.Import, ast.ImportFrom)):
+            statement.refusal = statement.refusal or why
+
+
+def _refuse_in_with(line: Line, start: int, node: ast.With | ast.AsyncWith, call: Spot | None = None) -> None:
+    """Let no script have the statements from `start` on where the `with` around them changes what they do. call: that of the Workbench."""
+    if not all(_is_inert(item.context_expr) or (call is not None and contains(item.context_expr, call)) for item in node.items):
+        head = ast.unparse(node).partition("\n")[0]
+        refuse(line, start, f"it is inside `{head}` with the Workbench call")
+
+
+def refuse_turns(line: Line, first: int, fit: Iterable[Frame]) -> None:
+    """Let no script have what the loops from `first` on, around a later fit of a bench, change: former turns did so, too."""
+    why = "it ran in each turn of the loop around the fit"
+    for loop in line.loops[first:]:
+        refuse(line, loop.start, why)
+        there = {statement.node for statement in line.statements}
+        own = line.statements[loop.start] if loop.start < len(line.statements) else None
+        for part in (part for node in loop.body for part in ast.walk(node)):
+            if own is not None and isinstance(part, ast.stmt) and not _ways(part) and part not in there and not any(contains(part, frame.spot) for frame in fit):
+                _append(line, own.source, part, own.scope, why)
 
 
 def stop_at(body: list[ast.stmt], stopped: int | None) -> list[ast.stmt]:
@@ -192,11 +319,7 @@ def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, va
             bind_values(line, source.label, scope, {n: values.get(n) for n in sorted(names_of_with(node))}, "bound by `with`")
             start = len(line.statements)
             _suites(line, source, [node.body], spot, scope, values)
-            if not all(_is_inert(item.context_expr) for item in node.items):
-                head = ast.unparse(node).partition("\n")[0]
-                for statement in line.statements[start:]:
-                    if not statement.made and not isinstance(statement.node, (ast.Import, ast.ImportFrom)):
-                        statement.refusal = statement.refusal or f"it is inside `{head}` with the Workbench call"
+            _refuse_in_with(line, start, node)
         case ast.For() | ast.AsyncFor():
             names = list(target_names(node.target))
             line.loops.append(Loop(len(line.statements), node.body))
@@ -266,12 +389,7 @@ def find_call(source: Source, spot: Spot) -> ast.Call:
     """The Workbench call at `spot`."""
     calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
     names = _workbench_names(source.tree)
-    exact = [
-        node
-        for node in calls
-        if (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
-        == (spot.line, spot.column, spot.end_line, spot.end_column)
-    ]
+    exact = [node for node in calls if is_at(node, spot)]
     if exact and not _makes_workbench(exact[0], names):
         raise ExportError(
             f"The Workbench is made through `{ast.unparse(exact[0].func)}(…)` ({source.label}, line {spot.line}), "
@@ -313,9 +431,8 @@ def _makes_workbench(call: ast.Call, names: set[str]) -> bool:
     return func.attr == "Workbench" if isinstance(func, ast.Attribute) else isinstance(func, ast.Name) and func.id in names
 
 
-def functions_around(tree: ast.Module, call: ast.Call) -> list[ast.FunctionDef]:
-    """The functions around the call, outermost first."""
-    spot = Spot(0, call.lineno, call.col_offset)
+def functions_around(tree: ast.Module, spot: Spot) -> list[ast.FunctionDef]:
+    """The functions around a place, outermost first."""
     found: list[ast.FunctionDef] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.AsyncFunctionDef) and any(contains(s, spot) for s in node.body):

@@ -53,6 +53,14 @@ def changed_by_workbench(name: str, statement: Statement) -> ExportError:
     )
 
 
+def changed_through_bench(statement: Statement) -> ExportError:
+    """The error for a change of a bench's model that the script would not have."""
+    return ExportError(
+        f"`{statement.gist}` ({statement.place}) changed the model after the Workbench was made, by a name that the script does not have. Change it "
+        "before the Workbench is made, or give it one name beside it: `model = …`, `bench = wb.Workbench(model, …)`; then fit again and export that run."
+    )
+
+
 def refuse_bound_anew(program: Namespace, taken: Iterable[tuple[str, int]]) -> None:
     """Raise ExportError for a name that the Workbench call took, and that the run read with another meaning: a script can have one only.
 

@@ -26,6 +26,9 @@ class Block:
     end: int = 0
 
 
+GONE = "\f"
+"""A line that stands for one that the script does not have."""
+
 Edits = tuple[tuple[ast.AST, str], ...]
 """Expressions to be written otherwise, each with its new text."""
 
@@ -35,7 +38,8 @@ def cut(statement: Statement, edits: Edits = ()) -> Block:
     node, source = statement.node, statement.source
     definition = isinstance(node, (ast.FunctionDef, ast.ClassDef))
     start, end = first_line(node), node.end_lineno or node.lineno
-    lines = _edited(source, start, end, edits)
+    own = set(ast.walk(node))
+    lines = _edited(source, start, end, (*edits, *((part, text) for part, text in source.edits if part in own)))
     if statement.made:
         return Block("\n".join(lines), False, source.label)
     head = source.lines[start - 1].encode()[: node.col_offset].decode() if start == node.lineno else ""
@@ -48,13 +52,13 @@ def cut(statement: Statement, edits: Edits = ()) -> Block:
     above = _comments_above(source, start, node.col_offset)
     first = start - len(above)
     text = _dedent([*above, *lines], node.col_offset, string_lines(node, first))
-    return Block("\n".join(text).rstrip(), definition, source.label, first, end)
+    return Block("\n".join(line for line in text if line != GONE).rstrip(), definition, source.label, first, end)
 
 
 def cut_expression(source: Source, node: ast.expr, edits: Edits = ()) -> str:
     """The text of an expression, in brackets where it would fall apart on its own."""
     start, end = node.lineno, node.end_lineno or node.lineno
-    lines = _edited(source, start, end, tuple(edit for edit in edits if _is_within(edit[0], node)))
+    lines = _edited(source, start, end, tuple(edit for edit in (*edits, *source.edits) if _is_within(edit[0], node)))
     grown = len(lines[-1].encode()) - len(source.lines[end - 1].encode())
     lines[-1] = lines[-1].encode()[: (node.end_col_offset or 0) + grown].decode()
     lines[0] = lines[0].encode()[node.col_offset :].decode()
