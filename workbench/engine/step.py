@@ -32,8 +32,9 @@ def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
     try:
         return take_update(session, window)
     except Exception as error:
-        batch = window[0].batch if session.plan.tbptt is not None else window[0]
-        error.add_note(f"at update {session.state.step}, epoch {session.state.epoch}, on {describe(batch)}")
+        first = window[0] if window else None  # a rank without a batch steps with the others
+        batch = first.batch if first is not None and session.plan.tbptt is not None else first
+        error.add_note(f"at update {session.state.step}, epoch {session.state.epoch}, on {describe(batch) if window else 'no batch'}")
         remedy = explain_out_of_memory(error, session.data.batch_size("train")) or explain_step_error(error) or explain_batch_error(error, batch)
         if remedy:
             error.add_note(remedy)

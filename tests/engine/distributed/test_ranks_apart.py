@@ -179,3 +179,28 @@ def test_predictions_are_in_order_where_batches_are_left_out():
     assert 1 < len(expected) < 9
     torch.testing.assert_close(one, expected)
     torch.testing.assert_close(other, expected)
+
+
+class Breaks(torch.optim.SGD):
+    """Its second step fails."""
+
+    steps = 0
+
+    def step(self, closure=None):
+        self.steps += 1
+        if self.steps == 2:
+            raise RuntimeError("no second step")
+        return super().step(closure)
+
+
+def broken():
+    """The rank, its error and the place that is noted in it."""
+    with pytest.raises(RuntimeError, match="no second step") as error:
+        fit(plain_net(), {"train": labelled(3 * SIZE).tensors, "loss": F.cross_entropy, "optimizer": Breaks}, PLAIN)
+    return error.value.__notes__[0]
+
+
+def test_an_error_on_a_rank_that_has_no_batch_says_so():
+    notes = on_ranks(2, broken)
+    assert [note.startswith("at update 1, epoch 0, on ") for note in notes] == [True, True]
+    assert [note.endswith("on no batch") for note in notes] == [False, True]
