@@ -31,6 +31,7 @@ from tests.engine.problems import (
 )
 from tests.launch.launched import wait_for
 from tests.reference import loop
+from workbench.bench import base
 from workbench.events import (
     Called,
     Changed,
@@ -40,6 +41,7 @@ from workbench.events import (
     StatusChanged,
     StepsDone,
 )
+from workbench.launch import folder_commands, thread
 from workbench.launch import job as protocol
 from workbench.launch.terminal.progress import Progress
 from workbench.runs.run import Run
@@ -778,6 +780,49 @@ def test_an_interrupt_while_waiting_for_one_behind_another(tmp_path):
     )
     assert "raised again running" in out.stdout
     assert "stopped 0" in out.stdout
+
+
+SUBMITS = [(folder_commands, "listen"), (base, "line")]
+
+
+@pytest.mark.parametrize(
+    ("place", "behind_another"), [((thread.ThreadLauncher, "_start_runner"), False), *itertools.product(SUBMITS, (False, True))],
+    ids=lambda value: str(value) if isinstance(value, bool) else value[1],
+)
+def test_an_interrupt_while_a_job_is_submitted(place, behind_another, tmp_path, monkeypatch):
+    """The job is stopped, the next one trains, and the bench can be closed."""
+    gate = Gate()
+    b = bench(plain_net(), labelled(), tmp_path, loss=gate, max_steps=3)
+    if behind_another:
+        _, go = gate.hold(0)
+        first = b.fit()
+    with monkeypatch.context() as patch:
+        patch.setattr(*place, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            b.fit()
+    job = b.jobs[-1]
+    assert job.wait(PATIENCE)
+    assert (job.status, Run.open(job.folder.path).status) == ("stopped", "stopped")
+    if behind_another:
+        go.set()
+        assert first.result(PATIENCE).status == "finished"
+    assert b.fit().result(PATIENCE).status == "finished"
+    b.close()
+
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_a_prediction_that_is_stopped_before_its_turn_has_no_outputs(tmp_path):
+    gate = Gate()
+    b = bench(plain_net(), labelled(), tmp_path, loss=gate, max_steps=3)
+    _, go = gate.hold(0)
+    first, waiting = b.fit(), b.predict(labelled())
+    waiting.stop()
+    assert waiting.result(PATIENCE) == []
+    go.set()
+    first.result(PATIENCE)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")

@@ -140,13 +140,18 @@ class BenchBase:
         job: Job[T] = Job(place.id, kind, place.folder, work, _in_the_callers_thread(finish), self._called)
         for past in self.jobs:
             past._forget_frames()
-        with self._lock:
-            self.jobs.append(job)
-            _SUBMITTED.append((self._number, job.id, WeakValueDictionary({id(value): value for value, _ in own_objects(self._task)})))
-            self._needs[job], self._sets_before[job] = set(needs), len(self._sets)
-        self._listeners.tell(Called(line(kind, called, *positional)))
-        self._listeners.tell(StatusChanged("queued"))
-        self._launcher.submit(job)
+        own = WeakValueDictionary({id(value): value for value, _ in own_objects(self._task)})
+        try:
+            with self._lock:
+                self._needs[job], self._sets_before[job] = set(needs), len(self._sets)
+                _SUBMITTED.append((self._number, job.id, own))
+                self.jobs.append(job)
+            self._listeners.tell(Called(line(kind, called, *positional)))
+            self._listeners.tell(StatusChanged("queued"))
+            self._launcher.submit(job)
+        except BaseException:  # an interrupt, for one
+            self._launcher.cancel(job)
+            raise
         return job
 
     def _called(self, job: AnyJob, method: str, arguments: Mapping[str, Any], of: str) -> Callable[[], None]:

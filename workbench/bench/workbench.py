@@ -242,7 +242,7 @@ class Workbench(Searches):
             self._task.refuse_unused(given, "predict")
         work = jobs.AssignmentWork(PredictAssignment(self._task, chosen, spec))
         positional = () if data is None else (Name("data"),)
-        return self._submit("predict", chosen, given, work, lambda job: work.value, positional=positional)
+        return self._submit("predict", chosen, given, work, lambda job: work.value or [], positional=positional)
 
     def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: Mapping[str, Any]) -> Job[dict[str, float]]:
         given = settings_named(settings, getattr(self, kind))

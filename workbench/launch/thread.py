@@ -91,15 +91,10 @@ class ThreadLauncher:
             self.check_open()
             _open.add(self)
             self._waiting.append(job)
-            try:
-                folder_commands.listen(job)
-                if self._running is None:
-                    self._start_runner()
-                    self._running = job
-            except RuntimeError:
-                folder_commands.leave(job)
-                self._waiting.remove(job)
-                raise
+            folder_commands.listen(job)
+            if self._running is None:
+                self._start_runner()
+                self._running = job
 
     def _start_runner(self) -> None:
         # The current device belongs to each thread: the runner takes the caller's.
@@ -114,6 +109,20 @@ class ThreadLauncher:
                 return
             self._waiting.remove(job)
         JobRunner(job, lambda job, event: ()).run()
+
+    def cancel(self, job: AnyJob) -> None:
+        """Stop a job whose submission was cut off by an error or an interrupt, whether the runner has it or nothing will run it."""
+        job._inbox.put(Stop())
+        with self._lock:
+            if job is self._running or job.done():
+                return
+            if job in self._waiting:
+                self._waiting.remove(job)
+        folder_commands.leave(job)
+        try:
+            JobRunner(job, lambda job, event: ()).run()
+        except RuntimeError as error:  # no thread can be started, so its end cannot be recorded
+            job._end("failed", error)
 
     def check_open(self) -> None:
         """Raise RuntimeError once it is closed."""

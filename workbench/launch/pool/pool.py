@@ -191,18 +191,14 @@ _placed: list[weakref.ref[torch.Tensor]] = []
 def keep_one_copy() -> None:
     """Let tensors whose data is in the buffer cache free their own memory, where that has no visible effect. The main
     thread calls this in a wait, because it is the thread that works with the notebook's tensors.
-
-    The main thread calls this while it waits for nothing: it is the thread that works with the notebook's tensors.
     """
-    if _placed and _working.acquire(blocking=False):
-        try:
+    if _placed and not _working.locked():
+        with _working:  # an interrupt between an `acquire` and its `try` would leave it locked
             there = [tensor for placed in _placed if (tensor := placed()) is not None]
             _placed.clear()
             while there:
                 rebind([there[-1]], _cache)  # the list itself refers to it
                 there.pop()
-        finally:
-            _working.release()
 
 
 @contextlib.contextmanager
