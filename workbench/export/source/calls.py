@@ -99,6 +99,10 @@ class Context(Protocol):
     def lazy(self) -> bool:
         """Whether models here are finished by their first call."""
 
+    @property
+    def certain(self) -> bool:
+        """Whether only what is known to change something counts: not a fit, which trains, and not a call of which nothing is known."""
+
     def dotted(self, name: str) -> str | None:
         """What `name` was imported as ("torch.nn"), or None if it was not imported."""
 

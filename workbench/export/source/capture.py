@@ -81,7 +81,7 @@ class Frame:
     values: Mapping[str, str] = field(default_factory=dict)
     """Its names that hold plain literals, as source text."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Its names and attributes for an object of the top level, each with the name there; "": for the bench."""
+    """Its names, attributes and items for an object of the top level, each with the name there; "": for the bench."""
     elsewhere: Piece | None = None
     """The file, where it is another one of the user's than that of the Workbench."""
 
@@ -159,7 +159,8 @@ def _frames(stack: list[FrameType], own: list[FrameType], pieces: list[Piece], s
     for walk in reversed(stack):
         own_names = _own_names(walk.f_locals)
         held = _names_of(own_names, {} if walk.f_locals is names else known, bench)
-        known = {**own_names, **known} if walk in own else known
+        new = {name: value for name, value in own_names.items() if held.get(name, name) == name}
+        known = {**new, **known} if walk in own else known
         if walk in own:
             found = [] if _is_top_level(walk) else found  # `%%time` runs a cell in another
             spot = _spot(walk, 0) if shell is None else _place(pieces, history, walk)
@@ -171,7 +172,7 @@ def _frames(stack: list[FrameType], own: list[FrameType], pieces: list[Piece], s
 
 
 def _names_of(local: Mapping[str, Any], top: Mapping[str, Any], bench: object) -> dict[str, str]:
-    """The names in `local` of what the top level holds, and the names and attributes for the bench."""
+    """The names in `local` of what the top level holds, and the names, attributes and items for the bench."""
     of = {id(value): name for name, value in reversed(_own_names(top).items()) if kind(value) not in ("immutable", "code", "module")}
     found: dict[str, str] = {}
     for name, value in _own_names(local).items():
@@ -182,7 +183,15 @@ def _names_of(local: Mapping[str, Any], top: Mapping[str, Any], bench: object) -
             found[name] = name if top.get(name) is value else of[id(value)]
         if isinstance(attributes, dict):
             found |= {f"{name}.{key}": "" for key, held in list(attributes.items()) if held is bench}
+        if type(value) in (list, tuple, dict):
+            items = enumerate(value) if not isinstance(value, dict) else value.items()
+            found |= {f"{name}[{key!r}]": "" for key, held in list(items) if held is bench and isinstance(key, (int, str, float))}
     return found
+
+
+def root_of(text: str) -> str:
+    """The name that the text of an attribute or an item begins with: "benches" of "benches[1].model"."""
+    return text.partition(".")[0].partition("[")[0]
 
 
 def _own_names(names: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def surely_changed(node: ast.AST, context: Context) -> frozenset[str]:
     """The names whose objects `node` changes, without those of which it is only not known that it leaves them as they are."""
     reader = _Changes(context, conservative=False)
     made = [part for part in own_level(node) if isinstance(part, ast.Call)]
-    if any(calls.path_of(call.func, context) == _WORKBENCH for call in made):  # it takes its arguments, and a fit trains them
+    if not context.certain and any(calls.path_of(call.func, context) == _WORKBENCH for call in made):  # it takes its arguments, and a fit trains them
         return frozenset(name for call in made for name in reader._fitted(call))
     reader.visit(node)
     return frozenset(reader.found)
@@ -318,7 +318,8 @@ class _Changes(ast.NodeVisitor):
             else:
                 change = name in calls.CHANGING and kind not in ("frame", "tensor", "array", "immutable")
                 change = change or name in calls.OF_KIND.get(kind or "", ()) or in_place
-                change = change or (kind is not None and kind not in calls.LIBRARY and not self._reads(name))
+                known = kind is None or kind in calls.LIBRARY or self._reads(name)
+                change = change or (not known and not self.context.certain)
             if change and not name.startswith("clip_grad_"):
                 self._add(self._held(call.func.value))
         elif name == "next" and call.args:
@@ -334,14 +335,14 @@ class _Changes(ast.NodeVisitor):
             self._add_arguments(call, summary.parameters, summary.does)
             self._add(summary.outside.does)
         if name not in calls.HARMLESS:
-            unknown = summary is None and self._is_of_package(call)
+            unknown = summary is None and not self.context.certain and self._is_of_package(call)
             for value in given:
                 kinds = {n: self._kind(n) for n in self._roots(value)}
                 self._add({n for n, kind in kinds.items() if kind in ("random", "iterator") or (unknown and kind not in calls.UNCHANGED)})
 
     def _fitted(self, call: ast.Call) -> set[str]:
         """What a fit of a Workbench trains, or the name of that."""
-        if not isinstance(call.func, ast.Attribute) or call.func.attr != "fit":
+        if self.context.certain or not isinstance(call.func, ast.Attribute) or call.func.attr != "fit":
             return set()
         bench = call.func.value
         if isinstance(bench, ast.Name):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -36,6 +35,8 @@ class Namespaces(Protocol):
     def method(self, name: str, open_: frozenset[str]) -> Summary | None: ...
     def accumulates(self, name: str) -> bool: ...
     def changes(self, program: Namespace, place: int) -> frozenset[str]: ...
+    def tainted(self, program: Namespace, place: int) -> bool: ...
+    def method_nodes(self, name: str) -> Iterator[tuple[Namespace, ast.FunctionDef, ast.ClassDef]]: ...
 
 
 @dataclass
@@ -224,6 +225,7 @@ class At:
     place: int
     open: frozenset[str] = frozenset()
     """Functions whose summaries are being made."""
+    certain: bool = False
 
     @property
     def lazy(self) -> bool:
@@ -302,25 +304,28 @@ class At:
         for at in self.program.reaching(name, self.place):
             node = self.program.statements[at].node
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
+                inside = replace(self, place=self.program.end, open=self.open | {opened})
+                if self.certain:
+                    return self._made(at, node, inside)
                 known = self.program.slicer.summaries
                 key = (self.program.name, at)
                 if key not in known:
-                    inside = At(self.program, self.program.end, self.open | {opened})
-                    if isinstance(node, ast.ClassDef):
-                        known[key] = effects.summarize_class(node, inside)
-                    else:
-                        known[key] = effects.summarize(node, inside)
+                    known[key] = self._made(at, node, inside)
                 return known[key]
             if isinstance(node, ast.ImportFrom):
                 found = self.program.slicer.imported(self.program, node, name)
                 if found is not None:
-                    return At(self.program, self.place, self.open | {opened})._from_elsewhere(found[0], found[1])
+                    return replace(self, open=self.open | {opened})._from_elsewhere(found[0], found[1])
             break
         return None
 
+    def _made(self, at: int, node: ast.FunctionDef | ast.ClassDef, inside: At) -> Summary:
+        """The summary of the function or class that the statement `at` defines."""
+        return effects.summarize_class(node, inside) if isinstance(node, ast.ClassDef) else effects.summarize(node, inside)
+
     def _from_elsewhere(self, program: Namespace, name: str) -> Summary | None:
         """The summary of a function of another module, with that module's names spelt as such."""
-        found = At(program, program.end, self.open).summary(name)
+        found = At(program, program.end, self.open, self.certain).summary(name)
         if found is None:
             return None
 
@@ -329,7 +334,7 @@ class At:
 
         outside = found.outside
         spelled = calls.Outside(*map(spell, (outside.may, outside.does, outside.returns, outside.later)))
-        return dataclasses.replace(found, outside=spelled)
+        return replace(found, outside=spelled)
 
     def method(self, name: str) -> Summary | None:
         """What calling a method of this name does, in any class of the user; None: unknown."""

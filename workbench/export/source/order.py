@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from workbench.export.source import calls
-from workbench.export.source.capture import CallSite, Frame, Spot
+from workbench.export.source.capture import CallSite, Frame, Spot, root_of
 from workbench.export.source.owner import Owner
 from workbench.export.source.statements import (
     Line,
     Source,
     Statement,
+    append_lambda,
     bind_values,
     contains,
     functions_around,
@@ -90,9 +91,10 @@ class _Order:
         functions = functions_around(source.tree, here)
         end = Spot(len(self.sources) - 1, sys.maxsize)  # where the top level had ended
         reached = (self.site.reached or end) if functions else here
+        before = replace(reached, end_line=-1, end_column=-1)  # what its call is given, the function has as parameters
         for index in range(reached.piece + 1):
             body = stop_at(self.sources[index].tree.body, self.site.pieces[index].stopped)
-            stop = reached if index == reached.piece and reached is not end else None
+            stop = before if index == reached.piece and reached is not end else None
             run(self.line, self.sources[index], body, stop, 0, self.site.top_values if functions else values)
         self.levels.append(_Level(reached, values))
         callers = self._callers(functions)
@@ -131,7 +133,7 @@ class _Order:
             if name != text:
                 made = Source(f"the call of {function.name}", f"{name} = {text}\n")
                 self.line.statements.append(Statement(made.tree.body[0], made, scope))
-        run(self.line, source, function.body, spot, scope, values)
+        run(self.line, source, function.body, replace(spot, end_line=-1, end_column=-1), scope, values)
         self._bind_globals(start, function)
         if scope != 1:
             refuse(self.line, start, f"it is in {function.name}, which called the function that made the Workbench")
@@ -221,13 +223,14 @@ class _Order:
         """Append what ran in a function that called fit, or in another file."""
         function = self._function_at(frame)
         if function is None and frame.elsewhere is None:
+            append_lambda(self.line, self._respelled(self.written[frame.spot.piece], frame, None, self.model), frame.spot, next(self.scopes))
             return  # a comprehension, or a lambda
         source = self.written[frame.spot.piece] if frame.elsewhere is None else Source(frame.elsewhere.label, frame.elsewhere.source, elsewhere=True)
         start, scope, model = len(self.line.statements), next(self.scopes), self.model
         scope = scope if frame.elsewhere is None else min(len(self.levels) - 1, 1)  # where the model's name is known
         if function is not None and frame.elsewhere is None:
             hidden = local_names(function)
-            frame = replace(frame, names={name: new for name, new in names.items() if name.partition(".")[0] not in hidden} | dict(frame.names))
+            frame = replace(frame, names={name: new for name, new in names.items() if root_of(name) not in hidden} | dict(frame.names))
             if len(self.levels) > 1:
                 before = {name for statement in self.line.statements if statement.scope == 1 for name in uses(statement.node).binds}
                 scope, model = (scope, "") if hidden - set(frame.names) & before else (1, model)

@@ -36,6 +36,8 @@ class Owner:
     """The names of its class, of that one's bases and of those that have it as a base."""
     sources: list[Source]
     """The code without the bench."""
+    written: list[Source]
+    """The code with it."""
     gone: frozenset[str]
     """Its attributes and methods that the script does not have."""
 
@@ -68,7 +70,7 @@ def owner_of(site: CallSite, sources: list[Source], call: ast.Call) -> Owner | N
         )
     attributes = {text.partition(".")[2] for frame in site.fit for text, other in frame.names.items() if not other and text.startswith(f"{name}.")}
     stripped = _Without(sources, methods, attributes, call, [frame.spot for frame in site.fit])
-    return Owner(name, own, made[1], caller, family, stripped.sources, frozenset(attributes | stripped.dropped))
+    return Owner(name, own, made[1], caller, family, stripped.sources, sources, frozenset(attributes | stripped.dropped))
 
 
 def _method_at(tree: ast.Module, spot: Spot) -> tuple[ast.ClassDef, _Method] | None:

@@ -25,8 +25,8 @@ from workbench.export.source.findings.unresolved import (
     unresolved,
 )
 from workbench.export.source.namespace import At, Namespace, is_star
-from workbench.export.source.statements import Line, Source, Statement, is_main_guard, run
-from workbench.export.source.uses import DOT, Uses, uses
+from workbench.export.source.statements import Line, Source, Statement, is_main_guard, run, without_ways_out
+from workbench.export.source.uses import DOT, Uses, own_level, uses
 
 BUILTINS = frozenset(dir(builtins)) - {"display", "get_ipython", "exit", "quit", "copyright", "credits", "license"}
 _GIVEN = frozenset({"__name__", "__doc__", "__package__", "__spec__", "__loader__", "__builtins__", "__class__"})
@@ -337,7 +337,7 @@ class Slicer:
     def _check_fit(self, program: Namespace, statement: Statement) -> None:
         where = f"`{statement.gist}` ({statement.place})"
         if statement.refusal is not None:
-            remedy = remedy_of(statement.node)
+            remedy = "Write what it changes in a statement of its own before it." if statement.head else remedy_of(statement.node)
             raise ExportError(f"{where} changes what the run used, but cannot be in a script: {statement.refusal}. {remedy}")
         for part in ast.walk(statement.node):
             if calls.reads_command_line(part):
@@ -390,7 +390,9 @@ class Slicer:
         """The names whose objects statement `place` changes."""
         key = (program.name, place)
         if key not in self._changed or self.lazy:
-            self._changed[key] = effects.changed(program.statements[place].node, At(program, place))
+            statement = program.statements[place]
+            look = effects.surely_changed if statement.head else effects.changed
+            self._changed[key] = look(statement.node, At(program, place, certain=statement.head))
         return self._changed[key]
 
     def _holds(self, program: Namespace, name: str, place: int) -> bool:
@@ -406,7 +408,7 @@ class Slicer:
         changed = effects.surely_changed(statement.node, At(program, place))
         for name in sorted(parts.needed_of(program, changed, place, self._model)):
             raise changed_by_workbench(name, statement)
-        for name in sorted(effects.directly_changed(statement.node)):
+        for name in sorted({name for part in own_level(without_ways_out(statement.node)) for name in effects.directly_changed(part)}):
             own = [at for at in program.reaching(name, place) if self.tainted(program, at)]
             if not own and self._holds(program, name, place) and program.modules.get(name) is None:
                 raise ExportError(
@@ -466,7 +468,7 @@ class Slicer:
             self._methods[name] = None
             found = [
                 effects.summarize(node, At(program, program.end, open_ | {f".{name}"}))
-                for program, node in self._method_nodes(name)
+                for program, node, _ in self.method_nodes(name)
             ]
             if found:
                 may = any(s.parameters[:1] and s.parameters[0] in s.may for s in found)
@@ -478,13 +480,14 @@ class Slicer:
         """Whether methods called `name` change their object so that a second call finds it changed."""
         if name not in self._accumulating:
             self._accumulating[name] = False  # while it is found
-            self._accumulating[name] = any(effects.accumulates(node, At(program, program.end)) for program, node in self._method_nodes(name))
+            self._accumulating[name] = any(effects.accumulates(node, At(program, program.end)) for program, node, _ in self.method_nodes(name))
         return self._accumulating[name]
 
-    def _method_nodes(self, name: str) -> Iterator[tuple[Namespace, ast.FunctionDef]]:
+    def method_nodes(self, name: str) -> Iterator[tuple[Namespace, ast.FunctionDef, ast.ClassDef]]:
+        """The methods called `name` of all classes of the user's, each with its class."""
         for program in list(self.programs.values()):
             for statement in program.statements:
                 if isinstance(statement.node, ast.ClassDef):
                     for node in statement.node.body:
                         if isinstance(node, ast.FunctionDef) and node.name == name:
-                            yield program, node
+                            yield program, node, statement.node

@@ -12,6 +12,7 @@ missing_files.py  files that it reads and does not write
 secret_literals.py  what must not be written down
 statements.py  pieces of source, and the statements that had run in them
 order.py       the straight line of these statements
+earlier_calls.py   what calls did that the script does not have
 owner.py       a Workbench that a method of a class makes
 namespace.py   one namespace and its statements
 slicer.py      the slice
@@ -32,8 +33,9 @@ from dataclasses import dataclass, field, replace
 
 from workbench.export.errors import ExportError
 from workbench.export.source import calls, effects
-from workbench.export.source.capture import CallSite, Piece, Spot
+from workbench.export.source.capture import CallSite, Piece, Spot, root_of
 from workbench.export.source.findings import reproducibility
+from workbench.export.source.findings.earlier_calls import refuse_left_out
 from workbench.export.source.findings.unresolved import changed_through_bench
 from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.order import bench_of, statements_in_order
@@ -145,6 +147,7 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
         ),
         secrets=secrets,
     )
+    refuse_left_out(slicer, site, owner, given.get("model"))
     _check_syntax(sliced)
     return sliced
 
@@ -253,7 +256,7 @@ def _changed_outside(site: CallSite, functions: list[ast.FunctionDef], sources: 
         statement = program.statements[place]
         changed = effects.surely_changed(statement.node, At(program, place))
         through = {ast.unparse(part.value) for part in own_level(statement.node) if isinstance(part, ast.Attribute) and part.attr == "model"} & benches
-        if any(name.partition(".")[0] in changed for name in through):
+        if any(root_of(name) in changed for name in through):
             raise changed_through_bench(statement)
         if not statement.scope and place not in program.kept and any(program.kinds.get(name) != "workbench" for name in changed & names):
             yield (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from workbench.export.errors import ExportError
-from workbench.export.source.capture import Frame, Spot
+from workbench.export.source.capture import Frame, Spot, root_of
 from workbench.export.source.rewrite.secret_literals import hidden_source
 from workbench.export.source.uses import (
     definite,
@@ -81,7 +82,7 @@ class _Respell(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and node.lineno != self.source.function:
             outer, own = self.spelled, local_names(node)
-            self.spelled = {text: new for text, new in outer.items() if text.partition(".")[0] not in own}
+            self.spelled = {text: new for text, new in outer.items() if root_of(text) not in own}
             found = self.generic_visit(node)
             self.spelled = outer
             return found
@@ -111,6 +112,8 @@ class Statement:
     """Why it cannot be in a script, told if it is needed."""
     made: bool = False
     """It is not in the source: it binds a value that was found there."""
+    head: bool = False
+    """It is what a statement that was running evaluated: it matters where it is known to change something."""
 
     @property
     def place(self) -> str:
@@ -310,22 +313,39 @@ def _unfit(node: ast.stmt) -> str | None:
     return None
 
 
+def without_ways_out(node: ast.stmt) -> ast.stmt:
+    """A statement that ran to its end, without the branches that end with `return`: they did not run."""
+    if not any(isinstance(part, ast.Return) for part in own_level(node)):
+        return node
+    new = copy.deepcopy(node)
+    for part in (part for part in own_level(new) if isinstance(part, ast.If)):
+        part.body = [ast.copy_location(ast.Pass(), part)] if isinstance(part.body[-1], ast.Return) else part.body
+        part.orelse = [] if part.orelse and isinstance(part.orelse[-1], ast.Return) else part.orelse
+    return new
+
+
 def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, values: Mapping[str, str]) -> None:
     """Append what ran inside `node`, a statement that was running."""
     match node:
         case ast.If():
+            _append_head(line, source, ast.If(node.test, [ast.Pass()], []), node, [node.test], scope)
             _suites(line, source, [node.body, node.orelse], spot, scope, values)
         case ast.With() | ast.AsyncWith():
+            own = [item for item in node.items if not contains(item.context_expr, spot)]
+            head = ast.With([ast.withitem(item.context_expr) for item in own], [ast.Pass()])
+            _append_head(line, source, head, node, [item.context_expr for item in own], scope)
             bind_values(line, source.label, scope, {n: values.get(n) for n in sorted(names_of_with(node))}, "bound by `with`")
             start = len(line.statements)
             _suites(line, source, [node.body], spot, scope, values)
             _refuse_in_with(line, start, node)
         case ast.For() | ast.AsyncFor():
+            _append_head(line, source, ast.Expr(node.iter), node, [node.iter], scope)
             names = list(target_names(node.target))
             line.loops.append(Loop(len(line.statements), node.body))
             bind_values(line, source.label, scope, {n: values.get(n) for n in names}, "a loop variable")
             _suites(line, source, [node.body, node.orelse], spot, scope, values)
         case ast.While():
+            _append_head(line, source, ast.While(node.test, [ast.Pass()], []), node, [node.test], scope)
             line.loops.append(Loop(len(line.statements), node.body))
             _suites(line, source, [node.body, node.orelse], spot, scope, values)
         case ast.Try():
@@ -334,7 +354,7 @@ def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, va
             handlers = [handler.body for handler in node.handlers]
             inside = any(contains(s, spot) for suite in [*handlers, node.finalbody] for s in suite)
             if inside:
-                why = "it is in a `try` whose handler holds the Workbench call, and may not have run"
+                why = "it is in a `try` whose handler holds the Workbench call or the fit, and may not have run"
                 for inner in node.body:
                     _append(line, source, inner, scope, why)
                 for handler in node.handlers:
@@ -352,7 +372,51 @@ def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, va
                 "Make it in a cell, at the top level of a file, or in a function."
             )
         case _:
+            _append_evaluated(line, source, node, spot, scope)
             _comprehended(line, source, node, spot, scope, values)
+
+
+def _append_head(line: Line, source: Source, head: ast.stmt, node: ast.stmt, given: list[ast.expr], scope: int) -> None:
+    """Append what a statement that was running evaluated; no script has it. given: its expressions."""
+    if any(isinstance(part, (ast.Call, ast.NamedExpr)) for value in given for part in own_level(value)):
+        ast.fix_missing_locations(ast.copy_location(head, node))
+        line.statements.append(Statement(head, source, scope, "it is part of the statement with the Workbench call or the fit", head=True))
+
+
+def _append_evaluated(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int) -> None:
+    """Append the calls in `node` that were evaluated before the one at `spot`."""
+    for value in _evaluated_before(node, spot):
+        _append_head(line, source, ast.Expr(value), node, [value], scope)
+
+
+def append_lambda(line: Line, source: Source, spot: Spot, scope: int) -> None:
+    """Append what the lambda around `spot`, or the comprehension, evaluated before it."""
+    node = _innermost(source.tree.body, spot)
+    if node is not None:
+        _append_evaluated(line, source, node, spot, scope)
+
+
+def _evaluated_before(node: ast.AST, spot: Spot) -> list[ast.expr]:
+    """The expressions in `node` that were evaluated before the one at `spot`, of the lambda around it if there is one."""
+    here = next((part for part in ast.walk(node) if isinstance(part, ast.expr) and is_at(part, spot)), None)
+    found: list[ast.expr] = []
+    while isinstance(node, ast.AST) and node is not here:
+        inner = [child for part in ast.iter_child_nodes(node) for child in ([part] if isinstance(part, ast.expr) else ast.iter_child_nodes(part))]
+        around = next((part for part in inner if here is not None and any(other is here for other in ast.walk(part))), None)
+        mixed = isinstance(node, (ast.IfExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp))  # not in the order of the text
+        if isinstance(node, ast.Lambda):
+            found = []
+        elif around is not None or here is None:
+            found += [part for part in inner if isinstance(part, ast.expr) and part is not around and (mixed or _ends_before(part, spot))]
+        if around is None:
+            break
+        node = around
+    parts = ast.iter_child_nodes(node) if node is here else ()
+    return found + [part.value if isinstance(part, ast.Attribute) else part for part in parts if isinstance(part, ast.expr)]
+
+
+def _ends_before(node: ast.expr, spot: Spot) -> bool:
+    return (node.end_lineno or node.lineno, node.end_col_offset or 0) <= (spot.line, spot.column)
 
 
 def _suites(
