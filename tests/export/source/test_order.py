@@ -66,9 +66,79 @@ REPEATED = {
     "by a name that is bound anew": f"{MADE}def train(net, device):\n    net = net.to(device)\n    net.scale = 3.0\n    return bench.fit().result()\nrun = train(model, 'cpu')",
     "by a part of the model": f"{MADE}def train(bench):\n    head = bench.model.head\n    head.register_forward_hook(lambda m, i, o: o * 2)\n"
     "    return bench.fit().result()\nrun = train(bench)",
+    "by a call, and by the last one again": f"{MADE}def freeze(net):\n    for p in net.parameters():\n        p.requires_grad_(False)\ndef train(b, scale):\n"
+    "    freeze(b.model.body)\n    b.model.scale = scale\n    hook = b.model.head.register_forward_hook(lambda m, i, o: o * 2)\n    done = b.fit().result()\n"
+    "    hook.remove()\n    return done\ntrain(bench, 2.0)\nrun = train(bench, 3.0)",
+    "by a call that left before": f"{MADE}def train(early):\n    if early:\n        model.scale = 2.0\n        return bench.fit().result()\n    model.scale = 3.0\n"
+    "    return bench.fit().result()\ntrain(True)\nrun = train(False)",
+    "calls that change the model by fits alone": f"{MADE}class Keeper:\n    def __init__(self, bench):\n        self.bench, self.runs, self.n = bench, [], 0\n    def fit(self):\n"
+    "        self.n += 1\n        self.runs.append(self.bench.fit().result())\ndef train(b):\n    b.set(lr=0.01)\n    return b.fit().result()\n"
+    "def score(b):\n    b.model.eval()\n    with torch.no_grad():\n        return float(b.model(x).mean())\nstart = {k: v.clone() for k, v in model.state_dict().items()}\n"
+    "def again():\n    bench.model.load_state_dict(start)\n    return bench.fit().result()\nruns = [train(bench) for _ in range(2)]\nscore(bench)\nkeeper = Keeper(bench)\n"
+    "keeper.fit()\nkeeper.runs.append(bench.fit().result())\nagain()\nmodel.scale = 2.0\nrun = train(bench)",
+    "a call by another name, once": f"import functools\n{MADE}def train(b):\n    b.model.scale += 1\n    return b.fit().result()\ngo = functools.partial(train, bench)\nrun = go()",
+    "one of several benches": f"one, model = Net(), Net()\nbenches = [wb.Workbench(one, {HOW}), wb.Workbench(model, {HOW})]\nbenches[0].model.scale = 2.0\n"
+    "benches[1].model.scale = 3.0\nbenches[0].fit().result()\nrun = benches[1].fit().result()\nbench = benches[1]",
+    "by a variable of a function that had ended": f"{MADE}def make(scale):\n    def train():\n        model.scale = scale\n        return bench.fit().result()\n    return train\nrun = make(3.0)()",
     "in a loop, what each turn does alike": f"{MADE}for scale in (2.0, 3.0):\n    print(scale)\n    run = bench.fit().result()",
 }
+LEFT_OUT = r" changed `model` before the fit, beside what it did with the workbench, and a script does not have that statement\. Write the change in a statement of its own"
+GROWS = f"{MADE}def train(b):\n    b.model.scale += 1.0\n    return b.fit().result()\n"
+SCALED = "import contextlib\n@contextlib.contextmanager\ndef scaled(net, scale):\n    net.scale = scale\n    yield\n"
+EVALUATED = "cannot be in a script: it is part of the statement with the Workbench call or the fit"
 REFUSED = {
+    "an earlier call": (f"{GROWS}train(bench)\nrun = train(bench)", rf"`train\(bench\)` \(user.py, line \d+\){LEFT_OUT}"),
+    "earlier calls in an expression": (f"{GROWS}runs = [train(bench) for _ in range(2)]\nrun = runs[-1]", rf"`train\(bench\)` .*{LEFT_OUT}|`runs = .*{LEFT_OUT}"),
+    "a function that is handed on": (f"{GROWS}list(map(train, [bench]))\nrun = train(bench)", rf"`list\(map\(train, \[bench\]\)\)` .*{LEFT_OUT}"),
+    "an earlier call by another name": (f"import functools\n{GROWS}go = functools.partial(train, bench)\ngo()\nrun = go()", rf"`go\(\)` .*{LEFT_OUT}"),
+    "an earlier call from a table": (f"{GROWS}by = {{'a': train}}\nby['a'](bench)\nrun = by['a'](bench)", rf"`by\['a'\]\(bench\)` .*{LEFT_OUT}"),
+    "a hook that a call left": (
+        f"{MADE}def train(k):\n    bench.model.body.register_forward_hook(lambda m, i, o: o * k)\n    return bench.fit().result()\ntrain(2.0)\nrun = train(3.0)",
+        rf"`train\(2.0\)` .*{LEFT_OUT}",
+    ),
+    "a function that is given the bench": (f"{MADE}def double(b):\n    b.model.scale *= 2\ndef train(b):\n    double(b)\n    return b.fit().result()\nrun = train(bench)", rf"`double\(b\)` .*{LEFT_OUT}"),
+    "in an if after a fit": (f"{MADE}run = bench.fit().result()\nif run.step > 2:\n    model.scale = 3.0\nrun = bench.fit().result()", r"`model` is changed by `if run.step > 2:` .* with a value from the workbench"),
+    "in a for over a fit": (f"{MADE}for run in [bench.fit().result()]:\n    model.scale = 3.0\nrun = bench.fit().result()", r"`model` is changed by `for run in .* with a value from the workbench"),
+    "by a with around the fit": (f"{SCALED}{MADE}with scaled(model, 4.0):\n    run = bench.fit().result()", rf"`with scaled\(model, 4.0\):` .* {EVALUATED}"),
+    "by a with of the bench": (f"{SCALED}{MADE}with scaled(bench.model, 4.0), contextlib.suppress(OSError):\n    run = bench.fit().result()", rf"`with scaled\(model, 4.0\).* {EVALUATED}"),
+    "by a with around the Workbench": (
+        f"{SCALED}model = Net()\nwith scaled(model, 4.0):\n    bench = wb.Workbench(model, {HOW})\n    run = bench.fit().result()", rf"`with scaled\(model, 4.0\):` .* {EVALUATED}",
+    ),
+    "by the test of an if": (f"{MADE}def ready():\n    model.scale = 3.0\n    return True\nif ready():\n    run = bench.fit().result()", rf"`if ready\(\):` .* {EVALUATED}"),
+    "before the dot of the fit": (f"{MADE}def scaled(b):\n    b.model.scale = 3.0\n    return b\nrun = scaled(bench).fit().result()", rf"`scaled\(bench\)` .*{LEFT_OUT}"),
+    "in a lambda": (f"{MADE}go = lambda s: (setattr(bench.model, 'scale', s), bench.fit().result())[1]\nrun = go(3.0)", r"`setattr\(bench.model, 'scale', s\)` .* changed the model after the Workbench was made"),
+    "a bench in a list": (
+        f"benches = [wb.Workbench(Net(), {HOW}), wb.Workbench(Net(), {HOW})]\nbenches[1].model.scale = 3.0\nrun = benches[1].fit().result()\nbench = benches[1]",
+        r"`benches\[1\].model.scale = 3.0` .* changed the model after the Workbench was made",
+    ),
+    "benches in a loop": (
+        f"benches = [wb.Workbench(Net(), {HOW})]\nfor b in benches:\n    b.model.scale = 3.0\nb = None\nrun = benches[0].fit().result()\nbench = benches[0]",
+        r"`for b in benches:` .* changed the model before the fit",
+    ),
+    "a variable of the function around": (
+        f"def outer():\n    scale = 1.0\n    model = Net()\n    bench = wb.Workbench(model, {HOW})\n    def up():\n        nonlocal scale\n        scale += 2.0\n"
+        "        model.scale = scale\n    def train():\n        up()\n        return bench.fit().result()\n    return bench, train()\nbench, run = outer()",
+        r"cannot stand in a script: no binding for nonlocal 'scale' found .* Set that variable at the top level, by `global`",
+    ),
+    "an async function": (
+        f"import asyncio\n{MADE}async def main():\n    return bench.fit().result()\nrun = asyncio.run(main())", "The Workbench is made, or its fit called, in the async function main; .* Do it in a plain function",
+    ),
+    "a global that an earlier call set": (
+        f"{MADE}factor = 1.0\ndef train():\n    global factor\n    factor = factor + 1\n    model.scale = factor\n    return bench.fit().result()\ntrain()\nrun = train()",
+        r"`model` is changed by `model.scale = factor` .* with `factor`, which `train\(\)` .* set, and a script does not have that call",
+    ),
+    "data that a call changed": (
+        f"{MADE}def train():\n    x.mul_(2)\n    return bench.fit().result()\ntrain()\nrun = train()",
+        r"`x` is needed, but `train\(\)` .* changed it with the workbench, which a script does not have\. Write the change in a statement of its own",
+    ),
+    "in a try whose handler has the fit": (
+        f"{MADE}try:\n    model.scale = 2.0\n    raise KeyError\nexcept KeyError:\n    run = bench.fit().result()",
+        r"`model.scale = 2.0` .* it is in a `try` whose handler holds the Workbench call or the fit, and may not have run\. Move it out, .* or before the block",
+    ),
+    "a model bound beside the Workbench call": (
+        f"bench = wb.Workbench(model, {HOW}) if (model := Net()) else None\nrun = bench.fit().result()",
+        rf"`model` is needed by the Workbench call, but `\(model := Net\(\)\)` .* {EVALUATED}",
+    ),
     "in each turn around the fit": (
         f"{MADE}for s in (2.0, 3.0): bench.model.scale *= s; bench.set(lr=0.01); run = bench.fit().result()",
         r"`model.scale \*= s` .* changes what the run used, but cannot be in a script: it ran in each turn of the loop around the fit",

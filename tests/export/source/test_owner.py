@@ -26,7 +26,11 @@ class Experiment:
 
 
 """
+GROWS = CLASS.replace("        run = self", "        self.model.scale += 1.0\n        run = self")
+KEEPS = CLASS.replace("        run = self", "        self.count = getattr(self, 'count', 0) + 1\n        run = self").replace("        return run", "        self.last = run\n        return run")
 REPEATED = {
+    "trained several times": f"{KEEPS}own = Experiment(5)\nown.train()\nown.model.scale = 2.0\nown.train()\nrun = own.train()",
+    "trained by another method": f"{GROWS.rstrip()}\n\n    def run_all(self):\n        return self.train()\n\n\nown = Experiment(5)\nrun = own.run_all()",
     "made and trained": f"{CLASS}own = Experiment(5)\nrun = own.train()",
     "changed through both": f"{CLASS}own = Experiment(5)\nown.model.body.weight.requires_grad_(False)\nown.bench.model.scale = 3.0\nrun = own.bench.fit().result()",
     "in a loop": f"{CLASS}for width in (4, 8):\n    own = Experiment(width)\n    run = own.train()",
@@ -162,7 +166,17 @@ own.model.scale = 2.0
 run = own.bench.fit().result()
 """,
 }
+LEFT_OUT = r" changed `own.model` before the fit, beside what it did with the workbench, and a script does not have that statement"
 REFUSED = {
+    "an earlier call of the method": (f"{GROWS}own = Experiment(5)\nown.train()\nrun = own.train()", rf"`own.train\(\)` \(user.py, line \d+\){LEFT_OUT}"),
+    "an earlier call in a method": (
+        f"{GROWS.rstrip()}\n\n    def run_all(self):\n        self.train()\n        return self.train()\n\n\nown = Experiment(5)\nrun = own.run_all()",
+        rf"`own.train\(\)` .*{LEFT_OUT}",
+    ),
+    "before the dot of the method": (
+        f"{CLASS.rstrip()}\n\n    def scaled(self, scale):\n        self.model.scale = scale\n        return self\n\n\nown = Experiment(5)\nrun = own.scaled(4.0).train()",
+        r"`own.scaled\(4.0\)` .* cannot be in a script: it is part of the statement with the Workbench call or the fit",
+    ),
     "an instance without a name": (f"{CLASS}own = [Experiment(5)][0]\nrun = own.train()", None),
     "never bound": (f"{CLASS}runs = []\nbenches = []\nclass Keeping(Experiment):\n    def train(self):\n        benches.append(self)\n        return super().train()\n"
                     "run = Keeping(5).train()\nown = benches[0]", "the instance of Experiment has no name where it was made. Give it one in a statement of its own"),

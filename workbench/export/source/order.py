@@ -239,6 +239,7 @@ class _Order:
         if node is not None and frame.elsewhere is None:  # the names of another file mean nothing in the script
             held = {name: frame.values.get(name) for name in parameters(node.args) if name not in frame.names}
             bind_values(self.line, source.label, scope, held, f"a parameter of {node.name}")
+            self._bind_around(source, frame, node, scope)
         run(self.line, source, source.tree.body if node is None else node.body, frame.spot, scope, frame.values)
         if function is not None and frame.elsewhere is None:
             self._bind_globals(start, function)
@@ -247,6 +248,16 @@ class _Order:
             plain = [each for each in new if not isinstance(each.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))]
             self.line.statements[start:] = [each for each in plain if not edited.isdisjoint(ast.walk(each.node))]
             refuse(self.line, start, f"it is in {source.label}, which called fit")
+
+    def _bind_around(self, source: Source, frame: Frame, function: ast.FunctionDef, scope: int) -> None:
+        """Bind what a function reads of those around it, where they had ended."""
+        running = {level.function.lineno for level in self.levels if level.function is not None}
+        around = functions_around(source.tree, frame.spot)[:-1]
+        if running.isdisjoint(outer.lineno for outer in around):
+            read = {part.id for part in ast.walk(function) if isinstance(part, ast.Name)} - local_names(function) - set(frame.names)
+            for outer in around:
+                names = sorted(read & local_names(outer))
+                bind_values(self.line, source.label, scope, {name: frame.values.get(name) for name in names}, f"a variable of {outer.name}")
 
     def _bind_globals(self, start: int, function: ast.FunctionDef) -> None:
         """Let statements of a function, from `start` on, that bind names of the top level bind them there."""

@@ -21,12 +21,13 @@ from workbench.export.source.capture import kind
 from workbench.export.source.findings.unresolved import (
     changed_by_workbench,
     refuse_bound_anew,
+    refuse_set_by_call,
     remedy_of,
     unresolved,
 )
 from workbench.export.source.namespace import At, Namespace, is_star
-from workbench.export.source.statements import Line, Source, Statement, is_main_guard, run, without_ways_out
-from workbench.export.source.uses import DOT, Uses, own_level, uses
+from workbench.export.source.statements import Line, Source, Statement, is_main_guard, run
+from workbench.export.source.uses import DOT, Uses, own_level, uses, without_ways_out
 
 BUILTINS = frozenset(dir(builtins)) - {"display", "get_ipython", "exit", "quit", "copyright", "credits", "license"}
 _GIVEN = frozenset({"__name__", "__doc__", "__package__", "__spec__", "__loader__", "__builtins__", "__class__"})
@@ -407,10 +408,11 @@ class Slicer:
         statement = program.statements[place]
         changed = effects.surely_changed(statement.node, At(program, place))
         for name in sorted(parts.needed_of(program, changed, place, self._model)):
-            raise changed_by_workbench(name, statement)
+            raise changed_by_workbench(name, statement, program.kinds.get(name))
         for name in sorted({name for part in own_level(without_ways_out(statement.node)) for name in effects.directly_changed(part)}):
             own = [at for at in program.reaching(name, place) if self.tainted(program, at)]
             if not own and self._holds(program, name, place) and program.modules.get(name) is None:
+                refuse_set_by_call(program, name, place)
                 raise ExportError(
                     f"`{name}` is changed by `{statement.gist}` ({statement.place}) with a value from the workbench, "
                     "which a script does not have. Make it from plain code, or write its value."

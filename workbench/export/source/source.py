@@ -305,8 +305,8 @@ def _check_syntax(sliced: Sliced) -> None:
     try:
         compile(sliced.imports + "\n" + sliced.code, "<script>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        line = getattr(error, "text", None) or ""
+        line = (getattr(error, "text", None) or "").strip()
+        remedy = "Set that variable at the top level, by `global`" if "nonlocal" in str(error) else "Write it as plain Python at the top level"
         raise ExportError(
-            f"The code of this Workbench cannot stand in a script: {error.args[0]} {line.strip()!r}. "
-            "Write it as plain Python at the top level."
+            f"The code of this Workbench cannot stand in a script: {error.args[0]} {line!r}. {remedy}."
         ) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -313,17 +312,6 @@ def _unfit(node: ast.stmt) -> str | None:
     return None
 
 
-def without_ways_out(node: ast.stmt) -> ast.stmt:
-    """A statement that ran to its end, without the branches that end with `return`: they did not run."""
-    if not any(isinstance(part, ast.Return) for part in own_level(node)):
-        return node
-    new = copy.deepcopy(node)
-    for part in (part for part in own_level(new) if isinstance(part, ast.If)):
-        part.body = [ast.copy_location(ast.Pass(), part)] if isinstance(part.body[-1], ast.Return) else part.body
-        part.orelse = [] if part.orelse and isinstance(part.orelse[-1], ast.Return) else part.orelse
-    return new
-
-
 def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, values: Mapping[str, str]) -> None:
     """Append what ran inside `node`, a statement that was running."""
     match node:
@@ -400,14 +388,12 @@ def _evaluated_before(node: ast.AST, spot: Spot) -> list[ast.expr]:
     """The expressions in `node` that were evaluated before the one at `spot`, of the lambda around it if there is one."""
     here = next((part for part in ast.walk(node) if isinstance(part, ast.expr) and is_at(part, spot)), None)
     found: list[ast.expr] = []
-    while isinstance(node, ast.AST) and node is not here:
-        inner = [child for part in ast.iter_child_nodes(node) for child in ([part] if isinstance(part, ast.expr) else ast.iter_child_nodes(part))]
-        around = next((part for part in inner if here is not None and any(other is here for other in ast.walk(part))), None)
+    while node is not here and not (here is None and isinstance(node, ast.Call) and (node.lineno, node.col_offset) == (spot.line, spot.column)):
+        inner = [part for child in ast.iter_child_nodes(node) for part in ([child] if isinstance(child, ast.expr) else ast.iter_child_nodes(child))]
+        given = [part for part in inner if isinstance(part, ast.expr)]
+        around = next((part for part in given if (contains(part, spot) if here is None else any(other is here for other in ast.walk(part)))), None)
         mixed = isinstance(node, (ast.IfExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp))  # not in the order of the text
-        if isinstance(node, ast.Lambda):
-            found = []
-        elif around is not None or here is None:
-            found += [part for part in inner if isinstance(part, ast.expr) and part is not around and (mixed or _ends_before(part, spot))]
+        found = [] if isinstance(node, ast.Lambda) else found + [part for part in given if part is not around and (mixed or _ends_before(part, spot))]
         if around is None:
             break
         node = around
@@ -501,8 +487,8 @@ def functions_around(tree: ast.Module, spot: Spot) -> list[ast.FunctionDef]:
     for node in ast.walk(tree):
         if isinstance(node, ast.AsyncFunctionDef) and any(contains(s, spot) for s in node.body):
             raise ExportError(
-                f"The Workbench is made in the async function {node.name}; a script cannot repeat that. "
-                "Make it in a plain function, or in a cell."
+                f"The Workbench is made, or its fit called, in the async function {node.name}; a script cannot repeat that. "
+                "Do it in a plain function, or in a cell."
             )
         if isinstance(node, ast.FunctionDef) and any(contains(s, spot) for s in node.body):
             found.append(node)

@@ -55,7 +55,7 @@ def _uses_of_text(text: str, postponed: bool) -> Uses:
 
 def _uses(node: ast.stmt, copied: ast.stmt, modules: frozenset[str], postponed: bool) -> Uses:
     spelled = _Spell(modules)
-    tree = spelled.visit(copied)
+    tree = _Shared().visit(spelled.visit(copied))
     text = ast.unparse(ast.Module([ast.fix_missing_locations(tree)], []))
     head = "from __future__ import annotations\n" if postponed else ""
     table = symtable.symtable(head + text, "<slice>", "exec")
@@ -142,6 +142,17 @@ def own_level(node: ast.AST) -> Iterator[ast.AST]:
         inner = list(ast.iter_child_nodes(node))
     for child in inner:
         yield from own_level(child)
+
+
+def without_ways_out(node: ast.stmt) -> ast.stmt:
+    """A statement that ran to its end, without the branches that end with `return`: they did not run."""
+    if not any(isinstance(part, ast.Return) for part in own_level(node)):
+        return node
+    new = copy.deepcopy(node)
+    for part in (part for part in own_level(new) if isinstance(part, ast.If)):
+        part.body = [ast.copy_location(ast.Pass(), part)] if isinstance(part.body[-1], ast.Return) else part.body
+        part.orelse = [] if part.orelse and isinstance(part.orelse[-1], ast.Return) else part.orelse
+    return new
 
 
 class _Order:
@@ -351,6 +362,30 @@ class _Spell(ast.NodeTransformer):
         return self.generic_visit(ast.fix_missing_locations(made))
 
     visit_SetComp = visit_DictComp = visit_ListComp
+
+
+class _Shared(ast.NodeTransformer):
+    """Puts `global` in place of a `nonlocal` for a variable of the function that the statement is taken from."""
+
+    def __init__(self) -> None:
+        self.around: frozenset[str] = frozenset()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        outer = self.around
+        shared = {name for statement in node.body for part in own_level(statement) if isinstance(part, ast.Nonlocal) for name in part.names}
+        self.around = outer | (local_names(node) - shared)
+        result = self.generic_visit(node)
+        self.around = outer
+        return result
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Nonlocal(self, node: ast.Nonlocal) -> list[ast.stmt]:
+        groups: tuple[tuple[type[ast.Global | ast.Nonlocal], list[str]], ...] = (
+            (ast.Nonlocal, [name for name in node.names if name in self.around]),
+            (ast.Global, [name for name in node.names if name not in self.around]),
+        )
+        return [ast.copy_location(form(names), node) for form, names in groups if names]
 
 
 def local_names(node: Function) -> set[str]:

@@ -20,8 +20,8 @@ from workbench.export.source.namespace import At
 from workbench.export.source.order import bench_of
 from workbench.export.source.owner import Owner
 from workbench.export.source.slicer import Slicer
-from workbench.export.source.statements import Statement, without_ways_out
-from workbench.export.source.uses import local_names, own_level, target_names, uses
+from workbench.export.source.statements import Statement
+from workbench.export.source.uses import local_names, own_level, target_names, uses, without_ways_out
 
 _WEIGHTS = {"load_state_dict", "reset_parameters"}
 """Methods that change weights alone, which a script reads from the run."""
@@ -29,6 +29,8 @@ _REPEATABLE = calls.IN_A_LOOP | calls.SAME_OBJECT | _WEIGHTS | {"requires_grad_"
 """Calls that do the same twice as once."""
 _HOLDING = {"partial", "partialmethod", "Thread", "Timer"}
 """Calls that keep a function to call it later."""
+_OF_BENCH = {"close", "delete", "fit", "load", "predict", "result", "set", "test", "tune", "validate"}
+"""Methods of the Workbench, which another class may have, too."""
 _Place = tuple[str, int, int]
 _T = TypeVar("_T", bound=ast.stmt)
 
@@ -138,7 +140,7 @@ class _Reader:
     def function(self, node: ast.FunctionDef, label: str, around: ast.ClassDef | None, context: At) -> ast.FunctionDef:
         """The function without weights that it sets, hooks that it removes, and what the last call did again."""
         own = node.args.args[0].arg if node.args.args else ""
-        holders = {own} if around is not None and self._holders(around) else set()
+        holders = {own} if around is not None and self.holders(around) else set()
         new = copy.deepcopy(node)
         local = local_names(node)
         again = {(label, *_at(part)): part for part in ast.walk(node) if isinstance(part, ast.stmt) and (label, *_at(part)) in self.after}
@@ -146,13 +148,14 @@ class _Reader:
         repeated = {at[1:] for at in again if _repeatable(self.after[at].node, context, local)}
         removed = {ast.unparse(part.func.value) for part in ast.walk(node) if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "remove" and not part.args}
         _Drop(lambda part: _at(part) in repeated or _is_set_again(part, same) or _keeps_handle(part, removed)).visit(new)
-        return self.without(new, holders | self._holders(node))
+        return self.without(new, holders | self.holders(node))
 
     def without(self, node: _T, holders: set[str]) -> _T:
         """The code with names of their own for attributes that do not matter, of the objects that hold the bench."""
         return cast(_T, _Part(holders, self.kept).visit(copy.deepcopy(node))) if holders else node
 
-    def _holders(self, node: ast.AST) -> set[str]:
+    def holders(self, node: ast.AST) -> set[str]:
+        """The names in some code of objects that hold the bench."""
         return {part.value.id for part in ast.walk(node) if isinstance(part, ast.Attribute) and part.attr in self.benches and isinstance(part.value, ast.Name)}
 
 
@@ -256,6 +259,8 @@ class _Besides(At):
             return None
         inside = replace(self, place=self.program.end, open=self.open | {f".{name}"})
         nodes = self.read.methods.get(name) or [(self.program.label, node, around) for _, node, around in self.program.slicer.method_nodes(name)]
+        if name in _OF_BENCH:
+            nodes = [item for item in nodes if self.read.holders(item[2])]
         made = [effects.summarize(self.read.function(node, label, around, inside), inside) for label, node, around in nodes]
         changes = frozenset({"self"} if any(summary.parameters[:1] and summary.parameters[0] in summary.does for summary in made) else ())
         return Summary(("self",), changes, changes) if nodes else None

@@ -35,7 +35,7 @@ def unresolved(program: Namespace, base: str, used: str, stopped_names: Mapping[
 def remedy_of(node: ast.stmt) -> str:
     """What to do about a statement that cannot be in a script."""
     if not any(isinstance(part, (ast.Await, ast.AsyncFor, ast.AsyncWith)) for part in ast.walk(node)):
-        return "Move it out, before the Workbench is made."
+        return "Move it out, before the Workbench is made, or before the block or the function that calls fit."
     names = sorted(target.id for target in ast.walk(node) if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store))
     one = names[0] if names else "result"
     return (
@@ -44,13 +44,29 @@ def remedy_of(node: ast.stmt) -> str:
     )
 
 
-def changed_by_workbench(name: str, statement: Statement) -> ExportError:
-    """The error for an object that a statement changed in a way that a script cannot repeat."""
+def changed_by_workbench(name: str, statement: Statement, kind: str | None) -> ExportError:
+    """The error for an object that a statement changed in a way that a script cannot repeat. kind: what it is."""
+    what = f"`{name}` is needed, but `{statement.gist}` ({statement.place}) changed it with the workbench, which a script does not have. "
+    otherwise = "write the change in a statement of its own, without the workbench in it, and make this Workbench again."
+    if kind != "network":
+        return ExportError(f"{what}W{otherwise[1:]}")
     return ExportError(
-        f"`{name}` is needed, but `{statement.gist}` ({statement.place}) changed it with the workbench, which a script does not have. "
-        f"If that trained it, save its weights, make it anew and load them, each in a cell: `torch.save({name}.state_dict(), "
-        f"'weights.pt')`, `{name} = …`, `{name}.load_state_dict(torch.load('weights.pt'))`. Then make this Workbench again."
+        f"{what}If that trained it, save its weights, make it anew and load them, each in a cell: `torch.save({name}.state_dict(), "
+        f"'weights.pt')`, `{name} = …`, `{name}.load_state_dict(torch.load('weights.pt'))`. Then make this Workbench again. If it changed it otherwise, {otherwise}"
     )
+
+
+def refuse_set_by_call(program: Namespace, name: str, place: int) -> None:
+    """Raise ExportError where the statement at `place` changes `name` with a global that a function set which fits: a script does not have the call."""
+    statement = program.statements[place]
+    for read in sorted(program.uses[place].eager):
+        for at in program.reaching(read, place, statement.scope):
+            call = program.statements[at]
+            if read not in program.uses[at].binds and program.slicer.tainted(program, at):
+                raise ExportError(
+                    f"`{name}` is changed by `{statement.gist}` ({statement.place}) with `{read}`, which `{call.gist}` ({call.place}) set, "
+                    f"and a script does not have that call. Set `{read}` in a statement of its own, make the model and the Workbench anew, fit and export that run."
+                )
 
 
 def changed_through_bench(statement: Statement) -> ExportError:
