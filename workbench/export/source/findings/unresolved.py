@@ -58,15 +58,20 @@ def changed_by_workbench(name: str, statement: Statement, kind: str | None) -> E
 
 def refuse_set_by_call(program: Namespace, name: str, place: int) -> None:
     """Raise ExportError where the statement at `place` changes `name` with a global that a function set which fits: a script does not have the call."""
-    statement = program.statements[place]
-    for read in sorted(program.uses[place].eager):
-        for at in program.reaching(read, place, statement.scope):
-            call = program.statements[at]
-            if read not in program.uses[at].binds and program.slicer.tainted(program, at):
-                raise ExportError(
-                    f"`{name}` is changed by `{statement.gist}` ({statement.place}) with `{read}`, which `{call.gist}` ({call.place}) set, "
-                    f"and a script does not have that call. Set `{read}` in a statement of its own, make the model and the Workbench anew, fit and export that run."
-                )
+    found, seen, left = None, {place}, [place]
+    while left and found is None:
+        at = left.pop()
+        scope = program.statements[at].scope
+        sources = [(read, before) for read in sorted(program.uses[at].eager) for before in program.reaching(read, at, scope) if program.slicer.tainted(program, before)]
+        found = next(((read, before) for read, before in sources if read not in program.uses[before].binds), None)
+        left += [before for _, before in sources if before not in seen]
+        seen |= set(left)
+    if found is not None:
+        statement, call = program.statements[place], program.statements[found[1]]
+        raise ExportError(
+            f"`{name}` is changed by `{statement.gist}` ({statement.place}) with `{found[0]}`, which `{call.gist}` ({call.place}) set, "
+            f"and a script does not have that call. Set `{found[0]}` in a statement of its own, make the model and the Workbench anew, fit and export that run."
+        )
 
 
 def changed_through_bench(statement: Statement) -> ExportError:
