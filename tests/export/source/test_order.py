@@ -77,6 +77,7 @@ REPEATED = {
     "def again():\n    bench.model.load_state_dict(start)\n    return bench.fit().result()\nruns = [train(bench) for _ in range(2)]\nscore(bench)\nkeeper = Keeper(bench)\n"
     "keeper.fit()\nkeeper.runs.append(bench.fit().result())\nagain()\nmodel.scale = 2.0\nrun = train(bench)",
     "a call by another name, once": f"import functools\n{MADE}def train(b):\n    b.model.scale += 1\n    return b.fit().result()\ngo = functools.partial(train, bench)\nrun = go()",
+    "another object of the bench's name": f"{MADE}b = Net()\ndef train(b):\n    return b.fit().result()\nb.scale = 5.0\nrun = train(bench)",
     "one of several benches": f"one, model = Net(), Net()\nbenches = [wb.Workbench(one, {HOW}), wb.Workbench(model, {HOW})]\nbenches[0].model.scale = 2.0\n"
     "benches[1].model.scale = 3.0\nbenches[0].fit().result()\nrun = benches[1].fit().result()\nbench = benches[1]",
     "by a variable of a function that had ended": f"{MADE}def make(scale):\n    def train():\n        model.scale = scale\n        return bench.fit().result()\n    return train\nrun = make(3.0)()",

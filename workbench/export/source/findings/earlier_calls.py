@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
@@ -41,13 +41,15 @@ def refuse_left_out(slicer: Slicer, site: CallSite, owner: Owner | None, model: 
     held = effects.roots(model, At(program, program.called)) if model is not None else frozenset[str]()
     bindings = {(at, name) for at, name in parts.parts_of(program, [(name, program.called) for name in held]) if name in held or program.kinds.get(name) == "network"}
     known = [name for frame in site.fit for name, other in frame.names.items() if not other]
-    benches = {name for name in known if name.isidentifier()}
+    of_top = {name for frame in site.fit[:1] for name, other in frame.names.items() if not other and name.isidentifier()}
+    of_all = {name for name in known if name.isidentifier()}
     among = {root_of(name) for name in known if "[" in name}
     attributes = {name.partition(".")[2] for name in known if "." in name}
     kept = attributes | {"model"} | {part.attr for part in ast.walk(model or ast.Pass()) if isinstance(part, ast.Attribute)}
     for place, statement in enumerate(program.statements):
         if place in program.kept or place in program.repeats or statement.made or isinstance(statement.node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)):
             continue
+        benches = of_all if statement.scope else of_top
         if not slicer.tainted(program, place) and not program.uses[place].eager & benches:
             continue
         after = {_place(other): other for other in program.statements[place + 1 :] if other.refusal is None and not other.made}
@@ -147,7 +149,7 @@ class _Reader:
         same = {ast.unparse(target) for at, part in again.items() for target in _set_anew(part, self.after[at].node, local)}
         repeated = {at[1:] for at in again if _repeatable(self.after[at].node, context, local)}
         removed = {ast.unparse(part.func.value) for part in ast.walk(node) if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "remove" and not part.args}
-        _Drop(lambda part: _at(part) in repeated or _is_set_again(part, same) or _keeps_handle(part, removed)).visit(new)
+        _Drop(lambda part: _at(part) in repeated or _is_set_again(part, same) or _leaves_nothing(part, removed)).visit(new)
         return self.without(new, holders | self.holders(node))
 
     def without(self, node: _T, holders: set[str]) -> _T:
@@ -162,11 +164,11 @@ class _Reader:
 class _Drop(ast.NodeTransformer):
     """Puts `pass` in place of statements."""
 
-    def __init__(self, drops: object) -> None:
+    def __init__(self, drops: Callable[[ast.stmt], bool]) -> None:
         self.drops = drops
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.stmt) and self.drops(node):  # type: ignore[operator]
+        if isinstance(node, ast.stmt) and self.drops(node):
             return ast.copy_location(ast.Pass(), node)
         return super().generic_visit(node)
 
@@ -215,8 +217,8 @@ def _is_set_again(node: ast.stmt, same: set[str]) -> bool:
     return not any(ast.unparse(target) in ast.unparse(node.value) for target in node.targets) and not any(part.id in roots for part in given)
 
 
-def _keeps_handle(node: ast.stmt, removed: set[str]) -> bool:
-    """Whether a statement binds a handle that the function removes: `hook = layer.register_forward_hook(…)`."""
+def _leaves_nothing(node: ast.stmt, removed: set[str]) -> bool:
+    """Whether a statement sets weights alone, or binds a handle that the function removes: `hook = layer.register_forward_hook(…)`."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
         return node.value.func.attr in _WEIGHTS
     return isinstance(node, ast.Assign) and len(node.targets) == 1 and ast.unparse(node.targets[0]) in removed
