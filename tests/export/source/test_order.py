@@ -126,7 +126,13 @@ REFUSED = {
     ),
     "a global that an earlier call set": (
         f"{MADE}factor = 1.0\ndef train():\n    global factor\n    factor = factor + 1\n    model.scale = factor\n    return bench.fit().result()\ntrain()\nrun = train()",
-        r"`model` is changed by `model.scale = factor` .* with `factor`, which `train\(\)` .* set, and a script does not have that call",
+        r"`factor` is needed by `factor = factor \+ 1` .*, but it comes from the workbench, which a script does not have: `train\(\)`"
+        r"|`model` is changed by `model.scale = factor` .* with `factor`, which `train\(\)` .* set, and a script does not have that call",
+    ),
+    "a global that a function of an earlier call set": (
+        f"{MADE}factor = 1.0\ndef more(v):\n    global factor\n    factor = factor + v\ndef train():\n    more(2.0)\n    model.scale = factor\n    return bench.fit().result()\n"
+        "train()\nrun = train()",
+        r"`model` is changed by `model.scale = factor` .* with `factor`, which .* set, and a script does not have that call",
     ),
     "data that a call changed": (
         f"{MADE}def train():\n    x.mul_(2)\n    return bench.fit().result()\ntrain()\nrun = train()",
