@@ -22,6 +22,7 @@ OF_TRAINER = (
     "logger", "loggers", "global_rank", "local_rank", "current_epoch", "global_step",
 )  # fmt: skip
 """The plain attributes that a LightningModule has besides the user's own, or that it gets from its trainer."""
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 def of_weights(modules: Iterable[nn.Module]) -> str:
@@ -37,26 +38,27 @@ def of_setup(modules: Iterable[nn.Module], with_trainer: bool = False) -> str:
 
     with_trainer: they may have the attributes `OF_TRAINER`, which are left out. Scripts have the same function.
     """
+    left_out = OF_TRAINER if with_trainer else ("training",)
     told = []
     try:
         for part in (part for module in modules for part in module.modules()):
-            left_out = OF_TRAINER if with_trainer else ("training",)
-            own = [(name, value) for name, value in vars(part).items() if name[0] != "_" and name not in left_out and _is_plain(value)]
-            hooks = [len(found) for found in (part._forward_pre_hooks, part._forward_hooks, part._backward_pre_hooks, part._backward_hooks)]
+            names = (name for name in vars(part) if name[0] != "_" and name not in left_out)
+            own = sorted((name, vars(part)[name]) for name in names if _is_plain(vars(part)[name]))
+            hooks = [len(getattr(part, kind)) for kind in _HOOKS]
             trained = [p.requires_grad for p in part.parameters(recurse=False)]
-            told.append((type(part).__name__, part.training, trained, hooks, sorted(own)))
+            told.append((type(part).__name__, part.training, trained, hooks, own))
         return f"{zlib.crc32(repr(told).encode()):08x}"
-    except Exception:  # noqa: BLE001 - a list may contain itself, and a module may have no such attributes
+    except Exception:  # noqa: BLE001 - a list may contain itself, and a subclass may refuse to list its parameters
         return ""
 
 
 def _is_plain(value: Any) -> bool:
     """Whether it is a number, a text or None, or made of these. A path may be another one on each machine."""
-    if isinstance(value, dict):
-        return type(value) is dict and _is_plain([*value, *value.values()])
-    if type(value) in (list, tuple):
-        return all(map(_is_plain, value))
-    return not {"/", "\\"} & set(value) if type(value) is str else value is None or type(value) in (bool, int, float)
+    if type(value) in (list, tuple, dict):
+        return all(map(_is_plain, [*value, *value.values()] if type(value) is dict else value))
+    if type(value) is str:
+        return not {"/", "\\"} & set(value)
+    return value is None or type(value) in (bool, int, float)
 
 
 def of_batch(batch: Any) -> str:

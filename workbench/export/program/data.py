@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from workbench.engine.data.checksums import FIRST, OF_TRAINER
 from workbench.export.inputs.collect import Data
 from workbench.export.program import hooks
@@ -22,7 +24,7 @@ def values(r: ScriptSpec) -> dict[str, object]:
     return {
         "checksums": checksums(r),
         "first_numbers": f"{FIRST:_}",
-        "of_trainer": OF_TRAINER,
+        "of_trainer": textwrap.fill(", ".join(f'"{name}"' for name in OF_TRAINER), 88) + ",",
         "converted": CONVERTED,
         "converts_columns": any(data.columns and data.converted for data in r.loaders),
         "samples": samples,
