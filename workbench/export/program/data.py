@@ -24,7 +24,7 @@ def values(r: ScriptSpec) -> dict[str, object]:
     return {
         "checksums": checksums(r),
         "first_numbers": f"{FIRST:_}",
-        "of_trainer": textwrap.fill(", ".join(f'"{name}"' for name in OF_TRAINER), 88) + ",",
+        "of_trainer": "\n".join(f'"{line}"' for line in textwrap.wrap(" ".join(OF_TRAINER), 88, drop_whitespace=False)),
         "converted": CONVERTED,
         "converts_columns": any(data.columns and data.converted for data in r.loaders),
         "samples": samples,
