@@ -180,7 +180,7 @@ class Settings(BaseModel):
     limit_train_batches: Batches = _setting(
         1.0, "Use this many (int) or this fraction (float) of an epoch's training batches.", "data", _PART
     )
-    limit_val_batches: Batches = _setting(1.0, "The same for a validation; 0: no validation.", "data", _PART)
+    limit_val_batches: Batches = _setting(1.0, "The same for a validation; 0: none.", "data", _PART)
     limit_test_batches: Batches = _setting(1.0, "The same for `test`.", "data", _PART)
     limit_predict_batches: Batches = _setting(1.0, "The same for `predict`.", "data", _PART)
     overfit_batches: Batches = _setting(

@@ -312,7 +312,7 @@ def end_of(run, streams):
     state = read_state(list_checkpoints(run.folder)[-1].path)
     state["checks"]["cadence"].pop("seconds")
     if streams:  # the loader draws a seed for workers when it begins, also where there are none that take it
-        state["data"]["train"].pop("generator")
+        state["data"]["train"].pop("generator", None)
     return {name: value for name, value in state.items() if name not in ("seconds", "waited", "settings", "held")}
 
 

@@ -6,6 +6,7 @@ It is captured at once, because cells that run later can redefine everything; th
 from __future__ import annotations
 
 import ast
+import inspect
 import itertools
 import linecache
 import pathlib
@@ -157,8 +158,8 @@ def _frames(stack: list[FrameType], own: list[FrameType], pieces: list[Piece], s
     found: list[Frame] = []
     known = names
     for walk in reversed(stack):
-        own_names = _own_names(walk.f_locals)
-        held = _names_of(own_names, {} if walk.f_locals is names else known, bench)
+        own_names = _own_names(_locals_of(walk))
+        held = _names_of(own_names, {} if _is_top_level(walk) and walk.f_globals is names else known, bench)
         known = {**own_names, **known} if walk in own else known
         if walk in own:
             found = [] if _is_top_level(walk) else found  # `%%time` runs a cell in another
@@ -182,6 +183,15 @@ def _names_of(local: Mapping[str, Any], top: Mapping[str, Any], bench: object) -
             found[name] = name if top.get(name) is value else of[id(value)]
         if isinstance(attributes, dict):
             found |= {f"{name}.{key}": "" for key, held in list(attributes.items()) if held is bench}
+    return found
+
+
+def _locals_of(frame: FrameType) -> dict[str, Any]:
+    """A copy of a frame's local names. Until Python 3.13 a frame keeps the dict that it makes for this, and so what its names held."""
+    there = frame.f_locals
+    found = dict(there)
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(there, dict) and sys.getrefcount(there) <= 3:  # nobody else has it
+        there.clear()
     return found
 
 
@@ -212,7 +222,7 @@ def _capture(frame: FrameType) -> CallSite:
     names = _own_names(frame.f_globals)
     around: dict[str, Any] = {}
     for outer in _scopes(frame):
-        around = {**outer.f_locals, **around}
+        around = {**_locals_of(outer), **around}
     return CallSite(
         pieces=tuple(pieces),
         call=call,
