@@ -72,7 +72,7 @@ SETUPS = {
     "a class": "model.norm.__class__ = type('Other', (torch.nn.BatchNorm1d,), {})",
 }
 ALIKE = {
-    "a path": "model.head.path = '/home/me/weights.pt'",
+    "a path": "model.head.path = '/data/weights.pt'",
     "an object": "model.head.owner = object()",
     "an attribute for one's own use": "model.head._cache = 3",
 }
