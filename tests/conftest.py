@@ -35,7 +35,7 @@ importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_point
 HERE = Path(__file__).parent
 SOAK = os.environ.get("WORKBENCH_SOAK", "") not in ("", "0")
 
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=30)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.register_profile("soak", deadline=None, max_examples=2000)
 hypothesis.settings.load_profile("soak" if SOAK else "ci")
 

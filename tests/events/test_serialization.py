@@ -85,7 +85,7 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
     "DecaySearchEnded": st.builds(ev.DecaySearchEnded, SETTINGS, MAYBE, TEXT, TEXT),
     "TuneStep": st.builds(ev.TuneStep, TEXT, SETTINGS, TEXT),
     "Message": st.builds(ev.Message, TEXT, st.sampled_from(["info", "warning", "error"]), COUNT),
-    "Checksums": st.builds(ev.Checksums, TEXT, TEXT, NAMES),
+    "Checksums": st.builds(ev.Checksums, TEXT, TEXT, NAMES, TEXT),
     "Observed": st.builds(ev.Observed, COUNT, COUNT, st.sampled_from(["evaluation_mode", "same_order", "slow_calls", "loader_option"]), NAMES),
     "RunEnded": st.builds(ev.RunEnded, STATUS, COUNT, FLOAT, st.one_of(st.none(), TEXT), METRICS),
 }

@@ -227,6 +227,8 @@ class Checksums:
     """Of the number of training samples and of the generator that shuffles them."""
     batches: tuple[str, ...] = ()
     """Of the first training batches of rank 0, before they are moved to the device."""
+    setup: str = ""
+    """Of how the trained modules are set up: their classes, modes, what is trained, hooks, plain attributes."""
 
 
 @dataclass(frozen=True, slots=True)

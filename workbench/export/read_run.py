@@ -133,8 +133,9 @@ def script_spec_of(
 def _checksums(run: Run) -> Checksums:
     """What the run began with, as far as the record has it and it is a checksum: a record may come from anybody."""
     told = next((e for e in run.outline if isinstance(e, Checksums)), Checksums())
-    weights, order, *batches = (text if _CHECKSUM.fullmatch(text) else "" for text in (told.weights, told.order, *told.batches[:BATCHES]))
-    return Checksums(weights, order, tuple(batches))
+    found = (told.weights, told.order, told.setup, *told.batches[:BATCHES])
+    weights, order, setup, *batches = (text if _CHECKSUM.fullmatch(text) else "" for text in found)
+    return Checksums(weights, order, tuple(batches), setup)
 
 
 def _best(run: Run, settings: Settings) -> tuple[str, str] | None:

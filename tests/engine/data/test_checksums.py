@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import workbench as wb
-from workbench.engine.data.checksums import BATCHES, FIRST, checksum, of_batch, of_weights
+from workbench.engine.data.checksums import BATCHES, FIRST, checksum, of_batch, of_setup, of_weights
 from workbench.events import Checksums
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -66,6 +67,28 @@ def test_paths_do_not_count() -> None:
 def test_parameters_without_values_are_left_out() -> None:
     lazy, dense = nn.LazyLinear(3), nn.Linear(2, 2)
     assert of_weights([lazy, dense]) == of_weights([dense]) != ""
+
+
+@pytest.mark.parametrize("change", [
+    lambda net: setattr(net[0], "scale", 2.0), lambda net: setattr(net[1], "p", 0.2), lambda net: net[1].eval(), lambda net: net[0].weight.requires_grad_(False),
+    lambda net: net[0].register_forward_hook(print), lambda net: net.register_full_backward_hook(print), lambda net: setattr(net, "names", [("a", None)]),
+])  # fmt: skip
+def test_a_setup_follows_attributes_modes_hooks_and_what_is_trained(change: Callable[[nn.Module], object]) -> None:
+    def net() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))
+
+    other = net()
+    change(other)
+    assert of_setup([net()]) == of_setup([net()]) != of_setup([other]) != ""
+
+
+def test_a_setup_is_the_same_with_other_weights_objects_and_paths() -> None:
+    net, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    other.owner, other.path, other._calls, other.now = object(), "/here/1.pt", 3, [print]
+    assert of_setup([net]) == of_setup([other]) != ""
+    other.around = around = []
+    around.append(around)
+    assert of_setup([other]) == ""
 
 
 class Counting(torch.utils.data.Dataset[Any]):

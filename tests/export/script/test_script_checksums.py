@@ -1,4 +1,4 @@
-"""The script says at once where its weights, the order of its samples or its first batches are not the run's."""
+"""The script says at once where its weights, its model's setup, the order of its samples or its first batches are not the run's."""
 
 from __future__ import annotations
 
@@ -62,6 +62,63 @@ def test_what_is_another_is_named_once(what: str, script: Path, runner: Runner) 
     assert len(outcome.losses) > 1  # it went on
 
 
+SETUPS = {
+    "an attribute": "model.head.scale = 3.0",
+    "a nested attribute": 'model.body.options = {"sizes": [1, (2, None)]}',
+    "requires_grad": "model.body.bias.requires_grad_(False)",
+    "a forward hook": "model.head.register_forward_hook(lambda *_: None)",
+    "a backward hook": "model.register_full_backward_pre_hook(lambda *_: None)",
+    "a mode": "model.norm.eval()",
+    "a class": "model.norm.__class__ = type('Other', (torch.nn.BatchNorm1d,), {})",
+}
+ALIKE = {
+    "a path": "model.head.path = '/data/weights.pt'",
+    "an object": "model.head.owner = object()",
+    "an attribute for one's own use": "model.head._cache = 3",
+}
+
+
+@pytest.mark.parametrize("what", [*SETUPS, *ALIKE])
+def test_another_setup_of_the_model_is_named(what: str, script: Path, runner: Runner) -> None:
+    edited(script, "    wrapped = ", f"    {({**SETUPS, **ALIKE})[what]}\n    wrapped = ")
+    assert said(runner.run(script).said) == ["setup"] * (what in SETUPS)
+
+
+KINDS = {
+    "a training step": (
+        "class Own(Net):\n    def training_step(self, batch, batch_idx):\n        self.calls += 1\n        return F.cross_entropy(self(batch[0]), batch[1]) * self.scale\n\n"
+        "    def configure_optimizers(self):\n        self.made = True\n        return torch.optim.SGD(self.parameters(), lr=self.lr)\n\n"
+        "    def on_fit_start(self):\n        self.began = self.current_epoch\n\n\n"
+        "model = Own()\nmodel.lr, model.scale, model.calls, model.note = 0.1, 2, 0, ['a']\n",
+        "model, train=(x, y), max_epochs=2",
+    ),
+    "a loss that is trained": (
+        "class Loss(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.rate = 0.5\n        self.factor = nn.Parameter(torch.ones(()))\n\n"
+        "    def forward(self, output, y):\n        return F.cross_entropy(output * self.factor, y) * self.rate\n\n\nloss = Loss()\n",
+        "model, train=(x, y), loss=loss, max_epochs=2",
+    ),
+    "frozen, with hooks and a part in eval mode": (
+        "model.body.requires_grad_(False)\nmodel.norm.eval()\nmodel.head = nn.utils.parametrizations.weight_norm(model.head)\n"
+        "handle = model.head.register_forward_hook(lambda module, given, out: out * 2)\n",
+        "model, train=(x, y), loss=F.cross_entropy, max_epochs=2",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_setup_of_these_is_the_runs_also_after_another_fit(kind: str, tmp_path: Path, runner: Runner) -> None:
+    before, arguments = KINDS[kind]
+    bench = make_bench(tmp_path, arguments, before)
+    for settings in ({}, {"lr": 1, "max_epochs": 1}):
+        run = bench.fit(**settings).result()
+        path = bench.export(tmp_path / "train.py")
+        lint(path)
+        assert '"setup": ' in path.read_text()
+        outcome = runner.run(path)
+        assert said(outcome.said) == []
+        assert outcome.losses.tolist() == run.history["loss"].tolist()
+
+
 def test_weights_and_data_are_told_apart(script: Path, runner: Runner) -> None:
     other_weights(script)
     edited(script, "(100, 8)", "(100, 8).round()")
@@ -120,9 +177,9 @@ def test_a_record_from_before_and_one_from_a_stranger(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, PAIR)
     run = bench.fit().result()
     text = bench.script(run=with_checksums(run))
-    assert not {"RUN", "checksum", "compare"} & set(re.findall(r"\w+", text))
+    assert not {"RUN", "checksum", "compare", "compare_setup"} & set(re.findall(r"\w+", text))
     evil = '"); import evil; ("'
-    text = bench.script(run=with_checksums(run, Checksums("0123abcd", evil, (evil, "0123abcd"))))
+    text = bench.script(run=with_checksums(run, Checksums("0123abcd", evil, (evil, "0123abcd"), evil)))
     assert "evil" not in text
     assert '{"weights": ["0123abcd"]}' in text
 

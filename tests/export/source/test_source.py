@@ -639,6 +639,34 @@ def test_what_changes_a_model() -> None:
     assert "SGD" not in sliced.code
 
 
+CHANGES = [
+    'for name in ("0",):\n    for p in getattr(model, name).parameters():\n        p.requires_grad = False',
+    'getattr(model, "0").weight.data.zero_()',
+    "vars(model)['scale'] = 2.0",
+    'part = operator.attrgetter("0")(model)\npart.scale = 2.0',
+    "list(map(lambda p: p.requires_grad_(False), model.parameters()))",
+    "frozen = list(map(freeze, model.parameters()))",
+    "_ = [setattr(m, 'scale', 2.0) for m in (model,)]",
+    "_ = [p.requires_grad_(False) for p in model.parameters()]",
+    "_ = {name: p.fill_(1) for name, p in model.named_buffers()}",
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_a_part_that_has_no_name_in_the_code(change: str) -> None:
+    start = "import operator\nfrom torch import nn\nmodel = nn.Sequential(nn.Linear(2, 3))\ndef freeze(p):\n    p.requires_grad = False"
+    assert change.replace("'", '"') in slice_cells(f"{WB}{start}", change, MAKE).sliced.code.replace("'", '"')
+
+
+@pytest.mark.parametrize("look", [
+    "sizes = [p.numel() for p in model.parameters()]", "kinds = list(map(type, model.children()))", "print(getattr(model, '0'))",
+    "total = sum(map(lambda p: p.numel(), model.parameters()))", "shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}",
+])  # fmt: skip
+def test_looking_at_such_parts_is_left_out(look: str) -> None:
+    sliced = slice_cells(f"{WB}from torch import nn\nmodel = nn.Sequential(nn.Linear(2, 3))", look, MAKE).sliced
+    assert sliced.code == "model = nn.Sequential(nn.Linear(2, 3))\n"
+
+
 def test_a_function_of_a_package_may_change_what_it_is_given_also_where_its_result_is_kept() -> None:
     sliced = slice_cells(
         WB + "import torch\nfrom torch import nn\nfrom torch.nn.utils import prune\nmodel = nn.Sequential(nn.Linear(4, 4))",

@@ -17,6 +17,13 @@ FIRST = 100_000
 _NUMBERS = 1000
 """How many numbers of each parameter are read."""
 
+OF_TRAINER = (
+    "training", "automatic_optimization", "strict_loading", "prepare_data_per_node", "allow_zero_length_dataloader_with_multiple_devices",
+    "logger", "loggers", "global_rank", "local_rank", "current_epoch", "global_step",
+)  # fmt: skip
+"""The plain attributes that a LightningModule has besides the user's own, or that it gets from its trainer."""
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
 
 def of_weights(modules: Iterable[nn.Module]) -> str:
     """The checksum of the parameters' first numbers; "" if one of them cannot be read."""
@@ -24,6 +31,34 @@ def of_weights(modules: Iterable[nn.Module]) -> str:
         return checksum([p.data.flatten()[:_NUMBERS] for module in modules for p in module.parameters()])
     except Exception:  # noqa: BLE001 - a parameter may be quantized, or of a class of the user's
         return ""
+
+
+def of_setup(modules: Iterable[nn.Module], with_trainer: bool = False) -> str:
+    """The checksum of how modules are set up: their classes, modes, what is trained, hooks, plain attributes; "" if that cannot be read.
+
+    with_trainer: they may have the attributes `OF_TRAINER`, which are left out. Scripts have the same function.
+    """
+    left_out = OF_TRAINER if with_trainer else ("training",)
+    told = []
+    try:
+        for part in (part for module in modules for part in module.modules()):
+            names = (name for name in vars(part) if name[0] != "_" and name not in left_out)
+            own = sorted((name, vars(part)[name]) for name in names if _is_plain(vars(part)[name]))
+            hooks = [len(getattr(part, kind)) for kind in _HOOKS]
+            trained = [p.requires_grad for p in part.parameters(recurse=False)]
+            told.append((type(part).__name__, part.training, trained, hooks, own))
+        return f"{zlib.crc32(repr(told).encode()):08x}"
+    except Exception:  # noqa: BLE001 - a list may contain itself, and a subclass may refuse to list its parameters
+        return ""
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a number, a text or None, or made of these. A path may be another one on each machine."""
+    if type(value) in (list, tuple, dict):
+        return all(map(_is_plain, [*value, *value.values()] if type(value) is dict else value))
+    if type(value) is str:
+        return not {"/", "\\"} & set(value)
+    return value is None or type(value) in (bool, int, float)
 
 
 def of_batch(batch: Any) -> str:

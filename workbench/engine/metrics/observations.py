@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from workbench.engine.data.checksums import BATCHES, of_weights
+from workbench.engine.data.checksums import BATCHES, of_setup, of_weights
 from workbench.engine.metrics.flush import emit_message
 from workbench.engine.session import Session
 from workbench.events import Checksums, Emit, Observed
@@ -47,7 +47,14 @@ class Observations:
         if session.ranks.first and not session.state.resumed:
             session.data.checksums = []
             weights = "" if session.weights.sharded else of_weights(session.task.trained_modules.values())
-            self._checksums = Checksums(weights, session.data.order_checksum())
+            self._checksums = Checksums(weights, session.data.order_checksum(), setup=self._setup())
+
+    def _setup(self) -> str:
+        """The checksum of how the modules are set up; "" where a script has other modules."""
+        task, object_of_steps = self._session.task, getattr(self._session.task, "module", None)
+        if self._session.weights.sharded or not isinstance(object_of_steps, nn.Module | None):
+            return ""
+        return of_setup(task.trained_modules.values(), with_trainer=object_of_steps is not None)
 
     def _emit_checksums(self) -> None:
         session, found = self._session, self._checksums

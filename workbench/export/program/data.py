@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from workbench.engine.data.checksums import FIRST
+import textwrap
+
+from workbench.engine.data.checksums import FIRST, OF_TRAINER
 from workbench.export.inputs.collect import Data
 from workbench.export.program import hooks
 from workbench.export.script_spec import ScriptSpec
@@ -22,6 +24,7 @@ def values(r: ScriptSpec) -> dict[str, object]:
     return {
         "checksums": checksums(r),
         "first_numbers": f"{FIRST:_}",
+        "of_trainer": "\n".join(f'"{line}"' for line in textwrap.wrap(" ".join(OF_TRAINER), 88, drop_whitespace=False)),
         "converted": CONVERTED,
         "converts_columns": any(data.columns and data.converted for data in r.loaders),
         "samples": samples,
@@ -47,7 +50,7 @@ def checksums(r: ScriptSpec) -> dict[str, list[str]]:
     """The checksums of the run that its script can compare."""
     told = r.checksums
     shuffles = r.train.kind == "samples" and r.settings.shuffle and not (r.train.sampler or r.train.batch_sampler)
-    found = {"weights": [told.weights], "order": [told.order] if shuffles else [], "batches": list(told.batches)}
+    found = {"weights": [told.weights], "setup": [told.setup], "order": [told.order] if shuffles else [], "batches": list(told.batches)}
     return {what: sums for what, sums in found.items() if sums and all(sums)}
 
 

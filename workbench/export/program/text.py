@@ -16,6 +16,7 @@ from typing import Any
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import GIVEN, quoted
 from workbench.export.program import build, data, names, optimizers, progress
+from workbench.export.program.layout import WIDTH
 from workbench.export.program.render import rendered
 from workbench.export.program.unused import without_unread, without_unused
 from workbench.export.program.values import THREADS, values
@@ -93,7 +94,10 @@ def _ours(r: ScriptSpec) -> str:
 def _checksums(r: ScriptSpec) -> str:
     """The table of the run's checksums."""
     found = data.checksums(r)
-    return f"# What the run began with, as checksums.\nRUN = {json.dumps(found)}" if found else ""
+    line = f"RUN = {json.dumps(found)}"
+    if len(line) > WIDTH:
+        line = "RUN = {\n" + "".join(f"    {json.dumps(what)}: {json.dumps(sums)},\n" for what, sums in found.items()) + "}"
+    return f"# What the run began with, as checksums.\n{line}" if found else ""
 
 
 def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[str, str], bindings: list[str], ours: str) -> str:

@@ -252,6 +252,25 @@ class _Changes(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         self._inner_call(self._spelled(node))
         self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id in ("map", "filter") and node.args and not self._local(node.func.id):
+            self._call_of_each(*node.args)
+
+    def _call_of_each(self, function: ast.expr, *items: ast.expr) -> None:
+        """The calls that `map` makes, with items of these."""
+        if not isinstance(function, ast.Lambda):
+            self._inner_call(self._spelled(ast.Call(function, list(items), [])))
+            return
+        for parameter, value in zip(function.args.args, items, strict=False):
+            self._derive(ast.Name(parameter.arg), value)
+        self.visit(function.body)
+
+    def _visit_comprehension(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> None:
+        for part in node.generators:
+            self.visit(part.iter)
+            self._derive(part.target, part.iter)
+        self.generic_visit(node)
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension
 
     def _spelled(self, call: ast.Call) -> ast.Call:
         """The call with the method in place of a name for it: `rows.append(1)` of `add(1)` after `add = rows.append`."""
@@ -424,6 +443,10 @@ def roots(node: ast.expr, context: Context | None = None) -> frozenset[str]:
             return _roots_of([part.iter for part in node.generators], context)
         case ast.Call(func=ast.Lambda(body=value)):
             return roots(value, context)
+        case ast.Call(func=ast.Name(id="getattr"), args=[value, _, *default]):
+            return _roots_of([value, *default], context)
+        case ast.Call(func=ast.Call(func=func), args=items) if calls.terminal(func) in ("attrgetter", "itemgetter"):
+            return _roots_of(items, context)
         case ast.Call(func=ast.Attribute(attr=attr, value=value)) if attr in calls.SAME_OBJECT:
             return roots(value, context)
         case ast.Call(func=func, args=items) if calls.terminal(func) in calls.WRAPPERS:

@@ -48,7 +48,7 @@ def changed_by_workbench(name: str, statement: Statement, kind: str | None) -> E
     """The error for an object that a statement changed in a way that a script cannot repeat. kind: what it is."""
     what = f"`{name}` is needed, but `{statement.gist}` ({statement.place}) changed it with the workbench, which a script does not have. "
     otherwise = "write the change in a statement of its own, without the workbench in it, and make this Workbench again."
-    if kind in ("tensor", "array", "frame", "list", "dict", "set", "tuple"):
+    if kind in ("tensor", "array", "frame"):
         return ExportError(f"{what}W{otherwise[1:]}")
     return ExportError(
         f"{what}If that trained it, save its weights, make it anew and load them, each in a cell: `torch.save({name}.state_dict(), "
