@@ -28,9 +28,22 @@ class Experiment:
 """
 GROWS = CLASS.replace("        run = self", "        self.model.scale += 1.0\n        run = self")
 KEEPS = CLASS.replace("        run = self", "        self.count = getattr(self, 'count', 0) + 1\n        run = self").replace("        return run", "        self.last = run\n        return run")
+
+
+def given(keeps: str) -> str:
+    """A class that is given its model, whose first statement keeps it."""
+    return (
+        f"class Experiment:\n    def __init__(self, model, kind, other):\n        {keeps}\n        self.bench = wb.Workbench(model, {HOW})\n\n"
+        "    def train(self):\n        return self.bench.fit().result()\n\n\nown = Experiment(Net(5), 'a', nn.Dropout(0.0))\nrun = own.train()"
+    )
+
+
 REPEATED = {
     "trained several times": f"{KEEPS}own = Experiment(5)\nown.train()\nown.model.scale = 2.0\nown.train()\nrun = own.train()",
     "trained by another method": f"{GROWS.rstrip()}\n\n    def run_all(self):\n        return self.train()\n\n\nown = Experiment(5)\nrun = own.run_all()",
+    "given a model that it keeps": given("self.model = model"),
+    "given a model that it keeps by its type": given("self.model: nn.Module = model"),
+    "given a model that it keeps with others": given("self.model, self.kind = model, kind"),
     "made and trained": f"{CLASS}own = Experiment(5)\nrun = own.train()",
     "changed through both": f"{CLASS}own = Experiment(5)\nown.model.body.weight.requires_grad_(False)\nown.bench.model.scale = 3.0\nrun = own.bench.fit().result()",
     "in a loop": f"{CLASS}for width in (4, 8):\n    own = Experiment(width)\n    run = own.train()",

@@ -7,6 +7,7 @@ by a class whose methods do nothing with a bench, and its model is `experiment.m
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -71,6 +72,25 @@ def owner_of(site: CallSite, sources: list[Source], call: ast.Call) -> Owner | N
     attributes = {text.partition(".")[2] for frame in site.fit for text, other in frame.names.items() if not other and text.startswith(f"{name}.")}
     stripped = _Without(sources, methods, attributes, call, [frame.spot for frame in site.fit])
     return Owner(name, own, made[1], caller, family, stripped.sources, sources, frozenset(attributes | stripped.dropped))
+
+
+def kept_as(owner: Owner, call: ast.Call) -> dict[str, str]:
+    """The variables of the method, each with the attribute that has its value at the Workbench call: `self.model = model`."""
+    found: dict[str, str] = {}
+    parts = list(ast.walk(owner.method))
+    stored = Counter(ast.unparse(part) for part in parts if isinstance(part, (ast.Name, ast.Attribute)) and isinstance(part.ctx, ast.Store))
+    stored.update(part.arg for part in parts if isinstance(part, ast.arg))
+    for node in (node for node in owner.method.body if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and node.lineno < call.lineno):
+        targets, value = node.targets if isinstance(node, ast.Assign) else [node.target], node.value
+        pairs = [(targets[0], value)]
+        if isinstance(targets[0], ast.Tuple) and isinstance(value, ast.Tuple):
+            starred = any(isinstance(part, ast.Starred) for part in (*targets[0].elts, *value.elts))
+            pairs = [] if starred else list(zip(targets[0].elts, value.elts, strict=True))
+        for one, other in pairs:
+            is_own = isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id == owner.own
+            if isinstance(one, ast.Attribute) and is_own and isinstance(other, ast.Name) and stored[ast.unparse(one)] == stored[other.id] == 1:
+                found[other.id] = one.attr
+    return found
 
 
 def _method_at(tree: ast.Module, spot: Spot) -> tuple[ast.ClassDef, _Method] | None:

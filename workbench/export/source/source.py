@@ -40,7 +40,7 @@ from workbench.export.source.findings.unresolved import changed_through_bench
 from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.order import bench_of, statements_in_order
 from workbench.export.source.origins import Import
-from workbench.export.source.owner import Owner, owner_of
+from workbench.export.source.owner import Owner, kept_as, owner_of
 from workbench.export.source.rewrite import annotation_names, layout
 from workbench.export.source.rewrite.layout import Block
 from workbench.export.source.rewrite.secret_literals import Secrets, hide_in_comments
@@ -174,7 +174,8 @@ def _call_of(site: CallSite, spot: Spot, sources: list[Source]) -> tuple[Source,
     owner = owner_of(site, sources, call)
     if owner is None:
         return source, call, None
-    source = replace(source, spelled=((owner.own, owner.name),), function=owner.method.lineno)
+    kept = {name: f"{owner.name}.{attribute}" for name, attribute in kept_as(owner, call).items() if name not in site.values}
+    source = replace(source, spelled=((owner.own, owner.name), *kept.items()), function=owner.method.lineno)
     return source, find_call(source, spot), owner
 
 
