@@ -423,7 +423,6 @@ def test_sdist_and_wheel_hold_what_they_should(built: tuple[Path, Path]) -> None
     assert "Author: Tuning Workbench developers" in about
 
 
-@pytest.mark.slow
 def test_both_install_and_train_offline(built: tuple[Path, Path], tmp_path: Path) -> None:
     """In an environment that has the dependencies and nothing else, without an index."""
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)

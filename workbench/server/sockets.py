@@ -31,7 +31,7 @@ _INTERVAL, _IDLE = 0.2, 0.5
 _LARGEST = 1 << 14
 """Bytes of a message from a page at most."""
 _WAITING = 100
-"""The most waiting messages for a slow page; if there are more, it is told to fetch its list again."""
+"""The most waiting messages for a slow page; if there are more, the page gets a message to fetch its list again."""
 _FETCH_AGAIN = {"type": "list"}
 
 

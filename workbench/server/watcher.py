@@ -120,7 +120,7 @@ class Watcher:
         }  # fmt: skip
 
     def find(self, key: str, id: str) -> Entry:
-        """The run of these names, as it is now. ValueError: the id is impossible; NotFoundError: no such run exists."""
+        """The present state of the run with these names. ValueError: the id is impossible; NotFoundError: no such run exists."""
         check_id(id)
         with self._changed:
             self._look_now()

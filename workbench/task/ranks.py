@@ -62,7 +62,7 @@ class SingleProcess:
         return list(values)
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Leave the tensor as it is: with one process it is the sum."""
+        """Do nothing to the tensor: with one process it is the sum already."""
 
 
 class RankOfJob(NamedTuple):

@@ -83,7 +83,7 @@ REPEATED = {
     "by a variable of a function that had ended": f"{MADE}def make(scale):\n    def train():\n        model.scale = scale\n        return bench.fit().result()\n    return train\nrun = make(3.0)()",
     "in a loop, what each turn does alike": f"{MADE}for scale in (2.0, 3.0):\n    print(scale)\n    run = bench.fit().result()",
 }
-LEFT_OUT = r" changed `model` before the fit, beside what it did with the workbench, and a script does not have that statement\. Write the change in a statement of its own"
+LEFT_OUT = r" changed `model` before the fit, besides what it did with the workbench, and a script does not have that statement\. Write the change in a statement of its own"
 GROWS = f"{MADE}def train(b):\n    b.model.scale += 1.0\n    return b.fit().result()\n"
 SCALED = "import contextlib\n@contextlib.contextmanager\ndef scaled(net, scale):\n    net.scale = scale\n    yield\n"
 EVALUATED = "cannot be in a script: it is part of the statement with the Workbench call or the fit"

@@ -179,7 +179,7 @@ own.model.scale = 2.0
 run = own.bench.fit().result()
 """,
 }
-LEFT_OUT = r" changed `own.model` before the fit, beside what it did with the workbench, and a script does not have that statement"
+LEFT_OUT = r" changed `own.model` before the fit, besides what it did with the workbench, and a script does not have that statement"
 REFUSED = {
     "an earlier call of the method": (f"{GROWS}own = Experiment(5)\nown.train()\nrun = own.train()", rf"`own.train\(\)` \(user.py, line \d+\){LEFT_OUT}"),
     "an earlier call in a method": (

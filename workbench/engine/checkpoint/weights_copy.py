@@ -101,7 +101,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, task: Task) -> Fingerprint:
-        """The fingerprint of a task as it is now."""
+        """The present fingerprint of a task."""
         parameters = [p for whole in task.modules for p in whole.parameters()]
         buffers = [b for whole in task.modules for b in whole.buffers()]
         # Another buffer means another model, and so another start.

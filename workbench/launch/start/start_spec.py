@@ -65,7 +65,7 @@ class StartSpec:
 
     @property
     def keywords(self) -> dict[str, str]:
-        """The argument `start=` as it is written in a call; empty for the default."""
+        """The argument `start=` in the code of a call; empty for the default."""
         return {} if self.text == "fresh" else {"start": self.text}
 
     def weights(self, root: Path) -> Path | None:

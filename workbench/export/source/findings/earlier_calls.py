@@ -1,4 +1,4 @@
-"""Refuses what a call did to the model beside a fit, where the script does not have that call.
+"""Refuses to export where an earlier call changed the model and also fitted it, and the script lacks that call.
 
 `train(bench)` may change the model and then fit. A script has what the functions did that led to the last fit; what an earlier call of
 them did is missing there, unless the last one did the same again.
@@ -73,14 +73,14 @@ def _takes_bench(node: ast.stmt, among: set[str], known: set[str]) -> bool:
 def _left_out(model: str, statement: Statement, written: ast.stmt) -> ExportError:
     gist = replace(statement, node=written).gist
     return ExportError(
-        f"`{gist}` ({statement.place}) changed {model if ' ' in model else f'`{model}`'} before the fit, beside what it did with the workbench, "
+        f"`{gist}` ({statement.place}) changed {model if ' ' in model else f'`{model}`'} before the fit, besides what it did with the workbench, "
         "and a script does not have that statement. Write the change in a statement of its own, without the workbench in it (as `model.scale = 2.0`), "
         "make the model and the Workbench anew, fit and export that run."
     )
 
 
 def _handed_on(node: ast.stmt, context: _Besides, seen: frozenset[int] = frozenset()) -> frozenset[str]:
-    """What the functions change that a statement hands to others (`map(train, benches)`), or calls by another name (`go = partial(train, bench)`)."""
+    """The names changed by functions that a statement passes on (`map(train, benches)`) or calls by another name (`go = partial(train, bench)`)."""
     own = [part for part in own_level(node) if isinstance(part, ast.Call)]
     called = {id(part.func.value if isinstance(part.func, ast.Subscript) else part.func) for part in own}
     given = [value for part in own if calls.terminal(part.func) not in _HOLDING for value in [*part.args, *(keyword.value for keyword in part.keywords)]]
@@ -129,7 +129,7 @@ def _place(statement: Statement) -> _Place:
 
 @dataclass
 class _Reader:
-    """Takes out of functions what does not matter of them."""
+    """Leaves out of functions what has no effect on the model of the last fit."""
 
     after: dict[_Place, Statement]
     """The statements that ran later, by their places."""
@@ -247,7 +247,7 @@ def _calls_repeatable(call: ast.Call, context: At, open_: frozenset[str]) -> boo
 
 @dataclass
 class _Besides(At):
-    """What is known to change beside what a fit trains, and beside what the last call did again."""
+    """Finds what certainly changes, besides what a fit trains and what the last call did again."""
 
     read: _Reader = field(kw_only=True)
 
