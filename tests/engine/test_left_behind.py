@@ -2,7 +2,6 @@
 
 import multiprocessing
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,10 +13,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import workbench as wb
 from tests.engine.problems import labelled, noisy_net, plain_net, sgd, until
-from workbench.engine import nonfinite
 from workbench.engine.backward import WindowBackward
+from workbench.engine.replay import Replay
 from workbench.engine.setup import open_session
-from workbench.engine.state import Replay, TrainState
+from workbench.engine.state import TrainState
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
@@ -167,14 +166,11 @@ def test_no_state_of_the_batch_before_where_the_first_piece_is_left_out():
 
 def moments(device, every, steps):
     """The updates that are kept to be taken again, of so many."""
-    session = SimpleNamespace(
-        plan=SimpleNamespace(on_cpu=device == "cpu", skips_nonfinite=False), replay=Replay(), state=TrainState(), device=torch.device(device),
-        meter=SimpleNamespace(row=0),
-    )
+    replay, state = Replay(torch.device(device)), TrainState()
     for step in range(steps):
-        session.state.step, session.state.records = step, step % every == 0
-        nonfinite.remember(session, [step])
-    return [moment.step for moment in session.replay.recent]
+        state.step, state.records = step, step % every == 0
+        replay.remember(state, [step], look=True)
+    return [step for step in range(steps) if replay.at(step) is not None]
 
 
 def test_only_updates_that_will_be_looked_at_are_kept(monkeypatch):

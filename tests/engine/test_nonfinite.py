@@ -13,7 +13,8 @@ from torch.utils.data import TensorDataset
 import workbench as wb
 from workbench.engine import nonfinite
 from workbench.engine.metrics import flush
-from workbench.engine.state import Replay, TrainState
+from workbench.engine.replay import Replay
+from workbench.engine.state import TrainState
 from workbench.events import Message, StepsDone, pack
 from workbench.instruments.finite import NonFiniteError
 from workbench.task.errors import TaskError
@@ -134,13 +135,11 @@ def test_a_guarded_step_is_left_out_on_the_device(bad):
     weight = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
     weight.grad = torch.tensor([1.0, float("nan") if bad else 1.0, 1.0])
-    session = SimpleNamespace(
-        precision=SimpleNamespace(scaler=None), replay=Replay(),
-        total_norm=lambda opt, gradients, p: torch.linalg.vector_norm(gradients[0], p),
-    )  # fmt: skip
-    opt = SimpleNamespace(optimizer=optimizer, gradients=lambda: [weight.grad])
+    opt = SimpleNamespace(
+        optimizer=optimizer, gradients=lambda: [weight.grad], total_norm=lambda gradients, p: torch.linalg.vector_norm(gradients[0], p)
+    )
     assert nonfinite.can_guard(opt)
-    with nonfinite.guarded(session, opt, torch.tensor(0.5), None):
+    with nonfinite.guarded(opt, torch.tensor(0.5), None, Replay(torch.device("cpu"))):
         optimizer.step()
     assert torch.equal(weight.detach(), torch.ones(3)) is bad
     assert not hasattr(optimizer, "found_inf")
@@ -150,9 +149,8 @@ def test_a_guarded_step_without_gradients_is_no_error():
     """A manual step before any backward."""
     weight = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
-    session = SimpleNamespace(precision=SimpleNamespace(scaler=None), replay=Replay())
     opt = SimpleNamespace(optimizer=optimizer, gradients=list)
-    with nonfinite.guarded(session, opt, torch.tensor(0.5), None):
+    with nonfinite.guarded(opt, torch.tensor(0.5), None, Replay(torch.device("cpu"))):
         optimizer.step()
     assert torch.equal(weight.detach(), torch.ones(3))
 
@@ -185,7 +183,7 @@ def test_what_a_flush_from_a_device_shows(columns, optimizers, manual, order, wr
         optimizers=[SimpleNamespace(index=n) for n in range(optimizers)], task=SimpleNamespace(manual=manual),
         settings=wb.Settings(on_nonfinite="skip"),
     )  # fmt: skip
-    assert np.flatnonzero(flush._wrong(session, event, guarded=True)).tolist() == wrong
+    assert np.flatnonzero(flush.Recorder(session, [].append)._wrong(event, guarded=True)).tolist() == wrong
 
 
 class Drawing(Fragile):

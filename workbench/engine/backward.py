@@ -181,7 +181,7 @@ class WindowForward:
     def end(self, number: int, result: Result | None, *, waits: bool) -> None:
         """Call the hook after a batch, after its last optimizer. waits: it comes after the update."""
         hooks = self._session.update_hooks
-        if self._opt is self._session.turn()[-1] and getattr(self._window[number], "last", True):
+        if self._opt is self._session.optimizers.turn(self._session.state.step)[-1] and getattr(self._window[number], "last", True):
             hooks.end(result, hooks.ready.get(number), self._indices[number], waits=waits)
 
     def leave(self) -> None:
@@ -230,7 +230,7 @@ def batch_gradient(session: Session, opt: OptimizerHandle, window: Sequence[Any]
         return None
     found = forward.run(0)
     if found is not None:
-        zero_grad(session, opt)
+        zero_grad(session.hooks, opt, session.state.batch_idx)
         session.hooks.backward(session.precision.scale(found.loss))
         session.hooks.after_backward()
         session.precision.unscale(opt.optimizer)

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from workbench.commands import Change, Checkpoint, Inbox, Pause, Resume, Stop, Validate
 from workbench.engine import rng
-from workbench.engine.metrics.flush import emit_message, flush
+from workbench.engine.metrics.flush import Recorder
 from workbench.engine.session import Session
-from workbench.events import Changed, Emit, Message, StatusChanged
+from workbench.events import Changed, Message, StatusChanged
 from workbench.techniques.accumulation import with_size_from
 from workbench.units import rate
 
@@ -19,7 +19,7 @@ from workbench.units import rate
 class ValidationRequests(Protocol):
     """The validation that a user can ask for (engine/validation/schedule.py)."""
 
-    def validate_now(self, emit: Emit, inbox: Inbox) -> bool:
+    def validate_now(self, control: Control) -> bool:
         """Run a validation that does not count for the run; returns whether it was stopped."""
 
 
@@ -31,139 +31,133 @@ class CheckpointRequests:
         return False
 
 
-class UserRequests:
-    """The requests of one fit, carried out on all of its ranks alike."""
+class Control:
+    """Carries out the commands of one fit's user, on all of its ranks alike."""
 
-    def __init__(self, session: Session, validation: ValidationRequests, checkpoints: CheckpointRequests, emit: Emit, inbox: Inbox) -> None:
-        self._session, self._validation, self._checkpoints, self._emit, self._inbox = session, validation, checkpoints, emit, inbox
+    def __init__(
+        self, session: Session, recorder: Recorder, inbox: Inbox, validation: ValidationRequests, checkpoints: CheckpointRequests
+    ) -> None:
+        self._session, self.recorder, self.inbox = session, recorder, inbox
+        self._validation, self._checkpoints = validation, checkpoints
 
-    def validate_now(self) -> bool:
+    def apply(self, *, stopping: bool = False) -> bool:
+        """Carry out the waiting commands and wait while paused; returns whether the run is to stop.
+
+        stopping: the run is about to stop, so that it validates and saves nothing more.
+        """
+        meter, step = self._session.meter, self._session.state.step
+        paused_at: float | None = None
+        try:
+            while True:
+                command = self.inbox.take()
+                if command is None and paused_at is None:
+                    return False
+                if command is None:
+                    self.inbox.wait(0.2)
+                    rng.yield_lock()
+                    if not threading.main_thread().is_alive():
+                        return True  # the process is ending, and nobody is left who could resume
+                elif isinstance(command, Stop):
+                    return True
+                elif isinstance(command, Change):
+                    self.change(command.values)
+                elif isinstance(command, Validate | Checkpoint):
+                    began = perf_counter()
+                    stopped = self._run(command, stopping=stopping)
+                    if paused_at is None and isinstance(command, Validate):
+                        meter.leave_out(perf_counter() - began)
+                    if stopped:
+                        return True
+                elif isinstance(command, Pause) and paused_at is None:
+                    paused_at = perf_counter()
+                    self.recorder.add(StatusChanged("paused", step))
+                elif isinstance(command, Resume) and paused_at is not None:
+                    meter.leave_out(perf_counter() - paused_at)
+                    paused_at = None
+                    self.recorder.add(StatusChanged("running", step))
+        finally:  # paused time does not count as training time
+            if paused_at is not None:
+                meter.leave_out(perf_counter() - paused_at)
+
+    def _run(self, command: Validate | Checkpoint, *, stopping: bool) -> bool:
+        """Carry out one request; returns whether it was stopped."""
+        if stopping:
+            what = "validate()" if isinstance(command, Validate) else "checkpoint()"
+            self.recorder.add(Message(f"{what} was left out: the run stops here.", "info", self._session.state.step))
+            return False
+        if isinstance(command, Validate):
+            return self._validate()
+        self._save_checkpoint()
+        return False
+
+    def _validate(self) -> bool:
         """Run a validation (`ValidationSchedule.validate_now`); returns whether it was stopped. Without validation data it
         emits a message.
         """
-        session, data = self._session, self._session.data
-        if not data.validates:
-            none = session.task.val is None
-            self._say(
-                "there is no validation data: make the bench with val=…" if none
-                else f"limit_val_batches={session.settings.limit_val_batches!r} leaves no batch: take a larger one"
-            )  # fmt: skip
-            return False
-        if session.task.val is not None and session.task.val.one_shot:
-            self._say("the validation data can be read only once, and a later validation needs them: give a Dataset or a DataLoader")
-            return False
-        return self._validation.validate_now(self._emit, self._inbox)
+        val = self._session.task.val
+        if val is None:
+            why = "there is no validation data: make the bench with val=…"
+        elif not self._session.data.validates:
+            why = f"limit_val_batches={self._session.settings.limit_val_batches!r} leaves no batch: take a larger one"
+        elif val.one_shot:
+            why = "the validation data can be read only once, and a later validation needs them: give a Dataset or a DataLoader"
+        else:
+            return self._validation.validate_now(self)
+        self.recorder.warn(f"nothing was validated: {why}.")
+        return False
 
-    def save_checkpoint(self) -> None:
+    def _save_checkpoint(self) -> None:
         """Write a checkpoint, or emit a message why none can be written."""
         if self._checkpoints.save_requested():
             return
         dry = self._session.settings.fast_dev_run
         why = f"fast_dev_run={dry} is a dry run, of which nothing is kept" if dry else "this run has no folder to keep it in"
-        emit_message(self._session, self._emit, Message(f"no checkpoint was written: {why}.", "warning", self._session.state.step))
+        self.recorder.warn(f"no checkpoint was written: {why}.")
 
-    def _say(self, why: str) -> None:
-        emit_message(self._session, self._emit, Message(f"nothing was validated: {why}.", "warning", self._session.state.step))
+    def change(self, values: Mapping[str, float | None]) -> None:
+        """Apply new values from the next update on (a batch size: from the next epoch on) and record the change."""
+        session, applied = self._session, dict(values)
+        if values.get("lr") is not None and not self._set_lr(float(values["lr"])):  # type: ignore[arg-type]
+            del applied["lr"]
+        if "gradient_clip_val" in values:
+            session.state.clip_val = values["gradient_clip_val"]
+        if values.get("batch_size") is not None:
+            session.data.use_batch_size(int(values["batch_size"]))  # type: ignore[arg-type]
+        size = values.get("accumulate_grad_batches")
+        if size is not None and not self._accumulate(int(size)):
+            del applied["accumulate_grad_batches"]
+        if values.get("track_update_ratio") is not None:
+            self.recorder.flush(wait=True)  # first record what was measured so far
+            session.track_ratios(bool(values["track_update_ratio"]))
+        if applied:
+            self.recorder.add(Changed(session.state.step, applied))
 
+    def _set_lr(self, lr: float) -> bool:
+        """Set this base rate from the next update on. False: to or from 0 the ratios of groups and schedules would be
+        lost.
+        """
+        optimizers = self._session.optimizers
+        if lr and optimizers.base_lr:
+            optimizers.set_lr(lr)
+            return True
+        if lr != optimizers.base_lr:
+            what = "to 0" if optimizers.base_lr else "from 0"
+            self.recorder.warn(f"lr={rate(lr)} was left out: the rate of a running fit cannot change {what}. pause() the run, or fit(lr=…) anew.")
+        return lr == optimizers.base_lr
 
-def apply_commands(session: Session, emit: Emit, inbox: Inbox, requests: UserRequests | None = None) -> bool:
-    """Carry out the waiting commands and wait while paused; returns whether the run is to stop.
-
-    requests: None where the run is about to stop.
-    """
-    paused_at: float | None = None
-    try:
-        while True:
-            command = inbox.take()
-            if command is None and paused_at is None:
-                return False
-            if command is None:
-                inbox.wait(0.2)
-                rng.yield_lock()
-                if not threading.main_thread().is_alive():
-                    return True  # the process is ending, and nobody is left who could resume
-            elif isinstance(command, Stop):
-                return True
-            elif isinstance(command, Change):
-                change(session, command.values, emit)
-            elif isinstance(command, Validate | Checkpoint):
-                began = perf_counter()
-                stopped = _run(session, emit, command, requests)
-                if paused_at is None and isinstance(command, Validate):
-                    session.meter.leave_out(perf_counter() - began)
-                if stopped:
-                    return True
-            elif isinstance(command, Pause) and paused_at is None:
-                paused_at = perf_counter()
-                emit_message(session, emit, StatusChanged("paused", session.state.step))
-            elif isinstance(command, Resume) and paused_at is not None:
-                session.meter.leave_out(perf_counter() - paused_at)
-                paused_at = None
-                emit_message(session, emit, StatusChanged("running", session.state.step))
-    finally:  # paused time does not count as training time
-        if paused_at is not None:
-            session.meter.leave_out(perf_counter() - paused_at)
-
-
-def _run(session: Session, emit: Emit, command: Validate | Checkpoint, requests: UserRequests | None) -> bool:
-    """Carry out one request; returns whether it was stopped."""
-    if requests is None:
-        what = "validate()" if isinstance(command, Validate) else "checkpoint()"
-        emit_message(session, emit, Message(f"{what} was left out: the run stops here.", "info", session.state.step))
-        return False
-    if isinstance(command, Validate):
-        return requests.validate_now()
-    requests.save_checkpoint()
-    return False
-
-
-def change(session: Session, values: Mapping[str, float | None], emit: Emit) -> None:
-    """Apply new values from the next update on (a batch size: from the next epoch on) and record the change."""
-    applied = dict(values)
-    if values.get("lr") is not None and not _set_lr(session, float(values["lr"]), emit):  # type: ignore[arg-type]
-        del applied["lr"]
-    if "gradient_clip_val" in values:
-        session.state.clip_val = values["gradient_clip_val"]
-    if values.get("batch_size") is not None:
-        session.data.use_batch_size(int(values["batch_size"]))  # type: ignore[arg-type]
-    if values.get("accumulate_grad_batches") is not None and not _accumulate(session, values, emit):
-        del applied["accumulate_grad_batches"]
-    if values.get("track_update_ratio") is not None:
-        flush(session, emit, wait=True)  # first record what was measured so far
-        session.track_ratios(bool(values["track_update_ratio"]))
-    if applied:
-        emit_message(session, emit, Changed(session.state.step, applied))
-
-
-def _set_lr(session: Session, lr: float, emit: Emit) -> bool:
-    """Set this base rate from the next update on. False: to or from 0 the ratios of groups and schedules would be
-    lost.
-    """
-    if lr and session.base_lr:
-        session.set_lr(lr)
+    def _accumulate(self, size: int) -> bool:
+        """Accumulate this many batches from the next update on; False: these batches cannot be accumulated."""
+        session = self._session
+        if session.task.manual:
+            self.recorder.warn(
+                f"accumulate_grad_batches={size} was left out: with manual optimisation it cannot change while a run is running, "
+                "since the module knows of it from the beginning. Stop, and continue with fit(start=…, accumulate_grad_batches=…)."
+            )
+            return False
+        setting = with_size_from(session.settings.accumulate_grad_batches, session.state.epoch, size)
+        if setting == session.settings.accumulate_grad_batches:
+            return True
+        session.accumulate(setting)
+        if any(opt.schedules for opt in session.optimizers) and session.updates is not None:
+            self.recorder.warn(f"{size} batches make an update, and the schedule keeps the {session.updates} updates it was made for.")
         return True
-    if lr != session.base_lr:
-        what = "to 0" if session.base_lr else "from 0"
-        text = f"lr={rate(lr)} was left out: the rate of a running fit cannot change {what}. pause() the run, or fit(lr=…) anew."
-        emit_message(session, emit, Message(text, "warning", session.state.step))
-    return lr == session.base_lr
-
-
-def _accumulate(session: Session, values: Mapping[str, float | None], emit: Emit) -> bool:
-    """Accumulate this many batches from the next update on; False: these batches cannot be accumulated."""
-    size = int(values["accumulate_grad_batches"])  # type: ignore[arg-type]
-    if session.task.manual:
-        text = (
-            f"accumulate_grad_batches={size} was left out: with manual optimisation it cannot change while a run is running, "
-            "since the module knows of it from the beginning. Stop, and continue with fit(start=…, accumulate_grad_batches=…)."
-        )
-        emit_message(session, emit, Message(text, "warning", session.state.step))
-        return False
-    setting = with_size_from(session.settings.accumulate_grad_batches, session.state.epoch, size)
-    if setting == session.settings.accumulate_grad_batches:
-        return True
-    session.accumulate(setting)
-    if any(opt.schedules for opt in session.optimizers) and session.updates is not None:
-        text = f"{size} batches make an update, and the schedule keeps the {session.updates} updates it was made for."
-        emit_message(session, emit, Message(text, "warning", session.state.step))
-    return True

@@ -11,12 +11,12 @@ from typing import Any
 
 from workbench.commands import Inbox
 from workbench.engine import rng
-from workbench.engine.control import CheckpointRequests, UserRequests, apply_commands
+from workbench.engine.control import CheckpointRequests, Control
 from workbench.engine.data.sample_count import note_length
-from workbench.engine.metrics.flush import emit_notes, emit_time, flush, flush_after_error
+from workbench.engine.metrics.flush import Recorder
 from workbench.engine.metrics.observations import Observations
 from workbench.engine.nonfinite import refuse_unguarded
-from workbench.engine.optim import weight_averaging
+from workbench.engine.optim import averaged_model, weight_averaging
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.step import train_step
@@ -24,12 +24,15 @@ from workbench.engine.validation.schedule import ValidationListener, ValidationS
 from workbench.engine.validation.validate import floats
 from workbench.events import ENDED_EARLY, Emit, Logged, Message, Status
 from workbench.instruments.finite import NonFiniteError
+from workbench.settings import Settings
+from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
+from workbench.task.hooks import tell_failure
 from workbench.techniques.accumulation import size_at, windows
 from workbench.techniques.limits import is_whole
 from workbench.techniques.stopping import Limits, minimums_met
 
-AtEpoch = Mapping[int, Callable[[Session, Emit, Inbox], bool]]
+AtEpoch = Mapping[int, Callable[[Session, Control], bool]]
 """What to run at the start of an epoch; each returns whether it was stopped."""
 
 
@@ -74,8 +77,8 @@ def fit(
     validation: the schedule of validations; where the session is resumed, the one that was restored with it.
     """
     refuse_unguarded(session)
-    weight_averaging.refuse_unused(session)
-    _refuse_second_pass(session)
+    weight_averaging.refuse_unused(session.settings, session.task)
+    _refuse_second_pass(session.settings, session.task.train, resumed=session.state.resumed)
     run = _Fit(session, validation or ValidationSchedule(session), checkpoints or Checkpointing(), emit, inbox)
     try:
         run.begin()
@@ -86,12 +89,12 @@ def fit(
             run.end_epoch()
         run.finish()
     except BaseException as error:
-        flush_after_error(session, emit)
-        session.tell_failure(error)
+        run.recorder.after_error()
+        tell_failure(session.hooks, error)
         raise
     finally:
         session.state.fitting = False
-    _conclude(session, run, emit)
+    run.conclude()
     return "stopped" if run.stopped else "finished"
 
 
@@ -101,10 +104,11 @@ class _Fit:
     def __init__(
         self, session: Session, validation: ValidationSchedule, checkpoints: Checkpointing, emit: Emit, inbox: Inbox
     ) -> None:
-        self.session, self.validation, self.checkpoints, self.emit, self.inbox = session, validation, checkpoints, emit, inbox
+        self.session, self.validation, self.checkpoints, self.inbox = session, validation, checkpoints, inbox
         validation.checkpoints = checkpoints
-        self.requests = UserRequests(session, validation, checkpoints, emit, inbox)
-        self.observations = Observations(session, emit)
+        self.recorder = Recorder(session, emit)
+        self.control = Control(session, self.recorder, inbox, validation, checkpoints)
+        self.observations = Observations(session, self.recorder)
         self._limits = Limits.of(session.settings)
         self.stopped = False
         self._length_told = False
@@ -125,10 +129,10 @@ class _Fit:
             session.hooks.clear_stop()
         with self._without_new_draws(), _restored_groups(session.optimizers) if state.resumed else contextlib.nullcontext():
             session.hooks.fit_started()
-        self.stopped = apply_commands(session, self.emit, self.inbox, self.requests)
+        self.stopped = self.control.apply()
         if not self.stopped and not state.resumed:
             with session.timer.timed("validation"):
-                self.stopped = self.validation.sanity(self.emit, self.inbox)
+                self.stopped = self.validation.sanity(self.control)
 
     def _without_new_draws(self) -> contextlib.AbstractContextManager[None]:
         """Context manager in which draws of random numbers do not count if the fit is resumed: it has drawn them already."""
@@ -144,7 +148,7 @@ class _Fit:
         while not self.stopped and not self.validation.ended and (state.mid_epoch or not self.over(state.epoch)):
             if state.epoch in at_epoch and not state.mid_epoch:
                 with session.timer.timed("searches"):
-                    self.stopped = at_epoch[state.epoch](session, self.emit, self.inbox)
+                    self.stopped = at_epoch[state.epoch](session, self.control)
                 if self.stopped:
                     break
             self._begin_epoch()
@@ -160,7 +164,7 @@ class _Fit:
             self._reload_loaders()
         self.validation.begin_epoch(resumed=resumed)
         if not resumed:
-            weight_averaging.begin_epoch(session)
+            weight_averaging.begin_epoch(session.settings, state.epoch, session.optimizers)
             state.epoch_step, state.batch_idx, state.mid_epoch = state.step, 0, True
             session.hooks.epoch_started()
         session.refresh_parameters()
@@ -214,7 +218,7 @@ class _Fit:
         state, validation, checkpoints = self.session.state, self.validation, self.checkpoints
         rng.yield_lock()
         if self.inbox:
-            self.stopped = apply_commands(self.session, self.emit, self.inbox, self.requests)
+            self.stopped = self.control.apply()
             if self.stopped:
                 return False
             if data.resize():
@@ -233,7 +237,7 @@ class _Fit:
         """
         timed = self.session.timer.timed
         with timed("validation"):
-            self.stopped = self.validation.midway(self.emit, self.inbox)
+            self.stopped = self.validation.midway(self.control)
         if not self.stopped:
             self._refuse_missing()
             with timed("checkpoints"):
@@ -259,31 +263,32 @@ class _Fit:
         session = self.session
         self.observations.after_update()
         if session.notes:
-            emit_notes(session, self.emit)
+            self.recorder.notes()
         if session.meter.due():
-            flush(session, self.emit)
+            self.recorder.flush()
         session.timer.end()
 
     def end_epoch(self) -> None:
         """Run what follows the epoch's last update: schedules, the validation, hooks, a checkpoint."""
         session, state = self.session, self.session.state
-        flush(session, self.emit, wait=True)
+        self.recorder.flush(wait=True)
         if self.stopped:
             return
         if not self.validation.ended:
             if not state.checking:
-                weight_averaging.end_epoch(session)
-                session.step_epoch_schedules()
+                if session.average is not None:
+                    session.average.after_epoch(state)
+                session.optimizers.step_epoch_schedules(state, session.hooks)
                 state.checking = True
             with session.timer.timed("validation"):
-                self.stopped = self.validation.at_end_of_epoch(self.over(state.epoch + 1), self.emit, self.inbox)
+                self.stopped = self.validation.at_end_of_epoch(self.over(state.epoch + 1), self.control)
             if self.stopped:
                 return
         session.hooks.epoch_ended()
         logged = floats(session.hooks.epoch_logged())
         if logged:
             shown = tuple(name for name in logged if name in session.hooks.on_bar)
-            self.emit(Logged(state.step, state.epoch, logged, shown))
+            self.recorder.emit(Logged(state.step, state.epoch, logged, shown))
             state.metrics.update(logged)
         self.validation.judge(state.epoch + 1, logged)
         state.epoch += 1
@@ -295,8 +300,27 @@ class _Fit:
     def finish(self) -> None:
         """Give the model its final weights."""
         with self.checkpoints.the_end():
-            weight_averaging.copy_average(self.session)
+            averaged_model.copy_average(self.session)
         self.session.hooks.fit_ended()
+
+    def conclude(self) -> None:
+        """Emit the messages at the end of a fit."""
+        session, ended, emit = self.session, self.validation.ended, self.recorder.emit
+        self.recorder.notes()  # on a device: what the last flush has shown
+        self.recorder.time()
+        state = session.state
+        if ended is None and (self.stop_requested or session.hooks.stop_requested):
+            emit(Message(f"{ENDED_EARLY}: the module set trainer.should_stop.", "info", state.step))
+        if ended:
+            emit(Message(f"{ENDED_EARLY}: {ended}.", "info", state.step))
+        if state.left_out:
+            what = "1 update was" if state.left_out == 1 else f"{state.left_out} updates were"
+            emit(Message(f"{what} left out for numbers that are not finite.", "warning", state.step))
+        if session.average is not None and not session.average.count and state.step:
+            text = "no weights were averaged: the run was over before the first average (averaging_start, should_update)."
+            emit(Message(text, "warning", state.step))
+        if not state.step and state.epoch:
+            emit(Message("no update was taken: every batch was left out (None, or training_step returned None).", "warning"))
 
     def _refuse_missing(self) -> None:
         """End the run, after a checkpoint, if nothing reports a metric that it must follow."""
@@ -308,13 +332,20 @@ class _Fit:
         session = self.session
         none = not session.state.batch_idx and session.state.step == session.state.epoch_step
         if none and not session.update_hooks.cut_short and not self.over(session.state.epoch):
-            raise TaskError(f"the training data gave no batch in epoch {session.state.epoch}: {_why_none(session)}.")
+            raise TaskError(f"the training data gave no batch in epoch {session.state.epoch}: {self._why_none()}.")
         nothing = session.state.batch_idx and session.state.step == session.state.epoch_step
         if nothing and session.settings.epochs is None and not self.validation.ended:
             raise TaskError(
                 f"every batch of epoch {session.state.epoch} was left out (None, or training_step returned None): no update was "
                 "taken, and no later epoch would take one."
             )
+
+    def _why_none(self) -> str:
+        session = self.session
+        if session.parallel.dropped_batches:
+            return "it has none for each rank; take smaller batches or fewer devices"
+        read = session.state.epoch > 0 or (session.task.train is not None and session.task.train.one_shot)
+        return "it can be read only once; give a Dataset or a DataLoader" if read else "it is empty"
 
     def over(self, finished: int) -> bool:
         """Whether the run ends here, with so many epochs finished: by its length, a metric, or the task."""
@@ -392,39 +423,12 @@ def _parameters(groups: Sequence[Mapping[str, Any]]) -> str:
     return f"parameter groups of {' and '.join(str(len(group['params'])) for group in groups)} parameters"
 
 
-def _refuse_second_pass(session: Session) -> None:
+def _refuse_second_pass(settings: Settings, data: DataSpec | None, *, resumed: bool) -> None:
     """Raise TaskError where the run's length asks for data again that can be read only once."""
-    settings, data = session.settings, session.task.train
     no_other_end = settings.max_steps is None and settings.max_time is None and is_whole(settings.limit_train_batches)
-    if data is None or not data.one_shot or session.state.resumed or not no_other_end or (settings.epochs or 0) < 2:
+    if data is None or not data.one_shot or resumed or not no_other_end or (settings.epochs or 0) < 2:
         return
     raise TaskError(
         f"the training data can be read only once (it is an iterator), and max_epochs={settings.epochs} reads it "
         f"{settings.epochs} times: give max_epochs=1, or a Dataset, a DataLoader, or wb.batches(list)."
     )
-
-
-def _why_none(session: Session) -> str:
-    if session.parallel.dropped_batches:
-        return "it has none for each rank; take smaller batches or fewer devices"
-    read = session.state.epoch > 0 or (session.task.train is not None and session.task.train.one_shot)
-    return "it can be read only once; give a Dataset or a DataLoader" if read else "it is empty"
-
-
-def _conclude(session: Session, run: _Fit, emit: Emit) -> None:
-    """Emit the messages at the end of a fit."""
-    emit_notes(session, emit)  # on a device: what the last flush has shown
-    emit_time(session, emit)
-    validation = run.validation
-    if validation.ended is None and (run.stop_requested or session.hooks.stop_requested):
-        emit(Message(f"{ENDED_EARLY}: the module set trainer.should_stop.", "info", session.state.step))
-    if validation.ended:
-        emit(Message(f"{ENDED_EARLY}: {validation.ended}.", "info", session.state.step))
-    if session.state.left_out:
-        what = "1 update was" if session.state.left_out == 1 else f"{session.state.left_out} updates were"
-        emit(Message(f"{what} left out for numbers that are not finite.", "warning", session.state.step))
-    if session.average is not None and not session.average.count and session.state.step:
-        text = "no weights were averaged: the run was over before the first average (averaging_start, should_update)."
-        emit(Message(text, "warning", session.state.step))
-    if not session.state.step and session.state.epoch:
-        emit(Message("no update was taken: every batch was left out (None, or training_step returned None).", "warning"))

@@ -18,8 +18,8 @@ from workbench.engine import backward, rng
 from workbench.engine.distributed.dtensor import whole
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
+from workbench.engine.replay import Replay, ReplayPoint
 from workbench.engine.session import Session
-from workbench.engine.state import ReplayPoint
 from workbench.events import Message
 from workbench.instruments import finite
 from workbench.instruments.replay import replay
@@ -42,37 +42,6 @@ class UpdateSkipped(Exception):
         self.loss = loss
 
 
-def remember(session: Session, window: Sequence[Any]) -> None:
-    """Keep what is needed to repeat this update: on CPU its random state, on a device all that the next flush will
-    show.
-    """
-    replay, state = session.replay, session.state
-    if state.searching:
-        return
-    if session.plan.skips_nonfinite:
-        buffers = [buffer for module in session.task.modules for buffer in module.buffers()]
-        replay.buffers = [(buffer, buffer.detach().clone()) for buffer in buffers]
-    # Reading the random state costs more than the rest here, so a model without dropout is checked only now and then.
-    replay.random = _random_state(session.device) if replay.draws or session.meter.row == 0 else None
-    if not session.plan.on_cpu and state.records and session.device.type == "cuda":
-        replay.recent.append(ReplayPoint(state.step, window, state.hiddens, replay.random))
-
-
-def note_randomness(session: Session) -> None:
-    """After the forward and backward of an update: note whether it drew random numbers."""
-    replay = session.replay
-    if replay.random is not None and not replay.draws:
-        now = _random_state(session.device)
-        replay.draws = now is not None and not torch.equal(replay.random, now)
-
-
-def _random_state(device: torch.device) -> Tensor | None:
-    """The state of the generator that a forward pass on this device draws from; None: it cannot be read without waiting."""
-    if device.type == "cpu":
-        return torch.get_rng_state()
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-
 def check(
     session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor, gradients: Sequence[Tensor],
     norms: Sequence[float],
@@ -85,15 +54,14 @@ def check(
     if math.isfinite(value + sum(norms)) and (norms or not gradients):
         return
     if math.isfinite(value) and (
-        not gradients or session.precision.scaler is not None or _finite(session, opt, gradients)
+        not gradients or session.precision.scaler is not None or _finite(opt, gradients)
     ):
         return
     if session.plan.skips_nonfinite and not session.state.searching:
         session.state.left_out += not session.state.skipped  # else another optimizer's step of this update has been skipped already
         if session.state.left_out <= TOLD:
             session.notes.append(Message(_words(session, opt, window, value), "warning", session.state.step))
-        for buffer, before in session.replay.buffers:  # a forward pass over non-finite values spoils the statistics of BatchNorm for good
-            buffer.copy_(before)
+        session.replay.restore_buffers()  # a forward pass over non-finite values spoils the statistics of BatchNorm for good
         raise UpdateSkipped(loss.detach())
     error = finite.NonFiniteError(_words(session, opt, window, value), value)
     error.own = session.parallel.own_loss_bad
@@ -111,7 +79,7 @@ def _words(session: Session, opt: OptimizerHandle, window: Sequence[Any], value:
         _gradients(session.weights, {name: p for name, p in named.items() if id(p) in trained}),
         [item.batch for item in window] if session.plan.tbptt is not None else window,
         {name: whole(p) for name, p in named.items()},
-        _replayed(session, opt, ReplayPoint(session.state.step, window, session.state.hiddens, session.replay.random)) if replays else None,
+        _replayed(session, opt, session.replay.here(session.state, window)) if replays else None,
     )
 
 
@@ -122,7 +90,7 @@ def _gradients(weights: WholeWeights, trained: Mapping[str, Tensor]) -> Mapping[
 def _replayed(session: Session, opt: OptimizerHandle, moment: ReplayPoint) -> str | None:
     """Repeat the window with its random numbers to find where the value came from; the session does not change."""
     carried = session.state.hiddens, session.state.next_hiddens
-    with rng.preserved(), session.only(opt):
+    with rng.preserved(), session.optimizers.only(opt):
         try:
             session.state.hiddens, session.state.next_hiddens = {**moment.hiddens}, {}
             if moment.random is None:
@@ -142,17 +110,15 @@ def locate_on_device(session: Session, step: int) -> str | None:
     """On a device: find where update `step` went wrong by repeating it, if its window is still kept."""
     if session.task.manual or session.device.type != "cuda" or session.weights.sharded:
         return None
-    moment = next((m for m in session.replay.recent if m.step == step), None)
-    if moment is None or (moment.random is None and session.replay.draws):  # its random numbers are not known
-        return None
-    if not all(bool(torch.isfinite(p).all()) for p in session.trained):
+    moment = session.replay.at(step)
+    if moment is None or not all(bool(torch.isfinite(p).all()) for p in session.optimizers.trained):
         return None  # the weights are not finite either, so repeating the update would show nothing
     return _replayed(session, session.optimizers[0], moment)
 
 
-def _finite(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor]) -> bool:
+def _finite(opt: OptimizerHandle, gradients: Sequence[Tensor]) -> bool:
     # A sum of powers may overflow where every entry is finite. The largest entry cannot, but torch needs longer for it.
-    return any(math.isfinite(session.total_norm(opt, gradients, order).item()) for order in (2.0, math.inf))
+    return any(math.isfinite(opt.total_norm(gradients, order).item()) for order in (2.0, math.inf))
 
 
 def can_guard(opt: OptimizerHandle) -> bool:
@@ -176,16 +142,18 @@ def refuse_unguarded(session: Session) -> None:
 
 
 @contextlib.contextmanager
-def guarded(session: Session, opt: OptimizerHandle, loss: Tensor, total: Tensor | None) -> Iterator[None]:
-    """Context manager in which a step with non-finite values is skipped on the device, without waiting for it."""
+def guarded(opt: OptimizerHandle, loss: Tensor, total: Tensor | None, replay: Replay) -> Iterator[None]:
+    """Context manager in which a step with non-finite values is skipped on the device, without waiting for it.
+
+    total: the norm of all gradients, of an order in `EXACT`; None: it is not known.
+    """
     optimizer: Any = opt.optimizer
-    if total is None or session.meter.norm_order not in EXACT:
+    if total is None:
         gradients = opt.gradients()
-        total = session.total_norm(opt, gradients, math.inf) if gradients else torch.zeros_like(loss)
+        total = opt.total_norm(gradients, math.inf) if gradients else torch.zeros_like(loss)
     bad = ~torch.isfinite(total + loss)
     optimizer.grad_scale, optimizer.found_inf = None, bad.float().reshape(())
-    for buffer, before in session.replay.buffers:
-        buffer.copy_(torch.where(bad, before, buffer))
+    replay.restore_buffers(where=bad)
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ A fit, a finder and a trial each open one (`engine/setup.py`). How far it has co
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,15 +21,14 @@ from workbench.engine.metrics.meter import Meter
 from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.metrics.step_timer import StepTimer
 from workbench.engine.metrics.update_ratio import UpdateRatios
-from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.engine.optim.optimizers import average_of, optimizers_of
-from workbench.engine.optim.schedule_free import OptimizerModes
-from workbench.engine.optim.total_steps import ahead_from, ahead_of_plan
+from workbench.engine.optim.optimizers import Optimizers, optimizers_of
+from workbench.engine.optim.total_steps import TotalSteps
+from workbench.engine.optim.weight_averaging import WeightAverage
+from workbench.engine.replay import Replay
 from workbench.engine.runtime.runtime import Runtime
-from workbench.engine.state import Replay, TrainState
+from workbench.engine.state import TrainState
 from workbench.engine.update_plan import UpdatePlan
 from workbench.events import Message
-from workbench.instruments.grad_norm import Norms, total_norm
 from workbench.instruments.layer_groups import modules
 from workbench.settings import Settings
 from workbench.task.batch import to_device
@@ -37,9 +36,8 @@ from workbench.task.device import xla
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks, Stage
 from workbench.task.protocol import Handle, Phase, Task
-from workbench.techniques import clipping, limits
+from workbench.techniques import limits
 from workbench.techniques.precision import Precision
-from workbench.techniques.toggling import optimizers_at, toggled
 
 
 class Session:
@@ -56,7 +54,7 @@ class Session:
         self.device = runtime.device
         self.precision = _precision_of(task, settings, runtime.device)
         self.state = TrainState(clip_val=settings.gradient_clip_val)
-        self.replay = Replay()
+        self.replay = Replay(runtime.device, task.modules if settings.on_nonfinite == "skip" else ())
         self.notes: list[Message] = []
         """Messages for the user, to be emitted at their place in the record."""
         self.ranks = runtime.ranks
@@ -64,23 +62,20 @@ class Session:
         self.parameters = _trainable(task)
         """The parameters that are trained, by name."""
         self.data = Loaders(task, settings, self.ranks) if trains else NoLoaders(task, settings)
-        self.ahead = 0 if past is None else ahead_of_plan(self.data, past)
-        """Updates beyond what the length of the epochs gives, since earlier epochs had more
-        (engine/optim/total_steps.py).
-        """
-        self.updates = self.data.updates(self.ahead)
-        self.optimizers = optimizers_of(task, settings, self.updates, list(self.parameters.values()), self.weights) if trains else []
+        self.total_steps = TotalSteps(self.data, past)
+        self.updates = self.total_steps.planned()
+        parameters = list(self.parameters.values())
+        self.optimizers = optimizers_of(task, settings, self.updates, parameters, self.weights) if trains else Optimizers((), parameters, self.weights)
         self.hooks = Hooks() if task.hooks is None else task.hooks
         self.update_hooks = UpdateHooks()
         """What happens around the hooks within an update; `open_session` replaces it for a task that has such hooks."""
         self.plan = self._plan(trains)
         if self.plan.lazy:
             self._refuse_on_tpu()
-        self._clipper, self.hooks.clipper = self.hooks.clipper, self.clip
         self._connect_task(trains)
-        self.optimizer_modes = self._train_modes()
-        """The optimizers with a train and an eval mode (schedule-free)."""
-        self.average = average_of(task, settings) if trains else None
+        self.optimizers.modes.check(settings, self.weights.shard_strategy)
+        self.optimizers.modes.train()
+        self.average = WeightAverage(task, settings, self.weights) if trains and settings.weight_averaging else None
         self.handle: Handle | None = None
         """The handle through which a task with manual optimization steps (engine/optim/manual.py)."""
         self.meter = self._meter()
@@ -129,15 +124,8 @@ class Session:
         if self.weights.sharded:
             check_shardable(self.task, self.settings, self.optimizers, self.weights.shard_strategy)
         self.task.follow(self)
-        if trains and self.base_lr != self.settings.lr:
-            self.set_lr(self.settings.lr)
-
-    def _train_modes(self) -> OptimizerModes:
-        """The modes of the optimizers, in train mode."""
-        modes = OptimizerModes([opt.optimizer for opt in self.optimizers])
-        modes.check(self.settings, self.weights.shard_strategy)
-        modes.train()
-        return modes
+        if trains and self.optimizers.base_lr != self.settings.lr:
+            self.optimizers.set_lr(self.settings.lr)
 
     def _meter(self) -> Meter:
         double = any(p.dtype is torch.float64 for p in self.task.model.parameters())
@@ -161,7 +149,7 @@ class Session:
         """Add messages about how the weights are sharded and how the optimizers step."""
         if self.weights.shard_message:
             self.notes.append(Message(self.weights.shard_message, "info"))
-        doubt = self.optimizer_modes.doubt(self.task.model)
+        doubt = self.optimizers.modes.doubt(self.task.model)
         if doubt is not None:
             self.notes.append(Message(doubt, "warning"))
 
@@ -188,11 +176,15 @@ class Session:
             return "that needs one optimizer, automatic optimization and whole batches"
         return "float16 scales the gradients" if self.precision.scaler is not None else None
 
+    def change_settings(self, **values: Any) -> None:
+        """Take other values for these settings from now on."""
+        self.settings = self.settings.replace(**values)
+
     def track_ratios(self, wanted: bool) -> None:
         """Measure update ratios from the next update on, or stop. Rank 0 measures, since all ranks have the same
         weights.
         """
-        self.settings = self.settings.replace(track_update_ratio=wanted)
+        self.change_settings(track_update_ratio=wanted)
         if not wanted:
             self.ratios = None
             self.meter.end_ratios()
@@ -205,9 +197,9 @@ class Session:
 
     def accumulate(self, setting: int | Mapping[int, int]) -> None:
         """Accumulate so many batches from the next update on. The planned updates stay those of the setting before."""
-        self.settings = self.settings.replace(accumulate_grad_batches=setting)
+        self.change_settings(accumulate_grad_batches=setting)
         self.data.settings = self.data.settings.replace(accumulate_grad_batches=setting)
-        self.ahead = ahead_from(self.data, self.state, self.ahead)
+        self.total_steps.recount(self.state)
 
     @property
     def device_name(self) -> str:
@@ -221,27 +213,6 @@ class Session:
         synchronization.
         """
         return self.meter.seconds if self.ranks.seconds is None else self.ranks.seconds
-
-    @property
-    def lr(self) -> float:
-        """The present rate of the first optimizer."""
-        return self.optimizers[0].lr
-
-    @property
-    def lrs(self) -> list[float]:
-        """The present rate of each optimizer: that of its first parameter group that is not at 0."""
-        return [opt.lr for opt in self.optimizers]
-
-    @property
-    def base_lr(self) -> float:
-        """The value of the setting `lr` now: the base rate of the first optimizer that is not at 0; 0 where all are."""
-        return next((opt.base_lr for opt in self.optimizers if opt.base_lr), 0.0)
-
-    def set_lr(self, lr: float) -> None:
-        """Set a new base rate; schedules and the ratios of parameter groups and further optimizers multiply it."""
-        old = self.base_lr
-        for opt in self.optimizers:
-            opt.set_lr(lr if opt.base_lr == old else opt.base_lr * (lr / old))
 
     @property
     def batches(self) -> tuple[int | None, tuple[int | None, ...]]:
@@ -260,54 +231,10 @@ class Session:
             xla.split(moved, self.plan.cores)
         return moved
 
-    def clip(self, index: int, clip_val: float, algorithm: str) -> None:
-        """Clip the gradients of one optimizer in place, for a task that decides itself when to clip."""
-        opt = self.optimizers[index]
-        gradients = opt.gradients()
-        if algorithm == "value" and gradients:
-            clipping.clip_value(gradients, clip_val)
-        elif gradients:
-            clipping.clip_norm(gradients, self.total_norm(opt, gradients, 2.0), clip_val)
-
-    def layer_norms(self, opt: OptimizerHandle, gradients: Sequence[Tensor], p: float) -> Norms:
-        """The p-norm of each of an optimizer's gradients; of sharded ones, that of the whole."""
-        return self.weights.layer_norms(self.ranks, opt.trained, gradients, p)
-
-    def total_norm(self, opt: OptimizerHandle, gradients: Sequence[Tensor], p: float) -> Tensor:
-        """The p-norm of all gradients as one vector; a scalar."""
-        return total_norm(self.layer_norms(opt, gradients, p), p)
-
     def drive(self, handle: Handle) -> None:
         """Let the task, which has manual optimization, step through this handle from now on."""
         self.handle = handle
         self.task.drive(handle)
-
-    def step_epoch_schedules(self) -> None:
-        """Step the schedules that follow epochs, once for the end of this epoch."""
-        if self.state.epochs_scheduled <= self.state.epoch:
-            self.state.epochs_scheduled = self.state.epoch + 1
-            for opt in self.optimizers:
-                opt.step_schedules("epoch", self.state.epoch + 1, self.hooks)
-
-    def column(self, opt: OptimizerHandle) -> int:
-        """The column of this optimizer in the meter's rows."""
-        return 1 + opt.index if self.plan.several else 0
-
-    def turn(self) -> Sequence[OptimizerHandle]:
-        """The optimizers that step at this update."""
-        if not self.plan.several:
-            return self.optimizers
-        frequencies = [opt.frequency for opt in self.optimizers]
-        return [self.optimizers[n] for n in optimizers_at(frequencies, self.state.step)]
-
-    def only(self, opt: OptimizerHandle) -> contextlib.AbstractContextManager[None]:
-        """Context manager in which only this optimizer's parameters require gradients."""
-        return toggled(self.trained, opt.trained) if self.plan.several else _AS_IT_IS
-
-    def should_average(self, step: int, epoch: int, usual: Callable[[Settings, int, int], bool]) -> bool:
-        """Whether to average the weights now, by the user's rule or the default one."""
-        own = self.task.averaging.should_update
-        return bool(own(step, epoch)) if own is not None else usual(self.settings, step, epoch)
 
     def train_mode(self) -> None:
         """Put the model into training mode, unless it is already, so that parts in eval mode stay so."""
@@ -325,58 +252,15 @@ class Session:
         finally:
             self.ranks, self.parallel = ranks, parallel
 
-    def begin_hooks(self) -> None:
-        """Call the hooks that a fit would have called by now."""
-        self.state.stage = "train"
-        if not self.state.fitting:
-            self.hooks.fit_started()
-            self.hooks.train_started()
-        if not self.state.mid_epoch:
-            self.hooks.epoch_started()
-        self.refresh_parameters()
-
-    @property
-    def trained(self) -> list[Tensor]:
-        """The parameters that require gradients: those from the start, and those that optimizers got later."""
-        return [*self.parameters.values(), *(p for opt in self.optimizers for p in opt.late)]
-
-    def add_new_parameters(self) -> None:
-        """Note parameters that hooks of the task have made trainable."""
-        for opt in self.optimizers:
-            opt.add_new_parameters()
-
     def refresh_parameters(self) -> None:
-        """Refresh them between two updates, where all ranks are: parameters may also have been frozen."""
-        self.add_new_parameters()
+        """Refresh the trained parameters between two updates, where all ranks are: some may also have been frozen."""
+        self.optimizers.add_new_parameters()
         self.parallel.refresh()
-
-    def drop_gradients(self) -> None:
-        """Drop the gradients of all parameters."""
-        self.weights.reset()
-        for parameter in self.trained:
-            parameter.grad = None
-
-    def tell_failure(self, error: BaseException) -> None:
-        """Call the hook for an exception; an error in it must not hide the first."""
-        try:
-            self.hooks.failed(error)
-        except Exception as second:  # noqa: BLE001
-            error.add_note(f"and on_exception failed as well: {type(second).__name__}: {second}")
-
-    @contextlib.contextmanager
-    def telling_failure(self) -> Iterator[None]:
-        """Context manager in which an error calls the hook for exceptions."""
-        try:
-            yield
-        except BaseException as error:
-            self.tell_failure(error)
-            raise
 
     def close(self) -> None:
         """Free gradients and end loader processes."""
-        self.hooks.clipper = self._clipper  # of the session within which this one was opened
-        self.drop_gradients()
-        self.optimizer_modes.eval()  # also of a fit that failed
+        self.optimizers.drop_gradients()
+        self.optimizers.modes.eval()  # also of a fit that failed
         self.data.close()
 
 
@@ -395,5 +279,3 @@ def _trainable(task: Task) -> dict[str, Tensor]:
         raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
     return found
 
-
-_AS_IT_IS: contextlib.AbstractContextManager[None] = contextlib.nullcontext()

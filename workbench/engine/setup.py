@@ -10,12 +10,14 @@ import torch
 
 from workbench.engine import rng
 from workbench.engine.hooks.called import CalledUpdateHooks
+from workbench.engine.optim.optimizers import Optimizers
 from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.runtime.torch_compile import compiled
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.settings import Settings
 from workbench.task.device.seeding import seed
+from workbench.task.hooks import Hooks
 from workbench.task.protocol import Phase, Task
 
 
@@ -44,7 +46,7 @@ def open_session(
             if session.hooks.within:
                 session.update_hooks = CalledUpdateHooks(session)
             rng.seed_rank(settings.seed, runtime.ranks.rank)
-            with compiled(task, settings.compile), _watched(settings.detect_anomaly):
+            with _clipping_by(session.hooks, session.optimizers), compiled(task, settings.compile), _watched(settings.detect_anomaly):
                 yield session
         finally:
             modes.restore()
@@ -58,6 +60,16 @@ def open_session(
 
 def _parameters(task: Task) -> list[torch.nn.Parameter]:
     return [p for module in task.modules for p in module.parameters()]
+
+
+@contextlib.contextmanager
+def _clipping_by(hooks: Hooks, optimizers: Optimizers) -> Iterator[None]:
+    """Context manager in which the hooks clip the gradients of these optimizers; a session may be opened within another."""
+    before, hooks.clipper = hooks.clipper, optimizers.clip
+    try:
+        yield
+    finally:
+        hooks.clipper = before
 
 
 def _watched(wanted: bool) -> contextlib.AbstractContextManager[object]:

@@ -86,7 +86,7 @@ class Snapshot:
                 opt.base_lr, opt.taken = base_lr, taken
             session.precision.load_state_dict(self.scaler)
         finally:
-            session.drop_gradients()
+            session.optimizers.drop_gradients()
             session.state.step, session.state.epoch, session.state.batch_idx, session.state.hiddens = self.counters
             session.state.next_hiddens = {}
             self.modes.restore()
@@ -108,10 +108,22 @@ def scratch(session: Session) -> Iterator[None]:
         state.searching, state.hiddens, state.next_hiddens = True, {}, {}
         try:
             with session.hooks.discarding_logs():
-                session.begin_hooks()
+                _begin_hooks(session)
                 yield
         finally:
             state.searching = False
             session.update_hooks.begin_update()
             state.clip_val, state.stage, state.step_logs, state.pieces = kept
             before.restore()
+
+
+def _begin_hooks(session: Session) -> None:
+    """Call the hooks that a fit would have called by now."""
+    state, hooks = session.state, session.hooks
+    state.stage = "train"
+    if not state.fitting:
+        hooks.fit_started()
+        hooks.train_started()
+    if not state.mid_epoch:
+        hooks.epoch_started()
+    session.refresh_parameters()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -75,31 +75,3 @@ class TrainState:
     def begin_update(self, *, records: bool) -> None:
         """Forget the update before; an error may have ended it."""
         self.records, self.skipped, self.losses, self.loss_parts = records, False, {}, {}
-
-
-class ReplayPoint(NamedTuple):
-    """What is needed to repeat an update: its window, its hidden state, its random state."""
-
-    step: int
-    window: Sequence[Any]
-    hiddens: Mapping[int, Any]
-    random: Tensor | None
-    """None: updates draw nothing from torch's generator."""
-
-
-@dataclass
-class Replay:
-    """What is kept of the latest updates, to find where a non-finite value came from (engine/nonfinite.py)."""
-
-    recent: list[ReplayPoint] = field(default_factory=list)
-    """On a device: the updates that the next flush will show."""
-    random: Tensor | None = None
-    """On CPU: the random state before the current update; None: it draws nothing, as far as is known."""
-    buffers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    """The model's buffers, each with its value before the current update, where that update may be skipped."""
-    draws: bool = False
-    """Whether updates are known to draw random numbers (dropout)."""
-
-    def forget(self, step: int) -> None:
-        """The updates up to this one are known to be finite."""
-        self.recent = [point for point in self.recent if point.step > step]

@@ -24,7 +24,6 @@ from workbench.task.batch import describe
 from workbench.task.hints import explain_batch_error, explain_step_error
 from workbench.task.lightning.logging.aggregate import recorded_name
 from workbench.techniques.accumulation import samples_at
-from workbench.techniques.averaging import ema_due
 
 
 def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
@@ -50,15 +49,15 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
     state, meter, ratios = session.state, session.meter, session.ratios
     state.begin_update(records=not state.searching and state.step % meter.every == 0)
     session.update_hooks.begin_update()
-    lrs = session.lrs if state.records else []  # with manual optimization the task may step its schedules within the update
-    nonfinite.remember(session, window)
+    lrs = session.optimizers.lrs if state.records else []  # with manual optimization the task may step its schedules within the update
+    session.replay.remember(state, window, look=meter.row == 0)
     if ratios is not None and state.records:
-        ratios.begin(session.optimizers if session.task.manual else session.turn())
+        ratios.begin(session.optimizers if session.task.manual else session.optimizers.turn(state.step))
     if session.task.manual:
         loss, stepped = manual.update(session, window, clip_and_step)
     else:
         loss, stepped = _step_optimizers(session, window)
-    nonfinite.note_randomness(session)
+    session.replay.note_randomness()
     backward.finish_window(session, window)
     if ratios is not None:
         ratios.finish(stepped, loss is not None and state.records)
@@ -66,7 +65,7 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
         session.precision.update()
         state.step += 1
         if meter.samples is not None:
-            meter.count(_samples(session, window))
+            meter.count(_samples(window, session.ranks.world, tbptt=session.plan.tbptt is not None))
         _step_schedules(session, stepped)
     session.update_hooks.end_update()
     _record(session, loss, lrs)
@@ -79,15 +78,16 @@ def _step_optimizers(session: Session, window: Sequence[Any]) -> tuple[Tensor | 
     """Let each optimizer that has its turn step; returns the sum of their losses and those that stepped."""
     total: Tensor | None = None
     stepped: list[OptimizerHandle] = []
-    for opt in session.turn():
-        with session.only(opt):
+    optimizers = session.optimizers
+    for opt in optimizers.turn(session.state.step):
+        with optimizers.only(opt):
             loss, taken = _step_optimizer(session, opt, window)
         if loss is None:
             continue
         total = loss if total is None else total + loss
         session.state.losses[opt.index] = loss
         if session.plan.several and session.state.records:
-            session.meter.put_loss(1 + opt.index, loss)
+            session.meter.put_loss(opt.column, loss)
         if taken:
             stepped.append(opt)
     return total, stepped
@@ -177,7 +177,8 @@ def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any],
     elif session.plan.on_cpu or not nonfinite.can_guard(opt):
         opt.step(**opt.step_options)
     else:
-        with nonfinite.guarded(session, opt, loss, total):
+        exact = session.meter.norm_order in nonfinite.EXACT
+        with nonfinite.guarded(opt, loss, total if exact else None, session.replay):
             opt.step(**opt.step_options)
     session.state.skipped |= not taken
     session.update_hooks.zero_after_step(opt)
@@ -192,10 +193,8 @@ def _step_schedules(session: Session, taken: Sequence[OptimizerHandle]) -> None:
         if opt.schedules and not session.state.searching:
             batches = session.state.batch_idx if session.plan.tbptt is None else opt.taken
             opt.step_schedules("step", opt.taken, session.hooks, batches)
-    if session.average is None or not taken or session.state.searching or session.settings.weight_averaging != "ema":
-        return
-    if session.should_average(session.state.step, session.state.epoch, ema_due):
-        session.average.update(session.weights.averaged)
+    if session.average is not None and taken and not session.state.searching:
+        session.average.after_update(session.state)
 
 
 def _record(session: Session, loss: Tensor | None, lrs: Sequence[float]) -> None:
@@ -206,7 +205,7 @@ def _record(session: Session, loss: Tensor | None, lrs: Sequence[float]) -> None
     if loss is None or not state.records:
         return
     if session.plan.several:
-        sum_up(session)
+        sum_up(meter, session.optimizers)
     for parts in state.loss_parts.values():
         meter.note({recorded_name(name): value for name, value in parts.items()})
     if logged:
@@ -214,14 +213,14 @@ def _record(session: Session, loss: Tensor | None, lrs: Sequence[float]) -> None
     meter.record(state.step - 1, lrs, loss, state.skipped)
 
 
-def _samples(session: Session, window: Sequence[Any]) -> int | None:
+def _samples(window: Sequence[Any], world: int, *, tbptt: bool) -> int | None:
     """How many samples all ranks took in this update, each as many as this one; None: unknown. A batch in pieces counts once."""
     total = 0
     for number, item in enumerate(window):
-        if session.plan.tbptt is not None and not item.first:
+        if tbptt and not item.first:
             continue
         here = samples_at(window, number)
         if here is None:
             return None
         total += here
-    return total * session.ranks.world
+    return total * world

@@ -35,6 +35,7 @@ from workbench.launch.search import scheduled_searches
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec, batches_in, set_epoch
 from workbench.task.errors import TaskError
+from workbench.task.hooks import telling_failure
 from workbench.task.protocol import Phase, Task
 from workbench.task.supervised import Supervised
 from workbench.techniques import limits
@@ -138,7 +139,7 @@ class FitAssignment(Assignment):
             if self.folder is not None:
                 checkpoints = CheckpointManager(session, validation, self.folder / "checkpoints", emit, emit.settle)
             try:
-                with nullcontext() if self._point is None else first_steps(session, self._point):
+                with nullcontext() if self._point is None else first_steps(session.optimizers, self._point):
                     return Done(loop.fit(session, emit, inbox, at_epoch, validation=validation, checkpoints=checkpoints))
             finally:
                 self.updates = session.state.step
@@ -203,7 +204,7 @@ class EvaluateAssignment(Assignment):
 
     def __call__(self, emit: Emit, inbox: Inbox) -> Done:
         (spec,) = self.data()
-        with open_session(self.task, self.settings, self.phase) as session, session.telling_failure():
+        with open_session(self.task, self.settings, self.phase) as session, telling_failure(session.hooks):
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
             sets = ((one, _batches(session, one, self._stage, inbox)) for one in spec.sets)
@@ -228,7 +229,7 @@ class PredictAssignment(Assignment):
 
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         (spec,) = self.data()
-        with open_session(self.task, self.settings, self.phase) as session, session.telling_failure():
+        with open_session(self.task, self.settings, self.phase) as session, telling_failure(session.hooks):
             if spec.several:
                 raise TaskError(f"{spec.name} has {len(spec.sets)} sets, and one is predicted at a time: give bench.predict(data).")
             spec.share = session.ranks.share

@@ -338,3 +338,21 @@ def in_its_turn(scheduler: Any) -> Iterator[None]:
         yield
     finally:
         optimizer._opt_called = False
+
+
+def tell_failure(hooks: Hooks, error: BaseException) -> None:
+    """Call the hook for an error that ends the job; the hook's own error must not hide it."""
+    try:
+        hooks.failed(error)
+    except Exception as second:  # noqa: BLE001
+        error.add_note(f"and on_exception failed as well: {type(second).__name__}: {second}")
+
+
+@contextlib.contextmanager
+def telling_failure(hooks: Hooks) -> Iterator[None]:
+    """Context manager in which an error calls the hook for exceptions."""
+    try:
+        yield
+    except BaseException as error:
+        tell_failure(hooks, error)
+        raise

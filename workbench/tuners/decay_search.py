@@ -151,7 +151,7 @@ def conclusion(trials: Sequence[DecayTrial], start: float = 0.0, planned: int | 
 def _look(task: Task, settings: Settings, length: int) -> _Run:
     """Read the run, and find out whether the setting changes it. TaskError: the optimizer has no weight decay."""
     with open_session(task, settings) as session:
-        stretch.refuse(session, "find_weight_decay()")
+        stretch.refuse(session.task, session.settings, "find_weight_decay()")
         now, optimizer = _decay_of(session.optimizers), session.optimizers[0].optimizer
         kind = type(optimizer).__name__
         if now is None:

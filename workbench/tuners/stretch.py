@@ -25,6 +25,7 @@ from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings, SettingsError
 from workbench.task.errors import TaskError
 from workbench.task.optim.optimizer_factory import leading_group
+from workbench.task.protocol import Task
 from workbench.techniques.schedules import built_in
 from workbench.tuners.trial_batches import cycled_windows
 from workbench.values import shown
@@ -48,11 +49,11 @@ def check(name: str, updates: object, candidates: int, usual: int) -> None:
         )
 
 
-def refuse(session: Session, what: str) -> None:
+def refuse(task: Task, settings: Settings, what: str) -> None:
     """Raise TaskError for a task that cannot be judged without a step; `what` is the call or argument that asks for it."""
-    if session.task.manual:
+    if task.manual:
         raise TaskError(f"{what}: the module steps its optimizers itself, so no held-out batch can be judged without training: compare fits.")
-    if session.plan.tbptt is not None:
+    if settings.truncated_bptt_steps is not None:
         raise TaskError(f"{what} does not work with truncated_bptt_steps: leave one of them out.")
 
 

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 from workbench.engine.data.first_batches import first_batches
+from workbench.engine.data.loaders import Loaders
+from workbench.engine.optim.weight_averaging import WeightAverage
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
@@ -63,7 +65,7 @@ def measure(
     """
     settings = at_size(settings, size, method)
     with open_session(task, settings) as session, scratch(session):
-        make_average(session, method)
+        make_average(session.average, method)
         return measured(session, settings, size, steps, method, epoch)
 
 
@@ -94,7 +96,7 @@ def measure_within(session: Session, settings: Settings, size: int, steps: int) 
             # The frames hold what took the memory, and bringing the session back takes some.
             traceback.clear_frames(error.__traceback__)
         finally:
-            session.drop_gradients()
+            session.optimizers.drop_gradients()
             free_memory()
         return Trial(size, False, error=said)
 
@@ -115,10 +117,10 @@ def at_size(settings: Settings, size: int, method: str = "fit") -> Settings:
     )
 
 
-def make_average(session: Session, method: str) -> None:
+def make_average(average: WeightAverage | None, method: str) -> None:
     """Make the average of the weights, because it takes memory in a fit."""
-    if session.average is not None and method == "fit":
-        session.average.update(session.weights.averaged)
+    if average is not None and method == "fit":
+        average.add()
 
 
 def measured(
@@ -191,16 +193,16 @@ def updates(session: Session, settings: Settings, size: int, epoch: int) -> Tria
         if loss is not None:
             float(loss)  # waits for the device
 
-    batches = size_at(settings.accumulate_grad_batches, epoch) / _pieces(session, settings)
+    batches = size_at(settings.accumulate_grad_batches, epoch) / _pieces(session.task, session.data, settings)
     return TrialStep(once, size * batches)
 
 
-def _pieces(session: Session, settings: Settings) -> int:
+def _pieces(task: Task, data: Loaders, settings: Settings) -> int:
     """In how many updates a batch is taken: 1, or as many as it has pieces in time."""
     if settings.truncated_bptt_steps is None:
         return 1
-    batch = next(iter(data_of_stage(session.task, "fit").loader(settings, train=True)), None)
-    return max(1, sum(1 for _ in session.data.split([batch])))
+    batch = next(iter(data_of_stage(task, "fit").loader(settings, train=True)), None)
+    return max(1, sum(1 for _ in data.split([batch])))
 
 
 def _batches(session: Session, settings: Settings, size: int, method: str) -> TrialStep:

@@ -90,7 +90,7 @@ def test_a_scratch_leaves_rates_and_counts_of_steps():
         (opt,) = session.optimizers
         before = opt.taken, opt.base_lr, opt.lr
         with scratch(session):
-            session.set_lr(7.0)
+            session.optimizers.set_lr(7.0)
             train_step(session, [next(batches)])
             assert (opt.taken, opt.lr) == (2, 7.0)
         assert (opt.taken, opt.base_lr, opt.lr) == before

@@ -13,7 +13,6 @@ from tests.engine.learners import Learner
 from tests.engine.problems import adam, bench, labelled, noisy_net, plain_net, same_weights, weights
 from tests.launch.launched import wait_for
 from workbench.commands import Change, Mailbox, Pause, Stop
-from workbench.engine.control import apply_commands
 from workbench.engine.setup import open_session
 from workbench.events import (
     Changed,
@@ -87,9 +86,9 @@ def test_a_fit_with_found_rates_is_the_fit_in_which_they_are_set(case, tmp_path,
     # The same values, set by the command that a person gives, at the start of the same epochs.
     at = {0: changes[0].values, 2: changes[1].values}
 
-    def give(session, emit, inbox):
-        inbox.put(Change(dict(at[session.state.epoch])))
-        return apply_commands(session, emit, inbox)
+    def give(session, control):
+        control.inbox.put(Change(dict(at[session.state.epoch])))
+        return control.apply()
 
     monkeypatch.setattr(scheduled_searches, "searches_by_epoch", lambda session: dict.fromkeys(at, give))
     history = bench(told, labelled(), tmp_path / "b", **settings).fit().result().history

@@ -111,14 +111,14 @@ def test_the_others_keep_their_rate_and_all_come_back(tmp_path):
 
         def emit(event):
             if isinstance(event, CurvePoint):
-                rates.append(session.lrs)
+                rates.append(session.optimizers.lrs)
 
         class Empty:
             def __bool__(self):
                 return False
 
         run(session, LRRequest(num_training=5, max_lr=0.1, optimizer=1), emit, Empty())
-        assert session.lrs == [0.05, 0.025]
+        assert session.optimizers.lrs == [0.05, 0.025]
     assert [first for first, _ in rates] == [0.05] * 5
     np.testing.assert_allclose([second for _, second in rates], np.geomspace(1e-5, 0.1, 5))
 

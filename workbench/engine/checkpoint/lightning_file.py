@@ -300,18 +300,18 @@ def restore(session: Session, path: Path, *, keeps_lr: bool = True) -> None:
 def _restore_optimizers(session: Session, states: list[dict[str, Any]], taken: Mapping[int, float], *, keeps_lr: bool) -> None:
     """Give the optimizers these states. taken: those whose state is the file's, with the rates that they had before."""
     begun = session.settings.lr
-    optimizer_state.restore(session, states, {"weight_decay": None}, optimizer_state.plan(session))
+    optimizer_state.restore(session, states, {"weight_decay": None}, optimizer_state.plan(session.settings, session.total_steps.planned()))
     leads = next((opt for opt in session.optimizers if opt.base_lr), None)
     if not keeps_lr:
         first = leads.base_lr if leads is not None and leads.index in taken else 0.0
         for opt in session.optimizers:
             if opt.index in taken:
                 opt.set_lr((begun if opt.base_lr == first else opt.base_lr * (begun / first)) if first else taken[opt.index])
-    elif session.base_lr != begun:
-        has, here = rate(session.base_lr, None), rate(begun, None)
+    elif session.optimizers.base_lr != begun:
+        has, here = rate(session.optimizers.base_lr, None), rate(begun, None)
         text = f"it continues with the file's own lr={has} (the bench has lr={here}); what is given to fit() counts."
         session.notes.append(Message(text, "info", session.state.step))
-        session.settings = session.settings.replace(lr=session.base_lr)
+        session.change_settings(lr=session.optimizers.base_lr)
 
 
 def _optimizers(
@@ -325,7 +325,7 @@ def _optimizers(
     counts = len(saved) == len(session.optimizers)
     if not counts:
         lost.append(f"the states of its {len(saved)} optimizers (here there are {len(session.optimizers)}, which begin anew)")
-    fresh = [optimizer_state.state_of(session, opt) for opt in session.optimizers]
+    fresh = [optimizer_state.state_of(opt, session.settings) for opt in session.optimizers]
     follow = counts and len(schedules) == sum(len(one["own"]) for one in fresh)
     if counts and not follow:
         lost.append(f"the states of its {len(schedules)} schedulers (here there are {sum(len(one['own']) for one in fresh)}, which begin anew)")
@@ -344,7 +344,7 @@ def _optimizers(
         taken[number], lr = opt.base_lr, _leading(saved[number]["param_groups"])
         if opt.base_lr and lr and (keeps_lr or one["own"]):
             opt.set_lr(lr)  # a schedule that begins anew begins at it
-            one = optimizer_state.state_of(session, opt)
+            one = optimizer_state.state_of(opt, session.settings)
         own = [_schedule(theirs, ours, lost) for theirs, ours in zip(mine, one["own"], strict=True)] if follow else one["own"]
         found.append({**one, "state": dict(saved[number]), "base_lr": lr, "taken": here.step, "own": own, "built_in": None, "swa": None})
     return found, taken

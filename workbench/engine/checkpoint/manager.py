@@ -16,7 +16,7 @@ from workbench.engine.checkpoint.module_state import ModuleState
 from workbench.engine.checkpoint.resume import ResumePoint, state_of
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.loop import Checkpointing
-from workbench.engine.metrics.flush import flush
+from workbench.engine.metrics.flush import Recorder
 from workbench.engine.session import Session
 from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Emit, Message, Saved
@@ -44,7 +44,7 @@ class CheckpointManager(Checkpointing):
         """settle: waits until all emitted events are in the record; no checkpoint may be ahead of it."""
         settings, every = session.settings, session.settings.checkpoint_every
         self._session, self._validation, self._folder, self._emit = session, validation, folder, emit
-        self._settle = settle
+        self._recorder, self._settle = Recorder(session, emit), settle
         self._updates = every if isinstance(every, int) else None
         self._time = in_seconds(every) if isinstance(every, str) else None
         self._top_k = settings.save_top_k
@@ -158,17 +158,17 @@ class CheckpointManager(Checkpointing):
         """
         session = self._session
         if session.ranks.any(session.state.batch_idx != session.data.batches_of_pass or session.state.pieces > 0):
-            flush(session, self._emit, wait=True)
+            self._recorder.flush(wait=True)
             state, why = self._state(ResumePoint.here(session))
             self._left = session.state.step, _copied(state), why
 
     @contextlib.contextmanager
     def the_end(self) -> Iterator[None]:
         """Surrounds the end of the fit: inside, the model gets its final weights. The state is that of before."""
-        flush(self._session, self._emit, wait=True)
+        self._recorder.flush(wait=True)
         average = self._session.average
         averaged = average is not None and average.count > 0
-        handed_over = averaged or bool(self._session.optimizer_modes)
+        handed_over = averaged or bool(self._session.optimizers.modes)
         if self._left is not None and self._left[0] == self._session.state.step:
             _, state, why = self._left
         else:
@@ -199,19 +199,19 @@ class CheckpointManager(Checkpointing):
 
     def _save(self, point: ResumePoint, asked: bool = False) -> None:
         session = self._session
-        flush(session, self._emit, wait=True)  # what the record and the epoch's loss lack
+        self._recorder.flush(wait=True)  # what the record and the epoch's loss lack
         averaged, self._averaged = self._averaged, None
         value = None if averaged is None and self._of_average else self._value()
         state, why = self._state(point)
         weights: Mapping[str, Tensor]
-        if session.optimizer_modes:
-            with session.optimizer_modes.evaluating():
+        if session.optimizers.modes:
+            with session.optimizers.modes.evaluating():
                 weights = {name: tensor.to("cpu", copy=True) for name, tensor in session.weights.trained().items()}
         elif averaged is not None and value is not None:
             weights = averaged
         else:
             weights = session.weights.trained()
-        if session.optimizer_modes or weights is averaged:
+        if session.optimizers.modes or weights is averaged:
             raw = self._raw()  # on all ranks; rank 0 has the state
             state = None if state is None else state | raw
         self._write(weights, state, why, value, asked=asked)
@@ -240,7 +240,7 @@ class CheckpointManager(Checkpointing):
             state = None if why else state
         except NotPlainError as error:
             why = str(error)
-        state = per_rank.gather_states(self._session, state)
+        state = per_rank.gather_states(self._session.ranks, self._session.task.model, state)
         why = next((found for found in self._session.ranks.all_gather_object(why) if found is not None), None)
         if why is not None:
             self._say("state", f"checkpoints have weights alone, and no fit can continue from them: {why}.")

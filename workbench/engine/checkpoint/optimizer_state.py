@@ -12,7 +12,6 @@ from typing import Any
 from torch.optim import Optimizer
 
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
-from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim import weight_averaging
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
@@ -30,25 +29,24 @@ _MOMENTA = ("momentum", "betas", "max_momentum", "base_momentum")
 """What one cycle changes besides the rate."""
 
 
-def plan(session: Session) -> dict[str, Any]:
-    """What the shape of the built-in schedules depends on."""
-    settings = session.settings
+def plan(settings: Settings, updates: int | None) -> dict[str, Any]:
+    """What the shape of the built-in schedules depends on. updates: those of the whole run, as planned now."""
     counts = settings.lr_schedule != "constant" or isinstance(settings.warmup, float)
     return {
-        "schedule": (settings.lr_schedule, settings.warmup, session.data.updates(session.ahead) if counts else None),
+        "schedule": (settings.lr_schedule, settings.warmup, updates if counts else None),
         "swa": (settings.swa_lrs, settings.annealing_epochs, settings.annealing_strategy),
     }
 
 
-def state_of(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
+def state_of(opt: OptimizerHandle, settings: Settings) -> dict[str, Any]:
     """All state of one optimizer and its schedules, plain."""
     kind = kind_of(opt.optimizer)
-    parts = _Schedules(session.settings, opt)
+    parts = _Schedules(settings, opt)
     return {
         "type": kind,
         "shapes": _shapes(opt),
-        "names": _names(session.task, opt),
-        "state": to_plain(_own_state(session.weights, opt), f"the state of {kind}"),
+        "names": opt.names(),
+        "state": to_plain(_own_state(opt), f"the state of {kind}"),
         "base_lr": float(opt.base_lr),
         "taken": opt.taken,
         "own": [_schedule_state(schedule) for schedule in parts.own],
@@ -57,27 +55,27 @@ def state_of(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
     }
 
 
-def _own_state(weights: WholeWeights, opt: OptimizerHandle) -> dict[str, Any]:
+def _own_state(opt: OptimizerHandle) -> dict[str, Any]:
     try:
-        return weights.optimizer_state(opt.optimizer)
+        return opt.weights.optimizer_state(opt.optimizer)
     except Exception as error:
         kind = type(opt.optimizer).__name__
         raise NotPlainError(f"{kind}.state_dict() failed with {type(error).__name__}: {error}") from error
 
 
-def add_parameters(session: Session, states: Sequence[Mapping[str, Any]]) -> None:
+def add_parameters(optimizers: Sequence[OptimizerHandle], task: Task, states: Sequence[Mapping[str, Any]]) -> None:
     """Add what the optimizers had by then: the groups that a hook had added, and the parameters that are frozen now.
 
     A frozen parameter has no gradient: its optimizer changes neither the parameter nor its state.
     """
-    there = session.task.trained_parameters()
-    owned = {id(p) for opt in session.optimizers for group in opt.optimizer.param_groups for p in group["params"]}
+    there = task.trained_parameters()
+    owned = {id(p) for opt in optimizers for group in opt.optimizer.param_groups for p in group["params"]}
     frozen = {name: p for name, p in there.items() if not p.requires_grad and id(p) not in owned}
-    for opt, state in zip(session.optimizers, states, strict=False):
+    for opt, state in zip(optimizers, states, strict=False):
         taken = {id(p) for group in opt.optimizer.param_groups for p in group["params"]}
         then = state.get("names", ())
-        if _by_parameter(session.weights, opt, state):
-            for group, here, names in zip(opt.optimizer.param_groups, _names(session.task, opt), then, strict=False):
+        if _by_parameter(opt, state):
+            for group, here, names in zip(opt.optimizer.param_groups, opt.names(), then, strict=False):
                 back = [name for name in names if name in frozen]
                 if back and "" not in here:
                     order = [*names, *(name for name in here if name not in names)]
@@ -88,54 +86,56 @@ def add_parameters(session: Session, states: Sequence[Mapping[str, Any]]) -> Non
                 opt.optimizer.add_param_group({"params": parameters})
 
 
-def mismatch(session: Session, states: Sequence[Mapping[str, Any]], freed: Set[int] = frozenset()) -> str | None:
-    """The first difference between a session's optimizers and a checkpoint's; None: they fit.
+def mismatch(
+    optimizers: Sequence[OptimizerHandle], settings: Settings, states: Sequence[Mapping[str, Any]], freed: Set[int] = frozenset()
+) -> str | None:
+    """The first difference between optimizers and those of a checkpoint; None: they fit.
 
     freed: the ids of parameters that the run itself had unfrozen by then, without an optimizer for them; they are refused.
     """
-    if len(states) != len(session.optimizers):
-        return f"it has {_count(len(states), 'optimizer')}, and here there are {len(session.optimizers)}"
-    for opt, state in zip(session.optimizers, states, strict=True):
-        which = f"optimizer {opt.index}" if session.plan.several else "the optimizer"
+    if len(states) != len(optimizers):
+        return f"it has {_count(len(states), 'optimizer')}, and here there are {len(optimizers)}"
+    for opt, state in zip(optimizers, states, strict=True):
+        which = f"optimizer {opt.index}" if len(optimizers) > 1 else "the optimizer"
         kind = kind_of(opt.optimizer)
         if kind != state["type"]:
             return f"{which} was {state['type']} and is {kind} here"
         here, there = _shapes(opt), state["shapes"]
         if len(here) != len(there):
             return f"{which} had {_count(len(there), 'parameter group')} and has {len(here)} here"
-        if (here != there or _moved(session, opt, state)) and not _is_grown(session, opt, state, freed):
+        if (here != there or _moved(opt, state)) and not _is_grown(opt, state, freed):
             return f"{which} has other parameters here"
-        own, theirs = ([part["type"] for part in state["own"]], [type(s).__name__ for s in _Schedules(session.settings, opt).own])
+        own, theirs = ([part["type"] for part in state["own"]], [type(s).__name__ for s in _Schedules(settings, opt).own])
         if own != theirs and state["swa"] is None:
             return f"{which} followed {_named(own)} and follows {_named(theirs)} here"
     return None
 
 
-def _moved(session: Session, opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
+def _moved(opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
     """Whether a parameter's place in the optimizer is another one's now. Its name alone may have changed: then the model has the old one no more."""
-    there = session.task.trained_parameters()
-    groups = zip(_names(session.task, opt), state.get("names", ()), strict=False)
+    there = opt.task.trained_parameters()
+    groups = zip(opt.names(), state.get("names", ()), strict=False)
     return any(now != then and then in there for here, before in groups for now, then in zip(here, before, strict=False))
 
 
-def _is_grown(session: Session, opt: OptimizerHandle, state: Mapping[str, Any], freed: Set[int] = frozenset()) -> bool:
+def _is_grown(opt: OptimizerHandle, state: Mapping[str, Any], freed: Set[int] = frozenset()) -> bool:
     """Whether the optimizer's groups have the parameters that they had then, and others too, which were frozen."""
-    here, then = _names(session.task, opt), state.get("names", ())
+    here, then = opt.names(), state.get("names", ())
     shapes = [dict(zip(names, sizes, strict=True)) for names, sizes in zip(here, _shapes(opt), strict=True)]
-    if not _by_parameter(session.weights, opt, state) or len(here) != len(then) or here == then or "" in [name for names in (*here, *then) for name in names]:
+    if not _by_parameter(opt, state) or len(here) != len(then) or here == then or "" in [name for names in (*here, *then) for name in names]:
         return False
     before = {name for names in then for name in names}
-    added = [p for name, p in session.task.trained_parameters().items() if name not in before and p.requires_grad]
+    added = [p for name, p in opt.task.trained_parameters().items() if name not in before and p.requires_grad]
     if not freed.isdisjoint(map(id, added)):
         return False
     kept = zip(shapes, then, state["shapes"], strict=True)
     return all(group.get(name) == size for group, names, sizes in kept for name, size in zip(names, sizes, strict=True))
 
 
-def _by_parameter(weights: WholeWeights, opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
+def _by_parameter(opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
     """Whether each parameter has a state of its own; LBFGS has one for all together."""
     own = type(opt.optimizer).state_dict is Optimizer.state_dict and INNER not in state["state"] and not opt.needs_closure
-    return own and not weights.sharded
+    return own and not opt.weights.sharded
 
 
 def _grown(state: Mapping[str, Any], fresh: Mapping[str, Any], then: Sequence[Sequence[str]], here: Sequence[Sequence[str]]) -> dict[str, Any]:
@@ -153,19 +153,19 @@ def _grown(state: Mapping[str, Any], fresh: Mapping[str, Any], then: Sequence[Se
 
 def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping[str, Any], before: Mapping[str, Any]) -> None:
     """Give the session's optimizers these states. then: the checkpoint's settings; before: its `plan`."""
-    now = plan(session)
+    now = plan(session.settings, session.total_steps.planned())
     same = {name: now[name] == before[name] for name in now}
     for opt, state in zip(session.optimizers, states, strict=True):
         fresh = [{name: value for name, value in group.items() if name != "params"} for group in opt.optimizer.param_groups]
         made_at, opt.base_lr, opt.taken = opt.base_lr, state["base_lr"], state["taken"]
-        if state["swa"] is not None and weight_averaging.rates_begun(session):
+        if state["swa"] is not None and weight_averaging.rates_begun(session.settings, session.state):
             weight_averaging.begin_rates(session.settings, opt)
         swa_lrs = [group.get("swa_lr") for group in opt.optimizer.param_groups]
         own = state["state"]
-        if _is_grown(session, opt, state):
-            own = _grown(own, opt.optimizer.state_dict(), state["names"], _names(session.task, opt))
+        if _is_grown(opt, state):
+            own = _grown(own, opt.optimizer.state_dict(), state["names"], opt.names())
             opt.grown = True
-        _put_state(session.weights, opt, own)
+        _put_state(opt, own)
         for number, group in list(enumerate(opt.optimizer.param_groups))[opt.made_groups :]:  # the setting says nothing of a group that a hook added
             base = group.get("initial_lr", group["lr"])
             fresh[number] = {**{name: value for name, value in group.items() if name != "params"}, "lr": base, "initial_lr": base}
@@ -236,8 +236,8 @@ def _schedule_state(scheduler: Any) -> dict[str, Any]:
     return {"type": kind, "state": to_plain(scheduler.state_dict(), f"the state of {kind}", functions=False)}
 
 
-def _put_state(weights: WholeWeights, opt: OptimizerHandle, state: dict[str, Any]) -> None:
-    _load(opt, weights.own_optimizer_state(opt.optimizer, state))
+def _put_state(opt: OptimizerHandle, state: dict[str, Any]) -> None:
+    _load(opt, opt.weights.own_optimizer_state(opt.optimizer, state))
 
 
 def _load(opt: OptimizerHandle, state: dict[str, Any]) -> None:
@@ -266,11 +266,6 @@ def _reset_groups(optimizer: Optimizer, fresh: Iterable[Mapping[str, Any]], name
 def _shapes(opt: OptimizerHandle) -> list[list[tuple[int, ...]]]:
     return [[tuple(parameter.shape) for parameter in group["params"]] for group in opt.optimizer.param_groups]
 
-
-def _names(task: Task, opt: OptimizerHandle) -> list[list[str]]:
-    """The names of the parameters of each group; "": a parameter that is not the task's."""
-    names = {id(parameter): name for name, parameter in task.trained_parameters().items()}
-    return [[names.get(id(parameter), "") for parameter in group["params"]] for group in opt.optimizer.param_groups]
 
 
 def _named(kinds: Iterable[str]) -> str:

@@ -27,15 +27,14 @@ _OWN = frozenset(("random", "data"))
 _ALIKE = frozenset(("optimizers", "average", "scaler", "settings", "plan", "seconds", "length", "checks"))
 
 
-def gather_states(session: Session, state: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def gather_states(ranks: ProcessGroup, model: nn.Module, state: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The plain state of all ranks, on rank 0; None elsewhere, and where a rank has none. All ranks call it
     together.
     """
-    ranks = session.ranks
     if not ranks.several:
         return None if state is None else {**state, "world": 1}
     parts = {} if state is None else {key: value for key, value in state.items() if key not in _ALIKE}
-    parts[BUFFERS] = to_plain(_buffers(session.task.model), "the model")
+    parts[BUFFERS] = to_plain(_buffers(model), "the model")
     prints = ranks.all_gather_object(None if state is None else {key: _digest(value) for key, value in parts.items() if key not in _OWN})
     known = [found for found in prints if found is not None]
     if len(known) < ranks.world:

@@ -24,7 +24,6 @@ from workbench.engine.checkpoint.files import (
 )
 from workbench.engine.checkpoint.serialization import to_plain
 from workbench.engine.distributed.whole_weights import WholeWeights
-from workbench.engine.optim import total_steps
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.rng import RandomState
 from workbench.engine.session import Session
@@ -35,7 +34,6 @@ from workbench.task.batch import to_device
 from workbench.task.errors import TaskError
 from workbench.task.hooks import CheckpointEdits
 from workbench.task.protocol import Task
-from workbench.techniques.averaging import Average
 
 _COUNTERS = (
     "step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "mid_epoch", "checking", "left_out", "metrics",
@@ -70,20 +68,20 @@ def state_of(session: Session, validation: ValidationSchedule, point: ResumePoin
     average = session.average
     parts: list[tuple[str, dict[str, Any]]] = [
         ("the fit", {name: getattr(session.state, name) for name in _COUNTERS}),
-        ("the fit", {"settings": _settings(session), "plan": optimizer_state.plan(session)}),
+        ("the fit", {"settings": _settings(session), "plan": optimizer_state.plan(session.settings, session.total_steps.planned())}),
         ("the fit", {"seconds": session.meter.seconds, "waited": session.meter.waited}),
-        ("the fit", {"length": total_steps.state_of(session.data, session.state.epoch, session.ahead)}),
+        ("the fit", {"length": session.total_steps.state_dict(session.state.epoch)}),
         ("the optimizer", {"scaler": session.precision.state_dict(), "gradients": _gradients(session)}),
-        ("the average", {"average": None if average is None else _average(session.weights, average)}),
+        ("the average", {"average": None if average is None else average.state_dict()}),
         ("get_extra_state()", {"extra_state": extra_state_of(model)}),
-        ("the loss", {"others": [_other(session, module) for module in others]}),
+        ("the loss", {"others": [_other(session.task, session.weights, module) for module in others]}),
         ("the hidden state", {"hiddens": session.state.hiddens}),
         ("what was logged", {"noted": session.state.step_logs, "epoch_loss": session.meter.epoch_loss.state_dict()}),
         ("the validation schedule", {"checks": validation.state()}),
         ("the training data", {"data": point.data, "random": point.random.state_dict()}),
         (f"what {type(model).__name__} saves of its own", {"moments": session.hooks.state()}),
     ]
-    state: dict[str, Any] = {"held": held, "optimizers": [optimizer_state.state_of(session, opt) for opt in session.optimizers]}
+    state: dict[str, Any] = {"held": held, "optimizers": [optimizer_state.state_of(opt, session.settings) for opt in session.optimizers]}
     edits = session.hooks.edits  # of this session's own settings
     packed_states = to_plain({"optimizers": edits.optimizers, "schedulers": edits.schedulers}, "on_save_checkpoint")
     replace(edits, **packed_states).put_states(state["optimizers"])
@@ -99,7 +97,7 @@ def restore(session: Session, validation: ValidationSchedule, state: Mapping[str
     """
     state, alike = per_rank.state_of_rank(session.ranks, state)
     weights, edits = _restored(session, state)
-    optimizer_state.add_parameters(session, state["optimizers"])
+    optimizer_state.add_parameters(session.optimizers, session.task, state["optimizers"])
     _refuse_another(session, state, weights)
     for name in _COUNTERS:
         setattr(session.state, name, state[name])
@@ -113,13 +111,12 @@ def restore(session: Session, validation: ValidationSchedule, state: Mapping[str
     optimizer_state.restore(session, state["optimizers"], state["settings"], state["plan"])
     for opt in session.optimizers:
         opt.continued = True
-    if session.settings.lr != session.base_lr:
-        session.set_lr(session.settings.lr)
+    if session.settings.lr != session.optimizers.base_lr:
+        session.optimizers.set_lr(session.settings.lr)
     session.weights.load_gradients(state["gradients"])
     session.precision.load_state_dict(state["scaler"])
     if session.average is not None and state["average"] is not None:
-        kept = {**state["average"], "averages": session.weights.own_averages(state["average"]["averages"])}
-        session.average.load_state_dict(kept, session.weights.averaged)
+        session.average.load_state_dict(state["average"])
     session.state.hiddens, session.state.step_logs = to_device(state["hiddens"], session.device), dict(state["noted"])
     validation.load_state(state["checks"])
     session.meter.epoch_loss.load_state_dict(state["epoch_loss"])
@@ -144,17 +141,17 @@ def _epoch_of_loaders(state: TrainState, position: Mapping[str, Any]) -> Iterato
 
 
 @contextlib.contextmanager
-def first_steps(session: Session, path: Path) -> Iterator[None]:
+def first_steps(optimizers: Sequence[OptimizerHandle], path: Path) -> Iterator[None]:
     """Context manager for the first updates of a fit that continues from the checkpoint in this directory.
 
     Raises TaskError as `restoring` does where an optimizer cannot step with its state from there: most optimizers accept any state,
     and read it only when they step.
     """
-    taken = {id(opt.optimizer): opt.taken for opt in session.optimizers}
+    taken = {id(opt.optimizer): opt.taken for opt in optimizers}
     try:
         yield
     except OF_STRUCTURE as error:
-        opt = _stepping(session.optimizers, error)
+        opt = _stepping(optimizers, error)
         if opt is None or opt.taken > taken[id(opt.optimizer)]:
             raise
         if opt.grown:
@@ -206,7 +203,7 @@ def _restored(session: Session, state: Mapping[str, Any]) -> tuple[dict[str, Ten
 def _settings(session: Session) -> dict[str, Any]:
     """The present settings, with live changes."""
     values = {
-        "lr": session.base_lr,
+        "lr": session.optimizers.base_lr,
         "gradient_clip_val": session.state.clip_val,
         "batch_size": session.data.settings.batch_size,
     }
@@ -220,9 +217,9 @@ def _gradients(session: Session) -> dict[str, Tensor]:
     return session.weights.gradients()
 
 
-def _other(session: Session, module: nn.Module) -> dict[str, Any]:
+def _other(task: Task, weights: WholeWeights, module: nn.Module) -> dict[str, Any]:
     """A module other than the model; if it is trained too, its tensors are among the weights."""
-    tensors = {} if _is_trained(session.task, module) else session.weights.tensors(module)
+    tensors = {} if _is_trained(task, module) else weights.tensors(module)
     return {"tensors": tensors, "extra_state": extra_state_of(module)}
 
 
@@ -230,25 +227,20 @@ def _is_trained(task: Task, module: nn.Module) -> bool:
     return any(module is one for one in task.trained_modules.values())
 
 
-def _pairs(session: Session, state: Mapping[str, Any]) -> list[tuple[nn.Module, Mapping[str, Any]]] | None:
+def _pairs(task: Task, state: Mapping[str, Any]) -> list[tuple[nn.Module, Mapping[str, Any]]] | None:
     """Each further module with its part of a checkpoint; None: there are more or fewer than then.
 
     Modules without state are left out: an earlier version counted a torchmetrics metric as one.
     """
-    others = [module for module in session.task.modules[1:] if module.state_dict()]
+    others = [module for module in task.modules[1:] if module.state_dict()]
     kept = [one for one in state["others"] if one["tensors"] or one["extra_state"]]
     if len(others) > len(kept):  # the tensors of a trained one are among the weights
-        others = [module for module in others if not _is_trained(session.task, module) or extra_state_of(module)]
+        others = [module for module in others if not _is_trained(task, module) or extra_state_of(module)]
     return list(zip(others, kept, strict=True)) if len(others) == len(kept) else None
 
 
-def _average(weights: WholeWeights, average: Average) -> dict[str, Any]:
-    state = average.state_dict()
-    return {**state, "averages": weights.whole_averages(state["averages"])}
-
-
 def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    pairs = _pairs(session, state)
+    pairs = _pairs(session.task, state)
     wrong = mismatch(session.task.trained_modules, weights, grown=True)
     if pairs is None:
         count = len(session.task.modules) - 1
@@ -256,7 +248,7 @@ def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping
     for part, kept in pairs or ():
         if kept["tensors"]:
             wrong = wrong or mismatch(part, kept["tensors"], grown=True)
-    wrong = wrong or optimizer_state.mismatch(session, state["optimizers"], module_state.freed(session.task, state["held"]))
+    wrong = wrong or optimizer_state.mismatch(session.optimizers, session.settings, state["optimizers"], module_state.freed(session.task, state["held"]))
     untrained = [prefix for prefix in session.task.trained_modules if not any(name.startswith(prefix) for name in weights)]
     if wrong is not None and untrained:
         raise TaskError(
@@ -276,7 +268,7 @@ def _put_weights(session: Session, state: Mapping[str, Any], weights: Mapping[st
     load(session.task.trained_modules, weights, state["extra_state"])
     if per_rank.BUFFERS in state:
         load(model, state[per_rank.BUFFERS])
-    for part, kept in _pairs(session, state) or ():
+    for part, kept in _pairs(session.task, state) or ():
         load(part, kept["tensors"], kept["extra_state"])
     session.state.moved, missing = module_state.load_module_state(session.task, state["held"], session.device)
     for name in missing:

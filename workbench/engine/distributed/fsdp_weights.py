@@ -38,6 +38,8 @@ class FSDPWeights(WholeWeights):
     def __init__(self, task: Task, ranks: MultiProcessGroup, device: torch.device) -> None:
         super().__init__(task)
         self._ranks = ranks
+        self._group: ProcessGroup = ranks
+        """The ranks over which norms are summed: all of them, or this one while it steps alone."""
         applied = fsdp.apply(task, device, ranks.world, ranks.local_world)
         self._root, self._units, self._copies = applied.root, applied.units, applied.copies
         self._renewed = applied.renewed
@@ -129,7 +131,7 @@ class FSDPWeights(WholeWeights):
         world = self._ranks.world
         return [self._copies if in_shards(p) else world for p in trained if p.grad is not None]
 
-    def layer_norms(self, ranks: ProcessGroup, trained: Sequence[Tensor], gradients: Sequence[Tensor], p: float) -> Tensor:
+    def layer_norms(self, trained: Sequence[Tensor], gradients: Sequence[Tensor], p: float) -> Tensor:
         """The p-norm of each whole gradient, the same on all ranks, shape (len(gradients),); one collective for all."""
         own = torch.zeros(len(gradients), dtype=torch.double, device=gradients[0].device)
         there = [number for number, piece in enumerate(gradients) if piece.numel()]
@@ -137,10 +139,10 @@ class FSDPWeights(WholeWeights):
             found = torch.stack(torch._foreach_norm([gradients[number] for number in there], p))
             own[there] = found.double()
         if p == math.inf:
-            ranks.all_reduce_max(own)
+            self._group.all_reduce_max(own)
             return own.to(gradients[0].dtype)
         powers = own.pow(p) / torch.tensor(self._number_of_copies(trained), dtype=torch.double, device=own.device)
-        ranks.all_reduce(powers)
+        self._group.all_reduce(powers)
         return powers.pow(1.0 / p).to(gradients[0].dtype)
 
     def average_unsharded(self, trained: Sequence[Tensor]) -> None:
@@ -268,6 +270,7 @@ class FSDPWeights(WholeWeights):
             DefaultReduceScatter,
         )
 
+        self._group = ProcessGroup()
         try:
             for unit in self._units:
                 unit.set_custom_all_gather(FakeAllGather())
@@ -276,6 +279,7 @@ class FSDPWeights(WholeWeights):
             self._root.set_requires_all_reduce(False)
             yield
         finally:
+            self._group = self._ranks
             self.reset()
             for unit in self._units:
                 unit.set_custom_all_gather(DefaultAllGather())

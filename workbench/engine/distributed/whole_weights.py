@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from workbench.engine.checkpoint.files import Modules, load_tensors, tensors_of
-from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.instruments.grad_norm import Norms, entries, layer_norms
 from workbench.task.optim.optimizer_state import state_of
 from workbench.task.protocol import Scores, StepResult, Task
@@ -65,7 +64,7 @@ class WholeWeights:
         """The gradients of `trained` that exist, as far as this process has them."""
         return entries(trained)
 
-    def layer_norms(self, ranks: ProcessGroup, trained: Sequence[Tensor], gradients: Sequence[Tensor], p: float) -> Norms:
+    def layer_norms(self, trained: Sequence[Tensor], gradients: Sequence[Tensor], p: float) -> Norms:
         """The p-norm of each whole gradient."""
         return layer_norms(gradients, p)
 

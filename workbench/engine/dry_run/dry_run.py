@@ -98,7 +98,7 @@ def _try(session: Session) -> None:
     session.train_mode()
     count = min(SAMPLES, session.settings.batch_size)  # samples of different lengths may work only one by one
     _train(session, _peek(task.train, count))
-    _warn_of_unowned(session)
+    _warn_of_unowned(session.optimizers, session.parameters)
     if task.val is not None:
         _validate(session, [(spec, _peek(spec, count)) for spec in task.val.sets])
 
@@ -158,8 +158,8 @@ def _train(session: Session, batch: Any) -> None:
             if session.settings.on_nonfinite == "stop":
                 raise TaskError(f"of the first {sample_count(batch)} samples, {error}") from error
         return
-    for opt in session.turn():
-        with session.only(opt):
+    for opt in session.optimizers.turn(session.state.step):
+        with session.optimizers.only(opt):
             _evaluate(session, opt, batch)
 
 
@@ -174,7 +174,7 @@ def _evaluate(session: Session, opt: OptimizerHandle, batch: Any) -> None:
         raise TaskError(
             f"the loss of the first {sample_count(batch)} samples is {value}. {_non_finite(batch, value)} (batch: {describe(batch)})"
         )
-    _warn_of_outside_parameters(session, loss)
+    _warn_of_outside_parameters(session.task, session.optimizers, loss)
     _explained("backward", _Tried("train", batch), lambda: loss.backward())
     trained = [p for module in session.task.modules for p in module.parameters() if p.requires_grad]
     session.task.partial = any(p.grad is None for p in trained)
@@ -185,10 +185,10 @@ def _evaluate(session: Session, opt: OptimizerHandle, batch: Any) -> None:
             raise TaskError(f"the gradient of {name!r} has the layout {parameter.grad.layout}, which norms and clipping do not take.")
 
 
-def _warn_of_outside_parameters(session: Session, loss: Tensor) -> None:
+def _warn_of_outside_parameters(task: Task, optimizers: Sequence[OptimizerHandle], loss: Tensor) -> None:
     """Warn of parameters in a function's closure: no optimizer has them."""
-    known = [p for module in session.task.modules for p in module.parameters()]
-    known += [p for opt in session.optimizers for group in opt.optimizer.param_groups for p in group["params"]]
+    known = [p for module in task.modules for p in module.parameters()]
+    known += [p for opt in optimizers for group in opt.optimizer.param_groups for p in group["params"]]
     found = unknown_parameters(loss, known)
     if found:
         shapes = ", ".join(str(tuple(p.shape)) for p in found[:3]) + (", …" if len(found) > 3 else "")
@@ -200,10 +200,10 @@ def _warn_of_outside_parameters(session: Session, loss: Tensor) -> None:
         )
 
 
-def _warn_of_unowned(session: Session) -> None:
+def _warn_of_unowned(optimizers: Sequence[OptimizerHandle], parameters: Mapping[str, Tensor]) -> None:
     """Warn of parameters that get a gradient and belong to no optimizer."""
-    owned = {id(p) for opt in session.optimizers for group in opt.optimizer.param_groups for p in group["params"]}
-    found = [name for name, p in session.parameters.items() if p.grad is not None and id(p) not in owned]
+    owned = {id(p) for opt in optimizers for group in opt.optimizer.param_groups for p in group["params"]}
+    found = [name for name, p in parameters.items() if p.grad is not None and id(p) not in owned]
     if found:
         names = ", ".join(map(repr, found[:3])) + (", …" if len(found) > 3 else "")
         which = f"{len(found)} parameters ({names}) get gradients and are" if len(found) > 1 else f"the parameter {names} gets a gradient and is"

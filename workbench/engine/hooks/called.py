@@ -9,6 +9,7 @@ from workbench.engine.hooks.update_hooks import UpdateHooks
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.window import batch_in
+from workbench.task.hooks import Hooks
 from workbench.techniques.accumulation import samples_at
 from workbench.techniques.tbptt import Piece
 
@@ -40,7 +41,7 @@ class CalledUpdateHooks(UpdateHooks):
             self.cut_short = True
             return False
         mark("hooks")
-        session.add_new_parameters()
+        session.optimizers.add_new_parameters()
         self.ready[number] = batch
         return True
 
@@ -49,7 +50,7 @@ class CalledUpdateHooks(UpdateHooks):
         self._end_waiting()
         session.task.drawn = samples
         self.cut_short = not session.hooks.batch_started(batch, index)
-        session.add_new_parameters()
+        session.optimizers.add_new_parameters()
         return not self.cut_short
 
     def continues(self, ready: bool) -> bool:
@@ -69,7 +70,7 @@ class CalledUpdateHooks(UpdateHooks):
         self.ready = {}
 
     def zero_before_backward(self, opt: OptimizerHandle) -> None:
-        zero_grad(self._session, opt)
+        zero_grad(self._session.hooks, opt, self._session.state.batch_idx)
 
     def zero_after_step(self, opt: OptimizerHandle) -> None:
         if self._session.task.manual:
@@ -79,7 +80,7 @@ class CalledUpdateHooks(UpdateHooks):
         """The schedules that follow epochs step with an epoch's last batch, before that batch's end."""
         session, state = self._session, self._session.state
         if not state.searching and state.batch_idx == session.data.batches and not state.pieces:
-            session.step_epoch_schedules()
+            session.optimizers.step_epoch_schedules(state, session.hooks)
         session.timer.mark("workbench")
         self._end_waiting()
         session.timer.mark("hooks")
@@ -92,8 +93,8 @@ class CalledUpdateHooks(UpdateHooks):
         return self.cut_short
 
 
-def zero_grad(session: Session, opt: OptimizerHandle) -> None:
+def zero_grad(hooks: Hooks, opt: OptimizerHandle, batch_idx: int) -> None:
     """Zero the gradients of the update before, by the task's own zero_grad where it has one; on ranks without a batch too."""
-    session.hooks.zero_grad(opt.index, session.state.batch_idx)
-    if not session.hooks.zeroes:
+    hooks.zero_grad(opt.index, batch_idx)
+    if not hooks.zeroes:
         opt.zero_grad()

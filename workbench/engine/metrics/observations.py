@@ -12,9 +12,9 @@ from dataclasses import replace
 from torch import nn
 
 from workbench.engine.data.checksums import BATCHES, of_setup, of_weights
-from workbench.engine.metrics.flush import emit_message
+from workbench.engine.metrics.flush import Recorder
 from workbench.engine.session import Session
-from workbench.events import Checksums, Emit, Observed
+from workbench.events import Checksums, Observed
 from workbench.instruments.slow_calls import SlowCalls, has_compiled
 
 TIMED = range(20, 23)
@@ -28,8 +28,8 @@ FEWEST = 8
 class Observations:
     """Watches modules and passes of one fit; emits each fact when it is first seen."""
 
-    def __init__(self, session: Session, emit: Emit) -> None:
-        self._session, self._emit = session, emit
+    def __init__(self, session: Session, recorder: Recorder) -> None:
+        self._session, self._recorder = session, recorder
         self._modes: tuple[str, ...] = ()
         self._training = True
         self._order: tuple[int, int] | None = None
@@ -60,7 +60,7 @@ class Observations:
         session, found = self._session, self._checksums
         if found is not None:
             self._checksums = None
-            self._emit(replace(found, batches=tuple(session.data.checksums or ())))
+            self._recorder.emit(replace(found, batches=tuple(session.data.checksums or ())))
 
     def after_update(self) -> None:
         """Look at all modules after the first update of an epoch, and when the whole model has changed its mode."""
@@ -72,7 +72,7 @@ class Observations:
         if state.step == state.epoch_step + 1 or self._training != before:
             modes = tuple(in_evaluation_mode(session.task.model))
             if modes and modes != self._modes:
-                emit_message(session, self._emit, Observed(state.step, state.epoch, "evaluation_mode", modes))
+                self._recorder.add(Observed(state.step, state.epoch, "evaluation_mode", modes))
             self._modes = modes
 
     def _after_first_updates(self) -> None:
@@ -80,11 +80,11 @@ class Observations:
         session, state = self._session, self._session.state
         if self._updates == 1:
             for option in session.data.slow_options():
-                emit_message(session, self._emit, Observed(state.step, state.epoch, "loader_option", option))
+                self._recorder.add(Observed(state.step, state.epoch, "loader_option", option))
         if self._updates == BATCHES:
             self._emit_checksums()
         if self._updates == TIMED.stop - 1 and self._calls is not None and (slow := self._calls.found()):
-            emit_message(session, self._emit, Observed(state.step, state.epoch, "slow_calls", slow[:MOST]))
+            self._recorder.add(Observed(state.step, state.epoch, "slow_calls", slow[:MOST]))
         if self._updates == TIMED.start - 1 and has_compiled():  # compiled code has no lines, and would be compiled again
             self._calls = None
         self.calls_to_time = self._calls if self._updates + 1 in TIMED else None
@@ -99,7 +99,7 @@ class Observations:
             return
         if session.data.shuffled(FEWEST):
             self._repeats = True
-            emit_message(session, self._emit, Observed(session.state.step, session.state.epoch, "same_order"))
+            self._recorder.add(Observed(session.state.step, session.state.epoch, "same_order"))
 
 
 def in_evaluation_mode(model: nn.Module) -> Iterator[str]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from workbench.engine import nonfinite
+from workbench.engine.metrics.meter import Meter
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.instruments.grad_norm import Norms, as_floats, as_tensor, total_norm
@@ -19,38 +20,38 @@ def measure_and_clip(
     session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor, *, records: bool
 ) -> Tensor | None:
     """Measure, check and clip one optimizer's gradients; returns their total norm before clipping, if that is known by now."""
-    state, weights, meter, order = session.state, session.weights, session.meter, session.meter.norm_order
-    gradients = weights.gradients_of(opt.trained)
+    state, meter, order = session.state, session.meter, session.meter.norm_order
+    gradients = opt.gradients()
     norms: Norms | None = None
     total: Tensor | None = None
     numbers: list[float] = []
     if records and gradients and order:
-        norms = weights.layer_norms(session.ranks, opt.trained, gradients, order)
+        norms = opt.layer_norms(gradients, order)
         numbers = as_floats(norms) if session.plan.on_cpu else []  # on a device that would wait
         total = _put_norms(session, opt, gradients, norms, numbers)
     if session.plan.on_cpu:
         nonfinite.check(session, opt, window, loss, gradients, numbers)
     if session.noise_scale is not None and records and gradients:
-        meter.note(session.noise_scale.whole(opt.there(), session.layer_norms(opt, gradients, 2.0)))
+        meter.note(session.noise_scale.whole(opt.there(), opt.layer_norms(gradients, 2.0)))
     clip_val = state.clip_val
     clipped: Tensor | None = None
     if session.hooks.clips:
         session.hooks.clip(opt.index, clip_val, session.settings.gradient_clip_algorithm)
     elif opt.index in state.clip_next:
-        session.clip(opt.index, *state.clip_next.pop(opt.index))
+        opt.clip(*state.clip_next.pop(opt.index))
     elif clip_val is None or not gradients:
         return total
     elif session.settings.gradient_clip_algorithm == "value":
         clipping.clip_value(gradients, clip_val)
     else:
         if norms is None or order != 2.0:
-            norm = session.total_norm(opt, gradients, 2.0)
+            norm = opt.total_norm(gradients, 2.0)
         else:
             norm = total_norm(norms, 2.0) if total is None else total
         clipped = clipping.clip_norm(gradients, norm, clip_val)
     if records and gradients:
-        clipped = session.total_norm(opt, gradients, 2.0) if clipped is None else clipped
-        meter.put_clipped(session.column(opt), clipped)
+        clipped = opt.total_norm(gradients, 2.0) if clipped is None else clipped
+        meter.put_clipped(opt.column, clipped)
     return total
 
 
@@ -67,24 +68,23 @@ def _put_norms(session: Session, opt: OptimizerHandle, gradients: Sequence[Tenso
     assert meter.norm_order is not None
     norms = as_tensor(norms)
     total = total_norm(norms, meter.norm_order)
-    column = session.column(opt)
     if all_there:
-        meter.put_norms(column, total, norms)
+        meter.put_norms(opt.column, total, norms)
         return total
     if opt.late:  # only parameters that trained from the start have columns
         late = {id(p) for p in opt.late}
         norms = norms[meter.places(tuple(n for n, p in enumerate(opt.there()) if id(p) not in late))]
     # A parameter without a gradient has no norm; that is not a norm of zero.
     there = {id(p) for p in opt.there()}
-    meter.put_norms(column, total, norms, tuple(n for n, p in zip(opt.places, opt.parameters, strict=True) if id(p) in there))
+    meter.put_norms(opt.column, total, norms, tuple(n for n, p in zip(opt.places, opt.parameters, strict=True) if id(p) in there))
     return total
 
 
-def sum_up(session: Session) -> None:
+def sum_up(meter: Meter, optimizers: Sequence[OptimizerHandle]) -> None:
     """With several optimizers, the update's total norms are those over all that stepped."""
-    meter, row = session.meter, session.meter.row
-    for column, order in ((meter.total, session.meter.norm_order or 2.0), (meter.clipped, 2.0)):
-        own = torch.stack([column[1 + opt.index][row] for opt in session.optimizers])
+    row = meter.row
+    for column, order in ((meter.total, meter.norm_order or 2.0), (meter.clipped, 2.0)):
+        own = torch.stack([column[opt.column][row] for opt in optimizers])
         there = ~torch.isnan(own)
         total = total_norm(torch.where(there, own, 0.0), order)
         column[0][row].copy_(torch.where(there.any(), total, float("nan")))

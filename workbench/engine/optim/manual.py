@@ -125,7 +125,7 @@ class ManualOptimizers:
         self._since = None
         self._session.state.losses[opt.index] = own
         if self._session.state.records and self._session.plan.several:
-            self._session.meter.put_loss(1 + opt.index, own)
+            self._session.meter.put_loss(opt.column, own)
         if opt.index in self._stepped:  # a second step in this window: the scaler takes it for a new round
             self._session.precision.update()
             self._stepped.clear()
@@ -162,7 +162,7 @@ class ManualOptimizers:
 
     def toggle(self, optimizer: int) -> None:
         """Let only this optimizer's parameters require gradients."""
-        self._toggle.toggle(self._session.trained, self._session.optimizers[optimizer].trained)
+        self._toggle.toggle(self._session.optimizers.trained, self._session.optimizers[optimizer].trained)
 
     def untoggle(self, optimizer: int) -> None:
         """Let all parameters require gradients that did before `toggle`."""

@@ -12,11 +12,13 @@ from torch.optim import optimizer as torch_optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from workbench.engine.distributed.whole_weights import WholeWeights
+from workbench.instruments.grad_norm import Norms, total_norm
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks
 from workbench.task.optim.closures import closure_use
 from workbench.task.optim.optimizer_factory import base_rate, group_rates, leading_group
 from workbench.task.protocol import Optimization, Schedule, Task
+from workbench.techniques import clipping
 from workbench.units import rate
 
 _AROUND_STEP = Optimizer.profile_hook_step(id).__code__
@@ -32,7 +34,7 @@ class OptimizerHandle:
     """
 
     def __init__(self, index: int, made: Optimization, parameters: list[Tensor], task: Task, weights: WholeWeights) -> None:
-        self._weights = weights
+        self.weights = weights
         weights.take_over(made.optimizer)
         self.index = index
         self.optimizer = made.optimizer
@@ -53,7 +55,7 @@ class OptimizerHandle:
         self.whole = len(self.places) == len(parameters)
         self.parameters = [parameters[n] for n in self.places]
         self.trained, self.late = self.parameters, list[Tensor]()
-        self._task = task
+        self.task = task
         groups = self.optimizer.param_groups
         self._seen = {id(p): p for group in groups for p in group["params"] if p.requires_grad}
         self.made_groups = len(groups)
@@ -68,6 +70,8 @@ class OptimizerHandle:
         """The further arguments of the task's own call of this optimizer's step."""
         self.extra: dict[str, Any] = {}
         """Further arguments of `training_step`: the optimizer's number, where there are several."""
+        self.column = 0
+        """The column of its measurements in the meter's rows; where there are several optimizers, 0 is for all of them."""
 
     def add_new_parameters(self) -> None:
         """Find the model's parameters that have begun to train. One that is frozen later stays: it has no gradient."""
@@ -79,12 +83,33 @@ class OptimizerHandle:
         # In the model's order, whenever each came: the norm over them depends on it in its last bits, and a resumed run
         # may find at once what came one by one.
         there, first = {id(p) for p in self.trained + new}, {id(p) for p in self.parameters}
-        self.trained = [p for p in self._task.trained_parameters().values() if id(p) in there]
+        self.trained = [p for p in self.task.trained_parameters().values() if id(p) in there]
         self.late = [p for p in self.trained if id(p) not in first]
+
+    def names(self) -> list[list[str]]:
+        """The names of the parameters of each group; "": a parameter that is not the task's."""
+        names = {id(parameter): name for name, parameter in self.task.trained_parameters().items()}
+        return [[names.get(id(parameter), "") for parameter in group["params"]] for group in self.optimizer.param_groups]
 
     def gradients(self) -> list[Tensor]:
         """The gradients that exist, in the order of `trained`; of sharded ones, this rank's pieces."""
-        return self._weights.gradients_of(self.trained)
+        return self.weights.gradients_of(self.trained)
+
+    def layer_norms(self, gradients: Sequence[Tensor], p: float) -> Norms:
+        """The p-norm of each of its gradients; of sharded ones, that of the whole."""
+        return self.weights.layer_norms(self.trained, gradients, p)
+
+    def total_norm(self, gradients: Sequence[Tensor], p: float) -> Tensor:
+        """The p-norm of all its gradients as one vector; a scalar."""
+        return total_norm(self.layer_norms(gradients, p), p)
+
+    def clip(self, clip_val: float, algorithm: str) -> None:
+        """Clip its gradients in place, by "norm" or by "value", for a task that decides itself when to clip."""
+        gradients = self.gradients()
+        if algorithm == "value" and gradients:
+            clipping.clip_value(gradients, clip_val)
+        elif gradients:
+            clipping.clip_norm(gradients, self.total_norm(gradients, 2.0), clip_val)
 
     def there(self) -> list[Tensor]:
         """The parameters of `trained` that have a gradient."""

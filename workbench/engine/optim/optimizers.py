@@ -1,23 +1,104 @@
-"""Makes the optimizers of a session, with the built-in schedules, and the average of its weights."""
+"""Makes the optimizers of a session, with the built-in schedules.
+
+`Optimizers` also does what concerns all of them: turns, the base rate, gradients, modes.
+"""
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
+from workbench.engine.optim.schedule_free import OptimizerModes
+from workbench.engine.state import TrainState
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
+from workbench.task.hooks import Hooks
 from workbench.task.protocol import Optimization, Schedule, Task
-from workbench.techniques.averaging import Average, has_batch_norm, swa_first_epoch
 from workbench.techniques.schedules import built_in
-from workbench.techniques.toggling import updates_of
+from workbench.techniques.toggling import optimizers_at, toggled, updates_of
+
+_NOTHING_TO_TOGGLE: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+
+
+class Optimizers(list[OptimizerHandle]):
+    """The optimizers of one session, in the task's order; none where nothing is trained."""
+
+    def __init__(self, handles: Iterable[OptimizerHandle], parameters: Iterable[Tensor], weights: WholeWeights) -> None:
+        """parameters: those that require gradients when the session begins."""
+        super().__init__(handles)
+        self._parameters, self._weights = tuple(parameters), weights
+        self._several = len(self) > 1
+        self.modes = OptimizerModes([opt.optimizer for opt in self])
+        """Those with a train and an eval mode (schedule-free)."""
+
+    # -- rates
+
+    @property
+    def lrs(self) -> list[float]:
+        """The present rate of each: that of its first parameter group that is not at 0."""
+        return [opt.lr for opt in self]
+
+    @property
+    def base_lr(self) -> float:
+        """The value of the setting `lr` now: the base rate of the first optimizer that is not at 0; 0 where all are."""
+        return next((opt.base_lr for opt in self if opt.base_lr), 0.0)
+
+    def set_lr(self, lr: float) -> None:
+        """Set a new base rate; schedules and the ratios of parameter groups and further optimizers multiply it."""
+        old = self.base_lr
+        for opt in self:
+            opt.set_lr(lr if opt.base_lr == old else opt.base_lr * (lr / old))
+
+    def step_epoch_schedules(self, state: TrainState, hooks: Hooks) -> None:
+        """Step the schedules that follow epochs, once for the end of this epoch."""
+        if state.epochs_scheduled <= state.epoch:
+            state.epochs_scheduled = state.epoch + 1
+            for opt in self:
+                opt.step_schedules("epoch", state.epoch + 1, hooks)
+
+    # -- turns
+
+    def turn(self, step: int) -> Sequence[OptimizerHandle]:
+        """Those that step at update `step`."""
+        if not self._several:
+            return self
+        return [self[n] for n in optimizers_at([opt.frequency for opt in self], step)]
+
+    def only(self, opt: OptimizerHandle) -> contextlib.AbstractContextManager[None]:
+        """Context manager in which only the parameters of `opt` require gradients."""
+        return toggled(self.trained, opt.trained) if self._several else _NOTHING_TO_TOGGLE
+
+    # -- parameters
+
+    @property
+    def trained(self) -> list[Tensor]:
+        """The parameters that require gradients: those from the start, and those that optimizers got later."""
+        return [*self._parameters, *(p for opt in self for p in opt.late)]
+
+    def add_new_parameters(self) -> None:
+        """Note parameters that hooks of the task have made trainable."""
+        for opt in self:
+            opt.add_new_parameters()
+
+    def drop_gradients(self) -> None:
+        """Drop the gradients of all parameters."""
+        self._weights.reset()
+        for parameter in self.trained:
+            parameter.grad = None
+
+    def clip(self, index: int, clip_val: float, algorithm: str) -> None:
+        """Clip the gradients of one optimizer in place (`OptimizerHandle.clip`)."""
+        self[index].clip(clip_val, algorithm)
 
 
 def optimizers_of(
     task: Task, settings: Settings, updates: int | None, parameters: list[Tensor], weights: WholeWeights
-) -> list[OptimizerHandle]:
+) -> Optimizers:
     """The task's optimizers, with the built-in schedules. TaskError: a setting does not fit them."""
     made = task.configure(settings, updates)
     listed = [made] if isinstance(made, Optimization) else list(made)
@@ -36,36 +117,17 @@ def optimizers_of(
         found.append(OptimizerHandle(index, optimization, parameters, task, weights))
     if found[0].made_lr is None:
         found[0].base_lr = settings.lr
-    if len(found) > 1 and not task.manual:
+    if len(found) > 1:
         for opt in found:
-            opt.extra = {"optimizer_idx": opt.index}
+            opt.column = 1 + opt.index
+            opt.extra = {} if task.manual else {"optimizer_idx": opt.index}
     if settings.precision == "16-mixed" and any(opt.needs_closure for opt in found):
         raise TaskError(
             "precision='16-mixed' cannot be used with an optimizer whose step evaluates the loss again (LBFGS, SAM): take bf16-mixed."
         )
     if task.manual and settings.truncated_bptt_steps is not None:
         raise TaskError("truncated_bptt_steps: with manual optimisation the task splits its batches itself.")
-    return found
-
-
-def average_of(task: Task, settings: Settings) -> Average | None:
-    """The average that the settings ask for, or None. TaskError: this task's weights cannot be averaged."""
-    kind = settings.weight_averaging
-    if kind is None:
-        return None
-    if task.manual and has_batch_norm([task.model]):
-        raise TaskError(
-            "weight_averaging with manual optimisation cannot refresh the statistics of the model's batch normalisation: "
-            "take another normalisation, or average in the task."
-        )
-    if task.train is not None and task.train.one_shot and has_batch_norm([task.model]):
-        raise TaskError(
-            "weight_averaging reads the training data once more, for the statistics of the model's batch normalisation, "
-            "and this data can be read only once: give a Dataset, a DataLoader, or wb.batches(list)."
-        )
-    if kind == "swa":
-        swa_first_epoch(settings)  # a fraction needs max_epochs: raise that before training
-    return Average(kind, settings.ema_decay, task.averaging.avg_fn)
+    return Optimizers(found, parameters, weights)
 
 
 def _refuse_others_parameters(task: Task, optimizer: Optimizer) -> None:

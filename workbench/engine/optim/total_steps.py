@@ -13,40 +13,49 @@ NAMES = ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking", "s
 """The parts of a checkpoint's state that this count needs."""
 
 
-def state_of(feeds: Loaders, epoch: int, ahead: int) -> dict[str, Any]:
-    """What a checkpoint stores for it."""
-    return {"per_epoch": feeds.updates_in(epoch), "ahead": ahead}
+class TotalSteps:
+    """How many updates a fit has in all, as planned now."""
 
+    def __init__(self, data: Loaders, past: Mapping[str, Any] | None) -> None:
+        """past: `NAMES` of the state from which the fit is resumed; None: it begins anew."""
+        self._data = data
+        self._ahead = 0 if past is None else self._ahead_of_plan(past)
+        """Updates beyond epochs times updates in an epoch, since earlier epochs had more."""
 
-def ahead_of_plan(feeds: Loaders, past: Mapping[str, Any]) -> int:
-    """How many more updates there are than epochs times updates in an epoch, since earlier epochs had more.
+    def planned(self) -> int | None:
+        """Updates of the whole run; None where they cannot be known."""
+        return self._data.updates(self._ahead)
 
-    past: `NAMES` of the state from which the fit is resumed. Epochs of the same length change nothing.
-    """
-    epoch, epochs, known = past["epoch"], feeds.settings.epochs, past["length"]
-    now, planned = feeds.updates_in(epoch), feeds.planned()
-    reloads = bool(feeds.settings.reload_dataloaders_every_n_epochs) and known["per_epoch"] is not None  # the run's plan stays
-    if now is None or epochs is None or planned is None or now == known["per_epoch"] or reloads:
-        return int(known["ahead"])
-    begins = epoch + past["mid_epoch"]
-    later = sum(feeds.updates_in(number) or 0 for number in range(begins, epochs))
-    return int(past["step"]) + _left_in_epoch(feeds, past) + later - planned
+    def recount(self, state: TrainState) -> None:
+        """From here on epochs have another length: a live change of the accumulation."""
+        past = {name: getattr(state, name) for name in ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking")}
+        settings = {"batch_size": self._data.settings.batch_size}
+        self._ahead = self._ahead_of_plan({**past, "settings": settings, "length": {"per_epoch": None, "ahead": self._ahead}})
 
+    def state_dict(self, epoch: int) -> dict[str, Any]:
+        """What a checkpoint in this epoch stores for it."""
+        return {"per_epoch": self._data.updates_in(epoch), "ahead": self._ahead}
 
-def ahead_from(feeds: Loaders, state: TrainState, ahead: int) -> int:
-    """The batches ahead of a fit whose epochs have another length from here on: a live change of the accumulation."""
-    past = {name: getattr(state, name) for name in ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking")}
-    settings = {"batch_size": feeds.settings.batch_size}
-    return ahead_of_plan(feeds, {**past, "settings": settings, "length": {"per_epoch": None, "ahead": ahead}})
+    def _ahead_of_plan(self, past: Mapping[str, Any]) -> int:
+        """How many more updates there are than planned. Epochs of the same length change nothing."""
+        data, settings = self._data, self._data.settings
+        epoch, epochs, known = past["epoch"], settings.epochs, past["length"]
+        now, planned = data.updates_in(epoch), data.planned()
+        reloads = bool(settings.reload_dataloaders_every_n_epochs) and known["per_epoch"] is not None  # the run's plan stays
+        if now is None or epochs is None or planned is None or now == known["per_epoch"] or reloads:
+            return int(known["ahead"])
+        begins = epoch + past["mid_epoch"]
+        later = sum(data.updates_in(number) or 0 for number in range(begins, epochs))
+        return int(past["step"]) + self._left_in_epoch(past) + later - planned
 
-
-def _left_in_epoch(feeds: Loaders, past: Mapping[str, Any]) -> int:
-    """Updates until the end of the present epoch, which keeps its batch size."""
-    if not past["mid_epoch"] or past["checking"]:
-        return 0
-    if feeds.settings.batch_size == past["settings"]["batch_size"] and feeds.batches is not None:
-        size = size_at(feeds.settings.accumulate_grad_batches, past["epoch"])
-        return updates_in(max(0, feeds.batches - past["batch_idx"]), size)
-    done: int = past["step"] - past["epoch_step"]
-    then: int = past["length"]["per_epoch"] or done
-    return max(0, then - done)
+    def _left_in_epoch(self, past: Mapping[str, Any]) -> int:
+        """Updates until the end of the present epoch, which keeps its batch size."""
+        data = self._data
+        if not past["mid_epoch"] or past["checking"]:
+            return 0
+        if data.settings.batch_size == past["settings"]["batch_size"] and data.batches is not None:
+            size = size_at(data.settings.accumulate_grad_batches, past["epoch"])
+            return updates_in(max(0, data.batches - past["batch_idx"]), size)
+        done: int = past["step"] - past["epoch_step"]
+        then: int = past["length"]["per_epoch"] or done
+        return max(0, then - done)

@@ -1,39 +1,94 @@
-"""Averages the weights of a session, validates with the average, and puts it into the model at the end."""
+"""Averages the weights of a session, by EMA or SWA, and gives optimizers the schedule of SWA.
+
+The averages get into the model in `engine/optim/averaged_model.py`.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
 from torch.optim.swa_utils import SWALR
 
-from workbench.engine import rng
-from workbench.engine.checkpoint.weights_copy import kept_buffers
-from workbench.engine.distributed.fsdp_forward import PaddingBatch
-from workbench.engine.distributed.padding import run_padding
+from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.engine.session import Session
-from workbench.engine.snapshot import Modes
+from workbench.engine.state import TrainState
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
 from workbench.task.optim.optimizer_factory import group_rates
-from workbench.task.protocol import Averaging, Schedule
-from workbench.techniques.averaging import (
-    batch_norms,
-    has_batch_norm,
-    refreshing_batch_norm,
-    swa_due,
-    swa_first_epoch,
-)
-from workbench.techniques.tbptt import Piece, detached
+from workbench.task.protocol import Averaging, Schedule, Task
+from workbench.techniques.averaging import Average, ema_due, has_batch_norm, swa_due, swa_first_epoch
 
 
-def refuse_unused(session: Session) -> None:
+class WeightAverage:
+    """The average of the trained weights of one session, updated when the settings, or the user's rule, ask for it."""
+
+    def __init__(self, task: Task, settings: Settings, weights: WholeWeights) -> None:
+        """TaskError: this task's weights cannot be averaged."""
+        kind = settings.weight_averaging
+        assert kind is not None
+        if task.manual and has_batch_norm([task.model]):
+            raise TaskError(
+                "weight_averaging with manual optimisation cannot refresh the statistics of the model's batch normalisation: "
+                "take another normalisation, or average in the task."
+            )
+        if task.train is not None and task.train.one_shot and has_batch_norm([task.model]):
+            raise TaskError(
+                "weight_averaging reads the training data once more, for the statistics of the model's batch normalisation, "
+                "and this data can be read only once: give a Dataset, a DataLoader, or wb.batches(list)."
+            )
+        if kind == "swa":
+            swa_first_epoch(settings)  # a fraction needs max_epochs: raise that before training
+        self._kind, self._settings, self._weights = kind, settings, weights
+        self._should_update = task.averaging.should_update
+        self._average = Average(kind, settings.ema_decay, task.averaging.avg_fn)
+
+    @property
+    def count(self) -> int:
+        """How many times the weights were averaged; 0: there is no average yet."""
+        return self._average.count
+
+    def after_update(self, state: TrainState) -> None:
+        """EMA averages the weights after updates."""
+        if self._kind == "ema" and self._due(state, lambda: ema_due(self._settings, state.step, state.epoch)):
+            self.add()
+
+    def after_epoch(self, state: TrainState) -> None:
+        """SWA averages the weights at the end of each of its epochs; `state.epoch` has just ended."""
+        if self._kind == "swa" and self._due(state, lambda: swa_due(self._settings, state.epoch)):
+            self.add()
+
+    def _due(self, state: TrainState, usual: Callable[[], bool]) -> bool:
+        own = self._should_update
+        return usual() if own is None else bool(own(state.step, state.epoch))
+
+    def add(self) -> None:
+        """Add the present weights to the average."""
+        self._average.update(self._weights.averaged)
+
+    def swapped(self) -> contextlib.AbstractContextManager[None]:
+        """Context manager in which the model has the averages; afterwards its own weights."""
+        return self._average.swapped(self._weights.averaged)
+
+    def copy_to_model(self) -> None:
+        """Give the model the averages for good."""
+        self._average.copy_to(self._weights.averaged)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averages, whole, and how many times the weights were averaged."""
+        state = self._average.state_dict()
+        return {**state, "averages": self._weights.whole_averages(state["averages"])}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the state of an average; a state of another kind is ignored."""
+        own = {**state, "averages": self._weights.own_averages(state["averages"])}
+        self._average.load_state_dict(own, self._weights.averaged)
+
+
+def refuse_unused(settings: Settings, task: Task) -> None:
     """Raise TaskError for an averaging function in a fit that averages nothing."""
-    if session.settings.weight_averaging is None and session.task.averaging != Averaging():
+    if settings.weight_averaging is None and task.averaging != Averaging():
         raise TaskError(
             "avg_fn= and should_update= belong to weight_averaging='ema' or 'swa', which is off: "
             "bench.set(weight_averaging='ema')."
@@ -44,16 +99,16 @@ class OwnSWALR(SWALR):
     """The schedule of `swa_lrs`, as a class of its own, to tell it from one that the user made."""
 
 
-def begin_epoch(session: Session) -> None:
+def begin_epoch(settings: Settings, epoch: int, optimizers: Iterable[OptimizerHandle]) -> None:
     """At the first epoch of SWA its own schedule replaces the others, where `swa_lrs` is set."""
-    if _has_rates(session.settings) and session.state.epoch >= swa_first_epoch(session.settings):
-        for opt in session.optimizers:
-            begin_rates(session.settings, opt)
+    if _has_rates(settings) and epoch >= swa_first_epoch(settings):
+        for opt in optimizers:
+            begin_rates(settings, opt)
 
 
-def rates_begun(session: Session) -> bool:
+def rates_begun(settings: Settings, state: TrainState) -> bool:
     """Whether SWA's own schedule has begun, counting epochs that have begun."""
-    return _has_rates(session.settings) and session.state.epoch + session.state.mid_epoch > swa_first_epoch(session.settings)
+    return _has_rates(settings) and state.epoch + state.mid_epoch > swa_first_epoch(settings)
 
 
 def begin_rates(settings: Settings, opt: OptimizerHandle) -> None:
@@ -72,89 +127,3 @@ def in_swa(opt: OptimizerHandle) -> bool:
 
 def _has_rates(settings: Settings) -> bool:
     return settings.weight_averaging == "swa" and settings.swa_lrs is not None
-
-
-def end_epoch(session: Session) -> None:
-    """SWA averages the weights at the end of each of its epochs; `session.state.epoch` has just ended."""
-    if session.average is None or session.settings.weight_averaging != "swa":
-        return
-    if session.should_average(
-        session.state.step, session.state.epoch, lambda settings, _, epoch: swa_due(settings, epoch)
-    ):
-        session.average.update(session.weights.averaged)
-
-
-@contextlib.contextmanager
-def in_place(session: Session) -> Iterator[None]:
-    """Context manager in which the model has the averaged weights and their BatchNorm statistics."""
-    assert session.average is not None
-    with session.average.swapped(session.weights.averaged), kept_buffers(session.task.modules):
-        _refresh(session)
-        yield
-
-
-def copy_average(session: Session) -> None:
-    """Give the model the averaged weights for good, if there are any yet; or those that its optimizer evaluates."""
-    session.optimizer_modes.eval()
-    if session.average is None or not session.average.count:
-        return
-    session.average.copy_to(session.weights.averaged)
-    _refresh(session)
-
-
-def _refresh(session: Session) -> None:
-    """Compute BatchNorm statistics for the present weights in one pass over the training data, without a step."""
-    if not has_batch_norm([session.task.model]):
-        return
-    modes = Modes.of(session.task)
-    with rng.preserved(), torch.no_grad(), session.hooks.discarding_logs():
-        try:
-            session.train_mode()
-            with refreshing_batch_norm([session.task.model]):
-                _pass(session)
-                _mean_over_ranks(session)
-        finally:
-            session.weights.reshard()
-            modes.restore()
-
-
-def _mean_over_ranks(session: Session) -> None:
-    """Average the statistics of all ranks, each of which has seen its share of the batches; all batches count alike."""
-    if not session.ranks.several:
-        return
-    for layer in batch_norms([session.task.model]):
-        if layer.momentum is not None or layer.num_batches_tracked is None:
-            continue  # a module in evaluation mode keeps its statistics
-        seen = float(layer.num_batches_tracked)
-        whole = session.ranks.sums([seen])[0]
-        for statistic in (layer.running_mean, layer.running_var):
-            if statistic is not None and whole:
-                statistic.mul_(seen / whole)
-                session.ranks.all_reduce(statistic)
-        layer.num_batches_tracked.fill_(round(whole))
-
-
-def _pass(session: Session) -> None:
-    hiddens = None
-    items = session.data.again()
-    for number, item in enumerate(session.ranks.rounds(items) if session.weights.sharded else items):
-        extra: dict[str, Any] = {}
-        if isinstance(item, PaddingBatch):
-            again = {"hiddens": None} if session.plan.tbptt is not None else {}
-            for opt in session.optimizers:
-                run_padding(session, item.batch, "train", partial(session.weights.training_step, batch_idx=number, **opt.extra, **again))
-            continue
-        batch = item
-        if isinstance(item, Piece):
-            batch = item.batch
-            hiddens = None if item.first else hiddens
-            extra["hiddens"] = hiddens
-        if batch is None:
-            continue
-        for opt in session.optimizers:
-            with session.precision.autocast():
-                result = session.weights.training_step(
-                    session.to_device(batch), number, **opt.extra, **extra
-                )
-            if isinstance(item, Piece) and isinstance(result, dict):
-                hiddens = detached(result.get("hiddens"))

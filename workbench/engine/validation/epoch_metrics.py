@@ -18,31 +18,31 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from workbench.engine.session import Session
+from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.task.batch import to_device
 from workbench.task.errors import TaskError
 from workbench.task.metrics.metrics import describe_arguments, epoch_values, synchronises, takes_pair
 from workbench.task.metrics.over_epoch import OverEpoch, in_host_memory
-from workbench.task.protocol import Scores
+from workbench.task.protocol import Scores, Task
 
 _OF_FEW = (ValueError, ArithmeticError, RuntimeError)
 """Errors that more data may avoid: with one class alone there is no AUROC."""
 
 
 class EpochMetrics:
-    """The metrics of one validation of `session`; between `begin` and `end` its batches come to `update`."""
+    """The metrics of one validation; between `begin` and `end` its batches come to `update`."""
 
-    def __init__(self, session: Session, stage: Literal["val", "test"], *, trial: bool, aside: bool) -> None:
+    def __init__(self, task: Task, ranks: ProcessGroup, device: torch.device, stage: Literal["val", "test"], *, trial: bool, aside: bool) -> None:
         """trial: a few batches, for which a metric may have no value (with one class alone there is no AUROC).
 
         aside: a validation that does not count. It uses copies, since some metrics keep more than their reset drops.
         """
-        self._session, self._stage, self._trial = session, stage, trial
-        self._metrics = dict(session.task.epoch_metrics)
+        self._ranks, self._device, self._stage, self._trial = ranks, device, stage, trial
+        self._metrics = dict(task.epoch_metrics)
         if aside:
             with contextlib.suppress(Exception):  # what cannot be copied is used itself
                 self._metrics = copy.deepcopy(self._metrics)
-        self._several = session.ranks.several
+        self._several = ranks.several
         self._count = 0
         self._batches: list[tuple[Any, Any] | None] = []
         """Of several ranks: this one's outputs and targets, for the metrics that do not synchronise themselves."""
@@ -56,7 +56,7 @@ class EpochMetrics:
         try:
             for metric, home in homes:
                 if home is not None:
-                    metric.to(self._session.device)
+                    metric.to(self._device)
                 if isinstance(metric, nn.Module):
                     metric.eval()
                 metric.reset()
@@ -91,7 +91,7 @@ class EpochMetrics:
         """
         if not self._metrics:
             return {}
-        ranks = self._session.ranks
+        ranks = self._ranks
         there = [rank for rank, count in enumerate(ranks.all_gather_object(self._count)) if count]
         if not there:
             return {}
@@ -139,14 +139,14 @@ class EpochMetrics:
     @contextlib.contextmanager
     def _group(self, there: Sequence[int]) -> Iterator[Any]:
         """The process group of the ranks that had a batch; None: all had, or there is one process."""
-        if not self._several or len(there) == self._session.ranks.world or not any(map(synchronises, self._metrics.values())):
+        if not self._several or len(there) == self._ranks.world or not any(map(synchronises, self._metrics.values())):
             yield None
             return
         group = dist.new_group(list(there))
         try:
             yield group
         finally:
-            if self._session.ranks.rank in there:
+            if self._ranks.rank in there:
                 dist.destroy_process_group(group)
 
     @contextlib.contextmanager
@@ -155,11 +155,11 @@ class EpochMetrics:
         order.
         """
         if self._kept:
-            rounds = itertools.zip_longest(*self._session.ranks.all_gather_object(self._batches))
+            rounds = itertools.zip_longest(*self._ranks.all_gather_object(self._batches))
             batches = [batch for dealt in rounds for batch in dealt if batch is not None]
             for metric in self._distinct():
                 for batch in batches if not synchronises(metric) else ():
-                    self._take(metric, batch if isinstance(metric, OverEpoch) else to_device(batch, self._session.device))
+                    self._take(metric, batch if isinstance(metric, OverEpoch) else to_device(batch, self._device))
         yield
 
 

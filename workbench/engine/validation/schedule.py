@@ -8,16 +8,16 @@ from typing import Any
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from workbench.commands import Inbox, Stop
+from workbench.commands import Stop
 from workbench.engine.checkpoint.weights_copy import kept_buffers
-from workbench.engine.control import apply_commands
-from workbench.engine.metrics.flush import emit_message, flush
-from workbench.engine.optim import weight_averaging
+from workbench.engine.control import Control
+from workbench.engine.distributed.process_group import ProcessGroup
+from workbench.engine.optim import averaged_model
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.validation.monitors import missing, monitors_of, refuse_unreported, with_averages
 from workbench.engine.validation.validate import floats, validate
-from workbench.events import Emit, Validated
+from workbench.events import Validated
 from workbench.task.data.spec import HeldOut
 from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.aggregate import by_own_names, recorded_name
@@ -72,12 +72,12 @@ class ValidationSchedule:
         self._begun_with: tuple[int | None, int | None] | None = None
         """From a checkpoint: the batches of its epoch, and its updates when the epoch began."""
 
-    def sanity(self, emit: Emit, inbox: Inbox) -> bool:
+    def sanity(self, control: Control) -> bool:
         """Run a few validation batches before the first update, to show mistakes early; returns whether it was
         stopped.
         """
         session = self._session
-        settings, seen = session.settings, _UntilStop(session, session.data.sanity(), emit, inbox)
+        settings, seen = session.settings, _UntilStop(session.ranks, session.data.sanity(), control)
         metrics: dict[str, float] = {}
         if settings.num_sanity_val_steps and session.data.validates and not settings.fast_dev_run:
             session.state.stage = "sanity"
@@ -135,15 +135,15 @@ class ValidationSchedule:
             return False
         return self.cadence.due(session.state.step, session.state.epoch, in_epoch, session.seconds)
 
-    def midway(self, emit: Emit, inbox: Inbox) -> bool:
+    def midway(self, control: Control) -> bool:
         """Validate between two updates of an epoch; returns whether it was stopped."""
-        flush(self._session, emit, wait=True)
-        if self._stopped(emit, inbox):
+        control.recorder.flush(wait=True)
+        if self._stopped(control):
             return True
         self.judge(self._session.state.epoch, {})
         return False
 
-    def at_end_of_epoch(self, last: bool, emit: Emit, inbox: Inbox) -> bool:
+    def at_end_of_epoch(self, last: bool, control: Control) -> bool:
         """After an epoch's updates (`last`: the run ends here): validate if it is time; returns whether it was
         stopped.
 
@@ -152,7 +152,7 @@ class ValidationSchedule:
         session = self._session
         if not self.cadence.due_at_end(session.state.step, session.state.epoch + 1, last, session.seconds):
             return False
-        return self._stopped(emit, inbox)
+        return self._stopped(control)
 
     def judge(self, finished: int, logged: Mapping[str, float]) -> None:
         """Act on the validation that just ran, if there was one: plateaus, early stopping, the best weights.
@@ -197,9 +197,9 @@ class ValidationSchedule:
             if stop.monitor.model_dump() == monitor:
                 stop.load_state_dict(own)
 
-    def _stopped(self, emit: Emit, inbox: Inbox) -> bool:
+    def _stopped(self, control: Control) -> bool:
         session = self._session
-        metrics = self._validated(emit, inbox)
+        metrics = self._validated(control)
         if metrics is None:
             return True
         session.data.checked()
@@ -208,11 +208,11 @@ class ValidationSchedule:
         session.state.metrics.update(metrics)
         if metrics:
             shown = tuple(name for name in metrics if name in session.hooks.on_bar)
-            emit(Validated(session.state.step, session.state.epoch, metrics, shown))
+            control.recorder.emit(Validated(session.state.step, session.state.epoch, metrics, shown))
         self._metrics = metrics
         return False
 
-    def validate_now(self, emit: Emit, inbox: Inbox) -> bool:
+    def validate_now(self, control: Control) -> bool:
         """Run a validation that the user asked for (`job.validate()`) between two updates; returns whether it was
         stopped.
 
@@ -226,36 +226,36 @@ class ValidationSchedule:
         session = self._session
         wanted = session.hooks.stop_requested
         with kept_buffers(session.task.modules), session.hooks.discarding_logs():
-            metrics = self._scores(session.data.val_once, emit, inbox, ValidationListener(), aside=True)
+            metrics = self._scores(session.data.val_once, control, ValidationListener(), aside=True)
             shown = tuple(name for name in metrics or () if name in session.hooks.on_bar)
         if session.hooks.stop_requested and not wanted:
             session.hooks.clear_stop()
         if metrics is None:
             return True
         if metrics:
-            emit_message(session, emit, Validated(session.state.step, session.state.epoch, metrics, shown, asked=True))
+            control.recorder.add(Validated(session.state.step, session.state.epoch, metrics, shown, asked=True))
         return False
 
-    def _validated(self, emit: Emit, inbox: Inbox) -> dict[str, float] | None:
+    def _validated(self, control: Control) -> dict[str, float] | None:
         """The metrics of a validation; None: it was stopped and has none."""
         session = self._session
         if not session.data.validates:
             return {}
         session.hooks.validation_begins()
-        return self._scores(session.data.val, emit, inbox, self.checkpoints)
+        return self._scores(session.data.val, control, self.checkpoints)
 
     def _scores(
-        self, sets: Callable[[], Iterable[HeldOut]], emit: Emit, inbox: Inbox, checkpoints: ValidationListener, *, aside: bool = False
+        self, sets: Callable[[], Iterable[HeldOut]], control: Control, checkpoints: ValidationListener, *, aside: bool = False
     ) -> dict[str, float] | None:
         """The metrics of the raw weights and of the averaged ones, for which `checkpoints` is called; None: it was
         stopped. aside: as for `validate`.
         """
         session = self._session
-        seen = _UntilStop(session, sets(), emit, inbox)
+        seen = _UntilStop(session.ranks, sets(), control)
         metrics = validate(session, seen, aside=aside, cut=lambda: seen.stopped)
         if not seen.stopped and session.average is not None and session.average.count:
-            with weight_averaging.in_place(session):
-                again = seen = _UntilStop(session, sets(), emit, inbox)
+            with averaged_model.in_place(session):
+                again = seen = _UntilStop(session.ranks, sets(), control)
                 smooth = validate(session, again, aside=True, cut=lambda: again.stopped)
                 if not seen.stopped:
                     checkpoints.take_averaged()
@@ -299,21 +299,21 @@ def _plateaus(opt: OptimizerHandle) -> list[tuple[ReduceLROnPlateau, Schedule]]:
 class _UntilStop:
     """The sets of a validation, whose batches come until a Stop arrives; other commands wait for the next update."""
 
-    def __init__(self, session: Session, sets: Iterable[HeldOut], emit: Emit, inbox: Inbox) -> None:
-        self._session, self._sets, self._emit, self._inbox = session, sets, emit, inbox
+    def __init__(self, ranks: ProcessGroup, sets: Iterable[HeldOut], control: Control) -> None:
+        self._ranks, self._sets, self._control = ranks, sets, control
         self.stopped = False
 
     def __iter__(self) -> Iterator[HeldOut]:
         return ((spec, self._until_stop(batches)) for spec, batches in self._sets)
 
     def _until_stop(self, batches: Iterable[Any]) -> Iterator[Any]:
-        cut = False
+        cut, inbox = False, self._control.inbox
 
         def stops() -> bool:
             nonlocal cut
-            cut = bool(self._inbox) and self._inbox.has(Stop)
+            cut = bool(inbox) and inbox.has(Stop)
             return cut
 
-        yield from self._session.ranks.rounds(batches, stops)
+        yield from self._ranks.rounds(batches, stops)
         if cut:
-            self.stopped = apply_commands(self._session, self._emit, self._inbox)
+            self.stopped = self._control.apply(stopping=True)

@@ -46,7 +46,7 @@ def validate(
     sums = _Sums()
     with evaluating(session, stage):
         for spec, batches in sets:
-            over = EpochMetrics(session, stage, trial=trial, aside=trial or aside)
+            over = EpochMetrics(session.task, session.ranks, session.device, stage, trial=trial, aside=trial or aside)
             with _reading(session.task, spec) as suffix, over.open():
                 for name, value, weight in _scores(session, batches, stage, over):
                     sums.add(name + suffix, value, weight)
@@ -105,7 +105,7 @@ def _reading(task: Task, spec: DataSpec) -> Iterator[str]:
 def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> Iterator[None]:
     """Context manager in which all modules are in evaluation mode without gradients; modes and random numbers are restored."""
     modes, before, hooks = Modes.of(session.task), session.state.stage, session.hooks
-    with rng.preserved(), torch.no_grad(), session.optimizer_modes.evaluating():
+    with rng.preserved(), torch.no_grad(), session.optimizers.modes.evaluating():
         try:
             session.state.stage = "sanity" if before == "sanity" else stage
             if not hooks.evaluation_mode(stage):

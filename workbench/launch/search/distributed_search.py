@@ -39,7 +39,7 @@ class RankTrial(Assignment):
         with open_session(self.task, self.settings) as session:
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
-            make_average(session, asked.method)
+            make_average(session.average, asked.method)
             try:
                 trial = measure_on_ranks(
                     session, self.settings, self._size, asked.steps_per_trial, asked.method,
@@ -66,7 +66,7 @@ class RankSearch(Assignment):
         with open_session(self.task, at_size(settings, settings.batch_size, request.method)) as session:
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None, vars(request)))
-            make_average(session, request.method)
+            make_average(session.average, request.method)
             gc.collect()
             gc.freeze()  # each trial frees its memory by collections, which spend most of their time on what was imported
             trial = in_all(settings, request, inbox, session)

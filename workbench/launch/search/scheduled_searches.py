@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from workbench.commands import Inbox, Stop
-from workbench.engine.control import apply_commands, change
+from workbench.commands import Stop
+from workbench.engine.control import Control
+from workbench.engine.data.loaders import Loaders
 from workbench.engine.loop import AtEpoch
-from workbench.engine.metrics.flush import emit_message
 from workbench.engine.session import Session
-from workbench.events import Emit, Message
 from workbench.launch.search.trial_process import trials
 from workbench.settings import Settings, SettingsError
 from workbench.share.package import pack
@@ -31,7 +30,7 @@ def searches_by_epoch(session: Session) -> AtEpoch:
     settings = session.settings
     if settings.fast_dev_run:
         return {}  # a dry run tries the steps of a fit; a search on two batches would find nothing
-    _refuse_too_late(session)
+    _refuse_too_late(settings, session.data)
     if settings.find_batch_size_at:
         batch_size_finder.cap_of(session.task, ranks=session.ranks.world)
         if session.plan.on_cpu and not session.ranks.several:  # its trials run in another process
@@ -43,56 +42,51 @@ def _epochs(settings: Settings) -> list[int]:
     return sorted({*settings.find_batch_size_at, *settings.find_lr_at})
 
 
-def _searches(session: Session, emit: Emit, inbox: Inbox) -> bool:
+def _searches(session: Session, control: Control) -> bool:
     """Run the searches of this epoch, batch size first; returns whether the fit was stopped."""
-    if session.state.epoch in session.settings.find_batch_size_at and _stopped_in_batch_size(session, emit, inbox):
+    if session.state.epoch in session.settings.find_batch_size_at and _stopped_in_batch_size(session, control):
         return True
-    return session.state.epoch in session.settings.find_lr_at and _stopped_in_lr(session, emit, inbox)
+    return session.state.epoch in session.settings.find_lr_at and _stopped_in_lr(session, control)
 
 
-def _stopped_in_lr(session: Session, emit: Emit, inbox: Inbox) -> bool:
-    end = lr_finder.run(session, LRRequest(), emit, inbox)
-    if inbox.has(Stop):
-        return apply_commands(session, emit, inbox)
+def _stopped_in_lr(session: Session, control: Control) -> bool:
+    end = lr_finder.run(session, LRRequest(), control.recorder.emit, control.inbox)
+    if control.inbox.has(Stop):
+        return control.apply(stopping=True)
     if end.suggestion is None:
         why = " ".join(end.notes) or f"The sweep ended: {end.ended}."
-        _warn(session, emit, f"no learning rate can be trusted at epoch {session.state.epoch}, and it stays. {why}")
+        control.recorder.warn(f"no learning rate can be trusted at epoch {session.state.epoch}, and it stays. {why}")
     else:
-        change(session, {"lr": end.suggestion}, emit)
+        control.change({"lr": end.suggestion})
         if end.doubts:
             found = f"the learning rate found at epoch {session.state.epoch} ({rate(end.suggestion)}) is in doubt."
-            _warn(session, emit, f"{found} {' '.join(end.doubts)}")
+            control.recorder.warn(f"{found} {' '.join(end.doubts)}")
     return False
 
 
-def _stopped_in_batch_size(session: Session, emit: Emit, inbox: Inbox) -> bool:
+def _stopped_in_batch_size(session: Session, control: Control) -> bool:
     task, settings = session.task, session.data.settings
     request = BatchSizeRequest()
     best = None
     try:
-        with trials(task, settings, request, inbox, session) as trial:
-            best = batch_size_finder.run(task, settings, request, emit, inbox, trial, session.ranks.world).best
+        with trials(task, settings, request, control.inbox, session) as trial:
+            best = batch_size_finder.run(task, settings, request, control.recorder.emit, control.inbox, trial, session.ranks.world).best
     except ModelDoesNotFit as error:
-        _warn(session, emit, f"no batch size was found at epoch {session.state.epoch}, and it stays. {error}")
-    if inbox.has(Stop):
-        return apply_commands(session, emit, inbox)
+        control.recorder.warn(f"no batch size was found at epoch {session.state.epoch}, and it stays. {error}")
+    if control.inbox.has(Stop):
+        return control.apply(stopping=True)
     if best is not None and best != settings.batch_size:
         if any(opt.schedules for opt in session.optimizers) and session.updates is not None:
             text = f"the batch size becomes {best}, and the schedule keeps the {session.updates} updates it was made for."
-            _warn(session, emit, text)
-        change(session, {"batch_size": best}, emit)
+            control.recorder.warn(text)
+        control.change({"batch_size": best})
     return False
 
 
-def _warn(session: Session, emit: Emit, text: str) -> None:
-    emit_message(session, emit, Message(text, "warning", session.state.step))
-
-
-def _refuse_too_late(session: Session) -> None:
+def _refuse_too_late(settings: Settings, data: Loaders) -> None:
     """Raise SettingsError for searches that max_steps leaves out, as far as known: a new batch size changes the
     epochs.
     """
-    settings = session.settings
     if settings.max_steps is None or settings.find_batch_size_at:
         return
     begins: int | None = 0
@@ -100,7 +94,7 @@ def _refuse_too_late(session: Session) -> None:
     for epoch in range(max(settings.find_lr_at, default=-1) + 1):
         if begins is not None and begins >= settings.max_steps and epoch in settings.find_lr_at:
             beyond.append(epoch)
-        updates = session.data.updates_in(epoch)
+        updates = data.updates_in(epoch)
         begins = None if begins is None or updates is None else begins + updates
     _refuse(settings, beyond, f"max_steps={settings.max_steps} ends the run before")
 

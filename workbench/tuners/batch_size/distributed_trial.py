@@ -13,6 +13,8 @@ from dataclasses import replace
 import torch
 
 from workbench.engine.distributed.process_group import BUCKET, ProcessGroup
+from workbench.engine.distributed.single import Single
+from workbench.engine.optim.optimizers import Optimizers
 from workbench.engine.session import Session
 from workbench.engine.snapshot import scratch
 from workbench.events import Trial
@@ -46,7 +48,7 @@ def measure_on_ranks(
     settings = at_size(settings, size, method)
     with scratch(session):
         allowed = _allowed(session.ranks, max_memory) if session.plan.on_cpu else None
-        aside = _of_gradients(session) if method == "fit" else 0
+        aside = _of_gradients(session.parallel, session.optimizers) if method == "fit" else 0
         with session.alone():
             own = _trial_alone(session, settings, size, steps, method, epoch, allowed, aside)
         trial = _worst(size, session.ranks.all_gather_object(own))
@@ -84,16 +86,16 @@ def _trial_alone(
         # The frames hold what took the memory, and what follows takes some.
         traceback.clear_frames(error.__traceback__)
     finally:
-        session.drop_gradients()
+        session.optimizers.drop_gradients()
         free_memory()
     return failed
 
 
-def _of_gradients(session: Session) -> int:
+def _of_gradients(parallel: Single, optimizers: Optimizers) -> int:
     """The bytes that the all-reduce of the gradients needs; 0 if the session has allocated them already."""
-    if session.parallel.reduce_buffers_ready:
+    if parallel.reduce_buffers_ready:
         return 0
-    return BUCKET + max(p.numel() * p.element_size() for p in session.trained)
+    return BUCKET + max(p.numel() * p.element_size() for p in optimizers.trained)
 
 
 def _worst(size: int, found: Sequence[Trial | NotEnoughData]) -> Trial:
@@ -133,7 +135,7 @@ def _trial_of_all_ranks(
             take(min(10, most - len(seconds)))
         samples = sum(session.ranks.all_gather_object(work.samples))
     finally:
-        session.drop_gradients()
+        session.optimizers.drop_gradients()
         free_memory()
     typical, known = session.ranks.broadcast_object((typical_time(seconds), uncertainty(seconds)))
     return replace(trial, seconds=typical, samples_per_second=samples / typical, uncertainty=known)

@@ -65,7 +65,7 @@ def noise_within(
                 raise
             traceback.clear_frames(error.__traceback__)
         finally:
-            session.drop_gradients()
+            session.optimizers.drop_gradients()
             free_memory()
     return NoiseScale(None, None, OUT_OF_MEMORY)
 

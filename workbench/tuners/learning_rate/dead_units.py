@@ -6,6 +6,7 @@ model whose units have died gives the same answer to all samples. Its loss stays
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.engine.session import Session
 from workbench.tuners.learning_rate.lr_suggest import Died
 from workbench.tuners.learning_rate.sweep import running_median
 
@@ -33,8 +34,8 @@ class DeadUnits:
     A unit is an entry of a parameter with one dimension: a bias, or a weight of a normalisation.
     """
 
-    def __init__(self, session: Session, opt: OptimizerHandle) -> None:
-        self._session, self._opt = session, opt
+    def __init__(self, parameters: Mapping[str, Tensor], ranks: ProcessGroup, opt: OptimizerHandle) -> None:
+        self._parameters, self._ranks, self._opt = parameters, ranks, opt
         self._layers: list[Tensor] = []
         self._sizes: list[int] = []
         self._lasts: Tensor | None = None
@@ -80,7 +81,7 @@ class DeadUnits:
     def _counts(self) -> tuple[list[int], Counts, Counts] | None:
         """The points with a gradient, how many units of each layer it reached there, on all ranks, and the layers' sizes."""
         own = _read(self._alive), self._sizes
-        of_ranks = self._session.ranks.all_gather_object(own)
+        of_ranks = self._ranks.all_gather_object(own)
         points = sorted(set.intersection(*(set(of_rank) for of_rank, _ in of_ranks)))
         if not points:
             return None
@@ -92,7 +93,7 @@ class DeadUnits:
         return [points[i] for i in kept], alive[kept], np.sum([sizes for _, sizes in of_ranks], axis=0)
 
     def _name(self, layer: int) -> str:
-        names = {id(p): name for name, p in self._session.parameters.items()}
+        names = {id(p): name for name, p in self._parameters.items()}
         return names.get(id(self._layers[layer]), "").rpartition(".")[0]
 
 

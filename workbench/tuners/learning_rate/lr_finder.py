@@ -93,12 +93,12 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     opt = _chosen(session.optimizers, request)
     schedule = stretch.schedule_of(session.settings, opt)
     if request.race:
-        stretch.refuse(session, "race=True")
+        stretch.refuse(session.task, session.settings, "race=True")
     with scratch(session):
         if schedule == "one_cycle":
             _undo_momentum(opt.optimizer)
         beta, adaptive = _momentum(opt.optimizer), _adaptive(opt.optimizer)
-        with DeadUnits(session, opt) as units:
+        with DeadUnits(session.parameters, session.ranks, opt) as units:
             points, ended = _sweep(session, opt, request, units, emit, inbox)
     read = functools.partial(_conclude, points, ended, request, beta, adaptive, schedule, units.died())
     end = read()
@@ -190,7 +190,7 @@ def _loss_of_update(
     """The loss of one more update in which `opt` took its turn, and why there can be no further one."""
     try:
         for window in itertools.islice(feed, PATIENCE):
-            its_turn = any(other is opt for other in session.turn())
+            its_turn = any(other is opt for other in session.optimizers.turn(session.state.step))
             loss = train_step(session, window)
             if loss is not None and its_turn:
                 return float(session.state.losses.get(opt.index, loss)), None
