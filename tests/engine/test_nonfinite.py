@@ -311,5 +311,5 @@ def test_a_flush_from_a_device_names_the_first_layer(loss, norms, told):
         optimizers=[SimpleNamespace(index=0, optimizer=object())], settings=wb.Settings(),
     )  # fmt: skip
     with pytest.raises(NonFiniteError) as caught:
-        flush._check_arrived(session, event)
+        flush.Recorder(session, [].append)._check_arrived(event)
     assert str(caught.value).startswith(told)

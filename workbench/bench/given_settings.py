@@ -30,9 +30,10 @@ def settings_named(given: Mapping[str, Any], called: Callable[..., Any], name: s
 
     Callbacks of Lightning's become settings, and the caller's line gets a warning that says which.
     """
-    refuse_callbacks(given.get("logger", ()), "logger=")
+    if "logger" in given:
+        refuse_callbacks(given["logger"], "logger=")
     method = name or called.__name__
-    if any_from_lightning(given.get("callbacks", ())):
+    if "callbacks" in given and any_from_lightning(given["callbacks"]):
         if method not in _TAKE_CALLBACKS:
             raise SettingsError(f"callbacks= has no effect on {method}(): give them to the bench, or to fit().")
         hooked = with_hooks(given["callbacks"])

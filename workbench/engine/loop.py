@@ -164,7 +164,8 @@ class _Fit:
             self._reload_loaders()
         self.validation.begin_epoch(resumed=resumed)
         if not resumed:
-            weight_averaging.begin_epoch(session.settings, state.epoch, session.optimizers)
+            if session.average is not None:
+                session.average.begin_epoch(state.epoch, session.optimizers)
             state.epoch_step, state.batch_idx, state.mid_epoch = state.step, 0, True
             session.hooks.epoch_started()
         session.refresh_parameters()
@@ -299,9 +300,12 @@ class _Fit:
 
     def finish(self) -> None:
         """Give the model its final weights."""
+        session = self.session
         with self.checkpoints.the_end():
-            averaged_model.copy_average(self.session)
-        self.session.hooks.fit_ended()
+            session.optimizers.modes.eval()
+            if session.average is not None and session.average.count:
+                averaged_model.copy_average(session)
+        session.hooks.fit_ended()
 
     def conclude(self) -> None:
         """Emit the messages at the end of a fit."""

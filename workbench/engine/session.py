@@ -6,7 +6,8 @@ A fit, a finder and a trial each open one (`engine/setup.py`). How far it has co
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,7 +28,6 @@ from workbench.engine.optim.weight_averaging import WeightAverage
 from workbench.engine.replay import Replay
 from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.state import TrainState
-from workbench.engine.update_plan import UpdatePlan
 from workbench.events import Message
 from workbench.instruments.layer_groups import modules
 from workbench.settings import Settings
@@ -35,9 +35,33 @@ from workbench.task.batch import to_device
 from workbench.task.device import xla
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks, Stage
-from workbench.task.protocol import Handle, Phase, Task
+from workbench.task.protocol import Handle, Phase, StepResult, Task
 from workbench.techniques import limits
 from workbench.techniques.precision import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePlan:
+    """What is known of all updates of a session before the first, so that no update has to find it out."""
+
+    on_cpu: bool
+    """Whether values can be read at once: the device is the CPU."""
+    lazy: bool
+    """Whether operations wait for `Session.sync_device` (a TPU)."""
+    cores: int
+    """The cores of a TPU among which each batch is divided."""
+    moves: bool
+    """Whether batches are moved to the device, by torch or by the task's own hook."""
+    several: bool
+    """Whether there are several optimizers."""
+    tbptt: int | None
+    """The length of the pieces into which batches are cut in time; None: they are not cut."""
+    skips_nonfinite: bool
+    """Whether updates with values that are not finite are skipped; else they end the run."""
+    direct: bool
+    """Whether an update of one batch needs neither other ranks, nor hooks, nor turns (`backward.of_one_batch`)."""
+    training_step: Callable[..., StepResult]
+    """The task's training step in the precision of the settings, for such an update."""
 
 
 class Session:

@@ -46,7 +46,8 @@ def open_session(
             if session.hooks.within:
                 session.update_hooks = CalledUpdateHooks(session)
             rng.seed_rank(settings.seed, runtime.ranks.rank)
-            with _clipping_by(session.hooks, session.optimizers), compiled(task, settings.compile), _watched(settings.detect_anomaly):
+            compiling = compiled(task, settings.compile) if settings.compile else contextlib.nullcontext()
+            with _clipping_by(session.hooks, session.optimizers), compiling, _watched(settings.detect_anomaly):
                 yield session
         finally:
             modes.restore()

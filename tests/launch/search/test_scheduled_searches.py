@@ -284,7 +284,7 @@ def test_a_trial_inside_the_session_leaves_no_trace(tmp_path, monkeypatch):
     plain = b.fit().result()
     tried = []
 
-    def give(session, emit, inbox):
+    def give(session, control):
         tried.append(trial.measure_within(session, session.data.settings, 20, 2))
         return False
 

@@ -206,9 +206,9 @@ def test_a_search_in_the_middle_of_a_fit_leaves_no_trace_on_any_rank(one_thread)
     given = {**FIT, "loss": OneRunsOut(9)}
 
     def rank():
-        from workbench.launch.search import scheduled_searches
+        from workbench.engine.control import Control
 
-        scheduled_searches.change = lambda *_: None
+        Control.change = lambda *_: None
         return fit(noisy_net(), given, SETTINGS), fit(noisy_net(), given, {**SETTINGS, "find_batch_size_at": (1, 2)})
 
     for plain, searched in on_ranks(2, rank):

@@ -123,9 +123,9 @@ def test_a_sweep_in_the_middle_of_a_fit_leaves_no_trace_on_any_rank(one_thread):
     settings = {"max_epochs": 3, "lr": 0.05, "num_sanity_val_steps": 0, "batch_size": 4}
 
     def rank():
-        from workbench.launch.search import scheduled_searches
+        from workbench.engine.control import Control
 
-        scheduled_searches.change = lambda *_: None
+        Control.change = lambda *_: None
         return fit(noisy_net(), data, settings), fit(noisy_net(), data, {**settings, "find_lr_at": (1, 2)})
 
     for plain, searched in on_ranks(2, rank):

@@ -240,7 +240,8 @@ class CheckpointManager(Checkpointing):
             state = None if why else state
         except NotPlainError as error:
             why = str(error)
-        state = per_rank.gather_states(self._session.ranks, self._session.task.model, state)
+        if self._session.ranks.several:
+            state = per_rank.gather_states(self._session.ranks, self._session.task.model, state)
         why = next((found for found in self._session.ranks.all_gather_object(why) if found is not None), None)
         if why is not None:
             self._say("state", f"checkpoints have weights alone, and no fit can continue from them: {why}.")

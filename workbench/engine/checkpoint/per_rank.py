@@ -24,15 +24,13 @@ from workbench.task.errors import TaskError
 BUFFERS = "buffers"
 """The model's buffers, of a rank whose buffers differ from rank 0's, which are among the weights."""
 _OWN = frozenset(("random", "data"))
-_ALIKE = frozenset(("optimizers", "average", "scaler", "settings", "plan", "seconds", "length", "checks"))
+_ALIKE = frozenset(("optimizers", "average", "scaler", "settings", "plan", "seconds", "length", "checks", "world"))
 
 
 def gather_states(ranks: ProcessGroup, model: nn.Module, state: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The plain state of all ranks, on rank 0; None elsewhere, and where a rank has none. All ranks call it
+    """The plain state of several ranks, on rank 0; None elsewhere, and where a rank has none. All ranks call it
     together.
     """
-    if not ranks.several:
-        return None if state is None else {**state, "world": 1}
     parts = {} if state is None else {key: value for key, value in state.items() if key not in _ALIKE}
     parts[BUFFERS] = to_plain(_buffers(model), "the model")
     prints = ranks.all_gather_object(None if state is None else {key: _digest(value) for key, value in parts.items() if key not in _OWN})
@@ -44,7 +42,7 @@ def gather_states(ranks: ProcessGroup, model: nn.Module, state: Mapping[str, Any
     others = ranks.all_gather_object({key: parts[key] for key in different if key in parts} if ranks.rank else {})
     if state is None or not ranks.first:
         return None
-    return {**state, "world": ranks.world, "ranks": others[1:]}
+    return {**state, "ranks": others[1:]}
 
 
 def state_of_rank(ranks: ProcessGroup, state: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:

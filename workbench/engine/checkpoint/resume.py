@@ -69,6 +69,7 @@ def state_of(session: Session, validation: ValidationSchedule, point: ResumePoin
     parts: list[tuple[str, dict[str, Any]]] = [
         ("the fit", {name: getattr(session.state, name) for name in _COUNTERS}),
         ("the fit", {"settings": _settings(session), "plan": optimizer_state.plan(session.settings, session.total_steps.planned())}),
+        ("the fit", {"world": session.ranks.world}),
         ("the fit", {"seconds": session.meter.seconds, "waited": session.meter.waited}),
         ("the fit", {"length": session.total_steps.state_dict(session.state.epoch)}),
         ("the optimizer", {"scaler": session.precision.state_dict(), "gradients": _gradients(session)}),

@@ -31,10 +31,8 @@ def in_place(session: Session) -> Iterator[None]:
 
 
 def copy_average(session: Session) -> None:
-    """Give the model the averaged weights for good, if there are any yet; or those that its optimizer evaluates."""
-    session.optimizers.modes.eval()
-    if session.average is None or not session.average.count:
-        return
+    """Give the model the averaged weights for good."""
+    assert session.average is not None
     session.average.copy_to_model()
     _refresh(session)
 

@@ -49,6 +49,12 @@ class WeightAverage:
         """How many times the weights were averaged; 0: there is no average yet."""
         return self._average.count
 
+    def begin_epoch(self, epoch: int, optimizers: Iterable[OptimizerHandle]) -> None:
+        """At the first epoch of SWA its own schedule replaces the others, where `swa_lrs` is set."""
+        if _has_rates(self._settings) and epoch >= swa_first_epoch(self._settings):
+            for opt in optimizers:
+                begin_rates(self._settings, opt)
+
     def after_update(self, state: TrainState) -> None:
         """EMA averages the weights after updates."""
         if self._kind == "ema" and self._due(state, lambda: ema_due(self._settings, state.step, state.epoch)):
@@ -97,13 +103,6 @@ def refuse_unused(settings: Settings, task: Task) -> None:
 
 class OwnSWALR(SWALR):
     """The schedule of `swa_lrs`, as a class of its own, to tell it from one that the user made."""
-
-
-def begin_epoch(settings: Settings, epoch: int, optimizers: Iterable[OptimizerHandle]) -> None:
-    """At the first epoch of SWA its own schedule replaces the others, where `swa_lrs` is set."""
-    if _has_rates(settings) and epoch >= swa_first_epoch(settings):
-        for opt in optimizers:
-            begin_rates(settings, opt)
 
 
 def rates_begun(settings: Settings, state: TrainState) -> bool:

@@ -20,9 +20,6 @@ def compiled(task: Task, wanted: bool | str) -> Iterator[None]:
     A model that the user has compiled keeps its options and is not compiled twice. An object with a training_step of
     its own may call its parts and never itself, so its parts are compiled too.
     """
-    if not wanted:
-        yield
-        return
     parts = [task.model, *(task.model.children() if hasattr(task, "module") else ())]
     parts = [
         part for part in parts if type(part).forward is not nn.Module.forward and not isinstance(part, _LISTS)

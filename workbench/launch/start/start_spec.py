@@ -33,6 +33,8 @@ class StartSpec:
     @classmethod
     def of(cls, start: Any) -> StartSpec:
         """Read `start=`: "fresh", "continue", "0012-fit", "0012-fit@best", "0012-fit@1200" or "last.ckpt"."""
+        if isinstance(start, str) and start in ("fresh", "continue"):
+            return cls(start)
         if isinstance(start, str | Path) and is_one(Path(start)):
             return cls(str(start), file=Path(start).absolute())
         other = instead_of_run(start) if isinstance(start, Path) else ""
@@ -46,8 +48,6 @@ class StartSpec:
             raise SettingsError(
                 f"start={shown(start)}: give 'fresh', 'continue' or the id of a run (run.id), or the path of a checkpoint of Lightning, which ends with .ckpt.{hint}"
             )
-        if start in ("fresh", "continue"):
-            return cls(start)
         run, at, which = start.partition("@")
         if run.lower() in ("fresh", "continue", "start", "last", "best"):
             raise SettingsError(f"start={start!r}: give 'fresh', 'continue', or a run's id as in '0012-fit', '0012-fit@best'.")
