@@ -251,11 +251,4 @@ def finish_window(session: Session, window: Sequence[Any]) -> None:
     if session.plan.tbptt is None:
         state.batch_idx += batches
     elif window:
-        state.batch_idx += sum(piece.first for piece in window)
-        since = [piece.first for piece in window][::-1]
-        state.pieces = since.index(True) + 1 if True in since else state.pieces + len(window)
-        state.pieces = 0 if window[-1].last else state.pieces
-        # An optimizer without a turn continues from the state that the others have reached.
-        last = next(reversed(state.next_hiddens.values()), None)
-        state.hiddens = {opt.index: state.next_hiddens.get(opt.index, last) for opt in session.optimizers}
-        state.next_hiddens = {}
+        state.end_pieces([piece.first for piece in window], ends=window[-1].last, optimizers=[opt.index for opt in session.optimizers])

@@ -166,7 +166,7 @@ class _Fit:
         if not resumed:
             if session.average is not None:
                 session.average.begin_epoch(state.epoch, session.optimizers)
-            state.epoch_step, state.batch_idx, state.mid_epoch = state.step, 0, True
+            state.begin_epoch()
             session.hooks.epoch_started()
         session.refresh_parameters()
 
@@ -292,8 +292,7 @@ class _Fit:
             self.recorder.emit(Logged(state.step, state.epoch, logged, shown))
             state.metrics.update(logged)
         self.validation.judge(state.epoch + 1, logged)
-        state.epoch += 1
-        state.batch_idx, state.mid_epoch, state.checking = 0, False, False
+        state.end_epoch()
         self._refuse_missing()
         with session.timer.timed("checkpoints"):
             self.checkpoints.after_epoch()

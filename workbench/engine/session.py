@@ -222,7 +222,7 @@ class Session:
     def accumulate(self, setting: int | Mapping[int, int]) -> None:
         """Accumulate so many batches from the next update on. The planned updates stay those of the setting before."""
         self.change_settings(accumulate_grad_batches=setting)
-        self.data.settings = self.data.settings.replace(accumulate_grad_batches=setting)
+        self.data.accumulate(setting)
         self.total_steps.recount(self.state)
 
     @property

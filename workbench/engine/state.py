@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -71,6 +71,28 @@ class TrainState:
     """Whether the current update skipped a step."""
     clip_next: dict[int, tuple[float, str]] = field(default_factory=dict)
     """How a task with manual optimization wants the gradients of an optimizer clipped at its next step."""
+
+    def begin_epoch(self) -> None:
+        """An epoch begins."""
+        self.epoch_step, self.batch_idx, self.mid_epoch = self.step, 0, True
+
+    def end_epoch(self) -> None:
+        """The epoch has ended, with its validation."""
+        self.epoch += 1
+        self.batch_idx, self.mid_epoch, self.checking = 0, False, False
+
+    def end_pieces(self, firsts: Sequence[bool], *, ends: bool, optimizers: Iterable[int]) -> None:
+        """An update with pieces of batches is taken. firsts: which of them were the first of their batch; ends: the last of them
+        ended its batch; optimizers: the numbers of all of the session.
+        """
+        self.batch_idx += sum(firsts)
+        since = [*firsts][::-1]
+        self.pieces = since.index(True) + 1 if True in since else self.pieces + len(firsts)
+        self.pieces = 0 if ends else self.pieces
+        # An optimizer without a turn continues from the state that the others have reached.
+        last = next(reversed(self.next_hiddens.values()), None)
+        self.hiddens = {index: self.next_hiddens.get(index, last) for index in optimizers}
+        self.next_hiddens = {}
 
     def begin_update(self, *, records: bool) -> None:
         """Forget the update before; an error may have ended it."""

@@ -32,7 +32,7 @@ from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Message
 from workbench.task.batch import to_device
 from workbench.task.errors import TaskError
-from workbench.task.hooks import CheckpointEdits
+from workbench.task.hooks import CheckpointEdits, Hooks
 from workbench.task.protocol import Task
 
 _COUNTERS = (
@@ -66,13 +66,14 @@ def state_of(session: Session, validation: ValidationSchedule, point: ResumePoin
     """
     model, *others = session.task.modules
     average = session.average
+    task_zeroes = session.task.manual or session.hooks.zeroes  # then the gradients between two updates count
     parts: list[tuple[str, dict[str, Any]]] = [
         ("the fit", {name: getattr(session.state, name) for name in _COUNTERS}),
         ("the fit", {"settings": _settings(session), "plan": optimizer_state.plan(session.settings, session.total_steps.planned())}),
         ("the fit", {"world": session.ranks.world}),
         ("the fit", {"seconds": session.meter.seconds, "waited": session.meter.waited}),
         ("the fit", {"length": session.total_steps.state_dict(session.state.epoch)}),
-        ("the optimizer", {"scaler": session.precision.state_dict(), "gradients": _gradients(session)}),
+        ("the optimizer", {"scaler": session.precision.state_dict(), "gradients": session.weights.gradients() if task_zeroes else {}}),
         ("the average", {"average": None if average is None else average.state_dict()}),
         ("get_extra_state()", {"extra_state": extra_state_of(model)}),
         ("the loss", {"others": [_other(session.task, session.weights, module) for module in others]}),
@@ -97,7 +98,7 @@ def restore(session: Session, validation: ValidationSchedule, state: Mapping[str
     The state is used up. TaskError: it is of another model or other optimizers, and nothing has changed.
     """
     state, alike = per_rank.state_of_rank(session.ranks, state)
-    weights, edits = _restored(session, state)
+    weights, edits = _restored(session.hooks, session.weights, state)
     optimizer_state.add_parameters(session.optimizers, session.task, state["optimizers"])
     _refuse_another(session, state, weights)
     for name in _COUNTERS:
@@ -183,7 +184,7 @@ def _stepping(optimizers: Sequence[OptimizerHandle], error: Exception) -> Optimi
     return found
 
 
-def _restored(session: Session, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], CheckpointEdits]:
+def _restored(hooks: Hooks, whole: WholeWeights, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], CheckpointEdits]:
     """The weights that the model is to have after the task's hook has seen the checkpoint, and the hook's changes; weights that it left out
     stay.
     """
@@ -193,11 +194,11 @@ def _restored(session: Session, state: Mapping[str, Any]) -> tuple[dict[str, Ten
         "optimizer_states": [one["state"] for one in state["optimizers"]],
         "lr_schedulers": [own["state"] for one in state["optimizers"] for own in one["own"]],
     }  # fmt: skip
-    edits = session.hooks.restoring(checkpoint, kept)
+    edits = hooks.restoring(checkpoint, kept)
     edits.put_states(state["optimizers"])
     found = edits.stored(weights)
     missing = {*kept.get("removed", ()), *edits.removed} - found.keys()
-    here = session.weights.trained() if missing else {}
+    here = whole.trained() if missing else {}
     return {**found, **{name: here[name] for name in missing if name in here}}, edits
 
 
@@ -209,13 +210,6 @@ def _settings(session: Session) -> dict[str, Any]:
         "batch_size": session.data.settings.batch_size,
     }
     return session.settings.replace(**values).model_dump()
-
-
-def _gradients(session: Session) -> dict[str, Tensor]:
-    """The gradients, where the task drops them itself and they count on."""
-    if not (session.task.manual or session.hooks.zeroes):
-        return {}
-    return session.weights.gradients()
 
 
 def _other(task: Task, weights: WholeWeights, module: nn.Module) -> dict[str, Any]:

@@ -139,6 +139,10 @@ class Loaders:
         self._train = self._reading(self.settings)
         self.batches, self._even = self._of_all(self._batches_of(self._train))
 
+    def accumulate(self, setting: int | Mapping[int, int]) -> None:
+        """Plan with this `accumulate_grad_batches` from the next update on."""
+        self.settings = self.settings.replace(accumulate_grad_batches=setting)
+
     def _reading(self, settings: Settings) -> ResumableLoader:
         assert self._task.train is not None
         cut = settings.truncated_bptt_steps is not None

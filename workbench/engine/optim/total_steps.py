@@ -14,7 +14,7 @@ NAMES = ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking", "s
 
 
 class TotalSteps:
-    """How many updates a fit has in all, as planned now."""
+    """How many updates a fit has in all."""
 
     def __init__(self, data: Loaders, past: Mapping[str, Any] | None) -> None:
         """past: `NAMES` of the state from which the fit is resumed; None: it begins anew."""
@@ -23,7 +23,7 @@ class TotalSteps:
         """Updates beyond epochs times updates in an epoch, since earlier epochs had more."""
 
     def planned(self) -> int | None:
-        """Updates of the whole run; None where they cannot be known."""
+        """Updates of the whole run as planned now; None: they cannot be known."""
         return self._data.updates(self._ahead)
 
     def recount(self, state: TrainState) -> None:
