@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from workbench.engine.data.loaders import Loaders
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.restored_state import restored_state
 from workbench.engine.runtime.restore_devices import restored_devices
@@ -70,7 +69,7 @@ def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunRe
         optimizers = session.optimizers
         if samples:
             with restored_state(task) as lost, scratch(session), task.checking_steps():
-                _try(session)
+                _Trial(session).run()
     return DryRunResult(len(optimizers), tuple(schedule for opt in optimizers for schedule in opt.schedules), tuple(lost))
 
 
@@ -91,29 +90,103 @@ def _check(task: Task, settings: Settings) -> None:
     task.train.refuse_larger(settings.batch_size)
 
 
-def _try(session: Session) -> None:
-    """Try a step on two samples."""
-    task = session.task
-    assert task.train is not None
-    session.train_mode()
-    count = min(SAMPLES, session.settings.batch_size)  # samples of different lengths may work only one by one
-    _train(session, _peek(task.train, count))
-    _warn_of_unowned(session.optimizers, session.parameters)
-    if task.val is not None:
-        _validate(session, [(spec, _peek(spec, count)) for spec in task.val.sets])
+class _Trial:
+    """Tries what a fit does, on a few samples."""
 
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
-def _validate(session: Session, held_out: Sequence[tuple[DataSpec, Any]]) -> None:
-    """Try a validation of one batch of each set."""
-    what = "validation_step" if hasattr(session.task, "module") else "the model or a metric"
-    tried = _Tried("", None)
+    def run(self) -> None:
+        """Try a step on two samples."""
+        session = self._session
+        task = session.task
+        assert task.train is not None
+        session.train_mode()
+        count = min(SAMPLES, session.settings.batch_size)  # samples of different lengths may work only one by one
+        self._train(_peek(task.train, count))
+        _warn_of_unowned(session.optimizers, session.parameters)
+        if task.val is not None:
+            self._validate([(spec, _peek(spec, count)) for spec in task.val.sets])
 
-    def sets() -> Iterator[HeldOut]:
-        for spec, batch in held_out:
-            tried.name, tried.batch = spec.name, batch
-            yield spec, [batch]
+    def _train(self, batch: Any) -> None:
+        session = self._session
+        if session.task.manual:  # with manual optimization an error shows only in a whole update
+            with contextlib.suppress(NonFiniteError):  # a loss that is not finite after another optimizer's step is a matter of the rates
+                _explained("training_step", _Tried("train", batch), lambda: take_update(session, self._window(batch)))
+            return
+        if session.hooks.within:  # training_step may rely on the hooks before it
+            try:
+                _explained("training_step or a hook of its update", _Tried("train", batch), lambda: take_update(session, self._window(batch)))
+            except NonFiniteError as error:
+                if session.settings.on_nonfinite == "stop":
+                    raise TaskError(f"of the first {sample_count(batch)} samples, {error}") from error
+            return
+        for opt in session.optimizers.turn(session.state.step):
+            with session.optimizers.only(opt):
+                self._evaluate(opt, batch)
 
-    _explained(what, tried, lambda: validate(session, sets(), trial=True))
+    def _evaluate(self, opt: OptimizerHandle, batch: Any) -> None:
+        session = self._session
+        loss = _explained("the model or the loss", _Tried("train", batch), lambda: self._loss(opt, batch))
+        if loss is None:
+            return
+        if not loss.requires_grad:
+            raise TaskError(f"the loss does not depend on any trainable parameter. {NO_GRADIENT}")
+        value = float(loss.detach())
+        if value - value != 0.0 and session.settings.on_nonfinite == "stop":
+            raise TaskError(
+                f"the loss of the first {sample_count(batch)} samples is {value}. {_non_finite(batch, value)} (batch: {describe(batch)})"
+            )
+        _warn_of_outside_parameters(session.task, session.optimizers, loss)
+        _explained("backward", _Tried("train", batch), lambda: loss.backward())
+        trained = [p for module in session.task.modules for p in module.parameters() if p.requires_grad]
+        session.task.partial = any(p.grad is None for p in trained)
+        for name, parameter in session.parameters.items():
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                session.task.seen_sparse = name
+            if parameter.grad is not None and parameter.grad.layout not in (torch.strided, torch.sparse_coo):
+                raise TaskError(f"the gradient of {name!r} has the layout {parameter.grad.layout}, which norms and clipping do not take.")
+
+    def _loss(self, opt: OptimizerHandle, batch: Any) -> Tensor | None:
+        """The loss of the batch (of its first piece in time); None if the step left it out."""
+        session = self._session
+        extra: dict[str, Any] = {}
+        (item,) = self._window(batch)
+        if session.plan.tbptt is not None:
+            item, extra = item.batch, {"hiddens": None}
+        with session.precision.autocast():
+            result = session.task.training_step(session.to_device(item), 0, **opt.extra, **extra)
+        loss = result.get("loss") if isinstance(result, Mapping) else result
+        if result is None:
+            return None
+        if not isinstance(loss, Tensor):
+            got = f"a dict with {sorted(map(str, result))}" if isinstance(result, Mapping) else shown(loss)
+            several = isinstance(loss, (tuple, list)) and any(isinstance(part, Tensor) for part in loss)
+            remedy = "give the loss alone (loss=lambda output, y: your_loss(output, y)[0], say)" if several else "a loss must be computed with torch from the output"
+            raise TaskError(f"the loss is {got}, no tensor: {remedy}.")
+        if loss.numel() != 1:
+            raise TaskError(
+                f"the loss has shape {tuple(loss.shape)} for a batch of {sample_count(batch)}; it must be one number. "
+                "Take its mean: loss=lambda output, y: your_loss(output, y).mean(), or reduction='mean'."
+            )
+        return loss
+
+    def _window(self, batch: Any) -> list[Any]:
+        """The batch, or its first piece in time (truncated BPTT)."""
+        return list(itertools.islice(self._session.data.split([batch]), 1))
+
+    def _validate(self, held_out: Sequence[tuple[DataSpec, Any]]) -> None:
+        """Try a validation of one batch of each set."""
+        session = self._session
+        what = "validation_step" if hasattr(session.task, "module") else "the model or a metric"
+        tried = _Tried("", None)
+
+        def sets() -> Iterator[HeldOut]:
+            for spec, batch in held_out:
+                tried.name, tried.batch = spec.name, batch
+                yield spec, [batch]
+
+        _explained(what, tried, lambda: validate(session, sets(), trial=True))
 
 
 def _without_shape(model: nn.Module) -> str:
@@ -146,45 +219,6 @@ def _text_remedy(spec: DataSpec) -> str:
     return f" The samples hold text ({', '.join(map(repr, columns))}): tokenize it, then leave it out, dataset.remove_columns({columns})."
 
 
-def _train(session: Session, batch: Any) -> None:
-    if session.task.manual:  # with manual optimization an error shows only in a whole update
-        with contextlib.suppress(NonFiniteError):  # a loss that is not finite after another optimizer's step is a matter of the rates
-            _explained("training_step", _Tried("train", batch), lambda: take_update(session, _window(session.data, batch)))
-        return
-    if session.hooks.within:  # training_step may rely on the hooks before it
-        try:
-            _explained("training_step or a hook of its update", _Tried("train", batch), lambda: take_update(session, _window(session.data, batch)))
-        except NonFiniteError as error:
-            if session.settings.on_nonfinite == "stop":
-                raise TaskError(f"of the first {sample_count(batch)} samples, {error}") from error
-        return
-    for opt in session.optimizers.turn(session.state.step):
-        with session.optimizers.only(opt):
-            _evaluate(session, opt, batch)
-
-
-def _evaluate(session: Session, opt: OptimizerHandle, batch: Any) -> None:
-    loss = _explained("the model or the loss", _Tried("train", batch), lambda: _loss(session, opt, batch))
-    if loss is None:
-        return
-    if not loss.requires_grad:
-        raise TaskError(f"the loss does not depend on any trainable parameter. {NO_GRADIENT}")
-    value = float(loss.detach())
-    if value - value != 0.0 and session.settings.on_nonfinite == "stop":
-        raise TaskError(
-            f"the loss of the first {sample_count(batch)} samples is {value}. {_non_finite(batch, value)} (batch: {describe(batch)})"
-        )
-    _warn_of_outside_parameters(session.task, session.optimizers, loss)
-    _explained("backward", _Tried("train", batch), lambda: loss.backward())
-    trained = [p for module in session.task.modules for p in module.parameters() if p.requires_grad]
-    session.task.partial = any(p.grad is None for p in trained)
-    for name, parameter in session.parameters.items():
-        if parameter.grad is not None and parameter.grad.is_sparse:
-            session.task.seen_sparse = name
-        if parameter.grad is not None and parameter.grad.layout not in (torch.strided, torch.sparse_coo):
-            raise TaskError(f"the gradient of {name!r} has the layout {parameter.grad.layout}, which norms and clipping do not take.")
-
-
 def _warn_of_outside_parameters(task: Task, optimizers: Sequence[OptimizerHandle], loss: Tensor) -> None:
     """Warn of parameters in a function's closure: no optimizer has them."""
     known = [p for module in task.modules for p in module.parameters()]
@@ -212,35 +246,6 @@ def _warn_of_unowned(optimizers: Sequence[OptimizerHandle], parameters: Mapping[
             "requires_grad_(False), which saves their gradients.",
             stacklevel=2,
         )
-
-
-def _window(data: Loaders, batch: Any) -> list[Any]:
-    """The batch, or its first piece in time (truncated BPTT)."""
-    return list(itertools.islice(data.split([batch]), 1))
-
-
-def _loss(session: Session, opt: OptimizerHandle, batch: Any) -> Tensor | None:
-    """The loss of the batch (of its first piece in time); None if the step left it out."""
-    extra: dict[str, Any] = {}
-    (item,) = _window(session.data, batch)
-    if session.plan.tbptt is not None:
-        item, extra = item.batch, {"hiddens": None}
-    with session.precision.autocast():
-        result = session.task.training_step(session.to_device(item), 0, **opt.extra, **extra)
-    loss = result.get("loss") if isinstance(result, Mapping) else result
-    if result is None:
-        return None
-    if not isinstance(loss, Tensor):
-        got = f"a dict with {sorted(map(str, result))}" if isinstance(result, Mapping) else shown(loss)
-        several = isinstance(loss, (tuple, list)) and any(isinstance(part, Tensor) for part in loss)
-        remedy = "give the loss alone (loss=lambda output, y: your_loss(output, y)[0], say)" if several else "a loss must be computed with torch from the output"
-        raise TaskError(f"the loss is {got}, no tensor: {remedy}.")
-    if loss.numel() != 1:
-        raise TaskError(
-            f"the loss has shape {tuple(loss.shape)} for a batch of {sample_count(batch)}; it must be one number. "
-            "Take its mean: loss=lambda output, y: your_loss(output, y).mean(), or reduction='mean'."
-        )
-    return loss
 
 
 _TWO = "Where code needs more than two samples at once, wb.Workbench(…, dry_run=False) leaves this trial out."
