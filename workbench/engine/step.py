@@ -19,10 +19,10 @@ from workbench.engine.optim.closure_step import step_with_closure
 from workbench.engine.optim.gradients import measure_and_clip, sum_up
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
+from workbench.events.columns import recorded_name
 from workbench.instruments.memory import explain_out_of_memory
 from workbench.task.batch import describe
 from workbench.task.hints import explain_batch_error, explain_step_error
-from workbench.task.lightning.logging.aggregate import recorded_name
 from workbench.techniques.accumulation import samples_at
 
 

@@ -1,10 +1,10 @@
-"""Packs columns of numbers as little-endian bytes: float32, or float64 where that was measured."""
+"""Packs columns of numbers as little-endian bytes (float32, or float64 where that was measured), and names them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,22 @@ MEASURED = re.compile(r"(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|layer_norm
 """The columns that the engine measures itself."""
 BY_LAYER = ("layer_norms", "update_ratios")
 """Columns with one number for each layer."""
+MARK = "_logged"
+"""The suffix of a name that the record uses for something else."""
+_RESERVED = re.compile(r"(step|epoch|skipped|layer_norms|update_ratios|(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|(grad_norm|update_ratio)/.*)")
+
+_T = TypeVar("_T")
+
+
+def recorded_name(name: str) -> str:
+    """The name under which a logged value is recorded: the record has columns of its own, such as "loss"."""
+    return f"{name}{MARK}" if _RESERVED.fullmatch(name) else name
+
+
+def by_own_names(values: Mapping[str, _T]) -> dict[str, _T]:
+    """The values by recorded name; where that differs from the name with which the user logged it, by both."""
+    marked = [name for name in values if name.endswith(MARK) and recorded_name(name.removesuffix(MARK)) == name]
+    return {**values, **{name.removesuffix(MARK): values[name] for name in marked}}
 
 
 def pack(values: Iterable[float] | NDArray[Any], double: bool = False) -> bytes:

@@ -24,6 +24,7 @@ from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import Modes, scratch
 from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, Validated
+from workbench.events.columns import MARK, recorded_name
 from workbench.export.errors import ExportError
 from workbench.export.inputs.changing_state import changing_state
 from workbench.export.inputs.collect import Hooks, LoggedNames, Metrics
@@ -51,7 +52,6 @@ from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.task.compiled_model import own_name
 from workbench.task.data.rng_state import GENERATORS
-from workbench.task.lightning.logging.aggregate import MARK, recorded_name
 from workbench.task.lightning.overrides import Step as HookStep
 from workbench.task.lightning.task import LightningTask
 from workbench.task.metrics.metrics import synchronises, takes_pair

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,14 @@ def _mapping_to(batch: Mapping[Any, Any], device: torch.device) -> Any:
             own[key] = value
         return own
     return type(batch)(moved)  # type: ignore[call-arg]
+
+
+def on_host(values: Sequence[Tensor | float]) -> list[float]:
+    """Return scalars as Python numbers; waits for the device at most once."""
+    away = [v for v in values if isinstance(v, Tensor) and v.device.type != "cpu"]
+    wide = torch.float32 if away and away[0].device.type == "mps" else torch.float64
+    host = iter(torch.stack([v.to(away[0].device, wide) for v in away]).tolist() if away else ())
+    return [next(host) if isinstance(v, Tensor) and v.device.type != "cpu" else float(v) for v in values]
 
 
 def describe(batch: Any) -> str:

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
+from workbench.events.columns import recorded_name
 from workbench.task.errors import TaskError
-from workbench.task.lightning.logging.aggregate import recorded_name
 from workbench.task.lightning.logging.log import CHUNK, LOG_TARGETS, Log
 
 BATCHES = [torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(1, 2)]

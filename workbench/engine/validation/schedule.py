@@ -18,9 +18,9 @@ from workbench.engine.session import Session
 from workbench.engine.validation.monitors import missing, monitors_of, refuse_unreported, with_averages
 from workbench.engine.validation.validate import floats, validate
 from workbench.events import Validated
+from workbench.events.columns import by_own_names, recorded_name
 from workbench.task.data.spec import HeldOut
 from workbench.task.errors import TaskError
-from workbench.task.lightning.logging.aggregate import by_own_names, recorded_name
 from workbench.task.protocol import Schedule
 from workbench.techniques.cadence import Cadence
 from workbench.techniques.stopping import EarlyStop, minimums_met

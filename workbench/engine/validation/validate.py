@@ -18,12 +18,11 @@ from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.engine.validation.epoch_metrics import EpochMetrics
 from workbench.instruments.memory import explain_out_of_memory
-from workbench.task.batch import describe
+from workbench.task.batch import describe, on_host
 from workbench.task.data.spec import DataSpec, HeldOut
 from workbench.task.errors import TaskError
 from workbench.task.hints import explain_batch_error
 from workbench.task.hooks import Values
-from workbench.task.lightning.logging.reduce import on_host
 from workbench.task.protocol import Task
 
 PLACE = "in batch "

@@ -6,10 +6,10 @@ import functools
 import re
 from typing import Any
 
+from workbench.events.columns import MARK, recorded_name
 from workbench.export.inputs.collect import at, quoted
 from workbench.export.program import data, hooks, optimizers, progress
 from workbench.export.script_spec import ScriptSpec
-from workbench.task.lightning.logging.aggregate import MARK, recorded_name
 from workbench.techniques.averaging import swa_first_epoch
 
 THREADS = "torch.set_num_threads(config.threads)"

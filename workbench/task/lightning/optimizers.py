@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from workbench.events.columns import recorded_name
 from workbench.task.errors import TaskError
-from workbench.task.lightning.logging.aggregate import recorded_name
 from workbench.task.lightning.overrides import own_method
 from workbench.task.optim.optimizer_factory import base_rate
 from workbench.task.optim.schedulers import schedule_of

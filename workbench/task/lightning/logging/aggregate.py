@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import numbers
-import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from workbench.events.columns import recorded_name
 from workbench.task.errors import TaskError
 
 Value = Tensor | float
-Named = TypeVar("Named")
-MARK = "_logged"
-"""The suffix of a name that the record uses for something else."""
-_RESERVED = re.compile(r"(step|epoch|skipped|layer_norms|update_ratios|(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|(grad_norm|update_ratio)/.*)")
-
-
-def recorded_name(name: str) -> str:
-    """The name under which a logged value is recorded: the record has columns of its own, such as "loss"."""
-    return f"{name}{MARK}" if _RESERVED.fullmatch(name) else name
-
-
-def by_own_names(values: Mapping[str, Named]) -> dict[str, Named]:
-    """The values by recorded name; where that differs from the module's name, by both."""
-    marked = [name for name in values if name.endswith(MARK) and recorded_name(name.removesuffix(MARK)) == name]
-    return {**values, **{name.removesuffix(MARK): values[name] for name in marked}}
 
 
 class LoggedValue:

@@ -15,10 +15,11 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from workbench.events.columns import by_own_names
 from workbench.task.batch import sample_count
 from workbench.task.data.to_dataset import UNNAMED
 from workbench.task.errors import TaskError
-from workbench.task.lightning.logging.aggregate import LoggedValue, Value, by_own_names, reduction, step_value
+from workbench.task.lightning.logging.aggregate import LoggedValue, Value, reduction, step_value
 from workbench.task.lightning.logging.reduce import Key, over_ranks, update_over_ranks
 from workbench.task.protocol import Progress
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from workbench.task.batch import on_host
 from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.aggregate import LoggedValue, Value, number
 from workbench.task.ranks import Communication
@@ -160,14 +160,6 @@ def update_over_ranks(
             values = table[:, column] if len(there) == ranks.world else torch.stack([table[rank, column] for rank in there])
             found[name] = getattr(values, how)()
     return found
-
-
-def on_host(values: Sequence[Value]) -> list[float]:
-    """Return scalars as Python numbers; waits for the device at most once."""
-    away = [v for v in values if isinstance(v, Tensor) and v.device.type != "cpu"]
-    wide = torch.float32 if away and away[0].device.type == "mps" else torch.float64
-    host = iter(torch.stack([v.to(away[0].device, wide) for v in away]).tolist() if away else ())
-    return [next(host) if isinstance(v, Tensor) and v.device.type != "cpu" else float(v) for v in values]
 
 
 def _float(value: Value) -> float:
