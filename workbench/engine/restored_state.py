@@ -14,7 +14,6 @@ import functools
 import io
 import itertools
 import operator
-import random
 import threading
 import types
 from collections import deque
@@ -29,8 +28,8 @@ from torch.utils.data import IterableDataset
 
 from workbench.engine.checkpoint.weights_copy import is_plain, parts_of, slots_of
 from workbench.task.containers import is_container, refill
-from workbench.task.data.rng_state import GENERATORS, OF_PROCESS, generator_state, set_generator_state
 from workbench.task.protocol import Task
+from workbench.task.rng import GENERATORS, generator_state, is_own, set_generator_state
 
 _DEPTH, _WIDE, _MOST = 8, 64, 5000
 _LONG, _LARGE = 100_000, 1 << 24
@@ -147,7 +146,7 @@ def _of_module(part: nn.Module) -> Iterator[PutBack]:
 
 
 def _of_generator(value: Any) -> Iterator[PutBack]:
-    if not isinstance(value, random.SystemRandom) and not any(value is other for other in OF_PROCESS):
+    if is_own(value):
         yield functools.partial(set_generator_state, value, generator_state(value))
 
 

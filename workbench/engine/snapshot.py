@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import nn
 
-from workbench.engine import rng
 from workbench.engine.checkpoint.weights_copy import WeightsCopy
 from workbench.engine.restored_state import restored_counters
 from workbench.engine.session import Session
+from workbench.task import rng
 from workbench.task.optim.optimizer_state import load_state, state_of
 from workbench.task.protocol import Task
 

@@ -50,12 +50,12 @@ from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.task.compiled_model import own_name
-from workbench.task.data.rng_state import GENERATORS
 from workbench.task.lightning.logging.aggregate import MARK, recorded_name
 from workbench.task.lightning.overrides import Step as HookStep
 from workbench.task.lightning.task import LightningTask
 from workbench.task.metrics.metrics import synchronises, takes_pair
 from workbench.task.protocol import Task
+from workbench.task.rng import GENERATORS
 from workbench.task.summary import ModelSummary
 from workbench.task.supervised import Supervised
 from workbench.techniques import limits

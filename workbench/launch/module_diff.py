@@ -17,8 +17,8 @@ from workbench.engine.checkpoint.weights_copy import (
     plain_attributes,
     set_attribute,
 )
-from workbench.task.data.rng_state import GENERATORS, generator_state, set_generator_state
 from workbench.task.protocol import Task
+from workbench.task.rng import GENERATORS, generator_state, set_generator_state
 
 Path = tuple[int, str]
 """The number of a module among the task's, and the name within it."""

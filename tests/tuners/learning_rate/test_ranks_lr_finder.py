@@ -11,11 +11,11 @@ from tests.engine.ranked import Heard, fit, same
 from tests.ranks import on_ranks
 from workbench.commands import Mailbox, Stop
 from workbench.engine.dry_run.dry_run import dry_run
-from workbench.engine.rng import RandomState
 from workbench.events import CurveEnded, CurvePoint
 from workbench.launch.assignments import FindLRAssignment
 from workbench.settings import Settings
 from workbench.task.factory import task_of
+from workbench.task.rng import RandomState
 from workbench.tuners.learning_rate.lr_finder import LRRequest
 
 GIVEN = {**dict.fromkeys(("val", "test", "scheduler", "metrics", "collate_fn")), "loss": F.cross_entropy, "optimizer": sgd}

@@ -16,8 +16,8 @@ from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.checkpoint.weights_copy import COMMON, checksum, parts_of, set_attribute
 from workbench.task.batch import leaves, to_device
 from workbench.task.containers import is_container
-from workbench.task.data.rng_state import GENERATORS, generator_state, set_generator_state
 from workbench.task.protocol import Task
+from workbench.task.rng import GENERATORS, generator_state, set_generator_state
 
 _BY_ID = "_metric_attributes"
 """A LightningModule's names by the ids of objects, which differ in another process."""

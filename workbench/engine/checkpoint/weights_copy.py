@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from workbench.engine.distributed.dtensor import local
 from workbench.task.containers import is_container, refill
-from workbench.task.data.rng_state import GENERATORS, generator_state, set_generator_state
 from workbench.task.protocol import Task
+from workbench.task.rng import GENERATORS, generator_state, set_generator_state
 
 # The attributes that every module has; all others are its own.
 COMMON = frozenset(vars(nn.Module()))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from workbench.engine import rng
 from workbench.engine.checkpoint.weights_copy import kept_state
 from workbench.engine.session import Session
+from workbench.task import rng
 from workbench.task.hooks import Stage
 from workbench.techniques.tbptt import Piece
 

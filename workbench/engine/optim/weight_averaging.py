@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import SWALR
 
-from workbench.engine import rng
 from workbench.engine.checkpoint.weights_copy import kept_buffers
 from workbench.engine.distributed.fsdp_forward import PaddingBatch
 from workbench.engine.distributed.padding import run_padding
@@ -18,6 +17,7 @@ from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.settings import Settings
+from workbench.task import rng
 from workbench.task.errors import TaskError
 from workbench.task.optim.optimizer_factory import group_rates
 from workbench.task.protocol import Averaging, Schedule

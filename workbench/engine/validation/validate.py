@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from workbench.engine import rng
 from workbench.engine.data.sample_count import note_count
 from workbench.engine.distributed.fsdp_forward import PaddingBatch
 from workbench.engine.distributed.padding import run_padding
@@ -18,6 +17,7 @@ from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.engine.validation.epoch_metrics import EpochMetrics
 from workbench.instruments.memory import explain_out_of_memory
+from workbench.task import rng
 from workbench.task.batch import describe
 from workbench.task.data.spec import DataSpec, HeldOut
 from workbench.task.errors import TaskError

@@ -1,28 +1,21 @@
-"""Saves and restores the random states and other states inside data sets and samplers, and the process's own.
-
-The states are plain containers and tensors, so that a checkpoint can store them.
-"""
+"""Saves and restores the random states and other states inside data sets and samplers."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import functools
-import random
 import types
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
-State = dict[str, Any]
+from workbench.task.rng import GENERATORS, State, generator_state, is_own, set_generator_state
 
-GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-OF_PROCESS = (torch.default_generator, random.random.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
 NO_STATE: Mapping[str, Any] = {"generators": {}, "states": {}, "counts": {}}
 """What `DataRngState.state` returns where nothing has a state."""
 _CLOSED = (Tensor, np.ndarray, str, bytes, int, float, complex, type, types.ModuleType)
@@ -42,8 +35,7 @@ class DataRngState:
         self._samplers: dict[str, Any] = {}
         for path, part in _walk(roots):
             if isinstance(part, GENERATORS):
-                # The process's own are saved by `process_state`, the system's cannot be.
-                if not isinstance(part, random.SystemRandom) and not any(part is other for other in (beside, *OF_PROCESS)):
+                if part is not beside and is_own(part):
                     self.generators[path] = part
             elif isinstance(part, (Dataset, Sampler)) or path in roots:
                 if callable(getattr(part, "state_dict", None)) and callable(getattr(part, "load_state_dict", None)):
@@ -60,7 +52,7 @@ class DataRngState:
         """Return the present states."""
         return {
             "generators": {path: generator_state(generator) for path, generator in self.generators.items()},
-            "states": {path: encode_arrays(copy.deepcopy(part.state_dict())) for path, part in self._stateful.items()},
+            "states": {path: copy.deepcopy(part.state_dict()) for path, part in self._stateful.items()},
             "counts": self._counts(),
         }
 
@@ -74,7 +66,7 @@ class DataRngState:
                 doubts.append(f"there is no generator like {path} any more, whose random numbers should continue")
         for path, value in state["states"].items() if states else ():
             if path in self._stateful:
-                self._stateful[path].load_state_dict(decode_arrays(value))
+                self._stateful[path].load_state_dict(copy.deepcopy(value))
             else:
                 doubts.append(f"{path} takes no state any more (load_state_dict)")
         now = self._counts()
@@ -95,86 +87,6 @@ class DataRngState:
             for name, value in vars(sampler).items()
             if type(value) is int
         }
-
-
-def process_state() -> State:
-    """Return the random states of this process from which samplers and data sets may draw."""
-    return {
-        "python": random.getstate(),
-        "numpy": encode_arrays(np.random.get_state(legacy=False)),
-        "torch": torch.get_rng_state(),
-    }
-
-
-@contextlib.contextmanager
-def restored_process_state(state: Mapping[str, Any]) -> Iterator[None]:
-    """Context manager in which the process draws from the states in `state`; its own random states are restored afterwards."""
-    before = process_state()
-    set_process_state(state)
-    try:
-        yield
-    finally:
-        set_process_state(before)
-
-
-def set_process_state(state: Mapping[str, Any]) -> None:
-    """Set the process's random states."""
-    _put_python(random, state["python"])
-    np.random.set_state(decode_arrays(state["numpy"]))
-    torch.set_rng_state(state["torch"])
-
-
-def encode_arrays(value: Any) -> Any:
-    """Replace numpy arrays by tensors of bytes, also inside dicts, lists and tuples."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-        return {"array": value.dtype.str, "shape": tuple(value.shape), "data": torch.from_numpy(flat.copy())}
-    if type(value) is dict:
-        return {key: encode_arrays(part) for key, part in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(encode_arrays(part) for part in value)
-    return value
-
-
-def decode_arrays(value: Any) -> Any:
-    """Turn what `encode_arrays` made back into the original."""
-    if type(value) is dict:
-        if value.keys() == {"array", "shape", "data"}:
-            return value["data"].numpy().view(np.dtype(value["array"])).reshape(value["shape"]).copy()
-        return {key: decode_arrays(part) for key, part in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(decode_arrays(part) for part in value)
-    return value
-
-
-def generator_state(generator: Any) -> Any:
-    """The state of a generator of torch, numpy or Python, as containers of tensors and numbers."""
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
-    if isinstance(generator, np.random.Generator):
-        return encode_arrays(copy.deepcopy(generator.bit_generator.state))
-    if isinstance(generator, np.random.RandomState):
-        return encode_arrays(generator.get_state(legacy=False))
-    return generator.getstate()
-
-
-def set_generator_state(generator: Any, state: Any) -> None:
-    """Put back what `generator_state` returned."""
-    if isinstance(generator, torch.Generator):
-        generator.set_state(state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = decode_arrays(state)
-    elif isinstance(generator, np.random.RandomState):
-        generator.set_state(decode_arrays(state))
-    else:
-        _put_python(generator, state)
-
-
-def _put_python(generator: Any, state: Any) -> None:
-    version, numbers, gauss = state
-    generator.setstate((version, tuple(numbers), gauss))
 
 
 def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

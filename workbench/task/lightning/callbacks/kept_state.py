@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from workbench.task.containers import is_container, refill
-from workbench.task.data.rng_state import GENERATORS, generator_state, set_generator_state
 from workbench.task.device import xla
+from workbench.task.rng import GENERATORS, generator_state, set_generator_state
 
 _LONG = 100_000
 """Containers with more parts count as data, and are not copied."""
