@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from workbench._version import __version__
 from workbench.engine.checkpoint.files import opened, peek, tensors_of
-from workbench.engine.checkpoint.weights_copy import is_plain
 from workbench.engine.data.checksums import BATCHES
 from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
@@ -50,6 +49,7 @@ from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.task.compiled_model import own_name
+from workbench.task.contents import is_plain
 from workbench.task.lightning.logging.aggregate import MARK, recorded_name
 from workbench.task.lightning.overrides import Step as HookStep
 from workbench.task.lightning.task import LightningTask

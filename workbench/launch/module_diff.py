@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from workbench.engine.checkpoint.weights_copy import (
-    overwrite,
     own_attributes,
     plain_attributes,
     set_attribute,
 )
+from workbench.task.contents import overwrite
 from workbench.task.protocol import Task
 from workbench.task.rng import GENERATORS, generator_state, set_generator_state
 

@@ -9,11 +9,11 @@ from torch import nn
 
 from tests.engine.problems import labelled, plain_net
 from tests.engine.resuming import learning, settings_of, supervised
-from workbench.engine.checkpoint.weights_copy import WeightsCopy, overwrite
+from workbench.engine.checkpoint.weights_copy import WeightsCopy
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
 from workbench.engine.step import train_step
-from workbench.task.containers import is_container
+from workbench.task.contents import is_container, overwrite
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

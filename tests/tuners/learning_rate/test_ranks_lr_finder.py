@@ -29,7 +29,7 @@ def sweep(model, data, settings, request, given=None, mailbox=None, heard=None):
     before, random = weights(model), RandomState.capture()
     heard = Heard() if heard is None else heard
     FindLRAssignment(task, chosen, request)(heard, Mailbox() if mailbox is None else mailbox)
-    untouched = same_weights(before, weights(model)) and torch.equal(random.cpu, torch.get_rng_state())
+    untouched = same_weights(before, weights(model)) and torch.equal(random.process["torch"], torch.get_rng_state())
     points = [(e.lr, e.loss, e.smoothed) for e in heard if isinstance(e, CurvePoint)]
     return np.array(points), next(e for e in heard if isinstance(e, CurveEnded)), untouched
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.checkpoint.weights_copy import COMMON, checksum, parts_of, set_attribute
 from workbench.task.batch import leaves, to_device
-from workbench.task.containers import is_container
+from workbench.task.contents import is_container
 from workbench.task.protocol import Task
 from workbench.task.rng import GENERATORS, generator_state, set_generator_state
 

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import ctypes
 import zlib
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,9 +15,19 @@ import torch
 from torch import Tensor, nn
 
 from workbench.engine.distributed.dtensor import local
-from workbench.task.containers import is_container, refill
+from workbench.task.contents import (
+    content_of,
+    copy_of,
+    is_container,
+    is_plain,
+    overwrite,
+    put_attributes,
+    put_content,
+    put_items,
+    refill,
+)
 from workbench.task.protocol import Task
-from workbench.task.rng import GENERATORS, generator_state, set_generator_state
+from workbench.task.rng import GENERATORS
 
 # The attributes that every module has; all others are its own.
 COMMON = frozenset(vars(nn.Module()))
@@ -50,10 +59,9 @@ class WeightsCopy:
             if tensor not in copies:  # of a sharded one, this rank's piece
                 copies[tensor] = local(tensor).detach().to("cpu", copy=True)
             values.append((slot, copies[tensor]))
-        held = [back for part in parts for back in _held(part)]
-        if tensors:
-            held += [back for part in parts for back in _attributes(part)]
-            held += [] if task.hooks is None else [task.hooks.keep()]
+        held = [back for part in parts for back in (_attributes if tensors else _generators)(part)]
+        if tensors and task.hooks is not None:
+            held.append(task.hooks.keep())
         attributes = tuple((part, plain_attributes(part)) for part in parts)
         return cls(tuple(values), attributes, tuple(held), tuple((part, frozenset(_own(part))) for part in parts))
 
@@ -160,7 +168,7 @@ def kept_state(task: Task) -> Iterator[None]:
     """Restore the buffers, attributes and generators of the task's modules at the end of the block, but not the
     weights.
     """
-    held = [back for part in parts_of(task) for back in (*_held(part), *_attributes(part))]
+    held = [back for part in parts_of(task) for back in _attributes(part)]
     with kept_buffers(task.modules):
         try:
             yield
@@ -189,19 +197,6 @@ def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
                 overwrite(buffer, value)
 
 
-def overwrite(there: Tensor, value: Tensor) -> None:
-    """Copy a value into a tensor, also into an expanded one, where torch raises an error."""
-    for dimension in expanded(there):
-        there, value = there.narrow(dimension, 0, 1), value.narrow(dimension, 0, 1)
-    there.copy_(value)
-
-
-def expanded(tensor: Tensor) -> list[int]:
-    """The dimensions along which all elements are one in memory (`expand`)."""
-    strides = tensor.stride() if tensor.layout is torch.strided else ()
-    return [dimension for dimension, stride in enumerate(strides) if stride == 0 and tensor.shape[dimension] > 1]
-
-
 def slots_of(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
     """The place of each parameter and buffer; one with two places comes twice."""
     for part in parts:
@@ -211,22 +206,22 @@ def slots_of(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
                     yield (part, kind, name), tensor
 
 
-def _held(part: nn.Module) -> Iterator[Callable[[], object]]:
+def _generators(part: nn.Module) -> Iterator[Callable[[], object]]:
     """How to restore a module's own generators."""
     for value in own_attributes(part).values():
-        if isinstance(value, GENERATORS):
-            yield partial(set_generator_state, value, generator_state(value))
+        if isinstance(value, GENERATORS) and (state := content_of(value)) is not None:
+            yield partial(put_content, value, state)
 
 
-def _attributes(part: Any) -> Iterator[Callable[[], object]]:
-    """How to restore all of a module's, or another object's, own attributes: the same objects, tensors and containers with their contents."""
+def _attributes(part: nn.Module) -> Iterator[Callable[[], object]]:
+    """How to restore all of a module's own attributes: the same objects, and the contents of tensors, arrays, containers and generators."""
     kept = own_attributes(part)
-    yield partial(_put_all_back, part, kept)
-    for name, value in kept.items():
-        if isinstance(value, Tensor):
-            yield partial(_put_back, part, name, value, value.detach().clone())
-        elif is_container(value):
-            yield partial(_put_content_back, value, copy.deepcopy(value) if is_plain(value) else copy.copy(value))
+    yield partial(_put_own, part, kept)
+    for value in kept.values():
+        if is_container(value):
+            yield partial(put_items, value, copy_of(value))
+        elif (content := content_of(value)) is not None:
+            yield partial(put_content, value, content)
 
 
 def _own(part: nn.Module) -> dict[str, Any]:
@@ -245,20 +240,8 @@ def _drop_others(part: nn.Module, names: Collection[str]) -> None:
             del vars(part)[name]
 
 
-def _put_all_back(part: Any, kept: Mapping[str, Any]) -> None:
-    for name in own_attributes(part).keys() - kept.keys():
-        del vars(part)[name]
-    vars(part).update(kept)
-
-
-def _put_content_back(container: Any, content: Any) -> None:
-    refill(container, copy.deepcopy(content) if is_plain(content) else content)
-
-
-def _put_back(part: Any, name: str, tensor: Tensor, value: Tensor) -> None:
-    with torch.no_grad(), contextlib.suppress(RuntimeError):  # a view of a graph that no longer exists cannot be written to
-        tensor.copy_(value)
-    vars(part)[name] = tensor
+def _put_own(part: Any, kept: Mapping[str, Any]) -> None:
+    put_attributes(part, kept, own_attributes(part))
 
 
 def checksum(tensors: Iterable[Tensor], total: int = 0) -> int:
@@ -270,19 +253,3 @@ def checksum(tensors: Iterable[Tensor], total: int = 0) -> int:
             # Without a copy. A NumPy view would prevent the tensor from being resized later (by quantization's observers).
             total = zlib.crc32((ctypes.c_ubyte * size).from_address(flat.data_ptr()), total)
     return total
-
-
-def is_plain(value: Any) -> bool:
-    """Whether it is a number, a string, None, or a container of these alone, which does not contain itself."""
-    try:
-        return _is_plain(value)
-    except RecursionError:
-        return False
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (list, tuple, set, frozenset, deque)):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(map(_is_plain, value.values()))
-    return value is None or isinstance(value, (bool, int, float, complex, str, bytes))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import functools
 import types
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,11 +12,13 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from workbench.task.rng import GENERATORS, State, generator_state, is_own, set_generator_state
+from workbench.task.walk import Parts, cells, library, parts, walk
 
 NO_STATE: Mapping[str, Any] = {"generators": {}, "states": {}, "counts": {}}
 """What `DataRngState.state` returns where nothing has a state."""
 _CLOSED = (Tensor, np.ndarray, str, bytes, int, float, complex, type, types.ModuleType)
-_DEPTH, _WIDE, _MOST = 7, 64, 5000
+_LIBRARIES = frozenset({"builtins", "torch", "numpy", "workbench"})
+_DEPTH = 7
 
 
 class DataRngState:
@@ -33,14 +32,14 @@ class DataRngState:
         self.generators: dict[str, Any] = {}
         self._stateful: dict[str, Any] = {}
         self._samplers: dict[str, Any] = {}
-        for path, part in _walk(roots):
+        for path, part, _ in walk(roots, _within, depth=_DEPTH, closed=lambda value: isinstance(value, _CLOSED), ends=GENERATORS):
             if isinstance(part, GENERATORS):
                 if part is not beside and is_own(part):
                     self.generators[path] = part
             elif isinstance(part, (Dataset, Sampler)) or path in roots:
                 if callable(getattr(part, "state_dict", None)) and callable(getattr(part, "load_state_dict", None)):
                     self._stateful[path] = part
-                elif isinstance(part, Sampler) and not _is_of(type(part), "torch", "workbench"):
+                elif isinstance(part, Sampler) and library(type(part)) not in ("torch", "workbench"):
                     self._samplers[path] = part
 
     @property
@@ -89,55 +88,16 @@ class DataRngState:
         }
 
 
-def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield all objects inside the roots that are not data, with their paths, nearest first."""
-    seen: set[int] = set()
-    waiting = deque((path, root, 0) for path, root in roots.items())
-    while waiting and len(seen) < _MOST:
-        path, value, depth = waiting.popleft()
-        if isinstance(value, (types.MethodType, types.BuiltinFunctionType)):  # rng.normal
-            path, value = f"{path}.__self__", value.__self__
-        if id(value) in seen or value is None or isinstance(value, _CLOSED):
-            continue
-        seen.add(id(value))
-        yield path, value
-        if depth == _DEPTH or isinstance(value, GENERATORS):
-            continue
-        for name, part in _inside(value):
-            if isinstance(value, Sampler) and (isinstance(part, Dataset) or name == ".data_source"):
-                continue
-            waiting.append((path + name, part, depth + 1))
+def _within(value: Any) -> Parts:
+    for name, part in parts(value, (dict, list, tuple), _LIBRARIES, _used_by):
+        if not (isinstance(value, Sampler) and (isinstance(part, Dataset) or name == ".data_source")):
+            yield name, part
 
 
-def _inside(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of an object, a container or a function."""
-    if isinstance(value, (dict, list, tuple)):
-        # A long container holds data.
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        yield from ((f"[{key!r}]", part) for key, part in items if len(value) <= _WIDE)
-    elif isinstance(value, functools.partial):
-        yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
-    elif isinstance(value, types.FunctionType):
-        yield from _used_by(value)
-    else:
-        yield from ((f".{name}", part) for name, part in list(getattr(value, "__dict__", {}).items()))
-        for kind in type(value).__mro__:
-            if not _is_of(kind, "builtins", "torch", "numpy", "workbench"):
-                for method, function in list(vars(kind).items()):
-                    if isinstance(function, types.FunctionType) and method != "__init__":
-                        yield from ((f".{method}{name}", part) for name, part in _used_by(function))
-
-
-def _used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a function's closure, and the generators among the globals that it uses."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # an empty cell
-            yield f":{name}", cell.cell_contents
+def _used_by(function: types.FunctionType) -> Parts:
+    """The values of a function's closure, and the generators among the globals that it uses."""
+    yield from ((f":{name}", cell.cell_contents) for name, cell in cells(function))
     for name in function.__code__.co_names:
         found = function.__globals__.get(name)
         if isinstance(found, GENERATORS):
             yield f":{name}", found
-
-
-def _is_of(kind: type, *packages: str) -> bool:
-    return kind.__module__.partition(".")[0] in packages

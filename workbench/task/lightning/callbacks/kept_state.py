@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.task.containers import is_container, refill
+from workbench.task.contents import content_of, is_container, put_attributes, put_content, refill
 from workbench.task.device import xla
-from workbench.task.rng import GENERATORS, generator_state, set_generator_state
+from workbench.task.rng import GENERATORS
 
 _LONG = 100_000
 """Containers with more parts count as data, and are not copied."""
@@ -39,10 +38,7 @@ class KeptState:
     def put(self) -> None:
         """Give the objects these attributes and contents."""
         for one, attributes in self._kept:
-            own = vars(one)
-            for name in _attributes(one).keys() - attributes.keys():
-                del own[name]
-            own.update({name: value.put() for name, value in attributes.items()})
+            put_attributes(one, {name: value.put() for name, value in attributes.items()}, _attributes(one))
 
     def take_changes(self, before: KeptState, module: Any) -> None:
         """Keep what the user has set on the objects since `before`."""
@@ -57,13 +53,9 @@ class KeptState:
         if id(value) in self._seen or value is None or isinstance(value, (bool, int, float, complex, str, bytes, *_SHARED)):
             return found
         self._seen[id(value)] = value
-        if isinstance(value, Tensor):
-            if _storage(value) not in self._storages and value.layout is torch.strided and not value.is_meta and value.grad_fn is None:
-                found.content = value.detach().to("cpu", copy=True)
-        elif isinstance(value, np.ndarray):
-            found.content = None if value.dtype.hasobject or not value.flags.writeable else value.copy()
-        elif isinstance(value, GENERATORS):
-            found.content = generator_state(value)
+        if isinstance(value, (Tensor, np.ndarray, *GENERATORS)):
+            if not (isinstance(value, Tensor) and _storage(value) in self._storages):
+                found.content = content_of(value)
         elif is_container(value) or isinstance(value, tuple):
             if len(value) <= _LONG:
                 parts = [(key, self._copy(one)) for key, one in value.items()] if isinstance(value, dict) else [(None, self._copy(one)) for one in value]
@@ -86,16 +78,13 @@ class _Copy:
         """Give the object its contents; returns it."""
         value = self.value
         if self.attributes is not None:
-            own = vars(value)
-            for name in own.keys() - self.attributes.keys():
-                del own[name]
-            own.update({name: one.put() for name, one in self.attributes.items()})
+            put_attributes(value, {name: one.put() for name, one in self.attributes.items()}, vars(value))
         elif self.parts is not None:
             found = [(key, one.put()) for key, one in self.parts]
             if is_container(value):
                 refill(value, dict(found) if isinstance(value, dict) else [one for _, one in found])
         elif self.content is not None:
-            _write(value, self.content)
+            put_content(value, self.content)
         return value
 
     def same(self, other: _Copy) -> bool:
@@ -114,19 +103,6 @@ class _Copy:
         if isinstance(self.value, (bool, int, float, complex, str, bytes)):
             return type(self.value) is type(other.value) and (self.value == other.value or self.value != self.value)
         return self.value is other.value
-
-
-def _write(value: Any, content: Any) -> None:
-    if isinstance(value, Tensor):
-        with torch.no_grad(), contextlib.suppress(RuntimeError):  # one of a graph that no longer exists cannot be written to
-            if value.shape != content.shape:
-                value.data = content.to(value.device, copy=True)
-            else:
-                value.copy_(content)
-    elif isinstance(value, np.ndarray):
-        np.copyto(value, content)
-    else:
-        set_generator_state(value, content)
 
 
 def _attributes(one: Any) -> Mapping[str, Any]:
