@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
-from workbench.engine.checkpoint.weights_copy import parts_of, slots_of
 from workbench.task.contents import (
     content_of,
     copy_of,
@@ -34,6 +33,7 @@ from workbench.task.contents import (
     put_content,
     put_items,
 )
+from workbench.task.modules import parts_of, slots_of
 from workbench.task.protocol import Task
 from workbench.task.rng import GENERATORS
 from workbench.task.walk import Parts, cells, library, methods, parts, walk
@@ -98,9 +98,9 @@ def _restoring(found: Iterator[tuple[str, PutBack]]) -> Iterator[list[str]]:
 
 
 def _recorded(task: Task) -> Iterator[tuple[str, PutBack]]:
-    for (part, _, name), tensor in slots_of(parts_of(task)):  # a quantized weight keeps its scales as attributes
+    for (part, _, name), tensor in slots_of(parts_of(task.modules)):  # a quantized weight keeps its scales as attributes
         yield f"{type(part).__name__}.{name}", functools.partial(_put_attributes, tensor, dict(vars(tensor)), False)
-    kept_elsewhere = {id(part) for part in parts_of(task)}
+    kept_elsewhere = {id(part) for part in parts_of(task.modules)}
     sources = {id(source) for source in (() if task.preparation is None else task.preparation.sources)}
     for path, value, ours in _reached(_roots(task)):
         if isinstance(value, nn.Module):
@@ -115,7 +115,7 @@ def _recorded(task: Task) -> Iterator[tuple[str, PutBack]]:
 
 
 def _counters(task: Task) -> Iterator[tuple[str, PutBack]]:
-    kept_elsewhere = {id(part) for part in parts_of(task)}
+    kept_elsewhere = {id(part) for part in parts_of(task.modules)}
     reached = list(_reached(_roots(task)))
     functions = {id(function): function for _, value, _ in reached for function in _functions(value)}.values()
     counted = frozenset[str]().union(*(_set_names(function.__code__)["STORE_ATTR"] for function in functions))

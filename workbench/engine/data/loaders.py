@@ -482,10 +482,10 @@ def with_sample_counts(task: Task, loader: Loader, batches: Iterable[Any]) -> It
     """Batches of this loader; the task knows the number of samples of the batch that it evaluates."""
     try:
         for batch in batches:
-            task.drawn = loader.samples
+            task.begin_batch(loader.samples)
             yield batch
     finally:
-        task.drawn = None
+        task.begin_batch(None)
 
 
 def _train_loader(spec: DataSpec, settings: Settings) -> Loader:
