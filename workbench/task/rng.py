@@ -32,7 +32,9 @@ def is_own(generator: Any) -> bool:
 
 
 def generator_state(generator: Any) -> Any:
-    """The state of a generator of torch, numpy or Python."""
+    """The state of a generator of torch, numpy or Python; None: it is the system's, which has none."""
+    if isinstance(generator, random.SystemRandom):
+        return None
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     if isinstance(generator, np.random.Generator):
@@ -42,6 +44,8 @@ def generator_state(generator: Any) -> Any:
 
 def set_generator_state(generator: Any, state: Any) -> None:
     """Put back what `generator_state` returned."""
+    if isinstance(generator, random.SystemRandom):
+        return
     if isinstance(generator, np.random.Generator):
         generator.bit_generator.state = state
     elif isinstance(generator, random.Random):

@@ -1,5 +1,6 @@
 """What a search leaves behind in a module that collects things while it runs: nothing."""
 
+import random
 from collections import Counter, OrderedDict, defaultdict, deque
 
 import numpy as np
@@ -33,7 +34,7 @@ class Collecting(nn.Module):
         self.latest = deque([torch.zeros(1)], maxlen=2)
         self.kinds, self.counts, self.groups, self.order = {Note}, Counter("a"), defaultdict(list), OrderedDict(a=Note())
         self.note, self.goes = Note(), 5
-        self.chance = np.random.RandomState(3)
+        self.chance, self.system = np.random.RandomState(3), random.SystemRandom()
 
     def forward(self, x):
         self.outputs.append(x.sum())

@@ -75,6 +75,8 @@ def test_where_generators_are_found():
     def closed_over(x):
         return late.random() * x
 
+    closed_over.own = np.random.default_rng(11)
+
     class Mine(Dataset):
         def __init__(self):
             self.here = inner[0]
@@ -96,6 +98,7 @@ def test_where_generators_are_found():
         "dataset.__getitem__:SHARED": SHARED,
         "dataset.parts['a'][0].rng": one,
         "dataset.parts[3].func:late": late,
+        "dataset.parts[3].func.own": closed_over.own,
         "dataset.parts[3].keywords['rng']": inner[2],
         "dataset.module._modules['0'].rng": inner[4],
     }
