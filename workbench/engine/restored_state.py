@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
 from workbench.task.contents import (
+    LARGE,
     content_of,
     copy_of,
     is_container,
@@ -39,8 +40,8 @@ from workbench.task.rng import GENERATORS
 from workbench.task.walk import Parts, cells, library, methods, parts, walk
 
 _DEPTH = 8
-_LONG, _LARGE = 100_000, 1 << 24
-"""Containers with more parts, and arrays with more bytes, are data: they are not copied."""
+_LONG = 100_000
+"""Containers with more parts are data: they are not copied."""
 _LIBRARIES = frozenset({
     "builtins", "torch", "numpy", "workbench", "threading", "_thread", "io", "_io", "weakref", "asyncio", "multiprocessing",
     "concurrent", "logging", "IPython", "ipykernel", "traitlets", "functools", "types", "re", "abc",
@@ -137,7 +138,7 @@ def _counters(task: Task) -> Iterator[tuple[str, PutBack]]:
         yield function.__name__, _numbers(function.__globals__, named["STORE_GLOBAL"])
         for name, cell in cells(function):
             if name in named["STORE_DEREF"] and _is_number(cell.cell_contents):
-                yield name, functools.partial(_put_cell, cell, cell.cell_contents)
+                yield name, functools.partial(setattr, cell, "cell_contents", cell.cell_contents)
 
 
 def _of_module(part: nn.Module) -> Iterator[PutBack]:
@@ -229,7 +230,7 @@ def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, PutBack]]:
 
 def _values(value: Any) -> Iterator[PutBack]:
     """How to restore a tensor, an array or a generator."""
-    if getattr(value, "nbytes", 0) > _LARGE:
+    if getattr(value, "nbytes", 0) > LARGE:
         if isinstance(value, Tensor) and not value.is_inference():
             yield functools.partial(_compare_version, value, value._version)
     elif (content := content_of(value)) is not None:
@@ -239,10 +240,10 @@ def _values(value: Any) -> Iterator[PutBack]:
 def _variables(function: types.FunctionType) -> Iterator[tuple[str, PutBack]]:
     """The nonlocal and global names that a function's code sets."""
     for name, cell in cells(function):
-        yield f":{name}", functools.partial(_put_cell, cell, cell.cell_contents)
+        yield f":{name}", functools.partial(setattr, cell, "cell_contents", cell.cell_contents)
     for name in _set_names(function.__code__)["STORE_GLOBAL"]:
         if name in function.__globals__:
-            yield f":{name}", functools.partial(_put_global, function.__globals__, name, function.__globals__[name])
+            yield f":{name}", functools.partial(operator.setitem, function.__globals__, name, function.__globals__[name])
 
 
 @functools.cache
@@ -267,14 +268,6 @@ def _numbers(names: dict[str, Any], counted: frozenset[str]) -> PutBack:
 
 def _put_numbers(names: dict[str, Any], before: Mapping[str, Any]) -> None:
     names.update({name: value for name, value in before.items() if _is_number(names.get(name)) and names[name] != value})
-
-
-def _put_cell(cell: types.CellType, content: Any) -> None:
-    cell.cell_contents = content
-
-
-def _put_global(names: dict[str, Any], name: str, value: Any) -> None:
-    names[name] = value
 
 
 def _put_place(file: Any, place: int) -> None:

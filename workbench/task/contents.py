@@ -73,6 +73,9 @@ def _is_plain(value: Any) -> bool:
 
 # ---- tensors, arrays, generators --------------------------------------------------------------------------------
 
+LARGE = 1 << 24
+"""Arrays with more bytes are data: who copies what an object holds leaves them out."""
+
 
 def content_of(value: Any) -> Any:
     """A copy, in host memory, of what a tensor, an array or a generator holds; None: it is none of these, or cannot be written."""

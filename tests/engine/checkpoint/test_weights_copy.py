@@ -34,6 +34,7 @@ class Collecting(nn.Module):
         self.latest = deque([torch.zeros(1)], maxlen=2)
         self.kinds, self.counts, self.groups, self.order = {Note}, Counter("a"), defaultdict(list), OrderedDict(a=Note())
         self.note, self.goes = Note(), 5
+        self.seen = np.zeros(2)
         self.chance, self.system = np.random.RandomState(3), random.SystemRandom()
 
     def forward(self, x):
@@ -49,6 +50,7 @@ class Collecting(nn.Module):
         self.note = Note()
         self.made_on_the_way = self.layer(x)
         self.chance.rand()
+        self.seen += 1
         if "goes" in vars(self):
             del self.goes
         return self.made_on_the_way
@@ -82,6 +84,7 @@ def test_a_scratch_leaves_no_trace_in_a_module_that_collects():
     assert contents == content
     assert model.shared is outside == []
     assert model.chance.get_state()[2] == drawn
+    assert not model.seen.any()
 
 
 def test_a_scratch_leaves_rates_and_counts_of_steps():
