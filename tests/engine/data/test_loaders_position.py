@@ -45,6 +45,9 @@ class Given:
     def split(self, batch, length, time_dim):
         return None
 
+    def begin_batch(self, samples):
+        pass
+
 
 @contextlib.contextmanager
 def feeds(make, drawn=0, **settings):
