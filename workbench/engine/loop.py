@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.commands import Inbox
-from workbench.engine import rng
 from workbench.engine.control import CheckpointRequests, Control
 from workbench.engine.data.sample_count import note_length
 from workbench.engine.metrics.flush import Recorder
@@ -25,6 +24,7 @@ from workbench.engine.validation.validate import floats
 from workbench.events import ENDED_EARLY, Emit, Logged, Message, Status
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings
+from workbench.task import rng
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 from workbench.task.hooks import tell_failure

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.engine import backward, rng
+from workbench.engine import backward
 from workbench.engine.distributed.dtensor import whole
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
@@ -23,6 +23,7 @@ from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.instruments import finite
 from workbench.instruments.replay import replay
+from workbench.task import rng
 from workbench.task.device import xla
 from workbench.task.errors import TaskError
 
@@ -93,12 +94,8 @@ def _replayed(session: Session, opt: OptimizerHandle, moment: ReplayPoint) -> st
     with rng.preserved(), session.optimizers.only(opt):
         try:
             session.state.hiddens, session.state.next_hiddens = {**moment.hiddens}, {}
-            if moment.random is None:
-                pass
-            elif session.plan.on_cpu:
-                torch.set_rng_state(moment.random)
-            else:
-                torch.cuda.set_rng_state(moment.random, session.device)
+            if moment.random is not None:
+                rng.set_device_state(session.device, moment.random)
             return replay(lambda: backward.losses(session, opt, moment.window), session.task.model)
         except Exception as error:  # noqa: BLE001  # the explanation must not hide what it explains
             return f"somewhere that could not be found ({type(error).__name__} when the update was tried again)"

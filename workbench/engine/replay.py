@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.engine.state import TrainState
+from workbench.task import rng
 
 
 class ReplayPoint(NamedTuple):
@@ -45,14 +46,14 @@ class Replay:
         if self._modules:
             buffers = [buffer for module in self._modules for buffer in module.buffers()]
             self._buffers = [(buffer, buffer.detach().clone()) for buffer in buffers]
-        self._random = self._random_state() if self._draws or look else None
+        self._random = rng.device_state(self._device) if self._draws or look else None
         if state.records and self._device.type == "cuda":
             self._recent.append(self.here(state, window))
 
     def note_randomness(self) -> None:
         """After the forward and backward of an update: note whether it drew random numbers."""
         if self._random is not None and not self._draws:
-            now = self._random_state()
+            now = rng.device_state(self._device)
             self._draws = now is not None and not torch.equal(self._random, now)
 
     def here(self, state: TrainState, window: Sequence[Any]) -> ReplayPoint:
@@ -72,9 +73,3 @@ class Replay:
         """Give the buffers their values from before the update. where: a flag on the device, which says whether to."""
         for buffer, before in self._buffers:
             buffer.copy_(before if where is None else torch.where(where, before, buffer))
-
-    def _random_state(self) -> Tensor | None:
-        """The state of the generator that a forward pass on this device draws from; None: it cannot be read without waiting."""
-        if self._device.type == "cpu":
-            return torch.get_rng_state()
-        return torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None

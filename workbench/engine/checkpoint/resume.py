@@ -25,7 +25,6 @@ from workbench.engine.checkpoint.files import (
 from workbench.engine.checkpoint.serialization import to_plain
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.engine.rng import RandomState
 from workbench.engine.session import Session
 from workbench.engine.state import TrainState
 from workbench.engine.validation.schedule import ValidationSchedule
@@ -34,6 +33,7 @@ from workbench.task.batch import to_device
 from workbench.task.errors import TaskError
 from workbench.task.hooks import CheckpointEdits, Hooks
 from workbench.task.protocol import Task
+from workbench.task.rng import RandomState
 
 _COUNTERS = (
     "step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "mid_epoch", "checking", "left_out", "metrics",

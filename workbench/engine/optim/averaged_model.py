@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from workbench.engine import rng
-from workbench.engine.checkpoint.weights_copy import kept_buffers
 from workbench.engine.distributed.fsdp_forward import PaddingBatch
 from workbench.engine.distributed.padding import run_padding
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.engine.session import Session
-from workbench.engine.snapshot import Modes
+from workbench.task import rng
+from workbench.task.modules import Modes, kept_buffers
 from workbench.techniques.averaging import batch_norms, has_batch_norm, refreshing_batch_norm
 from workbench.techniques.tbptt import Piece, detached
 
@@ -41,7 +40,7 @@ def _refresh(session: Session) -> None:
     """Compute BatchNorm statistics for the present weights in one pass over the training data, without a step."""
     if not has_batch_norm([session.task.model]):
         return
-    modes = Modes.of(session.task)
+    modes = Modes.of(session.task.modules)
     with rng.preserved(), torch.no_grad(), session.hooks.discarding_logs():
         try:
             session.train_mode()

@@ -9,7 +9,6 @@ from typing import Any
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from workbench.commands import Stop
-from workbench.engine.checkpoint.weights_copy import kept_buffers
 from workbench.engine.control import Control
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.engine.optim import averaged_model
@@ -21,6 +20,7 @@ from workbench.events import Validated
 from workbench.events.columns import by_own_names, recorded_name
 from workbench.task.data.spec import HeldOut
 from workbench.task.errors import TaskError
+from workbench.task.modules import kept_buffers
 from workbench.task.protocol import Schedule
 from workbench.techniques.cadence import Cadence
 from workbench.techniques.stopping import EarlyStop, minimums_met
