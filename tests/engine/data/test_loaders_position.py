@@ -371,6 +371,19 @@ class AtItsEnd(Knowing):
         return self.count
 
 
+class Resets(Knowing):
+    """As the example of torchdata: its position is an attribute, which only the end of a pass resets."""
+
+    def __iter__(self):
+        for n in range(self.at, self.count):
+            self.at = n + 1
+            yield torch.full((2,), float(n + 100 * self.passes)) + torch.rand(1, generator=self.generator), torch.tensor(0.0)
+        self.at, self.passes = 0, self.passes + 1
+
+    def load_state_dict(self, state):
+        self.at, self.passes = state["at"], np.int64(state["passes"])
+
+
 class Stays(AtItsEnd):
     """Where it was told to be, every pass begins, until it is told otherwise."""
 
@@ -413,20 +426,55 @@ def test_streams_and_ready_batches(name, options):
     goes_on(STREAMS[name], **options)
 
 
-@pytest.mark.parametrize("kind", [Knowing, AtItsEnd, Stays])
+@pytest.mark.parametrize("kind", [Knowing, AtItsEnd, Resets])
 def test_streams_that_know_where_they_are(kind):
     goes_on(kind)
     goes_on(kind, batch_size=7, drop_last=True)
 
 
-@pytest.mark.parametrize("kind", [Knowing, AtItsEnd, Stays])
+@pytest.mark.parametrize("taken", [0, 2, 4])
+def test_a_stream_that_begins_each_pass_where_it_was_put_is_refused(taken):
+    """At the first epoch that would lack samples, after the middle of an epoch or its end."""
+    options = {"batch_size": 8}
+    with feeds(Stays, **options) as data:
+        list(data.train())
+        batches = data.train()
+        for _ in range(taken):
+            next(batches)
+        position = data.position(taken)
+    with feeds(Stays, **options) as data:
+        assert data.place(through_a_file(position)) == []
+        if taken:
+            assert len(list(data.train())) == 4 - taken
+        with pytest.raises(TaskError, match=r"train \(Stays\) begins each pass where load_state_dict\(\) has put it"):
+            next(data.train())
+
+
+def test_streams_in_loaders_of_the_users_own_are_read_again():
+    """How far their workers have read is in no state."""
+
+    class Standing(Stream):
+        def state_dict(self):
+            return {"at": 0}
+
+        def load_state_dict(self, state):
+            raise AssertionError("it stands where it stood")
+
+    class Own(DataLoader):
+        def __iter__(self):
+            yield from super().__iter__()
+
+    goes_on(lambda: Own(Standing("no"), 8))
+
+
+@pytest.mark.parametrize("kind", [Knowing, AtItsEnd])
 def test_a_stream_that_knows_where_it_is_and_was_left_before_its_end(kind):
-    """Where it was left is not where the next epoch begins: it is not told, and that is said."""
+    """Where it was left does not tell where the next epoch begins: the user is told that it is read as new data."""
     options = {"limit_train_batches": 4, "batch_size": 4}
     expected = whole(kind, 4, **options)
     for epoch, taken in ((0, 0), (0, 1), (1, 2), (1, 4), (1, 0)):
         found, doubts = resumed(kind, epoch, taken, **options)
-        assert bool(doubts) == ((epoch, taken) == (1, 0))
+        assert bool(doubts) == ((epoch, taken) in ((1, 0), (1, 4)))
         assert same(found, [expected[epoch][taken:], *expected[epoch + 1 : epoch + 3]]), (epoch, taken)
 
 

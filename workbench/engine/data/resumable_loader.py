@@ -11,9 +11,11 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from workbench.engine.data.first_batches import close_workers, end_workers, first_batches
-from workbench.task.data.datasets import Batches, CopiedStream
+from workbench.task.data.combined import has_loaders
+from workbench.task.data.datasets import Batches
 from workbench.task.data.resumable_sampler import checksum_of
 from workbench.task.data.rng_state import (
+    NO_STATE,
     DataRngState,
     State,
     process_state,
@@ -30,7 +32,7 @@ from workbench.task.data.spec import (
     users_collate,
     users_dataset,
 )
-from workbench.task.data.to_dataset import shuffles_in_a_buffer
+from workbench.task.data.stream_position import begin_anew, forget_position, hold_position
 from workbench.task.errors import TaskError
 
 _NONE = object()
@@ -40,9 +42,10 @@ _NOT_READ_YET = -1
 class ResumableLoader:
     """The passes over one loader. `taken`: the batches of the latest one so far.
 
-    A position is restored like this: the sampler yields its indices again without loading samples, and the data set's
-    own generators are restored. A data set with a state_dict gets its state. Any other is read again from the beginning
-    of the pass, with the random numbers of then.
+    A position is restored in one of three ways. Where a sampler gives indices, it yields them again, no sample is loaded,
+    and the data set's generators are restored. A stream with state_dict and load_state_dict gets its state for its next
+    pass, and begins the pass after that anew (task/data/stream_position.py). Any other data are read again from the
+    beginning of the pass, with the random numbers of then.
     `rereads`: the last batch may be needed once more (it is used piece by piece).
     """
 
@@ -77,14 +80,16 @@ class ResumableLoader:
             self._sampler.before_each = self._remember  # after the sampler's draws, before the data are read
         self._placed: int | None = None
         """The finished batches of a pass that is to be resumed."""
-        self._cut = False
-        """Whether the latest pass was left before its end."""
-        self._restored_sum: int | None = None
-        """A checksum of the data's state at the first batch after the restored position; None: nothing was restored."""
+        self._limit: int | None = None
+        """The number of batches after which the latest pass is left before its end; None: it is read to its end."""
+        self._cut = True
+        """Whether the latest pass was left before its end, or none was read: a stream's state does not say where the next begins."""
         self._ended = False
         """Whether the data had come to their end in the latest pass."""
-        self._restored_state: State | None = None
-        """The state of restored data, which may not show it before they are read."""
+        self._unread: Mapping[str, Any] | None = None
+        """The states from which a stream's next pass begins; None: it begins as the stream does by itself."""
+        self._resumed_sum: int | None = None
+        """A checksum of a stream's states at the first batch after a restored position; None: nothing was restored."""
         self._between: State | None = None
         self._read_ahead: list[tuple[Any, int | None]] = []
         """Batches that are read already, and their numbers of samples."""
@@ -115,6 +120,7 @@ class ResumableLoader:
     def batches(self, count: int | None) -> Iterator[Any]:
         """The batches of one pass, `count` at most, or the rest of the resumed pass."""
         self._between = None
+        self._limit = None if count == batches_in(self.loader) else count
         ahead, rest = self._open(count)
         self._cut = True
         try:
@@ -122,14 +128,13 @@ class ResumableLoader:
                 self.taken += 1
                 if not self._by_index:
                     self._last = batch
-                    if self._restored_sum == _NOT_READ_YET:
-                        self._restored_sum = self._state_checksum()
+                    if self._resumed_sum == _NOT_READ_YET:
+                        forget_position(self._data.stateful)
+                        self._resumed_sum = self._state_checksum()
                 yield batch
                 if self._rereads and not self._by_index:
                     self._remember()
-            self._cut = count is not None and self.taken >= count and count != batches_in(self.loader)
-            if self._cut and self._restored_sum == _NOT_READ_YET:
-                self._use_up()
+            self._cut = self._limit is not None and self.taken >= self._limit
         finally:
             self._between = None
             self._ended, self._iterator_in_use = self._has_ended, None
@@ -142,64 +147,49 @@ class ResumableLoader:
             yield batch
 
     def _open(self, count: int | None) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
-        """Begin a pass: batches that are read already, then the others."""
+        """Begin a pass, or the rest of a restored one: the batches that are read already, then the others."""
         self.taken, placed, self.begun = self._placed or 0, self._placed is not None, True
-        ahead, left = self._read_ahead, self._rest
-        self._placed, self._read_ahead, self._rest, self._restored_state = None, [], None, None
+        ahead, rest = self._read_ahead, self._rest
+        self._read_ahead, self._rest = [], None
         if not placed:
-            self._pass_start = {}
-            if not self._by_index or self._rereads:
-                self._data = self._data_rng_state()
-            if not self._by_index:
-                self._pass_start = {"process": self._process_rng(), "data": self._data.state()}
-            if self._restored_sum is not None:
-                return self._open_again(count, self._restored_sum)
-            if self._rereads:
-                self._remember(first=True)
-        return ahead, first_batches(self.loader, count, self._iterator() if left is None else left, self.taken + len(ahead))
+            self._begin_pass()
+        if not placed and (self._unread is not None or self._resumed_sum is not None):
+            ahead, rest = self._begin_after_restored()
+        elif placed and self._unread is not None and self._limit is not None and self.taken >= self._limit:
+            self._unread, rest = None, iter(())  # nothing is left of a pass that is cut here: its state is not used
+        rest = self._iterator() if rest is None else rest
+        self._placed = None
+        return ahead, first_batches(self.loader, count, rest, self.taken + len(ahead))
 
-    def _open_again(self, count: int | None, restored_sum: int) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
-        """Begin the pass after a restored one: some streams stay at the restored position, or at their end, until they
-        are iterated again, or are a fresh copy.
-        """
-        self._restored_sum = None
-        for attempt in (1, 2, 3):
-            if attempt == 3:
-                self._rewind()
-            rest = first_batches(self.loader, count, self._iterator())
+    def _begin_pass(self) -> None:
+        """Note what the data are read with, in case the pass is resumed."""
+        self._pass_start = {}
+        if not self._by_index or self._rereads:
+            self._data = self._data_rng_state()
+        if not self._by_index:
+            self._pass_start = {"process": self._process_rng(), "data": self._data.state()}
+        if self._rereads:
+            self._remember(first=True)
+
+    def _begin_after_restored(self) -> tuple[list[tuple[Any, int | None]], Iterator[Any]]:
+        """Begin the first whole pass of a stream after a restored position; raise TaskError if it begins there again."""
+        resumed, self._resumed_sum = self._resumed_sum, None
+        forget_position(self._data.stateful)
+        from_end = self._unread is not None
+        rest = self._iterator()
+        batch = next(rest, _NONE)
+        if batch is _NONE and from_end:  # what was left of the pass that had ended
+            self._set_process_rng(self._pass_start["process"])
+            self._data.put(self._pass_start["data"], states=False)
+            self.loader.generator.set_state(self._generator_before)
+            rest = self._iterator()
             batch = next(rest, _NONE)
-            if batch is not _NONE and self._state_checksum() != restored_sum:
-                break
-            if attempt < 3:
-                rest.close()
-                self._restore_draws(self._pass_start)
-        return [] if batch is _NONE else [(batch, self.loader.samples)], rest
-
-    def _rewind(self) -> None:
-        """Read from a copy without a position, with the random numbers of this one."""
-        if not isinstance(self.loader.dataset, CopiedStream):
+        if batch is _NONE or self._state_checksum() == resumed:
             raise TaskError(
                 f"{self._name} ({type(users_dataset(self.loader)).__name__}) begins each pass where load_state_dict() has put "
                 "it, so that a resumed run never sees its first samples again: forget that position in __iter__() once it is used."
             )
-        generators = self._data.state()["generators"]
-        self.loader.dataset.rewind()
-        self._data = self._data_rng_state()
-        self._data.put({"generators": generators, "states": {}, "counts": {}})
-        if self.epoch is not None:
-            set_epoch(self.loader, self.epoch)
-
-    def _use_up(self) -> None:
-        """Let restored data of which nothing more is needed begin the next pass from the start."""
-        before = {"process": self._process_rng(), "data": self._data.state()}
-        if next(self._iterator(), _NONE) is not _NONE:
-            self._restored_sum = self._state_checksum()
-        self._restore_draws(before)
-
-    def _restore_draws(self, before: Mapping[str, Any]) -> None:
-        self._iterator_in_use = None  # run now what the data do at the end of a pass
-        self._set_process_rng(before["process"])
-        self._data.put(before["data"], states=False)
+        return [(batch, self.loader.samples)], rest
 
     def _process_rng(self) -> State:
         """The generators that data read in this process may draw from."""
@@ -224,6 +214,12 @@ class ResumableLoader:
         self._before = {"process": self._process_rng(), "data": {**data, "states": {}} if first else data}
 
     def _iterator(self) -> Iterator[Any]:
+        """A pass of the loader; a stream's begins from its restored states."""
+        if self._unread is not None:
+            lost = self._data.put({**NO_STATE, "states": self._unread})
+            if lost:
+                raise TaskError(f"{self._name}: {lost[0]}: give the data that the run had.")
+            self._unread, self._resumed_sum = None, _NOT_READ_YET if self._placed else None
         if not self._workers_persist:
             self._generator_before = self.loader.generator.get_state()
         batches = iter(self.loader)
@@ -249,34 +245,49 @@ class ResumableLoader:
         return DataRngState(dataset=users_dataset(self.loader), collate_fn=users_collate(self.loader))
 
     @property
-    def _has_state_dict(self) -> bool:
-        """Whether the data set has a state_dict."""
-        known = self._in_process and isinstance(self.loader.dataset, IterableDataset) and self._data.stateful
-        return known and not shuffles_in_a_buffer(users_dataset(self.loader))
+    def _holds_position(self) -> bool:
+        """Whether the data are a stream whose position its state_dict has; the progress of loaders of the user's own is in no state."""
+        stream = isinstance(self.loader.dataset, IterableDataset) and not has_loaders(self.loader.dataset)
+        return self._in_process and stream and hold_position(self._data.stateful)
+
+    @property
+    def _begins_anew(self) -> bool:
+        """Whether each pass of such a stream begins anew, whatever was read before."""
+        return begin_anew(self._data.stateful)
+
+    def _data_state(self) -> State:
+        """The present state of the data; of a stream, that from which it is to be read."""
+        state = self._data.state()
+        return state if self._unread is None else {**state, "states": self._unread}
 
     @contextlib.contextmanager
-    def untouched(self, states: bool = False) -> Iterator[None]:
-        """Context manager in which another loader may read the same data: their generators are restored (`states`: and their states)."""
-        parts = [self._data_rng_state()] if self._sampler is None else [self._data_rng_state(), self._sampler.held()]
-        before = [part.state() for part in parts]
+    def untouched(self) -> Iterator[None]:
+        """Context manager in which another loader may read the same data: the next pass here begins as it would have."""
+        self._data = self._data_rng_state()
+        sampler = None if self._sampler is None else self._sampler.held()
+        before, order = self._data_state(), None if sampler is None else sampler.state()
         try:
             yield
         finally:
-            for part, state in zip(parts, before, strict=True):
-                part.put(state, states=states)
+            self._data.put(before, states=False)
+            if sampler is not None and order is not None:
+                sampler.put(order, states=False)
+            if self._holds_position and not (self._cut or self._begins_anew):
+                self._unread = before["states"]
 
     # -- between two passes
 
     def state_between_passes(self) -> State:
         """The state between two passes, on which the next passes depend."""
         if self._between is None:
+            self._data = self._data_rng_state()
             start = self._start if self._sampler is None else self._sampler.start
             self._between = {
                 "made": self._generator_before if self._workers_persist or start is not None else None,
                 "generator": self.loader.generator.get_state() if start is None else start,
                 "sampler": None if self._sampler is None else self._sampler.held().state(),
                 "passes": 0 if self._sampler is None else self._sampler.passes,
-                "data": self._data_rng_state().state() if self._restored_state is None else self._restored_state,
+                "data": self._data_state(),
                 "dealing": None if self._common_rng is None else self._common_rng.state,
                 "cut": self._cut,
                 "doubts": self._doubts_between(),
@@ -287,8 +298,10 @@ class ResumableLoader:
     def restore_between_passes(self, position: Mapping[str, Any]) -> list[str]:
         """Let the next pass be the one that was next then; returns, in words, what could not be restored."""
         self.set_epoch(position.get("epoch"))  # a checkpoint of an earlier version has none: set_epoch was not called then
-        doubts = [*position["doubts"], *self._restore_data(position["data"], states=not position["cut"])]
-        self._between, self._restored_state, self._cut = None, position["data"], position["cut"]
+        doubts = [*position["doubts"], *self._data.put(position["data"], states=self._by_index)]
+        self._between, self._cut = None, position["cut"]
+        if self._holds_position and not (self._cut or self._begins_anew):
+            self._unread = position["data"]["states"]
         if self._sampler is not None:
             self._sampler.set_passes(int(position["passes"]))
             if position["sampler"] is not None:
@@ -319,13 +332,6 @@ class ResumableLoader:
         if self._common_rng is not None and position.get("dealing") is not None:
             self._common_rng.state = position["dealing"]
 
-    def _restore_data(self, data: Mapping[str, Any], states: bool = True) -> list[str]:
-        """Restore the data's generators, and the `states` of data with a state_dict."""
-        if not self._has_state_dict:
-            return self._data.put(data, states=self._by_index)
-        self._restored_sum = _NOT_READ_YET if states else None
-        return self._data.put(data, states=states)
-
     def _set_start(self, state: Tensor) -> None:
         if self._sampler is None:
             self._start = state
@@ -333,11 +339,8 @@ class ResumableLoader:
             self._sampler.start = state
 
     def _doubts_between(self) -> list[str]:
-        if self._cut and self._has_state_dict:
-            return [
-                f"{self._name} was not read to its end in the epoch before: it is not told its state of then, and begins "
-                "the next epoch as data that are new"
-            ]
+        if self._cut and self.taken and self._holds_position and not self._begins_anew:
+            return [self._left_early()]
         if not self._workers_persist:
             return []
         if self._by_index and not self._data.generators:
@@ -350,31 +353,36 @@ class ResumableLoader:
             "how far (exact with persistent_workers=False)"
         ]
 
+    def _left_early(self) -> str:
+        return (
+            f"{self._name} was not read to its end in the epoch before, so that its state does not tell where the next epoch "
+            "begins: it is read as new data"
+        )
+
     # -- in the middle of a pass
 
     def state_in_pass(self, taken: int, rereads: bool) -> State:
         """The position of the latest pass after its first `taken` batches (`rereads`: and within the next one)."""
         ahead = self.taken - taken - rereads
-        if self._by_index and self._restored_state is None:
+        if self._by_index:
             self._data = self._data_rng_state()  # not before each pass: that would cost as much as many small updates
-        data = self._data.state() if self._restored_state is None else self._restored_state
         crc = self._last_checksum if self._last is _NONE else checksum_of(self._last) if not self._by_index else None
         return {
             "made": self._generator_before,
             "pass": {**self._pass_start, "order": None if self._sampler is None else self._sampler.position()},
-            "data": data,
+            "data": self._data_state(),
             "dealing": None if self._common_rng is None else self._common_rng.state,
             "here": self._in_process,
             "epoch": self.epoch,
             "before": self._before if rereads else None,
             "last": crc if not ahead else None,
             "ended": self._has_ended and not rereads,
-            "doubts": self._doubts_inside(ahead),
+            "doubts": self._doubts_inside(taken, ahead),
         }
 
     def why_inexact(self) -> str | None:
         """Why a position in the middle of a pass cannot be restored; None: it can."""
-        if isinstance(self.loader.dataset, Batches) and self.loader.dataset.one_shot and not self._has_state_dict:
+        if isinstance(self.loader.dataset, Batches) and self.loader.dataset.one_shot and not self._holds_position:
             return (
                 f"{self._name} can be read only once, so that its middle cannot be reached again: give a Dataset, a "
                 "DataLoader, or wb.batches(list)"
@@ -386,9 +394,11 @@ class ResumableLoader:
             "(the random numbers of torch, numpy and python themselves can be repeated there)"
         )
 
-    def _doubts_inside(self, ahead: int) -> list[str]:
+    def _doubts_inside(self, taken: int, ahead: int) -> list[str]:
         doubts = [why for why in [self.why_inexact()] if why is not None]
-        if ahead and self._in_process and (self._data.generators or self._has_state_dict):
+        if self._limit is not None and taken >= self._limit and self._holds_position and not self._begins_anew:
+            doubts.append(self._left_early())
+        if ahead and self._in_process and (self._data.generators or self._holds_position):
             doubts.append(f"{self._name} had been read further than it was used, and was not read back")
         return doubts
 
@@ -400,13 +410,13 @@ class ResumableLoader:
         self.set_epoch(position.get("epoch"))
         self.taken, self._placed, self._generator_before = taken + rereads, taken, position["made"]
         self._pass_start = {key: value for key, value in position["pass"].items() if key != "order"}
-        self._before, self._last_checksum, self._restored_state = position["before"], position["last"], position["data"]
+        self._before, self._last_checksum = position["before"], position["last"]
         self.loader.generator.set_state(position["made"])
         try:
             if self._by_index and position["pass"]["order"] is not None:
                 doubts = self._replay_order(position, taken, rereads)
-            elif self._has_state_dict and position["here"]:
-                doubts = self._resume_stateful(position, rereads)
+            elif self._holds_position and position["here"] and position["data"]["states"]:
+                doubts = self._resume_stream(position, rereads)
             elif self._pass_start:
                 doubts = self._read_again(position, taken, rereads)
             else:
@@ -428,23 +438,24 @@ class ResumableLoader:
             self._read_once_more(position["before"])
         return doubts + self._data.put(position["data"])
 
-    def _resume_stateful(self, position: Mapping[str, Any], rereads: bool) -> list[str]:
-        """Continue with data that have a state_dict."""
+    def _resume_stream(self, position: Mapping[str, Any], rereads: bool) -> list[str]:
+        """Let a stream with a state_dict continue from its state."""
         self._ended = position["ended"]
-        if self._ended:  # their state is that of another pass already
+        if rereads:
+            self._unread = position["before"]["data"]["states"]
+            self._read_once_more(position["before"])
+        elif self._ended:  # its state is that after the pass already
             self._rest = iter(())
-            return self._restore_data(position["data"])
-        if not rereads:
-            return self._restore_data(position["data"])
-        self._restore_data({**position["data"], "states": {}})
-        self._read_once_more(position["before"])
-        doubts = self._data.put(position["data"], states=False)  # reading has moved the states
-        return doubts + self._doubt_of_batch(position["last"], self._read_ahead[0][0], self.taken)
+            self._unread = None if self._begins_anew else position["data"]["states"]
+        else:
+            self._unread = position["data"]["states"]
+        doubts = self._data.put(position["data"], states=False)
+        return doubts + self._doubt_of_batch(position["last"], self._read_ahead[0][0], self.taken) if rereads else doubts
 
     def _read_once_more(self, before: Mapping[str, Any]) -> None:
         """Read the batch that was in use."""
         with self._with_process_rng(before["process"]):
-            self._data.put(before["data"])
+            self._data.put(before["data"], states=self._by_index)
             self._rest = self._iterator()
             self._read_ahead = [(self._next(self.taken), self.loader.samples)]
 
