@@ -8,14 +8,12 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import IterableDataset
 
+from workbench.engine.data import inexact
 from workbench.engine.data.first_batches import close_workers, end_workers, first_batches
-from workbench.task.data.combined import has_loaders
 from workbench.task.data.datasets import Batches
 from workbench.task.data.resumable_sampler import checksum_of
 from workbench.task.data.rng_state import (
-    NO_STATE,
     DataRngState,
     State,
     process_state,
@@ -32,11 +30,10 @@ from workbench.task.data.spec import (
     users_collate,
     users_dataset,
 )
-from workbench.task.data.stream_position import begin_anew, forget_position, hold_position
+from workbench.task.data.stream_position import StreamPosition
 from workbench.task.errors import TaskError
 
 _NONE = object()
-_NOT_READ_YET = -1
 
 
 class ResumableLoader:
@@ -44,7 +41,7 @@ class ResumableLoader:
 
     A position is restored in one of three ways. Where a sampler gives indices, it yields them again, no sample is loaded,
     and the data set's generators are restored. A stream with state_dict and load_state_dict gets its state for its next
-    pass, and begins the pass after that anew (task/data/stream_position.py). Any other data are read again from the
+    pass, and begins the pass after that anew (`StreamPosition`). Any other data are read again from the
     beginning of the pass, with the random numbers of then.
     `rereads`: the last batch may be needed once more (it is used piece by piece).
     """
@@ -67,6 +64,7 @@ class ResumableLoader:
         """The random numbers that all ranks share when they read this data; None: each rank reads with its own."""
         self._rereads = rereads and self._in_process
         self._data = self._data_rng_state()
+        self._stream = StreamPosition(name, loader.dataset, self._in_process)
         self._generator_before: Tensor | None = None
         """The generator before the iterator was made, from which its workers get their seeds."""
         self._start: Tensor | None = None
@@ -86,10 +84,6 @@ class ResumableLoader:
         """Whether the latest pass was left before its end, or none was read: a stream's state does not say where the next begins."""
         self._ended = False
         """Whether the data had come to their end in the latest pass."""
-        self._unread: Mapping[str, Any] | None = None
-        """The states from which a stream's next pass begins; None: it begins as the stream does by itself."""
-        self._resumed_sum: int | None = None
-        """A checksum of a stream's states at the first batch after a restored position; None: nothing was restored."""
         self._between: State | None = None
         self._read_ahead: list[tuple[Any, int | None]] = []
         """Batches that are read already, and their numbers of samples."""
@@ -128,9 +122,8 @@ class ResumableLoader:
                 self.taken += 1
                 if not self._by_index:
                     self._last = batch
-                    if self._resumed_sum == _NOT_READ_YET:
-                        forget_position(self._data.stateful)
-                        self._resumed_sum = self._state_checksum()
+                    if self._stream.awaits_batch:
+                        self._stream.note_batch(self._data)
                 yield batch
                 if self._rereads and not self._by_index:
                     self._remember()
@@ -153,10 +146,10 @@ class ResumableLoader:
         self._read_ahead, self._rest = [], None
         if not placed:
             self._begin_pass()
-        if not placed and (self._unread is not None or self._resumed_sum is not None):
+        if not placed and self._stream.begins_after_restored():
             ahead, rest = self._begin_after_restored()
-        elif placed and self._unread is not None and self._limit is not None and self.taken >= self._limit:
-            self._unread, rest = None, iter(())  # nothing is left of a pass that is cut here: its state is not used
+        elif placed and rest is None and self._limit is not None and self.taken >= self._limit:
+            self._stream.next = None  # nothing is left of a pass that is cut here: its state is not used
         rest = self._iterator() if rest is None else rest
         self._placed = None
         return ahead, first_batches(self.loader, count, rest, self.taken + len(ahead))
@@ -172,23 +165,18 @@ class ResumableLoader:
             self._remember(first=True)
 
     def _begin_after_restored(self) -> tuple[list[tuple[Any, int | None]], Iterator[Any]]:
-        """Begin the first whole pass of a stream after a restored position; raise TaskError if it begins there again."""
-        resumed, self._resumed_sum = self._resumed_sum, None
-        forget_position(self._data.stateful)
-        from_end = self._unread is not None
+        """Begin the first whole pass of a stream after a restored position."""
+        stream, ended = self._stream, self._stream.next is not None
+        stream.leave_pass(self._data)
         rest = self._iterator()
         batch = next(rest, _NONE)
-        if batch is _NONE and from_end:  # what was left of the pass that had ended
+        if batch is _NONE and ended:  # it was what the pass that had ended had left
             self._set_process_rng(self._pass_start["process"])
             self._data.put(self._pass_start["data"], states=False)
             self.loader.generator.set_state(self._generator_before)
             rest = self._iterator()
             batch = next(rest, _NONE)
-        if batch is _NONE or self._state_checksum() == resumed:
-            raise TaskError(
-                f"{self._name} ({type(users_dataset(self.loader)).__name__}) begins each pass where load_state_dict() has put "
-                "it, so that a resumed run never sees its first samples again: forget that position in __iter__() once it is used."
-            )
+        stream.refuse_same(self._data, empty=batch is _NONE)
         return [(batch, self.loader.samples)], rest
 
     def _process_rng(self) -> State:
@@ -205,21 +193,14 @@ class ResumableLoader:
         """Context manager in which such data draw the numbers that they would have drawn then."""
         return restored_process_state(state) if self._shared is None else self._shared.with_state(state)
 
-    def _state_checksum(self) -> int:
-        return checksum_of(self._data.state()["states"])
-
     def _remember(self, first: bool = False) -> None:
         data = self._data.state()
         # At the first batch, the data's own state would be that of the pass before.
         self._before = {"process": self._process_rng(), "data": {**data, "states": {}} if first else data}
 
     def _iterator(self) -> Iterator[Any]:
-        """A pass of the loader; a stream's begins from its restored states."""
-        if self._unread is not None:
-            lost = self._data.put({**NO_STATE, "states": self._unread})
-            if lost:
-                raise TaskError(f"{self._name}: {lost[0]}: give the data that the run had.")
-            self._unread, self._resumed_sum = None, _NOT_READ_YET if self._placed else None
+        """Begin a pass of the loader, at the restored position of a stream."""
+        self._stream.load(self._data, within=bool(self._placed))
         if not self._workers_persist:
             self._generator_before = self.loader.generator.get_state()
         batches = iter(self.loader)
@@ -244,36 +225,20 @@ class ResumableLoader:
     def _data_rng_state(self) -> DataRngState:
         return DataRngState(dataset=users_dataset(self.loader), collate_fn=users_collate(self.loader))
 
-    @property
-    def _holds_position(self) -> bool:
-        """Whether the data are a stream whose position its state_dict has; the progress of loaders of the user's own is in no state."""
-        stream = isinstance(self.loader.dataset, IterableDataset) and not has_loaders(self.loader.dataset)
-        return self._in_process and stream and hold_position(self._data.stateful)
-
-    @property
-    def _begins_anew(self) -> bool:
-        """Whether each pass of such a stream begins anew, whatever was read before."""
-        return begin_anew(self._data.stateful)
-
-    def _data_state(self) -> State:
-        """The present state of the data; of a stream, that from which it is to be read."""
-        state = self._data.state()
-        return state if self._unread is None else {**state, "states": self._unread}
-
     @contextlib.contextmanager
     def untouched(self) -> Iterator[None]:
         """Context manager in which another loader may read the same data: the next pass here begins as it would have."""
         self._data = self._data_rng_state()
         sampler = None if self._sampler is None else self._sampler.held()
-        before, order = self._data_state(), None if sampler is None else sampler.state()
+        before, order = self._stream.state(self._data), None if sampler is None else sampler.state()
         try:
             yield
         finally:
             self._data.put(before, states=False)
             if sampler is not None and order is not None:
                 sampler.put(order, states=False)
-            if self._holds_position and not (self._cut or self._begins_anew):
-                self._unread = before["states"]
+            if not self._cut and self._stream.is_known_between(self._data):
+                self._stream.next = before["states"]
 
     # -- between two passes
 
@@ -287,7 +252,7 @@ class ResumableLoader:
                 "generator": self.loader.generator.get_state() if start is None else start,
                 "sampler": None if self._sampler is None else self._sampler.held().state(),
                 "passes": 0 if self._sampler is None else self._sampler.passes,
-                "data": self._data_state(),
+                "data": self._stream.state(self._data),
                 "dealing": None if self._common_rng is None else self._common_rng.state,
                 "cut": self._cut,
                 "doubts": self._doubts_between(),
@@ -300,8 +265,8 @@ class ResumableLoader:
         self.set_epoch(position.get("epoch"))  # a checkpoint of an earlier version has none: set_epoch was not called then
         doubts = [*position["doubts"], *self._data.put(position["data"], states=self._by_index)]
         self._between, self._cut = None, position["cut"]
-        if self._holds_position and not (self._cut or self._begins_anew):
-            self._unread = position["data"]["states"]
+        if not self._cut and self._stream.is_known_between(self._data):
+            self._stream.next = position["data"]["states"]
         if self._sampler is not None:
             self._sampler.set_passes(int(position["passes"]))
             if position["sampler"] is not None:
@@ -339,25 +304,13 @@ class ResumableLoader:
             self._sampler.start = state
 
     def _doubts_between(self) -> list[str]:
-        if self._cut and self.taken and self._holds_position and not self._begins_anew:
-            return [self._left_early()]
-        if not self._workers_persist:
+        """Why the next pass may not be what it would have been, in words."""
+        if self._cut and self.taken and self._stream.is_known_between(self._data):
+            return [inexact.left_early(self._name)]
+        ready = isinstance(users_dataset(self.loader), (list, tuple))  # such batches draw nothing
+        if not self._workers_persist or ready or (self._by_index and not self._data.generators):
             return []
-        if self._by_index and not self._data.generators:
-            return []
-        if isinstance(users_dataset(self.loader), (list, tuple)):
-            return []  # ready batches draw nothing
-        which = ", ".join(self._data.generators) or "random numbers that the data set draws"
-        return [
-            f"{self._name}: with persistent_workers=True, {which} advanced in the loader's workers, where nobody can read "
-            "how far (exact with persistent_workers=False)"
-        ]
-
-    def _left_early(self) -> str:
-        return (
-            f"{self._name} was not read to its end in the epoch before, so that its state does not tell where the next epoch "
-            "begins: it is read as new data"
-        )
+        return [inexact.advanced_in_workers(self._name, self._data.generators)]
 
     # -- in the middle of a pass
 
@@ -370,7 +323,7 @@ class ResumableLoader:
         return {
             "made": self._generator_before,
             "pass": {**self._pass_start, "order": None if self._sampler is None else self._sampler.position()},
-            "data": self._data_state(),
+            "data": self._stream.state(self._data),
             "dealing": None if self._common_rng is None else self._common_rng.state,
             "here": self._in_process,
             "epoch": self.epoch,
@@ -382,24 +335,19 @@ class ResumableLoader:
 
     def why_inexact(self) -> str | None:
         """Why a position in the middle of a pass cannot be restored; None: it can."""
-        if isinstance(self.loader.dataset, Batches) and self.loader.dataset.one_shot and not self._holds_position:
-            return (
-                f"{self._name} can be read only once, so that its middle cannot be reached again: give a Dataset, a "
-                "DataLoader, or wb.batches(list)"
-            )
+        if isinstance(self.loader.dataset, Batches) and self.loader.dataset.one_shot and not self._stream.is_known(self._data):
+            return inexact.read_once(self._name)
         if self._in_process or not self._by_index or not self._data.generators:
             return None
-        return (
-            f"{self._name}: {', '.join(self._data.generators)} draws in the loader's workers, whose position cannot be read "
-            "(the random numbers of torch, numpy and python themselves can be repeated there)"
-        )
+        return inexact.drawn_in_workers(self._name, self._data.generators)
 
     def _doubts_inside(self, taken: int, ahead: int) -> list[str]:
+        """Why the rest of the pass after `taken` batches may not be what it would have been, in words."""
         doubts = [why for why in [self.why_inexact()] if why is not None]
-        if self._limit is not None and taken >= self._limit and self._holds_position and not self._begins_anew:
-            doubts.append(self._left_early())
-        if ahead and self._in_process and (self._data.generators or self._holds_position):
-            doubts.append(f"{self._name} had been read further than it was used, and was not read back")
+        if self._limit is not None and taken >= self._limit and self._stream.is_known_between(self._data):
+            doubts.append(inexact.left_early(self._name))
+        if ahead and self._in_process and (self._data.generators or self._stream.is_known(self._data)):
+            doubts.append(inexact.read_further(self._name))
         return doubts
 
     def restore_in_pass(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
@@ -415,7 +363,7 @@ class ResumableLoader:
         try:
             if self._by_index and position["pass"]["order"] is not None:
                 doubts = self._replay_order(position, taken, rereads)
-            elif self._holds_position and position["here"] and position["data"]["states"]:
+            elif self._stream.is_known(self._data) and position["here"] and position["data"]["states"]:
                 doubts = self._resume_stream(position, rereads)
             elif self._pass_start:
                 doubts = self._read_again(position, taken, rereads)
@@ -431,6 +379,7 @@ class ResumableLoader:
         return [*position["doubts"], *doubts]
 
     def _replay_order(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
+        """Let the sampler yield the indices of the pass again."""
         assert self._sampler is not None
         doubts = self._sampler.replay(position["pass"]["order"], taken)
         self.loader.generator.set_state(position["made"])
@@ -442,13 +391,14 @@ class ResumableLoader:
         """Let a stream with a state_dict continue from its state."""
         self._ended = position["ended"]
         if rereads:
-            self._unread = position["before"]["data"]["states"]
+            self._stream.next = position["before"]["data"]["states"]
             self._read_once_more(position["before"])
-        elif self._ended:  # its state is that after the pass already
-            self._rest = iter(())
-            self._unread = None if self._begins_anew else position["data"]["states"]
+        elif not self._ended:
+            self._stream.next = position["data"]["states"]
         else:
-            self._unread = position["data"]["states"]
+            self._rest = iter(())
+            if self._stream.is_known_between(self._data):
+                self._stream.next = position["data"]["states"]  # that after the pass
         doubts = self._data.put(position["data"], states=False)
         return doubts + self._doubt_of_batch(position["last"], self._read_ahead[0][0], self.taken) if rereads else doubts
 
@@ -460,6 +410,7 @@ class ResumableLoader:
             self._read_ahead = [(self._next(self.taken), self.loader.samples)]
 
     def _read_again(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
+        """Read the pass again from its beginning, with the random numbers of then."""
         with self._with_process_rng(self._pass_start["process"]):
             # The pass begins again: the data's own state would be where they were left, here or in another process.
             self._data.put(self._pass_start["data"], states=False)
@@ -472,13 +423,8 @@ class ResumableLoader:
         return self._doubt_of_batch(position["last"], batch, taken + rereads)
 
     def _doubt_of_batch(self, crc: int | None, batch: Any, number: int) -> list[str]:
-        if crc is None or checksum_of(batch) == crc:
-            return []
-        return [
-            f"{self._name} read again from the beginning of the epoch gives another batch {number} than it gave: what "
-            "follows is not what it would have been. Give the data set a generator of its own, or state_dict() and "
-            "load_state_dict()"
-        ]
+        """What to tell the user if this is another batch than the one with the checksum `crc`."""
+        return [] if crc is None or checksum_of(batch) == crc else [inexact.another_batch(self._name, number)]
 
     def _next(self, number: int) -> Any:
         assert self._rest is not None
