@@ -144,3 +144,19 @@ def test_a_look_at_the_validation_data_moves_nothing(tmp_path):
     assert len(checks) == 7
     assert all(value == pytest.approx(3.5, rel=0.01) for value in checks)  # the mean square of the first four rows, each time
     assert len(list(val)) == ROWS
+
+
+@pairs("kind, steps", ["hugging face", "numbers"], [1, 3, 5])
+def test_validation_streams_have_all_rows_in_a_resumed_run(kind, steps, tmp_path):
+    """After the sanity check alone, and between two validations of one epoch."""
+
+    def losses(root, *lengths):
+        settings = {"batch_size": 2, "max_epochs": 2, "lr": 0.0001, "accelerator": "cpu", "root": root, "val_check_interval": 2}
+        bench = wb.Workbench(Seen(), train={"x": torch.ones(12)}, val=STREAMS[kind](), num_sanity_val_steps=1, **settings)
+        for number, length in enumerate(lengths):
+            run = bench.fit(start="continue" if number else "fresh", max_steps=length).result()
+        return run.validation["val_loss"].tolist()
+
+    found = losses(tmp_path / "parts", steps, 12)
+    assert found == losses(tmp_path / "whole", 12)
+    assert len(found) == 6

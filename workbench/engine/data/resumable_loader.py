@@ -7,20 +7,13 @@ import itertools
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
-
 from workbench.engine.data import inexact
 from workbench.engine.data.first_batches import close_workers, end_workers, first_batches
+from workbench.engine.data.loader_rng import ReadingRng, WorkerSeeds
 from workbench.task.data.datasets import Batches
 from workbench.task.data.resumable_sampler import checksum_of
-from workbench.task.data.rng_state import (
-    DataRngState,
-    State,
-    process_state,
-    restored_process_state,
-    set_process_state,
-)
-from workbench.task.data.sharding import SharedLoader, has_ended, has_known_length
+from workbench.task.data.rng_state import DataRngState, State
+from workbench.task.data.sharding import has_ended, has_known_length
 from workbench.task.data.spec import (
     Loader,
     batches_in,
@@ -60,15 +53,10 @@ class ResumableLoader:
         self._common_rng = common_rng_of(loader)
         ready = loader.batch_sampler is None and loader.batch_size is None
         self._by_index = self._sampler is not None and (self._in_process or not ready)
-        self._shared = loader.common_rng if isinstance(loader, SharedLoader) else None
-        """The random numbers that all ranks share when they read this data; None: each rank reads with its own."""
         self._rereads = rereads and self._in_process
         self._data = self._data_rng_state()
         self._stream = StreamPosition(name, loader.dataset, self._in_process)
-        self._generator_before: Tensor | None = None
-        """The generator before the iterator was made, from which its workers get their seeds."""
-        self._start: Tensor | None = None
-        """The generator after that, where no sampler takes it."""
+        self._rng, self._seeds = ReadingRng(loader), WorkerSeeds(loader, self._sampler)
         self._pass_start: State = {}
         self._before: State | None = None
         """The state of the process and the data before the latest batch was read."""
@@ -98,15 +86,11 @@ class ResumableLoader:
 
     @property
     def order_read(self) -> tuple[int, int] | None:
-        """How many batches of indices the latest pass has sharded out, and a checksum; None where there are no
-        indices.
-        """
+        """How many batches of indices the latest pass has sharded out, and a checksum; None: there are no indices."""
         return None if self._sampler is None else self._sampler.order_read
 
     def set_epoch(self, epoch: int | None) -> None:
-        """Call set_epoch where samplers and data sets have it, for a pass of this epoch; None: they were not called
-        then.
-        """
+        """Call set_epoch where samplers and data sets have it, for a pass of this epoch; None: they were not called then."""
         self.epoch, self._between = epoch, None
         if epoch is not None:
             set_epoch(self.loader, epoch)
@@ -160,53 +144,35 @@ class ResumableLoader:
         if not self._by_index or self._rereads:
             self._data = self._data_rng_state()
         if not self._by_index:
-            self._pass_start = {"process": self._process_rng(), "data": self._data.state()}
+            self._pass_start = {"process": self._rng.state(), "data": self._data.state()}
         if self._rereads:
             self._remember(first=True)
 
     def _begin_after_restored(self) -> tuple[list[tuple[Any, int | None]], Iterator[Any]]:
         """Begin the first whole pass of a stream after a restored position."""
         stream, ended = self._stream, self._stream.next is not None
-        stream.leave_pass(self._data)
+        stream.forget(self._data)
         rest = self._iterator()
         batch = next(rest, _NONE)
         if batch is _NONE and ended:  # it was what the pass that had ended had left
-            self._set_process_rng(self._pass_start["process"])
+            self._rng.set_state(self._pass_start["process"])
             self._data.put(self._pass_start["data"], states=False)
-            self.loader.generator.set_state(self._generator_before)
+            self.loader.generator.set_state(self._seeds.before)
             rest = self._iterator()
             batch = next(rest, _NONE)
         stream.refuse_same(self._data, empty=batch is _NONE)
         return [(batch, self.loader.samples)], rest
 
-    def _process_rng(self) -> State:
-        """The generators that data read in this process may draw from."""
-        return process_state() if self._shared is None else self._shared.state
-
-    def _set_process_rng(self, state: State) -> None:
-        if self._shared is None:
-            set_process_state(state)
-        else:
-            self._shared.state = state
-
-    def _with_process_rng(self, state: State) -> contextlib.AbstractContextManager[None]:
-        """Context manager in which such data draw the numbers that they would have drawn then."""
-        return restored_process_state(state) if self._shared is None else self._shared.with_state(state)
-
     def _remember(self, first: bool = False) -> None:
+        """Note the state before the next batch is read. first: it is the first one of a pass."""
         data = self._data.state()
         # At the first batch, the data's own state would be that of the pass before.
-        self._before = {"process": self._process_rng(), "data": {**data, "states": {}} if first else data}
+        self._before = {"process": self._rng.state(), "data": {**data, "states": {}} if first else data}
 
     def _iterator(self) -> Iterator[Any]:
         """Begin a pass of the loader, at the restored position of a stream."""
         self._stream.load(self._data, within=bool(self._placed))
-        if not self._workers_persist:
-            self._generator_before = self.loader.generator.get_state()
-        batches = iter(self.loader)
-        if self._start is not None:
-            self.loader.generator.set_state(self._start)
-            self._start = None
+        batches = self._seeds.iterator()
         self._iterator_in_use = batches
         return batches
 
@@ -217,12 +183,8 @@ class ResumableLoader:
             return self._ended
         return has_ended(self._iterator_in_use)
 
-    @property
-    def _workers_persist(self) -> bool:
-        """Whether worker processes of the last pass will serve the next one."""
-        return self.loader.persistent_workers and self.loader._iterator is not None
-
     def _data_rng_state(self) -> DataRngState:
+        """The generators and stateful parts that the user's data have now."""
         return DataRngState(dataset=users_dataset(self.loader), collate_fn=users_collate(self.loader))
 
     @contextlib.contextmanager
@@ -246,10 +208,8 @@ class ResumableLoader:
         """The state between two passes, on which the next passes depend."""
         if self._between is None:
             self._data = self._data_rng_state()
-            start = self._start if self._sampler is None else self._sampler.start
             self._between = {
-                "made": self._generator_before if self._workers_persist or start is not None else None,
-                "generator": self.loader.generator.get_state() if start is None else start,
+                **self._seeds.state(),
                 "sampler": None if self._sampler is None else self._sampler.held().state(),
                 "passes": 0 if self._sampler is None else self._sampler.passes,
                 "data": self._stream.state(self._data),
@@ -271,12 +231,7 @@ class ResumableLoader:
             self._sampler.set_passes(int(position["passes"]))
             if position["sampler"] is not None:
                 doubts += self._sampler.held().put(position["sampler"])
-        if position["made"] is None or not self.loader.persistent_workers:
-            self.loader.generator.set_state(position["generator"])
-        else:
-            self._generator_before = position["made"]
-            self.loader.generator.set_state(position["made"])
-            self._set_start(position["generator"])
+        self._seeds.restore(position)
         self._restore_common_rng(position)
         return doubts
 
@@ -297,18 +252,12 @@ class ResumableLoader:
         if self._common_rng is not None and position.get("dealing") is not None:
             self._common_rng.state = position["dealing"]
 
-    def _set_start(self, state: Tensor) -> None:
-        if self._sampler is None:
-            self._start = state
-        else:
-            self._sampler.start = state
-
     def _doubts_between(self) -> list[str]:
         """Why the next pass may not be what it would have been, in words."""
         if self._cut and self.taken and self._stream.is_known_between(self._data):
             return [inexact.left_early(self._name)]
         ready = isinstance(users_dataset(self.loader), (list, tuple))  # such batches draw nothing
-        if not self._workers_persist or ready or (self._by_index and not self._data.generators):
+        if not self._seeds.persist or ready or (self._by_index and not self._data.generators):
             return []
         return [inexact.advanced_in_workers(self._name, self._data.generators)]
 
@@ -321,7 +270,7 @@ class ResumableLoader:
             self._data = self._data_rng_state()  # not before each pass: that would cost as much as many small updates
         crc = self._last_checksum if self._last is _NONE else checksum_of(self._last) if not self._by_index else None
         return {
-            "made": self._generator_before,
+            "made": self._seeds.before,
             "pass": {**self._pass_start, "order": None if self._sampler is None else self._sampler.position()},
             "data": self._stream.state(self._data),
             "dealing": None if self._common_rng is None else self._common_rng.state,
@@ -356,10 +305,10 @@ class ResumableLoader:
         if once is not None and not self._by_index:
             raise TaskError(f"{once}.")
         self.set_epoch(position.get("epoch"))
-        self.taken, self._placed, self._generator_before = taken + rereads, taken, position["made"]
+        self.taken, self._placed = taken + rereads, taken
         self._pass_start = {key: value for key, value in position["pass"].items() if key != "order"}
         self._before, self._last_checksum = position["before"], position["last"]
-        self.loader.generator.set_state(position["made"])
+        self._seeds.set_before(position["made"])
         try:
             if self._by_index and position["pass"]["order"] is not None:
                 doubts = self._replay_order(position, taken, rereads)
@@ -368,10 +317,7 @@ class ResumableLoader:
             elif self._pass_start:
                 doubts = self._read_again(position, taken, rereads)
             else:
-                raise TaskError(
-                    f"{self._name} is no longer read in the same way (samples by number, or ready batches): give the data that "
-                    "the run had."
-                )
+                raise TaskError(f"{self._name} is no longer read in the same way (samples by number, or ready batches): give the data that the run had.")
         except BaseException:
             self.close()
             raise
@@ -404,14 +350,14 @@ class ResumableLoader:
 
     def _read_once_more(self, before: Mapping[str, Any]) -> None:
         """Read the batch that was in use."""
-        with self._with_process_rng(before["process"]):
+        with self._rng.restored(before["process"]):
             self._data.put(before["data"], states=self._by_index)
             self._rest = self._iterator()
             self._read_ahead = [(self._next(self.taken), self.loader.samples)]
 
     def _read_again(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
         """Read the pass again from its beginning, with the random numbers of then."""
-        with self._with_process_rng(self._pass_start["process"]):
+        with self._rng.restored(self._pass_start["process"]):
             # The pass begins again: the data's own state would be where they were left, here or in another process.
             self._data.put(self._pass_start["data"], states=False)
             self._rest = self._iterator()
@@ -427,12 +373,11 @@ class ResumableLoader:
         return [] if crc is None or checksum_of(batch) == crc else [inexact.another_batch(self._name, number)]
 
     def _next(self, number: int) -> Any:
+        """The next batch of a pass that is read again, which is its `number`-th."""
         assert self._rest is not None
         batch = next(self._rest, _NONE)
         if batch is _NONE:
-            raise TaskError(
-                f"{self._name} ended before its batch {number}, which the run had had: give the data that the run had."
-            )
+            raise TaskError(f"{self._name} ended before its batch {number}, which the run had had: give the data that the run had.")
         return batch
 
     def close(self) -> None:

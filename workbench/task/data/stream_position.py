@@ -64,16 +64,12 @@ class StreamPosition:
 
     def note_batch(self, data: DataRngState) -> None:
         """Note the states at the first batch after a position within a pass."""
-        _forget(data)
+        self.forget(data)
         self._resumed = checksum_of(data.state()["states"])
 
     def begins_after_restored(self) -> bool:
         """Whether the next whole pass is the first one after a restored position."""
         return self.next is not None or self._resumed is not None
-
-    def leave_pass(self, data: DataRngState) -> None:
-        """Let a whole pass begin anew, which `refuse_same` looks at once it has begun."""
-        _forget(data)
 
     def refuse_same(self, data: DataRngState, empty: bool) -> None:
         """Raise TaskError if a whole pass has begun where the pass before was resumed. empty: no batch has come."""
@@ -84,8 +80,9 @@ class StreamPosition:
             )
         self._resumed = None
 
-
-def _forget(data: DataRngState) -> None:
-    for part in data.stateful.values():
-        if is_of_hugging_face(part):
-            part.load_state_dict(None)
+    @staticmethod
+    def forget(data: DataRngState) -> None:
+        """Let the next pass of Hugging Face's streams begin anew."""
+        for part in data.stateful.values():
+            if is_of_hugging_face(part):
+                part.load_state_dict(None)
