@@ -68,6 +68,16 @@ class Inside(IterableDataset):
         yield from self.rows
 
 
+class Delegates(Inside):
+    """Has the state of that stream, and so the position that it keeps."""
+
+    def state_dict(self):
+        return {"rows": self.rows.state_dict()}
+
+    def load_state_dict(self, state):
+        self.rows.load_state_dict(state["rows"])
+
+
 class Seen(nn.Module):
     """Remembers what it has been trained on."""
 
@@ -91,7 +101,7 @@ def trained(data, root, steps, model, **given):
 
 STREAMS = {
     "hugging face": hugging_face, "hugging face, shuffled": lambda: hugging_face(shuffled=True),
-    "numbers": Numbers, "uncopied": Uncopied, "inside": Inside,
+    "numbers": Numbers, "uncopied": Uncopied, "inside": Inside, "delegates": Delegates,
 }  # fmt: skip
 
 

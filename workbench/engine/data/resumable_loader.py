@@ -154,6 +154,7 @@ class ResumableLoader:
         stream.forget(self._data)
         rest = self._iterator()
         batch = next(rest, _NONE)
+        stream.forget(self._data)
         if batch is _NONE and ended:  # it was what the pass that had ended had left
             self._rng.set_state(self._pass_start["process"])
             self._data.put(self._pass_start["data"], states=False)
