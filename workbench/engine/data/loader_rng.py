@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from workbench.task.data.resumable_sampler import ResumableBatchSampler
-from workbench.task.data.rng_state import State, process_state, restored_process_state, set_process_state
 from workbench.task.data.sharding import SharedLoader
 from workbench.task.data.spec import Loader
+from workbench.task.rng import State, process_state, restored_process_state, set_process_state
 
 
 class ReadingRng:

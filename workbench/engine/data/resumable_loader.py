@@ -12,7 +12,7 @@ from workbench.engine.data.first_batches import close_workers, end_workers, firs
 from workbench.engine.data.loader_rng import ReadingRng, WorkerSeeds
 from workbench.task.data.datasets import Batches
 from workbench.task.data.resumable_sampler import checksum_of
-from workbench.task.data.rng_state import DataRngState, State
+from workbench.task.data.rng_state import DataRngState
 from workbench.task.data.sharding import has_ended, has_known_length
 from workbench.task.data.spec import (
     Loader,
@@ -25,6 +25,7 @@ from workbench.task.data.spec import (
 )
 from workbench.task.data.stream_position import StreamPosition
 from workbench.task.errors import TaskError
+from workbench.task.rng import State
 
 _NONE = object()
 
