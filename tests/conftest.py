@@ -153,6 +153,7 @@ TOGETHER = {
     **dict.fromkeys(PAGES, "pages without JupyterLab"),
     **dict.fromkeys(("launch", "share"), "processes"),
     "notebooks": "notebooks",
+    "export": "scripts",
 }
 """The folders and files of tests that look at the whole machine (shared memory, processes) or share a server or a browser.
 
@@ -194,9 +195,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported and collected stays: no garbage collection looks through it again, here or in a forked process."""
+    """What is imported and collected stays: no garbage collection looks through it again, here or in a forked process.
+
+    What is imported later stays too, and each collection of old objects would look through that: there are fewer of them.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
     gc.enable()
 
 
