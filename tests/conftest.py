@@ -130,10 +130,14 @@ def forked_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that this test launches have imported torch already: torchrun starts them by the Python of this variable."""
+    """`accelerate launch` and its ranks have imported torch already, where a bench of this process starts them.
+
+    torchrun starts ranks by the Python of this variable, which another process can take for its own `sys.executable`, too.
+    """
     from tests import warm
 
     monkeypatch.setenv("PYTHON_EXEC", str(warm.python().executable))
+    monkeypatch.setattr(sys, "executable", str(warm.python().executable))
 
 
 @pytest.fixture(autouse=True)
