@@ -36,6 +36,7 @@ def in_memory(gib: float, items: int, peers_gib: float) -> None:
         print(f"{title}; {peers[kind]:g} for the others")
         for ranks, workers in PLACES:
             print("  " + memory.row(Case(OURS, kind, sizes[kind], ranks, workers)), flush=True)
+        print("  " + memory.row(Case(OURS, kind, sizes[kind], jobs=2)), flush=True)  # the notebook's tensors are in the segment by then
         for launcher in PEERS:
             print("  " + memory.row(Case(launcher, kind, peers[kind])), flush=True)
 

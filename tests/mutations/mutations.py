@@ -52,7 +52,7 @@ MUTATIONS = (
     # -- state that must come back
     Mutation("engine/snapshot.py", "            self.random.restore()\n", "", "tests/launch/search/test_scheduled_searches.py"),
     Mutation("engine/snapshot.py", "                opt.base_lr, opt.taken = base_lr, taken\n", "", "tests/engine/checkpoint/test_weights_copy.py"),
-    Mutation("engine/rng.py", "            state.restore()\n", "            pass\n", "tests/tuners/learning_rate/test_lr_finder.py"),
+    Mutation("task/rng.py", "            state.restore()\n", "            pass\n", "tests/tuners/learning_rate/test_lr_finder.py"),
     Mutation("engine/checkpoint/resume.py", "session.weights.load_gradients(state[\"gradients\"])", "pass", "tests/engine/checkpoint tests/lightning"),
     Mutation("engine/checkpoint/resume.py", "    RandomState.from_state(state[\"random\"]).restore()\n", "", "tests/engine/checkpoint"),
     Mutation("engine/checkpoint/optimizer_state.py", "parts.built_in.load_state_dict(state[\"built_in\"][\"state\"])", "pass", "tests/engine/checkpoint"),

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn, update_bn
 
-from workbench.engine.checkpoint.weights_copy import kept_buffers
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
+from workbench.task.modules import kept_buffers
 from workbench.techniques.averaging import (
     Average,
     ema_due,

@@ -24,7 +24,6 @@ from workbench.bench.given_settings import (
     settings_named,
 )
 from workbench.bench.searches import Searches
-from workbench.engine import rng
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
 from workbench.engine.dry_run import dry_run as trial
@@ -57,6 +56,7 @@ from workbench.runs.tables.compare import MOST, Comparison, check_count, check_n
 from workbench.runs.tables.run_list import RunList
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
+from workbench.task import rng
 from workbench.task.errors import TaskError
 from workbench.task.factory import set_averaging, task_of
 from workbench.task.lightning.callbacks.translate import with_hooks

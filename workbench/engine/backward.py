@@ -123,7 +123,7 @@ def of_one_batch(session: Session, opt: OptimizerHandle, window: Sequence[Any]) 
     if session.plan.moves:
         batch = session.to_device(batch)
         mark("transfer")
-    session.task.drawn = samples_at(window, 0)
+    session.task.begin_batch(samples_at(window, 0))
     found = read(session.plan.training_step(batch, state.batch_idx, **opt.extra))
     mark("forward")
     if found is None:
@@ -169,7 +169,7 @@ class WindowForward:
         if session.plan.tbptt is not None:
             self._hiddens = None if item.first else self._hiddens  # also where the step leaves the first piece out
             extra = {**extra, "hiddens": self._hiddens}
-        session.task.drawn = samples_at(self._window, number)
+        session.task.begin_batch(samples_at(self._window, number))
         mark("workbench")
         with session.precision.autocast():
             found = read(session.parallel.training_step(batch, self._indices[number], last=last, **extra))

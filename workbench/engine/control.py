@@ -8,10 +8,10 @@ from time import perf_counter
 from typing import Protocol
 
 from workbench.commands import Change, Checkpoint, Inbox, Pause, Resume, Stop, Validate
-from workbench.engine import rng
 from workbench.engine.metrics.flush import emit_message, flush
 from workbench.engine.session import Session
 from workbench.events import Changed, Emit, Message, StatusChanged
+from workbench.task import rng
 from workbench.techniques.accumulation import with_size_from
 from workbench.units import rate
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.commands import Inbox
-from workbench.engine import rng
 from workbench.engine.control import CheckpointRequests, UserRequests, apply_commands
 from workbench.engine.data.sample_count import note_length
 from workbench.engine.metrics.flush import emit_notes, emit_time, flush, flush_after_error
@@ -24,6 +23,7 @@ from workbench.engine.validation.schedule import ValidationListener, ValidationS
 from workbench.engine.validation.validate import floats
 from workbench.events import ENDED_EARLY, Emit, Logged, Message, Status
 from workbench.instruments.finite import NonFiniteError
+from workbench.task import rng
 from workbench.task.errors import TaskError
 from workbench.techniques.accumulation import size_at, windows
 from workbench.techniques.limits import is_whole

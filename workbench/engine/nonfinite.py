@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.engine import backward, rng
+from workbench.engine import backward
 from workbench.engine.distributed.dtensor import whole
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
@@ -23,6 +23,7 @@ from workbench.engine.state import ReplayPoint
 from workbench.events import Message
 from workbench.instruments import finite
 from workbench.instruments.replay import replay
+from workbench.task import rng
 from workbench.task.device import xla
 from workbench.task.errors import TaskError
 
@@ -53,7 +54,7 @@ def remember(session: Session, window: Sequence[Any]) -> None:
         buffers = [buffer for module in session.task.modules for buffer in module.buffers()]
         replay.buffers = [(buffer, buffer.detach().clone()) for buffer in buffers]
     # Reading the random state costs more than the rest here, so a model without dropout is checked only now and then.
-    replay.random = _random_state(session.device) if replay.draws or session.meter.row == 0 else None
+    replay.random = rng.device_state(session.device) if replay.draws or session.meter.row == 0 else None
     if not session.plan.on_cpu and state.records and session.device.type == "cuda":
         replay.recent.append(ReplayPoint(state.step, window, state.hiddens, replay.random))
 
@@ -62,15 +63,8 @@ def note_randomness(session: Session) -> None:
     """After the forward and backward of an update: note whether it drew random numbers."""
     replay = session.replay
     if replay.random is not None and not replay.draws:
-        now = _random_state(session.device)
+        now = rng.device_state(session.device)
         replay.draws = now is not None and not torch.equal(replay.random, now)
-
-
-def _random_state(device: torch.device) -> Tensor | None:
-    """The state of the generator that a forward pass on this device draws from; None: it cannot be read without waiting."""
-    if device.type == "cpu":
-        return torch.get_rng_state()
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
 
 def check(
@@ -125,12 +119,8 @@ def _replayed(session: Session, opt: OptimizerHandle, moment: ReplayPoint) -> st
     with rng.preserved(), session.only(opt):
         try:
             session.state.hiddens, session.state.next_hiddens = {**moment.hiddens}, {}
-            if moment.random is None:
-                pass
-            elif session.plan.on_cpu:
-                torch.set_rng_state(moment.random)
-            else:
-                torch.cuda.set_rng_state(moment.random, session.device)
+            if moment.random is not None:
+                rng.set_device_state(session.device, moment.random)
             return replay(lambda: backward.losses(session, opt, moment.window), session.task.model)
         except Exception as error:  # noqa: BLE001  # the explanation must not hide what it explains
             return f"somewhere that could not be found ({type(error).__name__} when the update was tried again)"

@@ -8,13 +8,11 @@ reach.
 from __future__ import annotations
 
 import contextlib
-import copy
 import dis
 import functools
 import io
 import itertools
 import operator
-import random
 import threading
 import types
 from collections import deque
@@ -22,19 +20,28 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
-from workbench.engine.checkpoint.weights_copy import is_plain, parts_of, slots_of
-from workbench.task.containers import is_container, refill
-from workbench.task.data.rng_state import GENERATORS, OF_PROCESS, generator_state, set_generator_state
+from workbench.task.contents import (
+    LARGE,
+    content_of,
+    copy_of,
+    is_container,
+    is_plain,
+    put_attributes,
+    put_content,
+    put_items,
+)
+from workbench.task.modules import parts_of, slots_of
 from workbench.task.protocol import Task
+from workbench.task.rng import GENERATORS
+from workbench.task.walk import Parts, cells, library, methods, parts, walk
 
-_DEPTH, _WIDE, _MOST = 8, 64, 5000
-_LONG, _LARGE = 100_000, 1 << 24
-"""Containers with more parts, and arrays with more bytes, are data: they are not copied."""
+_DEPTH = 8
+_LONG = 100_000
+"""Containers with more parts are data: they are not copied."""
 _LIBRARIES = frozenset({
     "builtins", "torch", "numpy", "workbench", "threading", "_thread", "io", "_io", "weakref", "asyncio", "multiprocessing",
     "concurrent", "logging", "IPython", "ipykernel", "traitlets", "functools", "types", "re", "abc",
@@ -65,11 +72,11 @@ def restored_counters(task: Task) -> contextlib.AbstractContextManager[list[str]
 def own_objects(task: Task) -> list[tuple[Any, frozenset[str]]]:
     """The functions and objects of the user's own that the task holds, each with the names of its classes, or its own."""
     found: list[tuple[Any, frozenset[str]]] = []
-    for _, value, _ in _walk({"task": task}):  # nothing is made for it
+    for _, value, _ in _reached({"task": task}):  # nothing is made for it
         if isinstance(value, types.FunctionType):
             names = frozenset({value.__name__} if _is_own_code(value.__code__) else ())
         else:
-            names = frozenset(kind.__name__ for kind in type(value).__mro__ if _library(kind) not in _LIBRARIES)
+            names = frozenset(kind.__name__ for kind in type(value).__mro__ if library(kind) not in _LIBRARIES)
         if names and type(value).__weakrefoffset__:
             found.append((value, names))
     return found
@@ -92,25 +99,25 @@ def _restoring(found: Iterator[tuple[str, PutBack]]) -> Iterator[list[str]]:
 
 
 def _recorded(task: Task) -> Iterator[tuple[str, PutBack]]:
-    for (part, _, name), tensor in slots_of(parts_of(task)):  # a quantized weight keeps its scales as attributes
+    for (part, _, name), tensor in slots_of(parts_of(task.modules)):  # a quantized weight keeps its scales as attributes
         yield f"{type(part).__name__}.{name}", functools.partial(_put_attributes, tensor, dict(vars(tensor)), False)
-    kept_elsewhere = {id(part) for part in parts_of(task)}
+    kept_elsewhere = {id(part) for part in parts_of(task.modules)}
     sources = {id(source) for source in (() if task.preparation is None else task.preparation.sources)}
-    for path, value, ours in _walk(_roots(task)):
+    for path, value, ours in _reached(_roots(task)):
         if isinstance(value, nn.Module):
             for name, part in value.named_modules():
                 if id(part) not in kept_elsewhere:
                     kept_elsewhere.add(id(part))
                     yield from ((f"{path}.{name}", put) for put in _of_module(part))
         elif isinstance(value, GENERATORS):
-            yield from ((path, put) for put in _of_generator(value))
+            yield from ((path, put) for put in _values(value))
         elif not (ours and (is_container(value) or isinstance(value, (Tensor, np.ndarray, Iterator)))):
             yield from ((path + name, put) for name, put in _puts(value, only_numbers=id(value) in sources))
 
 
 def _counters(task: Task) -> Iterator[tuple[str, PutBack]]:
-    kept_elsewhere = {id(part) for part in parts_of(task)}
-    reached = list(_walk(_roots(task)))
+    kept_elsewhere = {id(part) for part in parts_of(task.modules)}
+    reached = list(_reached(_roots(task)))
     functions = {id(function): function for _, value, _ in reached for function in _functions(value)}.values()
     counted = frozenset[str]().union(*(_set_names(function.__code__)["STORE_ATTR"] for function in functions))
     for path, value, ours in reached:
@@ -121,18 +128,17 @@ def _counters(task: Task) -> Iterator[tuple[str, PutBack]]:
                     yield f"{path}.{name}", _numbers(vars(part), counted)
                     yield from ((f"{path}.{name}", put) for buffer in part.buffers(recurse=False) for put in _values(buffer))
         elif isinstance(value, GENERATORS):
-            yield from ((path, put) for put in _of_generator(value))
+            yield from ((path, put) for put in _values(value))
         elif isinstance(value, (Tensor, np.ndarray)):
             yield from ((path, put) for put in (() if ours else _values(value)))
-        elif _library(type(value)) not in _LIBRARIES or isinstance(value, types.FunctionType):
+        elif library(type(value)) not in _LIBRARIES or isinstance(value, types.FunctionType):
             yield path, _numbers(getattr(value, "__dict__", {}), counted)
     for function in (one for one in functions if _is_own_code(one.__code__)):
         named = _set_names(function.__code__)
         yield function.__name__, _numbers(function.__globals__, named["STORE_GLOBAL"])
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-            with contextlib.suppress(ValueError):
-                if name in named["STORE_DEREF"] and _is_number(cell.cell_contents):
-                    yield name, functools.partial(_put_cell, cell, cell.cell_contents)
+        for name, cell in cells(function):
+            if name in named["STORE_DEREF"] and _is_number(cell.cell_contents):
+                yield name, functools.partial(setattr, cell, "cell_contents", cell.cell_contents)
 
 
 def _of_module(part: nn.Module) -> Iterator[PutBack]:
@@ -140,15 +146,10 @@ def _of_module(part: nn.Module) -> Iterator[PutBack]:
     trains.
     """
     yield functools.partial(_put_attributes, part, dict(vars(part)), False)
-    yield functools.partial(_put_content, part._buffers, dict(part._buffers))
+    yield functools.partial(put_items, part._buffers, dict(part._buffers))
     for buffer in part._buffers.values():
         if buffer is not None:
             yield from _values(buffer)
-
-
-def _of_generator(value: Any) -> Iterator[PutBack]:
-    if not isinstance(value, random.SystemRandom) and not any(value is other for other in OF_PROCESS):
-        yield functools.partial(set_generator_state, value, generator_state(value))
 
 
 def _roots(task: Task) -> dict[str, Any]:
@@ -160,47 +161,21 @@ def _roots(task: Task) -> dict[str, Any]:
     return {**found, "task": task}
 
 
-def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
-    """Every object that can be reached from some objects, nearest first, with its path; and whether the workbench or
-    a module holds it.
-    """
-    seen: set[int] = set()
-    waiting = deque((path, root, 0, True) for path, root in roots.items())
-    while waiting and len(seen) < _MOST:
-        path, value, depth, ours = waiting.popleft()
-        if isinstance(value, (types.MethodType, types.BuiltinFunctionType)):
-            value = value.__self__
-        if value is None or id(value) in seen or isinstance(value, (*_CLOSED, threading.Thread)) or _library(type(value)) in _OF_THREADS:
-            continue
-        seen.add(id(value))
-        yield path, value, ours
-        if depth < _DEPTH and not isinstance(value, (*GENERATORS, Tensor, np.ndarray)):
-            apart = isinstance(value, nn.Module) or _library(type(value)) == "workbench" or (ours and is_container(value))
-            waiting.extend((path + name, part, depth + 1, apart) for name, part in _within(value))
+def _reached(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
+    return walk(roots, _within, depth=_DEPTH, closed=_is_closed, ends=(*GENERATORS, Tensor, np.ndarray))
 
 
-def _within(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, (dict, list, tuple, set, deque)):
-        if len(value) <= _WIDE:
-            items = value.items() if isinstance(value, dict) else enumerate(value)
-            yield from ((f"[{key!r}]" if isinstance(key, (int, str)) else "[…]", part) for key, part in items)
-    elif isinstance(value, functools.partial):
-        yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
-    elif isinstance(value, types.FunctionType):
-        yield from _used_by(value)
-        yield from ((f".{name}", part) for name, part in vars(value).items())
-    else:
-        yield from ((f".{name}", part) for name, part in list(getattr(value, "__dict__", {}).items()))
-        for function in _functions(value):
-            if function.__name__ != "__init__":
-                yield from _used_by(function)
+def _is_closed(value: Any) -> bool:
+    return isinstance(value, (*_CLOSED, threading.Thread)) or library(type(value)) in _OF_THREADS
 
 
-def _used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+def _within(value: Any) -> Parts:
+    return parts(value, (dict, list, tuple, set, deque), _LIBRARIES, _used_by)
+
+
+def _used_by(function: types.FunctionType) -> Parts:
     """What a function closes over, its defaults, and, for the user's own code, the globals that it names."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        with contextlib.suppress(ValueError):  # an empty cell
-            yield f":{name}", cell.cell_contents
+    yield from ((f":{name}", cell.cell_contents) for name, cell in cells(function))
     yield from ((":default", part) for part in function.__defaults__ or ())
     if _is_own_code(function.__code__):
         for name in _names(function.__code__):
@@ -208,14 +183,9 @@ def _used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
                 yield f":{name}", function.__globals__[name]
 
 
-def _functions(value: Any) -> Iterator[types.FunctionType]:
+def _functions(value: Any) -> list[types.FunctionType]:
     """A function, or the methods of an object that is no library's."""
-    if isinstance(value, types.FunctionType):
-        yield value
-        return
-    for kind in type(value).__mro__:
-        if _library(kind) not in _LIBRARIES:
-            yield from (function for function in list(vars(kind).values()) if isinstance(function, types.FunctionType))
+    return [value] if isinstance(value, types.FunctionType) else [function for _, function in methods(value, _LIBRARIES)]
 
 
 def _is_own_code(code: types.CodeType) -> bool:
@@ -230,10 +200,6 @@ def _names(code: types.CodeType) -> set[str]:
     return found
 
 
-def _library(kind: type) -> str:
-    return kind.__module__.partition(".")[0]
-
-
 # ---- what is put back -------------------------------------------------------------------------------------------
 
 
@@ -243,7 +209,7 @@ def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, PutBack]]:
         yield from (("", put) for put in _values(value))
     elif is_container(value):
         if len(value) <= _LONG:
-            yield "", functools.partial(_put_content, value, copy.deepcopy(value) if is_plain(value) else copy.copy(value))
+            yield "", functools.partial(put_items, value, copy_of(value))
     elif isinstance(value, types.FunctionType):
         if _is_own_code(value.__code__):  # `loss.calls += 1`
             yield "", functools.partial(_put_attributes, value, dict(vars(value)), only_numbers)
@@ -255,7 +221,7 @@ def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, PutBack]]:
         yield "", functools.partial(_compare, value, _mark(value))
         if hasattr(value, "__dict__"):
             yield "", functools.partial(_put_attributes, value, dict(vars(value)), only_numbers)
-    elif _library(type(value)) not in _LIBRARIES:
+    elif library(type(value)) not in _LIBRARIES:
         if hasattr(value, "__dict__"):
             yield "", functools.partial(_put_attributes, value, dict(vars(value)), only_numbers)
         for function in _functions(value):
@@ -263,25 +229,21 @@ def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, PutBack]]:
 
 
 def _values(value: Any) -> Iterator[PutBack]:
-    if value.nbytes > _LARGE:
+    """How to restore a tensor, an array or a generator."""
+    if getattr(value, "nbytes", 0) > LARGE:
         if isinstance(value, Tensor) and not value.is_inference():
             yield functools.partial(_compare_version, value, value._version)
-    elif isinstance(value, Tensor):
-        # FSDP frees the memory of a gathered weight, and keeps the tensor: reading that would end the process.
-        if value.layout is torch.strided and not value.is_meta and value.grad_fn is None and value.untyped_storage().nbytes():
-            yield functools.partial(_put_tensor, value, value.detach().to("cpu", copy=True))  # a search may need all of the device's memory
-    elif not value.dtype.hasobject and value.flags.writeable:
-        yield functools.partial(_put_array, value, value.copy())
+    elif (content := content_of(value)) is not None:
+        yield functools.partial(put_content, value, content)
 
 
 def _variables(function: types.FunctionType) -> Iterator[tuple[str, PutBack]]:
     """The nonlocal and global names that a function's code sets."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        with contextlib.suppress(ValueError):
-            yield f":{name}", functools.partial(_put_cell, cell, cell.cell_contents)
+    for name, cell in cells(function):
+        yield f":{name}", functools.partial(setattr, cell, "cell_contents", cell.cell_contents)
     for name in _set_names(function.__code__)["STORE_GLOBAL"]:
         if name in function.__globals__:
-            yield f":{name}", functools.partial(_put_global, function.__globals__, name, function.__globals__[name])
+            yield f":{name}", functools.partial(operator.setitem, function.__globals__, name, function.__globals__[name])
 
 
 @functools.cache
@@ -308,26 +270,6 @@ def _put_numbers(names: dict[str, Any], before: Mapping[str, Any]) -> None:
     names.update({name: value for name, value in before.items() if _is_number(names.get(name)) and names[name] != value})
 
 
-def _put_content(container: Any, content: Any) -> None:
-    if len(container) != len(content) or not _same(container, content):
-        refill(container, content)
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two containers hold the same objects, or equal plain ones, in the same order."""
-    ones, others = ([*value.items()] if isinstance(value, dict) else [*value] for value in (one, other))
-    flat = [(a, b) if isinstance(one, dict) else ((a,), (b,)) for a, b in zip(ones, others, strict=True)]
-    return all(x is y or (is_plain(x) and is_plain(y) and x == y) for a, b in flat for x, y in zip(a, b, strict=True))
-
-
-def _put_cell(cell: types.CellType, content: Any) -> None:
-    cell.cell_contents = content
-
-
-def _put_global(names: dict[str, Any], name: str, value: Any) -> None:
-    names[name] = value
-
-
 def _put_place(file: Any, place: int) -> None:
     if not file.closed and file.tell() != place:
         file.seek(place)
@@ -338,23 +280,7 @@ def _put_attributes(value: Any, before: Mapping[str, Any], only_numbers: bool) -
     if only_numbers:
         now.update({k: v for k, v in before.items() if isinstance(v, (int, float)) and isinstance(now.get(k), (int, float))})
         return
-    for name in [name for name in now if name not in before]:
-        del now[name]
-    now.update(before)
-
-
-def _put_tensor(tensor: Tensor, value: Tensor) -> None:
-    value = value.to(tensor.device)
-    with torch.no_grad():
-        if tensor.shape != value.shape:
-            tensor.data = value
-        elif not torch.equal(tensor, value):
-            tensor.copy_(value)
-
-
-def _put_array(array: Any, value: Any) -> None:
-    if array.shape == value.shape and array.tobytes() != value.tobytes():
-        np.copyto(array, value)
+    put_attributes(value, before, now)
 
 
 def _compare_version(tensor: Tensor, version: int) -> str | None:

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from workbench.engine import rng
 from workbench.engine.hooks.called import CalledUpdateHooks
 from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.runtime.torch_compile import compiled
 from workbench.engine.session import Session
-from workbench.engine.snapshot import Modes
 from workbench.settings import Settings
-from workbench.task.device.seeding import seed
+from workbench.task import rng
+from workbench.task.modules import Modes
 from workbench.task.protocol import Phase, Task
+from workbench.task.rng import seed
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def open_session(
             if spec is not None:
                 spec.refresh()
                 spec.share = runtime.ranks.share
-        modes = Modes.of(task)
+        modes = Modes.of(task.modules)
         kept = [(p, p.grad) for p in _parameters(task) if p.grad is not None]
         for parameter, _ in kept:
             parameter.grad = None

@@ -10,29 +10,12 @@ from typing import Any
 
 from torch import nn
 
-from workbench.engine import rng
 from workbench.engine.checkpoint.weights_copy import WeightsCopy
 from workbench.engine.restored_state import restored_counters
 from workbench.engine.session import Session
+from workbench.task import rng
+from workbench.task.modules import Modes
 from workbench.task.optim.optimizer_state import load_state, state_of
-from workbench.task.protocol import Task
-
-
-@dataclass(frozen=True)
-class Modes:
-    """Which modules are in training mode."""
-
-    modules: tuple[tuple[nn.Module, bool], ...]
-
-    @classmethod
-    def of(cls, task: Task) -> Modes:
-        """Take the present modes of all modules of a task."""
-        return cls(tuple((part, part.training) for whole in task.modules for part in whole.modules()))
-
-    def restore(self) -> None:
-        """Put each module back into its mode."""
-        for module, training in self.modules:
-            module.training = training
 
 
 @dataclass(frozen=True)
@@ -66,7 +49,7 @@ class Snapshot:
             ),
             (session.state.step, session.state.epoch, session.state.batch_idx, session.state.hiddens),
             copy.deepcopy(session.precision.state_dict()),
-            Modes.of(session.task),
+            Modes.of(session.task.modules),
             tuple((p, p.requires_grad) for module in session.task.modules for p in module.parameters()),
             rng.RandomState.capture(),
         )

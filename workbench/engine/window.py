@@ -61,9 +61,9 @@ def _weight(task: Task, item: Any, samples: int | None) -> float | None:
     batch = batch_in(item)
     if batch is None:
         return None
-    task.drawn = samples
+    task.begin_batch(samples)
     weight = task.weight(batch)
-    task.drawn = None
+    task.begin_batch(None)
     return weight * item.length if isinstance(item, Piece) else weight
 
 

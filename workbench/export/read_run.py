@@ -17,12 +17,11 @@ from torch import Tensor, nn
 
 from workbench._version import __version__
 from workbench.engine.checkpoint.files import opened, peek, tensors_of
-from workbench.engine.checkpoint.weights_copy import is_plain
 from workbench.engine.data.checksums import BATCHES
 from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
-from workbench.engine.snapshot import Modes, scratch
+from workbench.engine.snapshot import scratch
 from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, Validated
 from workbench.export.errors import ExportError
 from workbench.export.inputs.changing_state import changing_state
@@ -50,12 +49,14 @@ from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.task.compiled_model import own_name
-from workbench.task.data.rng_state import GENERATORS
+from workbench.task.contents import is_plain
 from workbench.task.lightning.logging.aggregate import MARK, recorded_name
 from workbench.task.lightning.overrides import Step as HookStep
 from workbench.task.lightning.task import LightningTask
 from workbench.task.metrics.metrics import synchronises, takes_pair
+from workbench.task.modules import Modes
 from workbench.task.protocol import Task
+from workbench.task.rng import GENERATORS
 from workbench.task.summary import ModelSummary
 from workbench.task.supervised import Supervised
 from workbench.techniques import limits
@@ -414,7 +415,7 @@ def _averaging(session: Session, settings: Settings) -> dict[str, bool]:
     task = session.task
     if settings.weight_averaging is None or not isinstance(task, Supervised):
         return {"frozen_modes": True, "copied": False}
-    modes = Modes.of(task)
+    modes = Modes.of(task.modules)
     session.train_mode()
     frozen = not all(part.training and type(part).train is nn.Module.train for part in task.model.modules())
     modes.restore()

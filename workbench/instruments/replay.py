@@ -24,6 +24,7 @@ from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
 from workbench.task.batch import leaves
+from workbench.task.modules import kept_buffers
 from workbench.tracebacks import shown_line
 
 _NOT_THE_USERS = tuple(str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
@@ -36,7 +37,7 @@ def replay(forward: Callable[[], Tensor], modules: nn.Module) -> str | None:
     before the step, so that it is the same step.
     """
     remembering = torch.autograd.set_detect_anomaly(True, check_nan=False)
-    with remembering, _eager(), _kept_buffers(modules), torch.enable_grad():
+    with remembering, _eager(), kept_buffers([modules]), torch.enable_grad():
         watch = _Watch(modules)
         with watch.hooked(), watch:
             loss = forward()
@@ -221,17 +222,6 @@ def _user_line(stack: list[traceback.FrameSummary]) -> str:
         if not frame.filename.startswith(_NOT_THE_USERS):
             return f", of `{(frame.line or '?').strip()}` at {shown_line(frame.filename, frame.lineno or 0)}"
     return ""
-
-
-@contextlib.contextmanager
-def _kept_buffers(modules: nn.Module) -> Iterator[None]:
-    before = [(buffer, buffer.clone()) for buffer in modules.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, value in before:
-                buffer.copy_(value)
 
 
 def _eager() -> contextlib.AbstractContextManager[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,14 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.engine.checkpoint.weights_copy import (
-    overwrite,
-    own_attributes,
-    plain_attributes,
-    set_attribute,
-)
-from workbench.task.data.rng_state import GENERATORS, generator_state, set_generator_state
+from workbench.task.contents import overwrite
+from workbench.task.modules import named_parts, own_attributes, plain_attributes, set_attribute
 from workbench.task.protocol import Task
+from workbench.task.rng import GENERATORS, generator_state, set_generator_state
 
 Path = tuple[int, str]
 """The number of a module among the task's, and the name within it."""
@@ -52,7 +48,7 @@ class ModulesBefore:
     @classmethod
     def of(cls, task: Task) -> ModulesBefore:
         """The present state of a task's modules."""
-        parts = dict(_parts(task))
+        parts = dict(named_parts(task.modules))
         return cls(
             {path: frozenset(own_attributes(part)) for path, part in parts.items()},
             {path: {name: _mark(value) for name, value in own_attributes(part).items()} for path, part in parts.items()},
@@ -90,27 +86,21 @@ class ModuleDiff:
         """What has changed in a task's modules since `before`."""
         slots = {
             id(tensor): _Slot(path, kind, name)
-            for path, part in _parts(task) for kind in _KINDS for name, tensor in getattr(part, kind).items()
+            for path, part in named_parts(task.modules) for kind in _KINDS for name, tensor in getattr(part, kind).items()
         }  # fmt: skip
-        return cls({path: _left(part, path, before, slots) for path, part in _parts(task) if path in before.names}, task.loss_part_names)
+        return cls({path: _left(part, path, before, slots) for path, part in named_parts(task.modules) if path in before.names}, task.loss_part_names)
 
     def put(self, task: Task) -> None:
         """Apply the changes to the task's modules; objects stay the same where they can."""
         task.loss_part_names = task.loss_part_names.union(self.loss_part_names)
-        parts = dict(_parts(task))
+        parts = dict(named_parts(task.modules))
         there = {path: left for path, left in self.parts.items() if path in parts}
         for path, left in there.items():
             _put_tensors(parts[path], left)
             parts[path]._modules.update(left.layers)
-        parts = dict(_parts(task))  # with the new layers
+        parts = dict(named_parts(task.modules))  # with the new layers
         for path, left in there.items():
             _put_attributes(parts[path], left, parts)
-
-
-def _parts(task: Task) -> Iterator[tuple[Path, nn.Module]]:
-    for number, whole in enumerate(task.modules):
-        for name, part in whole.named_modules():
-            yield (number, name), part
 
 
 def _left(part: nn.Module, path: Path, before: ModulesBefore, slots: Mapping[int, _Slot]) -> _Part:

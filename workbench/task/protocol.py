@@ -249,6 +249,10 @@ class Task(abc.ABC):
         """All modules that a step uses (the model, a loss with weights, …): they are moved and saved together."""
         return (self.model,)
 
+    def begin_batch(self, samples: int | None) -> None:
+        """Note how many samples the batch has that is evaluated next, where its loader knows; None: count them in the batch."""
+        self.drawn = samples
+
     def samples_in(self, batch: Any) -> int:
         """Return how many samples the current batch has: as its loader counted them, else by `sample_count`."""
         return sample_count(batch) if self.drawn is None else self.drawn

@@ -21,6 +21,7 @@ from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
+from workbench.task.modules import Modes, parts_of
 
 AvgFn = Callable[[Tensor, Tensor, "int | Tensor"], Tensor]
 
@@ -155,7 +156,7 @@ def refreshing_batch_norm(modules: Iterable[nn.Module]) -> Iterator[None]:
     Afterwards the new statistics stay, and the momenta and the mode of each module are restored.
     """
     wholes = list(modules)
-    modes = {part: part.training for whole in wholes for part in whole.modules()}
+    modes = Modes.of(wholes)
     momenta: dict[_BatchNorm, float | None] = {}
     try:
         for whole in wholes:
@@ -171,11 +172,9 @@ def refreshing_batch_norm(modules: Iterable[nn.Module]) -> Iterator[None]:
     finally:
         for layer, momentum in momenta.items():
             layer.momentum = momentum
-        for part, mode in modes.items():
-            part.training = mode
+        modes.restore()
 
 
 def batch_norms(modules: Iterable[nn.Module]) -> list[_BatchNorm]:
     """Return the batch-norm layers in these modules, each once."""
-    parts = dict.fromkeys(part for module in modules for part in module.modules())
-    return [part for part in parts if isinstance(part, _BatchNorm)]
+    return [part for part in parts_of(modules) if isinstance(part, _BatchNorm)]

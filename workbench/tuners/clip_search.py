@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.engine import rng
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
@@ -29,6 +28,7 @@ from workbench.plots.drawing.drawable import Drawable
 from workbench.plots.training.clipping import ENOUGH, clip_share, cut_by_value, suggest_clip
 from workbench.runs.printable import printable
 from workbench.settings import Settings, SettingsError
+from workbench.task import rng
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 from workbench.tuners.trial_batches import cycled_windows

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from workbench import units
-from workbench.engine import rng
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
@@ -31,6 +30,7 @@ from workbench.plots.drawing.drawable import Drawable
 from workbench.plots.searches.speed import speed
 from workbench.runs.printable import printable
 from workbench.settings import Settings, SettingsError
+from workbench.task import rng
 from workbench.task.protocol import Task
 from workbench.tuners.trial import at_size, free_memory
 from workbench.tuners.trial_batches import cycled_windows

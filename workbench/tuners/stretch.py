@@ -14,7 +14,6 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 
-from workbench.engine import rng
 from workbench.engine.backward import WindowForward
 from workbench.engine.optim.optimizer_handle import OptimizerHandle, chain
 from workbench.engine.session import Session
@@ -23,6 +22,7 @@ from workbench.engine.step import train_step
 from workbench.engine.validation.validate import validate
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings, SettingsError
+from workbench.task import rng
 from workbench.task.errors import TaskError
 from workbench.task.optim.optimizer_factory import leading_group
 from workbench.techniques.schedules import built_in

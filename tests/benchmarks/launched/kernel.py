@@ -22,15 +22,17 @@ def at(place: str, *, wait: bool = False) -> None:
         sys.stdin.readline()
 
 
-def memory(launcher: str, kind: str, size: float, ranks: int, workers: int, batch: int) -> None:
-    """A job of two epochs whose ranks wait at its last update."""
+def memory(launcher: str, kind: str, size: float, ranks: int, workers: int, batch: int, jobs: int) -> None:
+    """The last of so many jobs has two epochs, and its ranks wait at its last update; those before have one."""
     LAUNCHERS[launcher](Job(data(kind, 0 if kind != "list" else 4000), batch_size(kind), 1, ranks))  # what it imports
     at("before the data", wait=True)
     train = data(kind, size)
     at("with the data", wait=True)
     size_of_batch = batch or batch_size(kind)
     batches = len(train) // size_of_batch // ranks  # type: ignore[arg-type]
-    start = LAUNCHERS[launcher](Job(train, size_of_batch, 2, ranks, workers, gate_at=2 * batches))
+    for _ in range(jobs - 1):
+        LAUNCHERS[launcher](Job(train, size_of_batch, 1, ranks, workers))()
+    start = LAUNCHERS[launcher](Job(train, size_of_batch, 2, ranks, workers, gate_at=(jobs + 1) * batches))
     start()
     at("done")
 
@@ -55,11 +57,12 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--batch", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--times", type=int, default=1)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     if given.what == "memory":
-        memory(given.launcher, given.kind, given.size, given.ranks, given.workers, given.batch)
+        memory(given.launcher, given.kind, given.size, given.ranks, given.workers, given.batch, given.jobs)
     else:
         start(given.launcher, given.ranks, given.times)
 

@@ -33,6 +33,8 @@ class Case:
     workers: int = 0
     batch: int = 0
     """Samples of one; 0: as is usual for the kind."""
+    jobs: int = 1
+    """The last of so many jobs with the same data is measured."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def measure(case: Case) -> Measured:
 def _start(case: Case, folder: Path, errors: IO[str]) -> subprocess.Popen[str]:
     command = [
         sys.executable, "-m", "tests.benchmarks.launched.kernel", "memory", case.launcher, "--kind", case.kind,
-        "--size", str(case.size), "--ranks", str(case.ranks), "--workers", str(case.workers), "--batch", str(case.batch),
+        "--size", str(case.size), "--ranks", str(case.ranks), "--workers", str(case.workers), "--batch", str(case.batch), "--jobs", str(case.jobs),
     ]  # fmt: skip
     environment = os.environ | {GATE: str(folder), "RANKS_MARKS": str(folder / "marks"), "RANKS_ROOT": str(folder / "runs"), "TQDM_DISABLE": "1"}
     pipe = subprocess.PIPE
@@ -164,11 +166,12 @@ HEAD = (
 
 def row(case: Case) -> str:
     """One line: MiB of the data, the rest in times the data, what the same job takes without data taken off."""
-    start = f"{case.launcher:24}{case.ranks:6}{case.workers:8}"
+    launcher = case.launcher if case.jobs == 1 else f"{case.launcher}, job {case.jobs}"
+    start = f"{launcher:24}{case.ranks:6}{case.workers:8}"
     try:
         # As many updates: hundreds of them take memory of their own, whatever the data. Of tensors there are as many anyway.
         batch = max(1, round(LIST_BATCH * TINY["list"] / case.size)) if case.kind == "list" else 0
-        tiny = _tried(Case(case.launcher, case.kind, TINY[case.kind], case.ranks, case.workers, batch))
+        tiny = _tried(Case(case.launcher, case.kind, TINY[case.kind], case.ranks, case.workers, batch, case.jobs))
         big = _tried(case)
     except Failed as error:
         return f"{start}   failed: {error}"

@@ -32,6 +32,7 @@ from workbench.engine.checkpoint.files import (
 )
 from workbench.engine.checkpoint.serialization import NotPlainError, from_plain, to_plain
 from workbench.runs.checkpoints import list_checkpoints
+from workbench.task.rng import RandomState, preserved, set_generator_state
 
 INFO = {
     "step": 7, "epoch": 1, "end": False, "monitor": None, "value": None, "mode": "min", "best": False, "resumable": True,
@@ -376,6 +377,24 @@ def test_random_states_come_back_as_they_were(tmp_path):
     again.bit_generator.state = found[2]
     assert again.random() == rng.random()
     assert torch.equal(found[3], states[3])
+
+
+def test_random_states_of_an_earlier_version_come_back(tmp_path):
+    """It wrote the arrays within states as other marked dicts, and torch's state as `cpu`."""
+    rng = np.random.RandomState(2)
+    kind, keys, *rest = rng.get_state()
+    flat = torch.from_numpy(keys.view(np.uint8).copy())
+    state = {"bit_generator": kind, "state": {"key": {"array": "<u4", "shape": (624,), "data": flat}, "pos": rest[0]}, "has_gauss": 0, "gauss": 0.0}
+    again = np.random.RandomState()
+    set_generator_state(again, through_a_file(state, tmp_path / "a.pt"))
+    assert again.rand() == rng.rand()
+    with preserved():
+        now = RandomState.capture().state_dict()
+        now["cpu"], now["numpy"] = now.pop("torch"), np.random.get_state()
+        found = through_a_file(now, tmp_path / "b.pt")
+        drawn = torch.rand(3).tolist(), np.random.rand(), random.random()
+        RandomState.from_state(found).restore()
+        assert (torch.rand(3).tolist(), np.random.rand(), random.random()) == drawn
 
 
 def test_a_view_is_kept_without_what_it_is_a_view_of(tmp_path):

@@ -1,6 +1,7 @@
 """A fit that goes on from a checkpoint is the rest of the uninterrupted one, to the last bit."""
 
 import functools
+import random
 
 import lightning.pytorch as lightning
 import numpy as np
@@ -30,7 +31,7 @@ val = functools.partial(labelled, 20, seed=2)
 
 
 class Counting(nn.Module):
-    """A forward moves a number, a tensor, a list of tensors, a buffer that no state_dict has, and draws numbers of its own."""
+    """A forward moves a number, a tensor, a list of tensors, a buffer that no state_dict has, and draws numbers of its own. It holds a generator without a state."""
 
     def __init__(self):
         super().__init__()
@@ -41,7 +42,7 @@ class Counting(nn.Module):
         self.calls, self.best, self.names = 0, None, {"first": 0}
         self.total = torch.zeros(())
         self.outputs = []
-        self.generator = torch.Generator().manual_seed(3)
+        self.generator, self.system = torch.Generator().manual_seed(3), random.SystemRandom()
 
     def forward(self, x):
         if self.training:

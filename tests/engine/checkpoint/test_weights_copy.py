@@ -1,5 +1,6 @@
 """What a search leaves behind in a module that collects things while it runs: nothing."""
 
+import random
 from collections import Counter, OrderedDict, defaultdict, deque
 
 import numpy as np
@@ -9,11 +10,11 @@ from torch import nn
 
 from tests.engine.problems import labelled, plain_net
 from tests.engine.resuming import learning, settings_of, supervised
-from workbench.engine.checkpoint.weights_copy import WeightsCopy, overwrite
+from workbench.engine.checkpoint.weights_copy import WeightsCopy
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
 from workbench.engine.step import train_step
-from workbench.task.containers import is_container
+from workbench.task.contents import is_container, overwrite
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -33,7 +34,8 @@ class Collecting(nn.Module):
         self.latest = deque([torch.zeros(1)], maxlen=2)
         self.kinds, self.counts, self.groups, self.order = {Note}, Counter("a"), defaultdict(list), OrderedDict(a=Note())
         self.note, self.goes = Note(), 5
-        self.chance = np.random.RandomState(3)
+        self.seen = np.zeros(2)
+        self.chance, self.system = np.random.RandomState(3), random.SystemRandom()
 
     def forward(self, x):
         self.outputs.append(x.sum())
@@ -48,6 +50,7 @@ class Collecting(nn.Module):
         self.note = Note()
         self.made_on_the_way = self.layer(x)
         self.chance.rand()
+        self.seen += 1
         if "goes" in vars(self):
             del self.goes
         return self.made_on_the_way
@@ -81,6 +84,7 @@ def test_a_scratch_leaves_no_trace_in_a_module_that_collects():
     assert contents == content
     assert model.shared is outside == []
     assert model.chance.get_state()[2] == drawn
+    assert not model.seen.any()
 
 
 def test_a_scratch_leaves_rates_and_counts_of_steps():

@@ -25,12 +25,13 @@ import workbench as wb
 from tests.combinations import every, pairs
 from tests.engine.problems import Augmented, labelled
 from tests.task.data.test_spec import same
-from workbench.engine import rng
+from workbench.engine.checkpoint.serialization import from_plain, to_plain
 from workbench.engine.data.loaders import Loaders
 from workbench.settings import Settings
+from workbench.task import rng
 from workbench.task.data.spec import DataSpec
-from workbench.task.device.seeding import seed
 from workbench.task.errors import TaskError
+from workbench.task.rng import seed
 from workbench.techniques.tbptt import Piece
 
 
@@ -43,6 +44,9 @@ class Given:
 
     def split(self, batch, length, time_dim):
         return None
+
+    def begin_batch(self, samples):
+        pass
 
 
 @contextlib.contextmanager
@@ -76,8 +80,8 @@ def trained(data, draws):
 
 def through_a_file(position):
     file = io.BytesIO()
-    torch.save(position, file)
-    return torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    torch.save(to_plain(position, "it"), file)
+    return from_plain(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
 
 
 def resumed(make, epoch, taken, epochs=2, draws=True, **settings):

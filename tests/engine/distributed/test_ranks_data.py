@@ -28,12 +28,12 @@ from tests.ranks import on_ranks
 from tests.task.data import test_spec
 from tests.task.data.test_sharding import Own
 from tests.task.data.test_sharding import Stream as Shuffled
-from workbench.engine import rng
 from workbench.engine.data.loaders import Loaders
 from workbench.settings import Settings
+from workbench.task import rng
 from workbench.task.data.sharding import RankShard
-from workbench.task.device.seeding import seed
 from workbench.task.errors import TaskError
+from workbench.task.rng import seed
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import math
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from tests.engine.resuming import Fit, resumed, settings_of, supervised
 from tests.ranks import on_ranks
 from workbench.engine.metrics import meter
 from workbench.events import StepsDone
+from workbench.instruments.grad_norm import total_norm
 from workbench.instruments.memory import memory_in_use, total_memory
 from workbench.runs.checkpoints import find
 
@@ -147,3 +149,21 @@ def test_norms_of_an_update_that_fails_are_in_no_other_row(last, measured, tmp_p
     norms = [event.array("layer_norms") for event in job.events if isinstance(event, StepsDone)]
     rows = torch.tensor([not row.all() for array in norms for row in torch.isnan(torch.tensor(array))]).tolist()
     assert rows == measured
+
+
+@pytest.mark.parametrize("order", [2.0, 1.0, float("inf")])
+def test_totals_that_a_flush_computes_are_those_of_each_update(order):
+    """On a device an update computes no total that nothing reads; a second step within an update replaces the first."""
+    norms = torch.rand(5, 3, generator=torch.Generator().manual_seed(0))
+    measured = meter.Meter(3, torch.device("cpu"), 1, order, kind=torch.float32)
+    for step, row in enumerate(norms):
+        if step == 3:
+            measured.put_norms(0, torch.tensor(100.0), row[:2], (0, 1))
+        if step != 1:  # nothing had a gradient
+            measured.put_norms(0, None, row)
+        measured.record(step, [0.1], torch.tensor(1.0))
+    (event,) = measured.flush(0, wait=True)
+    totals = [total_norm(row, order).item() for row in norms]
+    found = event.array("grad_norm").tolist()
+    assert math.isnan(found.pop(1))
+    assert found == pytest.approx([total for step, total in enumerate(totals) if step != 1], rel=1e-6)

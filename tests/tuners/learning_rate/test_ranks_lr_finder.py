@@ -11,11 +11,11 @@ from tests.engine.ranked import Heard, fit, same
 from tests.ranks import on_ranks
 from workbench.commands import Mailbox, Stop
 from workbench.engine.dry_run.dry_run import dry_run
-from workbench.engine.rng import RandomState
 from workbench.events import CurveEnded, CurvePoint
 from workbench.launch.assignments import FindLRAssignment
 from workbench.settings import Settings
 from workbench.task.factory import task_of
+from workbench.task.rng import RandomState
 from workbench.tuners.learning_rate.lr_finder import LRRequest
 
 GIVEN = {**dict.fromkeys(("val", "test", "scheduler", "metrics", "collate_fn")), "loss": F.cross_entropy, "optimizer": sgd}
@@ -29,7 +29,7 @@ def sweep(model, data, settings, request, given=None, mailbox=None, heard=None):
     before, random = weights(model), RandomState.capture()
     heard = Heard() if heard is None else heard
     FindLRAssignment(task, chosen, request)(heard, Mailbox() if mailbox is None else mailbox)
-    untouched = same_weights(before, weights(model)) and torch.equal(random.cpu, torch.get_rng_state())
+    untouched = same_weights(before, weights(model)) and torch.equal(random.process["torch"], torch.get_rng_state())
     points = [(e.lr, e.loss, e.smoothed) for e in heard if isinstance(e, CurvePoint)]
     return np.array(points), next(e for e in heard if isinstance(e, CurveEnded)), untouched
 

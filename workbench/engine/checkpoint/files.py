@@ -25,13 +25,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from workbench.engine.checkpoint.serialization import from_plain
-from workbench.engine.checkpoint.weights_copy import expanded
 from workbench.engine.distributed.dtensor import in_shards, local
 from workbench.events import LARGEST
 from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
 from workbench.runs.folder.files import Folder, check_no_link, give_usual_mode, read_json, replace_by, to_disk
 from workbench.runs.printable import printable
 from workbench.task.compiled_model import own_name
+from workbench.task.contents import expanded
 from workbench.task.device import xla
 from workbench.task.errors import TaskError
 from workbench.tracebacks import UserError

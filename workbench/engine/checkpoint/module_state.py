@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
-from workbench.engine.checkpoint.weights_copy import COMMON, checksum, parts_of, set_attribute
+from workbench.engine.checkpoint.weights_copy import checksum
 from workbench.task.batch import leaves, to_device
-from workbench.task.containers import is_container
-from workbench.task.data.rng_state import GENERATORS, generator_state, set_generator_state
+from workbench.task.contents import is_container
+from workbench.task.modules import is_own_name, named_parts, parts_of, set_attribute, slots_of
 from workbench.task.protocol import Task
+from workbench.task.rng import GENERATORS, generator_state, set_generator_state
 
 _BY_ID = "_metric_attributes"
 """A LightningModule's names by the ids of objects, which differ in another process."""
@@ -52,7 +53,7 @@ class ModuleState:
 
     def _now(self) -> Iterator[tuple[str, nn.Module, str, Any, Any]]:
         """Every attribute of every module with its fingerprint."""
-        self._known = set(map(id, _registered(self._task)))
+        self._known = {id(tensor) for _, tensor in slots_of(parts_of(self._task.modules))}
         for path, part in _named(self._task):
             for name, value in _all(part):
                 yield path, part, name, value, self._print(value, own=name in part._buffers)
@@ -95,7 +96,7 @@ def load_module_state(task: Task, state: Mapping[str, Mapping[str, Any]], device
         if path not in modules:
             continue
         for name, kept in attributes.items():
-            if name == "training" or _is_own(name):  # a file may name anything
+            if name == "training" or _is_kept(name):  # a file may name anything
                 _put(modules[path], name, kept, device)
                 moved.add((path, name))
     return moved, [path.partition(":")[2] or path for path in state if path not in modules]
@@ -141,7 +142,7 @@ def _all(part: nn.Module) -> Iterator[tuple[str, Any]]:
     """A module's own attributes, its mode, its non-persistent buffers, and which parameters train ("?name")."""
     yield "training", part.training
     for name, value in vars(part).items():
-        if _is_own(name):
+        if _is_kept(name):
             yield name, value
     for name in part._non_persistent_buffers_set:
         yield name, part._buffers.get(name)
@@ -150,25 +151,13 @@ def _all(part: nn.Module) -> Iterator[tuple[str, Any]]:
             yield f"?{name}", parameter.requires_grad
 
 
-def _is_own(name: str) -> bool:
-    """Whether an attribute is a module's own, and not one that every module has (hooks, submodules, its class)."""
-    return name not in COMMON and not name.startswith("__") and name != _BY_ID
+def _is_kept(name: str) -> bool:
+    return is_own_name(name) and name != _BY_ID
 
 
 def _named(task: Task) -> Iterator[tuple[str, nn.Module]]:
     """All modules of a task, each once, by a name that is the same in another process."""
-    seen: set[int] = set()
-    for number, whole in enumerate(task.modules):
-        for path, part in whole.named_modules():
-            if id(part) not in seen:
-                seen.add(id(part))
-                yield f"{number}:{path}", part
-
-
-def _registered(task: Task) -> Iterator[Tensor]:
-    for part in parts_of(task):
-        for slots in (part._parameters, part._buffers):
-            yield from (tensor for tensor in slots.values() if tensor is not None)
+    return ((f"{number}:{path}", part) for (number, path), part in named_parts(task.modules))
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -12,13 +12,13 @@ from typing import Any
 
 from torch import nn
 
-from workbench.engine import rng
 from workbench.engine.checkpoint.files import tensors_of
 from workbench.engine.checkpoint.module_state import fingerprint
 from workbench.engine.checkpoint.serialization import to_plain
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.engine.session import Session
 from workbench.events import Message
+from workbench.task import rng
 from workbench.task.errors import TaskError
 
 BUFFERS = "buffers"

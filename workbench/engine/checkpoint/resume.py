@@ -26,7 +26,6 @@ from workbench.engine.checkpoint.serialization import to_plain
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim import total_steps
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.engine.rng import RandomState
 from workbench.engine.session import Session
 from workbench.engine.state import TrainState
 from workbench.engine.validation.schedule import ValidationSchedule
@@ -35,6 +34,7 @@ from workbench.task.batch import to_device
 from workbench.task.errors import TaskError
 from workbench.task.hooks import CheckpointEdits
 from workbench.task.protocol import Task
+from workbench.task.rng import RandomState
 from workbench.techniques.averaging import Average
 
 _COUNTERS = (

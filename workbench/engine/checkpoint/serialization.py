@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 _MARK = "__workbench__"
+_ARRAY = {"array", "shape", "data"}
 _KEYS = (type(None), bool, int, float, str)
 _AS_THEY_ARE = (*_KEYS, complex, torch.Size, torch.dtype, torch.device)
 _SEQUENCES: tuple[type, ...] = (list, tuple)
@@ -40,6 +41,8 @@ def from_plain(value: Any) -> Any:
     if isinstance(value, dict):
         if _MARK in value:
             return _UNPACK[value[_MARK]](value)
+        if value.keys() == _ARRAY:  # how an earlier version wrote the arrays in the states of data sets and generators
+            return value["data"].numpy().view(np.dtype(value["array"])).reshape(value["shape"]).copy()
         items = ((from_plain(key), from_plain(own)) for key, own in value.items())
         return OrderedDict(items) if type(value) is OrderedDict else dict(items)
     if type(value) in _SEQUENCES:

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import ctypes
 import zlib
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from workbench.engine.distributed.dtensor import local
-from workbench.task.containers import is_container, refill
-from workbench.task.data.rng_state import GENERATORS, generator_state, set_generator_state
+from workbench.task.contents import overwrite
+from workbench.task.modules import (
+    PutBack,
+    Slot,
+    own_attributes,
+    parts_of,
+    plain_attributes,
+    put_backs_of_attributes,
+    put_backs_of_generators,
+    set_attribute,
+    slots_of,
+)
 from workbench.task.protocol import Task
-
-# The attributes that every module has; all others are its own.
-COMMON = frozenset(vars(nn.Module()))
-Slot = tuple[nn.Module, str, str]
-"""A module, "_parameters" or "_buffers", and a name in it."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class WeightsCopy:
 
     values: tuple[tuple[Slot, Tensor], ...]
     attributes: tuple[tuple[nn.Module, dict[str, Any]], ...]
-    held: tuple[Callable[[], object], ...]
+    put_backs: tuple[PutBack, ...]
     names: tuple[tuple[nn.Module, frozenset[str]], ...]
     """The names of all of each module's own attributes, plain or not."""
 
@@ -43,19 +45,18 @@ class WeightsCopy:
         `tensors`: of all other attributes too. Tensors and containers get their contents back, anything else is the
         same object again, and new attributes are removed.
         """
-        parts = parts_of(task)
+        parts = parts_of(task.modules)
         copies: dict[Tensor, Tensor] = {}  # tied weights are copied once
         values = []
         for slot, tensor in slots_of(parts):
             if tensor not in copies:  # of a sharded one, this rank's piece
                 copies[tensor] = local(tensor).detach().to("cpu", copy=True)
             values.append((slot, copies[tensor]))
-        held = [back for part in parts for back in _held(part)]
-        if tensors:
-            held += [back for part in parts for back in _attributes(part)]
-            held += [] if task.hooks is None else [task.hooks.keep()]
+        put_backs = [back for part in parts for back in (put_backs_of_attributes if tensors else put_backs_of_generators)(part)]
+        if tensors and task.hooks is not None:
+            put_backs.append(task.hooks.keep())
         attributes = tuple((part, plain_attributes(part)) for part in parts)
-        return cls(tuple(values), attributes, tuple(held), tuple((part, frozenset(_own(part))) for part in parts))
+        return cls(tuple(values), attributes, tuple(put_backs), tuple((part, frozenset(_own(part))) for part in parts))
 
     def put(self, task: Task) -> None:
         """Write these weights back, in place where the tensors still exist."""
@@ -68,7 +69,7 @@ class WeightsCopy:
                     overwrite(piece, value)
                 else:  # forward() has replaced the tensor
                     getattr(part, kind)[name] = value.clone() if there is None else value.to(there.device, copy=True)
-        for (part, kind, name), _ in list(slots_of(parts_of(task))):
+        for (part, kind, name), _ in list(slots_of(parts_of(task.modules))):
             if kind == "_buffers" and (id(part), kind, name) not in known:
                 del part._buffers[name]
         for part, names in self.names:
@@ -76,8 +77,8 @@ class WeightsCopy:
         for part, attributes in self.attributes:
             for attribute, own in attributes.items():
                 set_attribute(part, attribute, copy.deepcopy(own))
-        for back in self.held:
-            back()
+        for put_back in self.put_backs:
+            put_back()
 
     def with_changes(self, before: Fingerprint, now: Fingerprint) -> WeightsCopy:
         """These weights, with the attributes that were set between two marks."""
@@ -106,7 +107,7 @@ class Fingerprint:
         buffers = [b for whole in task.modules for b in whole.buffers()]
         # Another buffer means another model, and so another start.
         shapes = zlib.crc32(repr([b.shape for b in buffers]).encode())
-        parts = parts_of(task)
+        parts = parts_of(task.modules)
         attributes = {part: plain_attributes(part) for part in parts}
         return cls(checksum(parameters, shapes), checksum(buffers), attributes, {part: _own(part) for part in parts})
 
@@ -127,108 +128,6 @@ class Fingerprint:
         }
 
 
-def plain_attributes(module: nn.Module) -> dict[str, Any]:
-    """A module's own numbers, strings and plain containers: a counter that forward() changes is state too."""
-    return {
-        name: copy.deepcopy(value)
-        for name, value in own_attributes(module).items()
-        if is_plain(value)
-    }
-
-
-def own_attributes(module: Any) -> dict[str, Any]:
-    """A module's own attributes: those that not every module has."""
-    return {name: value for name, value in vars(module).items() if name not in COMMON and not name.startswith("__")}
-
-
-def set_attribute(part: nn.Module, name: str, value: Any) -> None:
-    """Set an attribute; a container stays the same object, since others may refer to it."""
-    there = vars(part).get(name)
-    if type(there) is type(value) and is_container(there):
-        refill(there, value)
-    else:
-        vars(part)[name] = value
-
-
-def parts_of(task: Task) -> list[nn.Module]:
-    """All modules of a task, each once."""
-    return list(dict.fromkeys(part for whole in task.modules for part in whole.modules()))
-
-
-@contextlib.contextmanager
-def kept_state(task: Task) -> Iterator[None]:
-    """Restore the buffers, attributes and generators of the task's modules at the end of the block, but not the
-    weights.
-    """
-    held = [back for part in parts_of(task) for back in (*_held(part), *_attributes(part))]
-    with kept_buffers(task.modules):
-        try:
-            yield
-        finally:
-            for back in held:
-                back()
-
-
-@contextlib.contextmanager
-def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Restore the buffers at the end of the block, whatever happens inside: statistics, and what else a forward
-    changes.
-    """
-    parts = list(dict.fromkeys(part for module in modules for part in module.modules()))
-    slots = [(part, dict(part._buffers)) for part in parts]
-    buffers = dict.fromkeys(buffer for _, own in slots for buffer in own.values() if buffer is not None)
-    values = [(buffer, buffer.detach().clone()) for buffer in buffers]
-    try:
-        yield
-    finally:
-        for part, own in slots:
-            part._buffers.clear()
-            part._buffers.update(own)
-        with torch.no_grad():
-            for buffer, value in values:
-                overwrite(buffer, value)
-
-
-def overwrite(there: Tensor, value: Tensor) -> None:
-    """Copy a value into a tensor, also into an expanded one, where torch raises an error."""
-    for dimension in expanded(there):
-        there, value = there.narrow(dimension, 0, 1), value.narrow(dimension, 0, 1)
-    there.copy_(value)
-
-
-def expanded(tensor: Tensor) -> list[int]:
-    """The dimensions along which all elements are one in memory (`expand`)."""
-    strides = tensor.stride() if tensor.layout is torch.strided else ()
-    return [dimension for dimension, stride in enumerate(strides) if stride == 0 and tensor.shape[dimension] > 1]
-
-
-def slots_of(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
-    """The place of each parameter and buffer; one with two places comes twice."""
-    for part in parts:
-        for kind in ("_parameters", "_buffers"):
-            for name, tensor in getattr(part, kind).items():
-                if tensor is not None:
-                    yield (part, kind, name), tensor
-
-
-def _held(part: nn.Module) -> Iterator[Callable[[], object]]:
-    """How to restore a module's own generators."""
-    for value in own_attributes(part).values():
-        if isinstance(value, GENERATORS):
-            yield partial(set_generator_state, value, generator_state(value))
-
-
-def _attributes(part: Any) -> Iterator[Callable[[], object]]:
-    """How to restore all of a module's, or another object's, own attributes: the same objects, tensors and containers with their contents."""
-    kept = own_attributes(part)
-    yield partial(_put_all_back, part, kept)
-    for name, value in kept.items():
-        if isinstance(value, Tensor):
-            yield partial(_put_back, part, name, value, value.detach().clone())
-        elif is_container(value):
-            yield partial(_put_content_back, value, copy.deepcopy(value) if is_plain(value) else copy.copy(value))
-
-
 def _own(part: nn.Module) -> dict[str, Any]:
     """A module's own attributes, parameters and submodules."""
     return {**own_attributes(part), **part._parameters, **part._modules}
@@ -245,22 +144,6 @@ def _drop_others(part: nn.Module, names: Collection[str]) -> None:
             del vars(part)[name]
 
 
-def _put_all_back(part: Any, kept: Mapping[str, Any]) -> None:
-    for name in own_attributes(part).keys() - kept.keys():
-        del vars(part)[name]
-    vars(part).update(kept)
-
-
-def _put_content_back(container: Any, content: Any) -> None:
-    refill(container, copy.deepcopy(content) if is_plain(content) else content)
-
-
-def _put_back(part: Any, name: str, tensor: Tensor, value: Tensor) -> None:
-    with torch.no_grad(), contextlib.suppress(RuntimeError):  # a view of a graph that no longer exists cannot be written to
-        tensor.copy_(value)
-    vars(part)[name] = tensor
-
-
 def checksum(tensors: Iterable[Tensor], total: int = 0) -> int:
     """A checksum of the tensors' contents."""
     for tensor in tensors:
@@ -270,19 +153,3 @@ def checksum(tensors: Iterable[Tensor], total: int = 0) -> int:
             # Without a copy. A NumPy view would prevent the tensor from being resized later (by quantization's observers).
             total = zlib.crc32((ctypes.c_ubyte * size).from_address(flat.data_ptr()), total)
     return total
-
-
-def is_plain(value: Any) -> bool:
-    """Whether it is a number, a string, None, or a container of these alone, which does not contain itself."""
-    try:
-        return _is_plain(value)
-    except RecursionError:
-        return False
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (list, tuple, set, frozenset, deque)):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(map(_is_plain, value.values()))
-    return value is None or isinstance(value, (bool, int, float, complex, str, bytes))

@@ -13,7 +13,6 @@ from workbench.engine.data.checksums import BATCHES, checksum, of_batch
 from workbench.engine.data.first_batches import close_workers, first_batches
 from workbench.engine.data.resumable_loader import ResumableLoader
 from workbench.engine.distributed.process_group import ProcessGroup
-from workbench.engine.rng import RandomState, preserved
 from workbench.settings import Settings
 from workbench.task.data.samplers import is_shuffling, number_of_samples
 from workbench.task.data.spec import (
@@ -27,6 +26,7 @@ from workbench.task.data.spec import (
 )
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
+from workbench.task.rng import RandomState, preserved
 from workbench.techniques import limits
 from workbench.techniques.accumulation import size_at, updates_in, updates_of_run
 from workbench.techniques.tbptt import pieces
@@ -482,10 +482,10 @@ def with_sample_counts(task: Task, loader: Loader, batches: Iterable[Any]) -> It
     """Batches of this loader; the task knows the number of samples of the batch that it evaluates."""
     try:
         for batch in batches:
-            task.drawn = loader.samples
+            task.begin_batch(loader.samples)
             yield batch
     finally:
-        task.drawn = None
+        task.begin_batch(None)
 
 
 def _train_loader(spec: DataSpec, settings: Settings) -> Loader:

@@ -13,13 +13,7 @@ from torch.utils.data import IterableDataset
 from workbench.engine.data.first_batches import close_workers, end_workers, first_batches
 from workbench.task.data.datasets import Batches, CopiedStream
 from workbench.task.data.resumable_sampler import checksum_of
-from workbench.task.data.rng_state import (
-    DataRngState,
-    State,
-    process_state,
-    restored_process_state,
-    set_process_state,
-)
+from workbench.task.data.rng_state import DataRngState
 from workbench.task.data.sharding import SharedLoader, has_ended, has_known_length
 from workbench.task.data.spec import (
     Loader,
@@ -32,6 +26,7 @@ from workbench.task.data.spec import (
 )
 from workbench.task.data.to_dataset import shuffles_in_a_buffer
 from workbench.task.errors import TaskError
+from workbench.task.rng import State, process_state, restored_process_state, set_process_state
 
 _NONE = object()
 _NOT_READ_YET = -1

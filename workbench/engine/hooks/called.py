@@ -34,7 +34,7 @@ class CalledUpdateHooks(UpdateHooks):
         mark("workbench")
         batch = session.to_device(batch_in(item))
         mark("transfer")
-        session.task.drawn = samples_at(window, number)
+        session.task.begin_batch(samples_at(window, number))
         begins = not isinstance(item, Piece) or item.first
         if begins and not session.hooks.batch_started(batch, index):
             self.cut_short = True
@@ -47,7 +47,7 @@ class CalledUpdateHooks(UpdateHooks):
     def start_moved(self, batch: Any, index: int, samples: int | None) -> bool:
         session = self._session
         self._end_waiting()
-        session.task.drawn = samples
+        session.task.begin_batch(samples)
         self.cut_short = not session.hooks.batch_started(batch, index)
         session.add_new_parameters()
         return not self.cut_short

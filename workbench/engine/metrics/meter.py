@@ -83,8 +83,8 @@ class Meter:
         """By column and row: values that the next flush copies into the ring at once."""
         self._layer_norms: dict[int, Tensor] = {}
         """The rows of all layers' norms."""
-        self.adds_up = kind in (torch.float32, torch.float64) and device.type == "cpu" and optimizers == 1
-        """Whether a flush computes the total norms, of all rows at once: nothing reads them before."""
+        self.adds_up = kind in (torch.float32, torch.float64) and optimizers == 1 and not xla.is_xla(device)
+        """Whether a flush can compute the total norms, of all rows at once, where nothing reads them before."""
         self._numbers: dict[int, list[float]] = {}
         """By row, the norms of all layers whose total is computed then."""
         self._kind = kind
@@ -245,12 +245,15 @@ class Meter:
         """
         self._numbers[self.row] = norms
 
-    def put_norms(self, column: int, total: Tensor, norms: Tensor, layers: tuple[int, ...] | None = None) -> None:
+    def put_norms(self, column: int, total: Tensor | None, norms: Tensor, layers: tuple[int, ...] | None = None) -> None:
         """Write a total norm and the norms of these layers (None: of all, in order) into the row that the next `record`
-        completes.
+        completes. total None: a flush computes it from the norms; only where `adds_up`.
         """
-        self._put_norm(3 * column + TOTAL, total)
         row = self.row
+        if total is not None:
+            self._put_norm(3 * column + TOTAL, total)
+        else:  # a task may have stepped before within this update
+            self._at_flush.get(TOTAL, {}).pop(row, None)
         if layers is not None and self._lazy:
             some, norms = norms, norms.new_full((self._width - self._layers_at,), float("nan"))
             norms[self.places(layers)] = some
@@ -331,6 +334,7 @@ class Meter:
     def _take_norms(self) -> None:
         """Copy the norms that were put aside into the ring."""
         waiting, self._at_flush = self._at_flush, {}
+        self._add_up(waiting)
         for place, found in {place: self._fetched(found) for place, found in waiting.items()}.items():
             self._take(self._ring[:, place], found)
         norms, self._layer_norms = self._layer_norms, {}
@@ -345,6 +349,15 @@ class Meter:
             table = np.array(list(numbers.values()), dtype=np.float64 if self._kind is torch.float64 else np.float32)
             self._host[rows, self._layers_at :] = table
             self._host[rows, TOTAL] = total_norms(torch.from_numpy(table), self.norm_order).numpy()
+
+    def _add_up(self, waiting: dict[int, dict[int, Tensor]]) -> None:
+        """Compute the totals of the rows that have norms and no total."""
+        known = waiting.setdefault(TOTAL, {})
+        missing = [row for row in self._layer_norms if row not in known and row < self.row]
+        if not missing or not self.adds_up or self.norm_order is None:
+            return
+        totals = total_norms(torch.stack([self._layer_norms[row] for row in missing]), self.norm_order)
+        known.update(zip(missing, totals.unbind(), strict=True))
 
     def _take(self, columns: Tensor, found: Mapping[int, Tensor]) -> None:
         """Copy values by row into these columns of the ring."""

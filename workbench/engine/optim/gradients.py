@@ -61,8 +61,11 @@ def _put_norms(session: Session, opt: OptimizerHandle, gradients: Sequence[Tenso
     """
     meter = session.meter
     all_there = opt.whole and not opt.late and len(gradients) == len(opt.parameters)
-    if all_there and meter.adds_up:
-        meter.put_numbers(numbers)
+    if all_there and meter.adds_up and (session.plan.on_cpu or not nonfinite.can_guard(opt)):  # a guarded step reads the total
+        if session.plan.on_cpu:
+            meter.put_numbers(numbers)
+        else:
+            meter.put_norms(0, None, as_tensor(norms))
         return None
     assert meter.norm_order is not None
     norms = as_tensor(norms)

@@ -72,7 +72,7 @@ class ManualOptimizers:
                 index, samples = session.state.batch_idx + number, samples_at(window, there[number])
                 if not session.update_hooks.start_moved(batch, index, samples):
                     break
-                session.task.drawn = samples
+                session.task.begin_batch(samples)
                 with session.precision.autocast():
                     result = session.task.training_step(batch, index)
                 session.timer.mark("forward")

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import SWALR
 
-from workbench.engine import rng
-from workbench.engine.checkpoint.weights_copy import kept_buffers
 from workbench.engine.distributed.fsdp_forward import PaddingBatch
 from workbench.engine.distributed.padding import run_padding
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
-from workbench.engine.snapshot import Modes
 from workbench.settings import Settings
+from workbench.task import rng
 from workbench.task.errors import TaskError
+from workbench.task.modules import Modes, kept_buffers
 from workbench.task.optim.optimizer_factory import group_rates
 from workbench.task.protocol import Averaging, Schedule
 from workbench.techniques.averaging import (
@@ -106,7 +105,7 @@ def _refresh(session: Session) -> None:
     """Compute BatchNorm statistics for the present weights in one pass over the training data, without a step."""
     if not has_batch_norm([session.task.model]):
         return
-    modes = Modes.of(session.task)
+    modes = Modes.of(session.task.modules)
     with rng.preserved(), torch.no_grad(), session.hooks.discarding_logs():
         try:
             session.train_mode()

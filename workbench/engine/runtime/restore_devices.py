@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from workbench.engine.checkpoint.weights_copy import parts_of, slots_of
 from workbench.task.device import xla
+from workbench.task.modules import parts_of, slots_of
 from workbench.task.protocol import Task
 
 
@@ -22,7 +22,7 @@ def restored_devices(task: Task) -> Iterator[None]:
     script) must not: where the jobs run in other processes, the notebook's model would take memory of their device. The
     values in the tensors are not restored here.
     """
-    slots = list(slots_of(parts_of(task)))
+    slots = list(slots_of(parts_of(task.modules)))
     inside = {p: (p.data, p.grad) for whole in task.modules for p in whole.parameters()}
     homes = [(whole, _device_of(whole)) for whole in task.modules]
     devices = [tensor.device for _, tensor in slots]

@@ -9,7 +9,6 @@ from typing import Any
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from workbench.commands import Inbox, Stop
-from workbench.engine.checkpoint.weights_copy import kept_buffers
 from workbench.engine.control import apply_commands
 from workbench.engine.metrics.flush import emit_message, flush
 from workbench.engine.optim import weight_averaging
@@ -21,6 +20,7 @@ from workbench.events import Emit, Validated
 from workbench.task.data.spec import HeldOut
 from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.aggregate import by_own_names, recorded_name
+from workbench.task.modules import kept_buffers
 from workbench.task.protocol import Schedule
 from workbench.techniques.cadence import Cadence
 from workbench.techniques.stopping import EarlyStop, minimums_met

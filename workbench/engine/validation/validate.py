@@ -10,20 +10,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from workbench.engine import rng
 from workbench.engine.data.sample_count import note_count
 from workbench.engine.distributed.fsdp_forward import PaddingBatch
 from workbench.engine.distributed.padding import run_padding
 from workbench.engine.session import Session
-from workbench.engine.snapshot import Modes
 from workbench.engine.validation.epoch_metrics import EpochMetrics
 from workbench.instruments.memory import explain_out_of_memory
+from workbench.task import rng
 from workbench.task.batch import describe
 from workbench.task.data.spec import DataSpec, HeldOut
 from workbench.task.errors import TaskError
 from workbench.task.hints import explain_batch_error
 from workbench.task.hooks import Values
 from workbench.task.lightning.logging.reduce import on_host
+from workbench.task.modules import Modes
 from workbench.task.protocol import Task
 
 PLACE = "in batch "
@@ -104,7 +104,7 @@ def _reading(task: Task, spec: DataSpec) -> Iterator[str]:
 @contextlib.contextmanager
 def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> Iterator[None]:
     """Context manager in which all modules are in evaluation mode without gradients; modes and random numbers are restored."""
-    modes, before, hooks = Modes.of(session.task), session.state.stage, session.hooks
+    modes, before, hooks = Modes.of(session.task.modules), session.state.stage, session.hooks
     with rng.preserved(), torch.no_grad(), session.optimizer_modes.evaluating():
         try:
             session.state.stage = "sanity" if before == "sanity" else stage

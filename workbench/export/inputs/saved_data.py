@@ -20,9 +20,10 @@ from workbench.settings import Settings
 from workbench.task.data.datasets import Batches, Columns
 from workbench.task.data.loader_parts import Parts
 from workbench.task.data.preload import probed_samples, random_states, size_of
-from workbench.task.data.rng_state import DataRngState, process_state, restored_process_state
+from workbench.task.data.rng_state import DataRngState
 from workbench.task.data.spec import DataSpec
 from workbench.task.protocol import Task
+from workbench.task.rng import process_state, restored_process_state
 
 MOST = 100e6
 """How many bytes are saved at most."""

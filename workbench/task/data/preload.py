@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
-import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,9 +21,10 @@ from workbench.settings import Settings
 from workbench.task.data.datasets import Columns, Preloaded
 from workbench.task.data.loader_parts import Parts
 from workbench.task.data.resumable_sampler import checksum_of
-from workbench.task.data.rng_state import DataRngState, process_state, restored_process_state
+from workbench.task.data.rng_state import DataRngState
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
+from workbench.task.rng import process_state, restored_process_state
 
 _PROBED, _READS = 8, 3
 """How many samples are read, and how often, to see whether the data set draws random numbers."""
@@ -125,11 +125,9 @@ def probed_samples(dataset: Dataset[Any], count: int, error: Callable[[int], Exc
     return found
 
 
-def random_states(dataset: Any) -> tuple[Any, ...]:
-    """The random states of the process and of the generators that the data set holds."""
-    kind, keys, *rest = np.random.get_state()
-    own = checksum_of(list(DataRngState(dataset=dataset).state()["generators"].values()))
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), kind, bytes(keys), rest, own  # type: ignore[arg-type]
+def random_states(dataset: Any) -> int:
+    """A checksum of the random states of the process and of the generators that the data set holds."""
+    return checksum_of([process_state(), DataRngState(dataset=dataset).state()["generators"]])
 
 
 def _read(parts: Parts, settings: Settings, count: int) -> Iterator[Any]:

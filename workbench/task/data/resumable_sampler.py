@@ -18,10 +18,11 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from workbench.task.data.datasets import KeyedBatches
-from workbench.task.data.rng_state import NO_STATE, DataRngState, State, process_state, restored_process_state
+from workbench.task.data.rng_state import NO_STATE, DataRngState
 from workbench.task.data.samplers import draws_alone
 from workbench.task.data.sharding import NO_BATCH, CommonRng, RankShard
 from workbench.task.errors import TaskError
+from workbench.task.rng import State, process_state, restored_process_state
 
 _ALONE = RankShard()
 _TOGETHER = 1024
@@ -261,4 +262,6 @@ def checksum_of(batch: Any, crc: int = 0) -> int:
         return crc
     if isinstance(batch, (str, bytes, int, float, complex)) or batch is None:
         return zlib.crc32(repr(batch).encode(), crc)
+    if isinstance(batch, np.generic):
+        return zlib.crc32(batch.tobytes(), crc)
     return zlib.crc32(type(batch).__name__.encode(), crc)

@@ -28,9 +28,9 @@ from torch.utils.data import (
 
 from workbench.task.data.counted_loader import CountedLoader, CountedPass
 from workbench.task.data.datasets import KeyedBatches
-from workbench.task.data.rng_state import State, encode_arrays, process_state, set_process_state
 from workbench.task.data.samplers import ShuffledSampler
 from workbench.task.errors import TaskError
+from workbench.task.rng import State, generator_state, process_state, set_process_state
 
 NO_BATCH: Any = object()
 
@@ -76,11 +76,8 @@ class CommonRng:
     """
 
     def __init__(self, seed: int) -> None:
-        self.state: State = {
-            "python": random.Random(seed).getstate(),
-            "numpy": encode_arrays(np.random.RandomState(seed % 2**32).get_state(legacy=False)),
-            "torch": torch.Generator().manual_seed(seed).get_state(),
-        }
+        generators = {"python": random.Random(seed), "numpy": np.random.RandomState(seed % 2**32), "torch": torch.Generator().manual_seed(seed)}
+        self.state: State = {name: generator_state(generator) for name, generator in generators.items()}
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:

@@ -10,7 +10,6 @@ from typing import Any
 from torch import nn
 
 from workbench.settings import Settings
-from workbench.task.device.seeding import seed
 from workbench.task.lightning.callbacks.callback_hooks import CallbackHooks, joined
 from workbench.task.lightning.callbacks.translate import translated, with_hooks
 from workbench.task.lightning.logging.log import Log
@@ -19,6 +18,7 @@ from workbench.task.lightning.trainer import Trainer
 from workbench.task.lightning.unsupported import refuse_unsupported
 from workbench.task.protocol import Phase, Progress
 from workbench.task.ranks import barrier, rank_of_job
+from workbench.task.rng import seed
 
 _PHASES: Mapping[str, tuple[Phase, ...]] = {
     "train": ("fit",), "val": ("fit", "validate"), "test": ("test",), "predict": ("predict",),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from workbench.engine import rng
+from workbench.task import rng
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task

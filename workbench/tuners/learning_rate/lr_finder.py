@@ -19,7 +19,6 @@ import torch
 from torch.optim import Optimizer
 
 from workbench.commands import Inbox, Stop
-from workbench.engine import rng
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.snapshot import scratch
@@ -27,6 +26,7 @@ from workbench.engine.step import train_step
 from workbench.events import CurveEnded, CurvePoint, Emit
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import SettingsError
+from workbench.task import rng
 from workbench.task.errors import TaskError
 from workbench.task.optim.part_optimizers import PartOptimizers
 from workbench.tuners import stretch

@@ -1,0 +1,131 @@
+"""Copies what an object holds, and puts it back in place: containers, tensors, arrays, generators, attributes."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from workbench.task.device import xla
+from workbench.task.rng import GENERATORS, generator_state, is_own, set_generator_state
+
+_FILLS: tuple[tuple[type, str, tuple[Any, ...]], ...] = (
+    (list, "extend", (list.extend,)),
+    (deque, "extend", (deque.extend,)),
+    (set, "update", (set.update,)),
+    (dict, "update", (dict.update, OrderedDict.update, Counter.update)),
+)
+"""Kinds of containers and how to fill an empty one; a class with its own `__reduce__` is not among them."""
+
+# ---- containers -------------------------------------------------------------------------------------------------
+
+
+def is_container(value: Any) -> bool:
+    """Whether it is a list, dict, set or deque that `refill` can fill."""
+    return any(isinstance(value, kind) and getattr(type(value), fill) in usual for kind, fill, usual in _FILLS)
+
+
+def refill(container: Any, content: Any) -> None:
+    """Replace the contents of a container."""
+    fill = next(fill for kind, fill, _ in _FILLS if isinstance(container, kind))
+    container.clear()
+    getattr(container, fill)(content)
+
+
+def copy_of(container: Any) -> Any:
+    """A copy of a container: a deep one where it is plain, else one with the same objects."""
+    return copy.deepcopy(container) if is_plain(container) else copy.copy(container)
+
+
+def put_items(container: Any, content: Any) -> None:
+    """Give a container back what `copy_of` copied; one that still holds the same is not touched."""
+    if len(container) != len(content) or not _same(container, content):
+        refill(container, copy_of(content))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two containers hold the same objects, or equal plain ones, in the same order."""
+    ones, others = ([*value.items()] if isinstance(value, dict) else [*value] for value in (one, other))
+    flat = [(a, b) if isinstance(one, dict) else ((a,), (b,)) for a, b in zip(ones, others, strict=True)]
+    return all(x is y or (is_plain(x) and is_plain(y) and x == y) for a, b in flat for x, y in zip(a, b, strict=True))
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it is a number, a string, None, or a container of these alone, which does not contain itself."""
+    try:
+        return _is_plain(value)
+    except RecursionError:
+        return False
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    return value is None or isinstance(value, (bool, int, float, complex, str, bytes))
+
+
+# ---- tensors, arrays, generators --------------------------------------------------------------------------------
+
+LARGE = 1 << 24
+"""Arrays with more bytes are data: who copies what an object holds leaves them out."""
+
+
+def content_of(value: Any) -> Any:
+    """A copy, in host memory, of what a tensor, an array or a generator holds; None: it is none of these, or cannot be written."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True) if _has_memory(value) and value.grad_fn is None else None
+    if isinstance(value, np.ndarray):
+        return value.copy() if value.flags.writeable and not value.dtype.hasobject else None
+    return generator_state(value) if isinstance(value, GENERATORS) and is_own(value) else None
+
+
+def put_content(value: Any, content: Any) -> None:
+    """Give a tensor, an array or a generator back what `content_of` copied; one that still holds the same is not touched."""
+    if isinstance(value, Tensor):
+        here = content.to(value.device)
+        with torch.inference_mode() if value.is_inference() else torch.no_grad():
+            if value.shape != here.shape:
+                value.data = here.clone()
+            elif not torch.equal(value, here):
+                overwrite(value, here)
+    elif not isinstance(value, np.ndarray):
+        set_generator_state(value, content)
+    elif value.shape == content.shape and value.tobytes() != content.tobytes():
+        np.copyto(value, content)
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Whether it can be read. FSDP frees the memory of a gathered weight, and keeps the tensor: reading that would end the process."""
+    if tensor.layout is not torch.strided or tensor.is_meta or nn.parameter.is_lazy(tensor):
+        return False
+    return xla.is_xla(tensor.device) or tensor.untyped_storage().nbytes() > 0
+
+
+def overwrite(there: Tensor, value: Tensor) -> None:
+    """Copy a value into a tensor, also into an expanded one, where torch raises an error."""
+    for dimension in expanded(there):
+        there, value = there.narrow(dimension, 0, 1), value.narrow(dimension, 0, 1)
+    there.copy_(value)
+
+
+def expanded(tensor: Tensor) -> list[int]:
+    """The dimensions along which all elements are one in memory (`expand`)."""
+    strides = tensor.stride() if tensor.layout is torch.strided else ()
+    return [dimension for dimension, stride in enumerate(strides) if stride == 0 and tensor.shape[dimension] > 1]
+
+
+# ---- attributes -------------------------------------------------------------------------------------------------
+
+
+def put_attributes(owner: Any, before: Mapping[str, Any], now: Iterable[str]) -> None:
+    """Give an object these attributes; others among the names in `now` are removed."""
+    for name in set(now).difference(before):
+        del vars(owner)[name]
+    vars(owner).update(before)

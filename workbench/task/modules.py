@@ -1,0 +1,160 @@
+"""Reads and restores what modules hold: their modes, buffers and attributes, and the places of their tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from workbench.task.contents import (
+    LARGE,
+    content_of,
+    copy_of,
+    is_container,
+    is_plain,
+    overwrite,
+    put_attributes,
+    put_content,
+    put_items,
+    refill,
+)
+from workbench.task.rng import GENERATORS
+
+_COMMON = frozenset(vars(nn.Module()))
+"""The attributes that every module has; all others are its own."""
+Slot = tuple[nn.Module, str, str]
+"""A module, "_parameters" or "_buffers", and a name in it."""
+PutBack = Callable[[], object]
+"""Restores an attribute, a tensor or a generator."""
+
+
+def named_parts(modules: Iterable[nn.Module]) -> Iterator[tuple[tuple[int, str], nn.Module]]:
+    """All modules within these, each once, by the number of the whole and the name in it, which are the same in another process."""
+    seen: set[int] = set()
+    for number, whole in enumerate(modules):
+        for path, part in whole.named_modules():
+            if id(part) not in seen:
+                seen.add(id(part))
+                yield (number, path), part
+
+
+def parts_of(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """All modules within these, each once."""
+    return list(dict.fromkeys(part for whole in modules for part in whole.modules()))
+
+
+def slots_of(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
+    """The place of each parameter and buffer; one with two places comes twice."""
+    for part in parts:
+        for kind in ("_parameters", "_buffers"):
+            for name, tensor in getattr(part, kind).items():
+                if tensor is not None:
+                    yield (part, kind, name), tensor
+
+
+# ---- attributes -------------------------------------------------------------------------------------------------
+
+
+def own_attributes(module: nn.Module) -> dict[str, Any]:
+    """A module's own attributes: those that not every module has."""
+    return {name: value for name, value in vars(module).items() if is_own_name(name)}
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a module's attribute of this name is its own, and not one that every module has (hooks, submodules, its class)."""
+    return name not in _COMMON and not name.startswith("__")
+
+
+def plain_attributes(module: nn.Module) -> dict[str, Any]:
+    """A copy of a module's own numbers, strings and plain containers: a counter that forward() changes is state too."""
+    return {name: copy.deepcopy(value) for name, value in own_attributes(module).items() if is_plain(value)}
+
+
+def set_attribute(part: nn.Module, name: str, value: Any) -> None:
+    """Set an attribute; a container stays the same object, since others may refer to it."""
+    there = vars(part).get(name)
+    if type(there) is type(value) and is_container(there):
+        refill(there, value)
+    else:
+        vars(part)[name] = value
+
+
+def put_backs_of_generators(part: nn.Module) -> Iterator[PutBack]:
+    """How to restore a module's own generators."""
+    for value in own_attributes(part).values():
+        if isinstance(value, GENERATORS) and (state := content_of(value)) is not None:
+            yield partial(put_content, value, state)
+
+
+def put_backs_of_attributes(part: nn.Module) -> Iterator[PutBack]:
+    """How to restore all of a module's own attributes: the same objects, and the contents of tensors, arrays, containers and generators."""
+    kept = own_attributes(part)
+    yield partial(_put_own, part, kept)
+    for value in kept.values():
+        if is_container(value):
+            yield partial(put_items, value, copy_of(value))
+        elif not (isinstance(value, np.ndarray) and value.nbytes > LARGE) and (content := content_of(value)) is not None:
+            yield partial(put_content, value, content)
+
+
+def _put_own(part: nn.Module, kept: dict[str, Any]) -> None:
+    put_attributes(part, kept, own_attributes(part))
+
+
+# ---- what is restored -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Which modules are in training mode."""
+
+    modules: tuple[tuple[nn.Module, bool], ...]
+
+    @classmethod
+    def of(cls, modules: Iterable[nn.Module]) -> Modes:
+        """Take the present modes of all modules within these."""
+        return cls(tuple((part, part.training) for part in parts_of(modules)))
+
+    def restore(self) -> None:
+        """Put each module back into its mode."""
+        for module, training in self.modules:
+            module.training = training
+
+
+@contextlib.contextmanager
+def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Restore the buffers at the end of the block, whatever happens inside: statistics, and what else a forward
+    changes.
+    """
+    slots = [(part, dict(part._buffers)) for part in parts_of(modules)]
+    buffers = dict.fromkeys(buffer for _, own in slots for buffer in own.values() if buffer is not None)
+    values = [(buffer, buffer.detach().clone()) for buffer in buffers]
+    try:
+        yield
+    finally:
+        for part, own in slots:
+            part._buffers.clear()
+            part._buffers.update(own)
+        with torch.no_grad():
+            for buffer, value in values:
+                overwrite(buffer, value)
+
+
+@contextlib.contextmanager
+def kept_state(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Restore the buffers, attributes and generators of the modules at the end of the block, but not the weights."""
+    wholes = list(modules)
+    put_backs = [put_back for part in parts_of(wholes) for put_back in put_backs_of_attributes(part)]
+    with kept_buffers(wholes):
+        try:
+            yield
+        finally:
+            for put_back in put_backs:
+                put_back()

@@ -1,0 +1,93 @@
+"""Walks through the objects that some objects reach: by attributes, containers, closures and the functions of their classes."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import types
+from collections import deque
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from workbench.task.contents import is_container
+
+Parts = Iterator[tuple[str, Any]]
+"""Objects within another, each with its path from there: ".name", "[3]", ":closed_over"."""
+_WIDE, _MOST = 64, 5000
+_KEYS = (int, float, complex, str, bytes, tuple, enum.Enum, type, types.NoneType, np.generic)
+"""Keys that are told by their repr; that of another may be long, or differ in another process."""
+
+
+def walk(
+    roots: Mapping[str, Any], within: Callable[[Any], Parts], *, depth: int, closed: Callable[[Any], bool], ends: tuple[type, ...]
+) -> Iterator[tuple[str, Any, bool]]:
+    """Every object that can be reached, nearest first, with its path, which is the same in another process; and whether the roots, the
+    workbench or a module holds it.
+
+    within: what is inside an object (`parts` below). closed: objects that are left out. ends: kinds that are not entered.
+    """
+    seen: set[int] = set()
+    waiting = deque((path, root, 0, True) for path, root in roots.items())
+    while waiting and len(seen) < _MOST:
+        path, value, level, ours = waiting.popleft()
+        if isinstance(value, (types.MethodType, types.BuiltinFunctionType)):  # rng.normal
+            path, value = f"{path}.__self__", value.__self__
+        if value is None or id(value) in seen or closed(value):
+            continue
+        seen.add(id(value))
+        yield path, value, ours
+        if level < depth and not isinstance(value, ends):
+            held = isinstance(value, nn.Module) or library(type(value)) == "workbench" or (ours and is_container(value))
+            waiting.extend((path + name, part, level + 1, held) for name, part in within(value))
+
+
+def parts(
+    value: Any, containers: tuple[type, ...], libraries: Container[str], used_by: Callable[[types.FunctionType], Parts]
+) -> Parts:
+    """What is inside an object.
+
+    containers: the kinds that are entered; a long one holds data, and is not. libraries: the methods of their classes are left out.
+    used_by: what a function, or a method, uses.
+    """
+    if isinstance(value, containers):
+        yield from _items(value)
+    elif isinstance(value, functools.partial):
+        yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
+    elif isinstance(value, types.FunctionType):
+        yield from used_by(value)
+        yield from ((f".{name}", part) for name, part in list(vars(value).items()))
+    else:
+        yield from ((f".{name}", part) for name, part in list(getattr(value, "__dict__", {}).items()))
+        for method, function in methods(value, libraries):
+            if method != "__init__":
+                yield from ((f".{method}{name}", part) for name, part in used_by(function))
+
+
+def _items(container: Any) -> Parts:
+    if len(container) <= _WIDE:
+        items = container.items() if isinstance(container, dict) else enumerate(container)
+        yield from ((f"[{key!r}]" if isinstance(key, _KEYS) else "[…]", part) for key, part in items)
+
+
+def methods(value: Any, libraries: Container[str]) -> Iterator[tuple[str, types.FunctionType]]:
+    """The functions of an object's classes, but for those of libraries."""
+    for kind in type(value).__mro__:
+        if library(kind) not in libraries:
+            yield from ((name, function) for name, function in list(vars(kind).items()) if isinstance(function, types.FunctionType))
+
+
+def cells(function: types.FunctionType) -> Iterator[tuple[str, types.CellType]]:
+    """The variables around a function that it uses, by name, but for those without a value."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # an empty cell
+            cell.cell_contents  # noqa: B018
+            yield name, cell
+
+
+def library(kind: type) -> str:
+    """The top package of a class."""
+    return kind.__module__.partition(".")[0]
