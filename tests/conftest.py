@@ -65,14 +65,21 @@ def _no_fsync() -> Iterator[None]:
         yield
 
 
+AHEAD = (
+    "tests.short_trials", "pytest", "hypothesis", "workbench.bench", "tests.engine.problems", "tests.engine.ranked", "tests.engine.resuming",
+    "tests.engine.sharded", "tests.reference.techniques",
+)  # fmt: skip
+"""What nearly every process of the fork server would import for a function of a test, for a tenth of a second. The trials are short ones."""
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _short_trials() -> Iterator[None]:
-    """In the processes of the fork server, too: it imports what it finds here and what this process has imported."""
-    from tests import short_trials
+def _imported_ahead() -> Iterator[None]:
+    """The fork server imports what it finds there and what this process has imported."""
+    from tests import short_trials  # noqa: F401
     from workbench.launch.process import fork_client
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fork_client, "IF_LOADED", (*fork_client.IF_LOADED, short_trials.__name__))
+        patch.setattr(fork_client, "IF_LOADED", (*fork_client.IF_LOADED, *AHEAD))
         yield
 
 
@@ -130,10 +137,14 @@ def forked_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that this test launches have imported torch already: torchrun starts them by the Python of this variable."""
+    """`accelerate launch` and its ranks have imported torch already, where a bench of this process starts them.
+
+    torchrun starts ranks by the Python of this variable, which another process can take for its own `sys.executable`, too.
+    """
     from tests import warm
 
     monkeypatch.setenv("PYTHON_EXEC", str(warm.python().executable))
+    monkeypatch.setattr(sys, "executable", str(warm.python().executable))
 
 
 @pytest.fixture(autouse=True)
@@ -153,6 +164,7 @@ TOGETHER = {
     **dict.fromkeys(PAGES, "pages without JupyterLab"),
     **dict.fromkeys(("launch", "share"), "processes"),
     "notebooks": "notebooks",
+    "export": "scripts",
 }
 """The folders and files of tests that look at the whole machine (shared memory, processes) or share a server or a browser.
 
@@ -194,9 +206,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported and collected stays: no garbage collection looks through it again, here or in a forked process."""
+    """What is imported and collected stays: no garbage collection looks through it again, here or in a forked process.
+
+    What is imported later stays too, and each collection of old objects would look through that: there are fewer of them.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
     gc.enable()
 
 

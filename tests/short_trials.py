@@ -1,13 +1,14 @@
-"""Trials of batch sizes that are timed over few updates: imported by the processes in which tests run them.
+"""Trials that are timed over few updates: imported by the processes in which tests run them.
 
-How well the speed of a size is known decides nothing in a test, and would take up to a second each time.
+How well a speed is known decides nothing in a test, and would take up to two seconds each time.
 """
 
 from pathlib import Path
 
-from workbench.tuners import trial
+from workbench.tuners import speed_search, trial
 
 trial.MOST = 10
+speed_search.MOST = 100
 
 SHORT_TRIALS = f"""import sys
 sys.path.append({str(Path(__file__).parents[1])!r})

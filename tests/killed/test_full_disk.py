@@ -166,13 +166,10 @@ def test_a_checkpoint_folder_that_goes_away_in_the_middle(tmp_path):
 
 
 def test_two_processes_on_one_root(tmp_path):
-    import multiprocessing
-
-    from tests.killed.test_resume_after_kill import live
+    from tests.killed.test_resume_after_kill import clean_processes, live
     from tests.killed.victim import run as victim
 
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.killed.victim"])
+    context = clean_processes()
     assert live(context, tmp_path / "alone", "fresh") == 0
     root = tmp_path / 'one "root" for two'
     both = [context.Process(target=victim, args=(str(root), "fresh", "never", 0)) for _ in range(2)]

@@ -21,12 +21,14 @@ TIMES = {"update": 90, "validation": 70, "checkpoint": 25, "rename": 25, "record
 KILLED = -9
 
 
-@pytest.fixture(scope="module")
-def processes():
+def clean_processes():
     """Clean processes that have everything imported."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.killed.victim", "lightning"])
+    context.set_forkserver_preload(["tests.killed.victim", "torch._dynamo"])
     return context
+
+
+processes = pytest.fixture(scope="module")(clean_processes)
 
 
 def live(processes, root: Path, start: str, place: str = "never", count: int = 0, seconds: float | None = None) -> int:

@@ -150,7 +150,10 @@ def environment() -> dict[str, str]:
 @functools.cache
 def python() -> Warm:
     """The one that has the workbench imported, for all tests."""
-    made = Warm(["torch._dynamo", "accelerate", "safetensors.torch", "workbench.bench", "workbench.launch.accelerate.worker"])
+    made = Warm(
+        ["torch._dynamo", "accelerate.commands.launch", "torch.distributed.run", "safetensors.torch", "workbench.bench",
+         "workbench.launch.accelerate.worker"]
+    )  # fmt: skip
     atexit.register(made.close)
     return made
 

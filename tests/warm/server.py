@@ -5,6 +5,7 @@ its own folder, environment and first entry of sys.path, in a session of its own
 """
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import io
@@ -18,6 +19,7 @@ import traceback
 import types
 
 LONGEST = 1 << 20
+CLONE_NEWNET = 0x40000000
 
 
 def serve(control, listener):
@@ -45,7 +47,7 @@ def serve(control, listener):
                     asked[listener.accept()[0]] = None
                     select.register([*asked][-1], selectors.EVENT_READ)
                     continue
-                message, fds, _, _ = socket.recv_fds(asking, LONGEST, 3)
+                message, fds, _, _ = socket.recv_fds(asking, LONGEST, 4)
                 if not message and asking is control:  # the tests are over
                     os._exit(0)
                 if not message:
@@ -62,9 +64,9 @@ def serve(control, listener):
                     return json.loads(message), fds
                 if asking in asked:
                     asked[asking] = pid
-                status, out, err = fds
-                os.close(out)
-                os.close(err)
+                status, *others = fds
+                for fd in others:
+                    os.close(fd)
                 running[pid] = socket.socket(fileno=status)
                 running[pid].send(f"{pid}\n".encode())
 
@@ -88,8 +90,10 @@ def reap(running):
 
 def become(job, fds):
     """This process is one that has just been started for this job; its code, compiled."""
-    status, out, err = fds
+    status, out, err, *network = fds
     os.close(status)
+    for fd in network:
+        enter(fd)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background, without it
     os.setsid()
     for fd, number in ((out, 1), (err, 2)):
@@ -116,6 +120,13 @@ def become(job, fds):
     sys.path.insert(0, os.path.dirname(os.path.abspath(first)))
     with open(first, encoding="utf-8") as file:
         return compile(file.read(), first, "exec", dont_inherit=True)
+
+
+def enter(network):
+    """Into the network namespace of whoever asked."""
+    if os.fstat(network).st_ino != os.stat("/proc/self/ns/net").st_ino and ctypes.CDLL(None, use_errno=True).setns(network, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
+    os.close(network)
 
 
 def new_main(job):

@@ -40,7 +40,7 @@ FASTER = 0.05
 """Values count as faster if they take less time by at least this share."""
 KEEPS_UP = 0.05
 """Loaders keep up where training waits for less than this share of the time: more workers save no more than that."""
-_FEWEST, _MOST = 10, 2000
+_FEWEST, MOST = 10, 2000
 """The fewest and the most updates over which a trial is timed."""
 _BLOCKS = 10
 """Parts of a trial whose times are compared, to estimate how well its speed is known."""
@@ -315,7 +315,7 @@ def measured(session: Session, settings: Settings, values: Mapping[str, Any], se
 
         take(1)
         typical = take(ready) / ready
-        count = min(_MOST, max(_FEWEST, int(seconds / max(1e-6, typical))))
+        count = min(MOST, max(_FEWEST, int(seconds / max(1e-6, typical))))
         count = int(session.ranks.broadcast_object(max(updates, count)))
         before = len(times)
         try:

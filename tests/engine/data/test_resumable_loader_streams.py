@@ -58,11 +58,24 @@ class Uncopied(Numbers):
         raise TypeError("cannot copy an open file")
 
 
-class StickyUncopied(Uncopied):
+class Inside(IterableDataset):
+    """Passes on the rows of a stream of Hugging Face, and has no state of its own."""
+
+    def __init__(self):
+        self.rows = hugging_face()
+
     def __iter__(self):
-        for row in range(self.begin, ROWS):
-            self.at = row + 1
-            yield {"x": torch.tensor(float(row))}
+        yield from self.rows
+
+
+class Delegates(Inside):
+    """Has the state of that stream, and so the position that it keeps."""
+
+    def state_dict(self):
+        return {"rows": self.rows.state_dict()}
+
+    def load_state_dict(self, state):
+        self.rows.load_state_dict(state["rows"])
 
 
 class Seen(nn.Module):
@@ -88,7 +101,7 @@ def trained(data, root, steps, model, **given):
 
 STREAMS = {
     "hugging face": hugging_face, "hugging face, shuffled": lambda: hugging_face(shuffled=True),
-    "numbers": Numbers, "sticky": Sticky, "uncopied": Uncopied,
+    "numbers": Numbers, "uncopied": Uncopied, "inside": Inside, "delegates": Delegates,
 }  # fmt: skip
 
 
@@ -108,12 +121,13 @@ def test_a_run_goes_on_in_the_middle_of_a_stream(kind, steps, tmp_path):
     assert len(list(data)) == ROWS
 
 
-def test_a_stream_that_never_returns_to_its_start_is_refused(tmp_path):
-    """Where the workbench cannot read a copy of it, the epochs after the resumed one would miss its first rows."""
-    bench = trained(StickyUncopied(), tmp_path, 3, Seen())
+@pytest.mark.parametrize("steps", [3, 6])
+def test_a_stream_that_never_returns_to_its_start_is_refused(steps, tmp_path):
+    """The epochs after the resumed one would miss its first rows: after the middle of an epoch, and after its end."""
+    bench = trained(Sticky(), tmp_path, steps, Seen())
     bench.fit().result()
     job = bench.fit(start="continue", max_steps=24)
-    with pytest.raises(wb.TaskError, match=r"train \(StickyUncopied\) begins each pass where load_state_dict\(\) has put it"):
+    with pytest.raises(wb.TaskError, match=r"train \(Sticky\) begins each pass where load_state_dict\(\) has put it"):
         job.result()
 
 
@@ -140,3 +154,19 @@ def test_a_look_at_the_validation_data_moves_nothing(tmp_path):
     assert len(checks) == 7
     assert all(value == pytest.approx(3.5, rel=0.01) for value in checks)  # the mean square of the first four rows, each time
     assert len(list(val)) == ROWS
+
+
+@pairs("kind, steps", ["hugging face", "numbers"], [1, 3, 5])
+def test_validation_streams_have_all_rows_in_a_resumed_run(kind, steps, tmp_path):
+    """After the sanity check alone, and between two validations of one epoch."""
+
+    def losses(root, *lengths):
+        settings = {"batch_size": 2, "max_epochs": 2, "lr": 0.0001, "accelerator": "cpu", "root": root, "val_check_interval": 2}
+        bench = wb.Workbench(Seen(), train={"x": torch.ones(12)}, val=STREAMS[kind](), num_sanity_val_steps=1, **settings)
+        for number, length in enumerate(lengths):
+            run = bench.fit(start="continue" if number else "fresh", max_steps=length).result()
+        return run.validation["val_loss"].tolist()
+
+    found = losses(tmp_path / "parts", steps, 12)
+    assert found == losses(tmp_path / "whole", 12)
+    assert len(found) == 6

@@ -21,7 +21,7 @@ from tests.launch.launched import ended, kill_all_of, wait_for
 from workbench.events import Message
 from workbench.runs.run import Run
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("one_thread", "forked_ranks")]
 
 CODE = textwrap.dedent("""
     import os, sys
@@ -34,6 +34,7 @@ CODE = textwrap.dedent("""
             file.write(os.readlink("/proc/self/ns/net"))
         return F.cross_entropy(output, y)
 
+    sys.executable = os.environ["PYTHON_EXEC"]
     torch.set_num_threads(1)
     made = bench(plain_net(), labelled(96), sys.argv[1], loss=loss, max_epochs=2)
     job = made.fit(strategy="launch", num_nodes=2, devices=1, launch={"main_process_ip": "10.77.0.1", "main_process_port": 29611})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -17,9 +18,12 @@ from torch import nn
 from tests import warm
 from tests.launch.launched import wait_for
 from tests.launch.pools import Net, bench, data, losses, net, nothing_new, ranks, shared, warmed
-from workbench.events import Changed, Validated
+from workbench.commands import Change, Command, Mailbox
+from workbench.events import Changed, Event, StepsDone, Validated
+from workbench.launch.assignments import FitAssignment
+from workbench.launch.job import NullSink
 from workbench.launch.pool import pool
-from workbench.launch.process import run_in_child
+from workbench.launch.process import fork_client, run_in_child
 from workbench.share.package import PackageError
 
 pytestmark = pytest.mark.skipif(not run_in_child.FORK, reason="needs a fork server")
@@ -92,6 +96,58 @@ def test_commands_reach_all_ranks(tmp_path: Path) -> None:
     job.result()
     assert job.status == "stopped"
     assert len(pids()) == 2
+
+
+class Heard(NullSink):
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event, /) -> None:
+        self.events.append(event)
+
+
+class TakenLate(Mailbox):
+    """An inbox from which nothing is taken before the first update, as where another process has the core of this one."""
+
+    def __init__(self, heard: Heard) -> None:
+        super().__init__()
+        self.heard = heard
+
+    def take(self) -> Command | None:
+        return super().take() if any(isinstance(event, StepsDone) for event in self.heard.events) else None
+
+
+def run_with_a_change(root: Path) -> None:
+    """A job that has a change in its inbox, which is that of its first update."""
+    some = bench(net(), root, max_epochs=20)
+    heard = Heard()
+    inbox = TakenLate(heard)
+    inbox.put(Change({"lr": 0.25}))
+    done = pool.run(FitAssignment(some._task, some.settings), "cpu", (0, 1), heard, inbox)
+    assert done.status == "finished"
+    assert [(event.step, event.values) for event in heard.events if isinstance(event, Changed)] == [(0, {"lr": 0.25})]
+    assert inbox.waiting() == ()
+
+
+def test_a_change_of_a_job_that_waits_comes_before_its_first_update(tmp_path: Path) -> None:
+    run_with_a_change(tmp_path)
+
+
+@pytest.mark.slow  # starts a server
+def test_a_change_of_a_job_whose_first_ranks_never_begin(tmp_path: Path) -> None:
+    pool.close()
+    server = fork_client.server().process
+    server.send_signal(signal.SIGSTOP)
+
+    def kill() -> None:
+        wait_for(lambda: pool._pool is not None and len(pool._pool.members) == 2)
+        time.sleep(0.2)
+        server.kill()
+
+    kills = threading.Thread(target=kill)
+    kills.start()
+    run_with_a_change(tmp_path)
+    kills.join()
 
 
 def test_another_number_of_ranks_is_another_pool(tmp_path: Path) -> None:

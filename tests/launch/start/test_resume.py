@@ -142,10 +142,10 @@ WAYS = {
     "swa": {"weight_averaging": "swa", "swa_epoch_start": 1, "swa_lrs": 0.01, "annealing_epochs": 1},
     "own schedulers": {"scheduler": schedulers},
     "one cycle": {"lr_schedule": "one_cycle", "optimizer": sgd},
-    "workers": {"num_workers": 2},
+    "workers": {"num_workers": 2, "max_epochs": 2},
     "augmentation": {"train": Augmented(labelled())},
     "augmentation in workers that end with an epoch": {
-        "train": Augmented(labelled()), "num_workers": 2, "persistent_workers": False},
+        "train": Augmented(labelled()), "num_workers": 1, "persistent_workers": False, "max_epochs": 2},
     "milestones": {"find_lr_at": {0, 2}},
     "every other": {"log_every_n_steps": 2, "drop_last": True, "limit_train_batches": 5, "max_epochs": 4},
     "early stopping": {"early_stopping": {"monitor": "val_loss", "patience": 3, "min_delta": 0.05}, "max_epochs": 9,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import select
@@ -195,18 +196,29 @@ def test_a_fit_obeys_its_keys(terminal: Callable[..., _Terminal], tmp_path: Path
     assert child.end() == 0
 
 
-@pytest.mark.parametrize("takes", ["", "launched", "takes_commands"])
-def test_a_run_of_another_process_has_the_keys_that_reach_it(terminal: Callable[..., _Terminal], tmp_path: Path, takes: str) -> None:
-    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit", **({takes: True} if takes else {})}) as folder:
-        folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
-        child = terminal("import sys, workbench as wb; print('LEFT', wb.attach('0001-fit', sys.argv[1]).watch())", str(tmp_path))
-        assert ("s stop" in child.until("q quit")) == bool(takes)
-        if takes:
-            child.type("p")
-            child.until("Pause requested.")
-            wait_for(lambda: [*control.take(folder.path)] == [Pause()])
-        child.type("q")
-        child.until("LEFT False")
+_ATTACHED = """
+import sys, workbench as wb
+for root in sys.argv[1:]:
+    print("LEFT", wb.attach("0001-fit", root).watch())
+"""
+
+
+def test_a_run_of_another_process_has_the_keys_that_reach_it(terminal: Callable[..., _Terminal], tmp_path: Path) -> None:
+    every = ("", "launched", "takes_commands")
+    with contextlib.ExitStack() as folders:
+        headers = [{"kind": "fit", **({takes: True} if takes else {})} for takes in every]
+        runs = [folders.enter_context(RunFolder.create(tmp_path / f"{n}", "0001-fit", header)) for n, header in enumerate(headers)]
+        for run in runs:
+            run.append(RunStarted("0001-fit", "fit", {}, "cpu"))
+        child = terminal(_ATTACHED, *(str(tmp_path / f"{n}") for n in range(len(runs))))
+        for takes, run in zip(every, runs, strict=True):
+            assert ("s stop" in child.until("q quit")) == bool(takes)
+            if takes:
+                child.type("p")
+                child.until("Pause requested.")
+                wait_for(lambda run=run: [*control.take(run.path)] == [Pause()])
+            child.type("q")
+            child.until("LEFT False")
         assert child.end() == 0
 
 

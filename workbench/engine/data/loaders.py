@@ -49,8 +49,6 @@ class Loaders:
         """The present epoch, from 0, given to samplers and data sets (set_epoch)."""
         self._loaded: tuple[int, RandomState | None] = 0, None
         """The epoch in which the loaders were made, and the random state before; None: they are those of the job's start."""
-        self._copied: list[DataSpec] = []
-        """The data sets that are read from copies, since their position was set."""
         self._placed: tuple[ResumableLoader, int, int] | None = None
         """The rest of an epoch: its loader, the finished batches, the finished pieces of the next batch."""
         self._pieces = 0
@@ -95,7 +93,7 @@ class Loaders:
         train, val = self._task.train, self._task.val
         if train is not None and train.made_by_object:
             before = self._train
-            self._forget(train)
+            train.refresh()
             self._train = self._reading(self.settings)
             self._train.follow(before, own_generator=train.parts.generator is not None)
             before.close()
@@ -104,17 +102,11 @@ class Loaders:
         if val is not None and val.made_by_object:
             earlier = [reading for _, reading in self._val]
             for spec, _ in self._val:
-                self._forget(spec)
+                spec.refresh()
             self._read_val()
             for (spec, now), reading in zip(self._val, earlier, strict=True):
                 now.follow(reading, own_generator=spec.parts.generator is not None)
                 reading.close()
-
-    def _forget(self, spec: DataSpec) -> None:
-        """Let the object make this loader again; a copy of a stream was one of the old loader's."""
-        spec.refresh()
-        spec.copied = None
-        self._copied = [one for one in self._copied if one is not spec]
 
     @property
     def batches_of_pass(self) -> int | None:
@@ -277,18 +269,15 @@ class Loaders:
                 untouched.enter_context(reading.untouched())
                 set_epoch(reading.loader, self.epoch)
             self._count_val()
-        return self._all_apart(self.val_batches, states=True)
+        return self._all_apart(self.val_batches)
 
-    def _all_apart(self, most: Sequence[int | None], *, states: bool = False) -> list[HeldOut]:
-        """This many validation batches of each set from separate loaders. states: data with a state_dict continue from these."""
-        return [(spec, self._apart(spec, reading, count, states)) for (spec, reading), count in zip(self._val, most, strict=True)]
+    def _all_apart(self, most: Sequence[int | None]) -> list[HeldOut]:
+        """This many validation batches of each set from separate loaders."""
+        return [(spec, self._apart(spec, reading, count)) for (spec, reading), count in zip(self._val, most, strict=True)]
 
-    def _apart(self, spec: DataSpec, reading: ResumableLoader, most: int | None, states: bool) -> Iterator[Any]:
-        kept, copied = spec.copied, spec.copy_stream() if states else None
-        spec.copied = kept if copied is None else copied
+    def _apart(self, spec: DataSpec, reading: ResumableLoader, most: int | None) -> Iterator[Any]:
         loader = spec.loader(self.settings)
-        spec.copied = kept
-        with reading.untouched(states=states and copied is None and most is not None and most != batches_in(loader)):
+        with reading.untouched():
             set_epoch(loader, self.epoch)
             try:
                 yield from with_sample_counts(self._task, loader, first_batches(loader, most))
@@ -391,7 +380,6 @@ class Loaders:
         The next `train()` yields the rest of the epoch, at the batch size that it had.
         """
         self._given, self._whole = position["given"], position["whole"]
-        self._read_copies()
         doubts = []
         doubts += self._restore_val(position["val"])
         own = self._task.train is not None and self._task.train.parts.own_batches is not None
@@ -414,21 +402,6 @@ class Loaders:
         if len(states) != len(self._val):
             return [f"there were {len(states)} sets of validation data, and there are {len(self._val)} now"]
         return [doubt for (_, reading), state in zip(self._val, states, strict=True) for doubt in reading.restore_between_passes(state)]
-
-    def _read_copies(self) -> None:
-        """Give streams their position in copies, so that the user's objects do not move."""
-        for spec in (self._task.train, *(spec for spec, _ in self._val)):
-            copied = None if spec is None or spec in self._copied else spec.copy_stream()
-            if spec is not None and copied is not None:
-                spec.copied = copied
-                self._copied.append(spec)
-        if self._task.train in self._copied:
-            self._train.close()
-            self._train = self._reading(self.settings)
-        for number, (spec, reading) in enumerate(self._val):
-            if spec in self._copied:
-                reading.close()
-                self._val[number] = spec, self._reading_val(spec)
 
     def why_inexact(self) -> str | None:
         """Why a checkpoint in the middle of an epoch would not be exact; None: it is, as far as can be known."""
@@ -459,8 +432,6 @@ class Loaders:
         for reading in (self._train, self._current, *(reading for _, reading in self._val)):
             if reading is not None:
                 reading.close()
-        for spec in self._copied:
-            spec.copied = None
 
 
 class NoLoaders(Loaders):

@@ -126,6 +126,7 @@ class MultiProcessGroup(ProcessGroup):
 
     def listen(self, inbox: Inbox) -> Inbox:
         self._inbox.own = inbox if self.first else None
+        self._inbox.take_over()  # the commands that came while the job waited
         return self._inbox
 
     def broadcast_object(self, value: T) -> T:

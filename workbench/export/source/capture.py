@@ -143,7 +143,7 @@ def _until(site: CallSite, frame: FrameType, bench: object) -> CallSite:
     pieces = _cells(shell) if in_notebook else list(site.pieces)
     around = _frames(stack, own, pieces, shell if in_notebook else None, names, bench)
     if not around or around[0].elsewhere or not _is_top_level(own[-1]):  # a click in the panel, or another file's call
-        end = Frame(Spot(len(pieces) - 1, sys.maxsize), dict(_literals(_own_names(names))), _names_of(names, {}, bench))
+        end = Frame(Spot(len(pieces) - 1, sys.maxsize), dict(_literals(_own_names(names))), _names_of(names, {}, {}, bench))
         around = (end, *around)
     until = site.call.piece + 1
     if [piece.source for piece in pieces[:until]] != [piece.source for piece in site.pieces[:until]]:
@@ -156,12 +156,14 @@ def _frames(stack: list[FrameType], own: list[FrameType], pieces: list[Piece], s
     """The frames of the user's code, outermost first. own: those of the Workbench's cells or file. pieces: it may add cells."""
     history: list[str] = [] if shell is None else list(shell.history_manager.input_hist_parsed)[1:]
     found: list[Frame] = []
-    known = names
+    known, objects = names, _objects_of(names)
     for walk in reversed(stack):
         own_names = _own_names(_locals_of(walk))
-        held = _names_of(own_names, {} if _is_top_level(walk) and walk.f_globals is names else known, bench)
-        new = {name: value for name, value in own_names.items() if held.get(name, name) == name}
-        known = {**new, **known} if walk in own else known
+        top = _is_top_level(walk) and walk.f_globals is names
+        held = _names_of(own_names, {} if top else known, {} if top else objects, bench)
+        if walk in own:
+            known = {**{name: value for name, value in own_names.items() if held.get(name, name) == name}, **known}
+            objects = _objects_of(known)
         if walk in own:
             found = [] if _is_top_level(walk) else found  # `%%time` runs a cell in another
             spot = _spot(walk, 0) if shell is None else _place(pieces, history, walk)
@@ -172,16 +174,20 @@ def _frames(stack: list[FrameType], own: list[FrameType], pieces: list[Piece], s
     return tuple(found)
 
 
-def _names_of(local: Mapping[str, Any], top: Mapping[str, Any], bench: object) -> dict[str, str]:
-    """The names in `local` of what the top level holds, and the names, attributes and items for the bench."""
-    of = {id(value): name for name, value in reversed(_own_names(top).items()) if kind(value) not in ("immutable", "code", "module")}
+def _objects_of(names: Mapping[str, Any]) -> dict[int, str]:
+    """The first name of each object, by its id, as far as it can change."""
+    return {id(value): name for name, value in reversed(_own_names(names).items()) if kind(value) not in ("immutable", "code", "module")}
+
+
+def _names_of(local: Mapping[str, Any], top: Mapping[str, Any], objects: Mapping[int, str], bench: object) -> dict[str, str]:
+    """The names in `local` of what the top level holds, and the names, attributes and items for the bench. objects: of `top`."""
     found: dict[str, str] = {}
     for name, value in _own_names(local).items():
         attributes = getattr(value, "__dict__", None) if not isinstance(value, (ModuleType, type)) else None
         if value is bench:
             found[name] = ""
-        elif id(value) in of:
-            found[name] = name if top.get(name) is value else of[id(value)]
+        elif id(value) in objects:
+            found[name] = name if top.get(name) is value else objects[id(value)]
         if isinstance(attributes, dict):
             found |= {f"{name}.{key}": "" for key, held in list(attributes.items()) if held is bench}
         if type(value) in (list, tuple, dict):

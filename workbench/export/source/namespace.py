@@ -18,13 +18,16 @@ from workbench.export.source.uses import DOT, Uses, defaults, own_level, uses
 _CONSTANT = {"types", "typing", "typing_extensions", "code", "immutable"}
 """What names hold that are constants, aliases of types, or type variables (`capture.kind`)."""
 
+Summaries = dict[tuple[object, ...], Summary | None]
+"""What calls of functions do, by the namespace, the place (of methods, the name), and what else decides it."""
+
 
 class Namespaces(Protocol):
     """All namespaces of a slice, as far as one of them needs the others. `Slicer` implements and describes the methods."""
 
     lazy: bool
     """Whether a layer is kept whose shapes are known only after a forward."""
-    summaries: dict[tuple[str, int], Summary]
+    summaries: Summaries
     programs: dict[str, Namespace]
     """The notebook's or file's own ("") and those of the user's modules."""
 
@@ -228,6 +231,11 @@ class At:
     certain: bool = False
 
     @property
+    def known(self) -> Summaries:
+        """The summaries that have been made."""
+        return self.program.slicer.summaries
+
+    @property
     def lazy(self) -> bool:
         """Whether models here are finished by their first call."""
         return self.program.slicer.lazy
@@ -305,13 +313,10 @@ class At:
             node = self.program.statements[at].node
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
                 inside = replace(self, place=self.program.end, open=self.open | {opened})
-                if self.certain:
-                    return self._made(at, node, inside)
-                known = self.program.slicer.summaries
-                key = (self.program.name, at)
-                if key not in known:
-                    known[key] = self._made(at, node, inside)
-                return known[key]
+                key = (self.program.name, at, *((self.open, self.lazy) if self.certain else ()))
+                if key not in self.known:
+                    self.known[key] = self._made(at, node, inside)
+                return self.known[key]
             if isinstance(node, ast.ImportFrom):
                 found = self.program.slicer.imported(self.program, node, name)
                 if found is not None:

@@ -7,6 +7,7 @@ the innermost first, the functions end, until one is reached that was still runn
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,6 +51,12 @@ def statements_in_order(site: CallSite, sources: list[Source], call: ast.Call, m
     if site.fit:
         order.after_call()
     return order.line, called
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(text: str) -> ast.Module:
+    """The tree of another file, which nobody changes: a file that fits once often fits again."""
+    return ast.parse(text)
 
 
 def bench_of(owner: Owner) -> str:
@@ -275,7 +282,7 @@ class _Order:
 
     def _function_at(self, frame: Frame) -> ast.FunctionDef | None:
         """The function that a frame runs."""
-        tree = self.written[frame.spot.piece].tree if frame.elsewhere is None else ast.parse(frame.elsewhere.source)
+        tree = self.written[frame.spot.piece].tree if frame.elsewhere is None else _parsed(frame.elsewhere.source)
         around = functions_around(tree, frame.spot)
         return around[-1] if around else None
 

@@ -25,7 +25,7 @@ from workbench.export.source.findings.unresolved import (
     remedy_of,
     unresolved,
 )
-from workbench.export.source.namespace import At, Namespace, is_star
+from workbench.export.source.namespace import At, Namespace, Summaries, is_star
 from workbench.export.source.statements import Line, Source, Statement, is_main_guard, run
 from workbench.export.source.uses import DOT, Uses, own_level, uses, without_ways_out
 
@@ -61,7 +61,7 @@ class Slicer:
         self.programs: dict[str, Namespace] = {}
         self.inlined: set[str] = set()
         self.lazy = False
-        self.summaries: dict[tuple[str, int], Summary] = {}
+        self.summaries: Summaries = {}
         # Names that a cell would have bound after the line at which it raised, and that cell.
         self.stopped_names: Mapping[str, str] = {}
         self._queue: deque[tuple[str, Namespace, int, int]] = deque()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from workbench.commands import Command
+
 # -- down
 
 
@@ -25,6 +27,9 @@ class RankConfig:
 @dataclass(frozen=True, slots=True)
 class StartJob:
     """A job; the file descriptors of its package come with it."""
+
+    commands: tuple[Command, ...] = ()
+    """For rank 0: those that came while the job waited."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,13 +108,19 @@ class Supervisor:
         self._watchdog = Watchdog(members, timeout)
         self._deadline = float("inf")
         self._asked = self._explained = False
+        self._handed_out = 0
+        """The number of commands in the inbox that rank 0 got with the job."""
         for member in members:
             member.listen(emit.printed)
 
     def hand_out(self, handles: Sequence[int]) -> None:
-        """Send the job to all ranks; each has its own copy of the message."""
+        """Send the job to all ranks; each has its own copy of the message. Rank 0 gets the commands so far with it: one that came
+        later could miss the first updates.
+        """
+        commands = self._inbox.waiting()
+        self._handed_out = len(commands)
         for member in self._members:
-            member.tell(StartJob(), list(handles))
+            member.tell(StartJob(commands if member.rank == 0 else ()), list(handles))
 
     def follow(self) -> JobOutcome:
         """Follow until all ranks have ended, or waiting for them is useless."""
@@ -173,9 +179,14 @@ class Supervisor:
                     rank_outcome.pid, rank_outcome.at = member.pid, time.monotonic()
 
     def _forward(self) -> None:
-        """Send commands to rank 0, which shares them."""
+        """Send commands to rank 0, which shares them. They stay in the inbox until it exists: another rank may get the job."""
+        if self._members[0].pid is None:
+            return
         while (command := self._inbox.take()) is not None:
-            self._members[0].tell(command)
+            if self._handed_out:
+                self._handed_out -= 1
+            else:
+                self._members[0].tell(command)
 
     def _keep_time(self) -> None:
         """After a failure, or where all hang, give the other ranks some seconds; then ask rank 0 for its state."""

@@ -150,6 +150,8 @@ class _Rank:
     def _take(self, message: Any, fds: list[int]) -> None:
         if isinstance(message, StartJob):
             self._inbox = _Inbox()
+            for command in message.commands:
+                self._inbox.put(command)
             self._works.put((fds, self._inbox))
         elif isinstance(message, Ping):
             self._sender.send(Pong(self._inbox.polls + self._outlet.events_sent))

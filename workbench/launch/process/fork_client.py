@@ -78,8 +78,13 @@ class ForkServer:
             socket.send_fds(self.control, [f"{len(files)} {kind}".encode()], list(files))
 
     def alive(self) -> bool:
-        """Whether the server's process runs."""
-        return self.process.poll() is None
+        """Whether the server takes calls. Its socket closes a moment before its process has ended."""
+        try:
+            return self.process.poll() is None and self.control.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
 
     def how_it_ended(self) -> str:
         """How the server ended, in words, after it is reaped: its sockets close a moment earlier."""

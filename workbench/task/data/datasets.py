@@ -94,23 +94,6 @@ def batches(ready: Iterable[Any]) -> Batches:
     return Batches(ready)
 
 
-class CopiedStream(IterableDataset[Any]):
-    """A copy of the user's stream, so that a job can set its position without changing the user's."""
-
-    def __init__(self, users: Any, current: Any) -> None:
-        self.users, self.current = users, current
-
-    def rewind(self) -> None:
-        """Reset to a copy without a position."""
-        self.current = copy.deepcopy(self.users)
-
-    def __len__(self) -> int:
-        return len(self.current)  # a TypeError where it has none
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.current)
-
-
 class SeededBatches(Dataset[Any]):
     """In loader workers each batch draws from its own random numbers, whichever worker makes it."""
 

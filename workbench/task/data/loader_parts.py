@@ -22,7 +22,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from workbench.task.data.datasets import Batches, CopiedStream, Preloaded, SeededBatches
+from workbench.task.data.datasets import Batches, Preloaded, SeededBatches
 from workbench.task.errors import TaskError
 from workbench.values import shown
 
@@ -37,8 +37,8 @@ class WorkerInit:
 
     def __call__(self, worker_id: int) -> None:
         info = get_worker_info()
-        if info is not None and isinstance(info.dataset, (SeededBatches, CopiedStream)):
-            inside = info.dataset.current if isinstance(info.dataset, CopiedStream) else info.dataset.dataset
+        if info is not None and isinstance(info.dataset, SeededBatches):
+            inside = info.dataset.dataset
             users = inside.users if isinstance(inside, Preloaded) else inside
             object.__setattr__(info, "dataset", users)  # it is frozen
         self.users(worker_id)

@@ -43,9 +43,9 @@ class DataRngState:
                     self._samplers[path] = part
 
     @property
-    def stateful(self) -> bool:
-        """Whether a part has state_dict and load_state_dict."""
-        return bool(self._stateful)
+    def stateful(self) -> Mapping[str, Any]:
+        """The parts with state_dict and load_state_dict, by their paths."""
+        return self._stateful
 
     def state(self) -> State:
         """Return the present states."""

@@ -6,8 +6,6 @@ changes the order of the training samples, and the exported script can make the 
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -32,7 +30,6 @@ from workbench.task.data.counted_loader import CountedLoader, CountingCollate
 from workbench.task.data.datasets import (
     Batches,
     Columns,
-    CopiedStream,
     KeyedBatches,
     Preloaded,
     Samples,
@@ -49,7 +46,6 @@ from workbench.task.data.loader_parts import (
     without_users_rng,
 )
 from workbench.task.data.resumable_sampler import ResumableBatchSampler
-from workbench.task.data.rng_state import DataRngState
 from workbench.task.data.samplers import ShuffledSampler
 from workbench.task.data.sharding import CommonRng, RankShard, SharedLoader, common_rng_for, refuse_sharded
 from workbench.task.data.to_dataset import UNNAMED, dataset_of, listed, sets_in
@@ -91,8 +87,6 @@ class DataSpec:
         self._made: Parts | Mapping[str, Parts] | None = None
         self.share = RankShard()
         """The batches that this rank reads."""
-        self.copied: CopiedStream | None = None
-        """A copy of the user's stream, which a job reads instead where it sets its position; None: no copy was made."""
         self.preloaded: Preloaded | None = None
         """Its samples in memory, if `preload` has read them; they replace one data set of the user's."""
 
@@ -275,21 +269,6 @@ class DataSpec:
             f"batch_size={size} is larger than the {self.name} data ({count} samples): take batch_size={count} or less{ready}."
         )
 
-    def copy_stream(self) -> CopiedStream | None:
-        """A copy of a stream with a load_state_dict, which leaves the user's own where it is.
-
-        None where the data are not such a stream, or cannot be copied.
-        """
-        dataset = self.parts.dataset
-        source = self.copied.current if self.copied is not None and self.copied.users is dataset else dataset
-        own = source.users if isinstance(source, Batches) else source
-        if not isinstance(dataset, IterableDataset) or not DataRngState(dataset=own).stateful:
-            return None
-        for _ in range(3):
-            with contextlib.suppress(Exception):  # an open file, a connection; or a cache that grows while it is copied
-                return CopiedStream(dataset, copy.deepcopy(source))
-        return None
-
     def loader(self, settings: Settings, *, batch_size: int | None = None, train: bool = False) -> Loader:
         """A new loader at `settings.batch_size` (or `batch_size`), with a generator of its own.
 
@@ -306,9 +285,6 @@ class DataSpec:
         parts = self.parts
         if settings.preload and self.preloaded is not None and self.preloaded.users is parts.dataset:
             parts = replace(parts, dataset=self.preloaded)
-        if self.copied is not None and self.copied.users is parts.dataset:
-            init = None if parts.worker_init_fn is None else WorkerInit(parts.worker_init_fn)
-            parts = replace(parts, dataset=self.copied, worker_init_fn=init)
         size = batch_size or settings.batch_size
         generator = torch.Generator()
         if parts.generator is not None:
@@ -465,7 +441,7 @@ def common_rng_of(loader: Loader) -> CommonRng | None:
 def users_dataset(loader: Loader) -> Any:
     """The data set, or the batches, that the user gave for this loader."""
     dataset = loader.dataset.dataset if isinstance(loader.dataset, SeededBatches) else loader.dataset
-    return users_data(dataset.current if isinstance(dataset, CopiedStream) else dataset)
+    return users_data(dataset)
 
 
 def users_collate(loader: Loader) -> Any:
@@ -493,7 +469,6 @@ def _parts_told(loader: Loader) -> Iterator[Any]:
     batches = None if deals is None else deals.batches
     batches = batches.batches if isinstance(batches, KeyedBatches) else batches
     yield from (batches, getattr(batches, "sampler", None), data)
-    given = loader.dataset.current if isinstance(loader.dataset, CopiedStream) else loader.dataset
-    if isinstance(given, Batches):  # a loader of the user's own that gives ready batches
+    if isinstance(loader.dataset, Batches):  # a loader of the user's own that gives ready batches
         inner = getattr(data, "batch_sampler", None)
         yield from (getattr(data, "sampler", None), inner, getattr(inner, "sampler", None), getattr(data, "dataset", None))

@@ -16,7 +16,7 @@ from workbench.export.errors import ExportError
 from workbench.export.source import calls, effects, parts
 from workbench.export.source.calls import Summary
 from workbench.export.source.capture import CallSite, root_of
-from workbench.export.source.namespace import At
+from workbench.export.source.namespace import At, Summaries
 from workbench.export.source.order import bench_of
 from workbench.export.source.owner import Owner
 from workbench.export.source.slicer import Slicer
@@ -138,6 +138,8 @@ class _Reader:
     kept: set[str]
     """Those attributes of the objects which hold it that matter."""
     methods: dict[str, list[tuple[str, ast.FunctionDef, ast.ClassDef]]] = field(default_factory=dict)
+    known: Summaries = field(default_factory=dict)
+    """What calls of the functions do without that."""
 
     def function(self, node: ast.FunctionDef, label: str, around: ast.ClassDef | None, context: At) -> ast.FunctionDef:
         """The function without weights that it sets, hooks that it removes, and what the last call did again."""
@@ -251,6 +253,11 @@ class _Besides(At):
 
     read: _Reader = field(kw_only=True)
 
+    @property
+    def known(self) -> Summaries:
+        """The summaries that have been made of functions as the reader leaves them."""
+        return self.read.known
+
     def _made(self, at: int, node: ast.FunctionDef | ast.ClassDef, inside: At) -> Summary:
         label = self.program.statements[at].source.label
         return super()._made(at, node if isinstance(node, ast.ClassDef) else self.read.function(node, label, None, inside), inside)
@@ -259,7 +266,12 @@ class _Besides(At):
         """What calling a method of this name does, in any class of the user, those of the bench included; None: unknown."""
         if f".{name}" in self.open:
             return None
-        inside = replace(self, place=self.program.end, open=self.open | {f".{name}"})
+        key = (self.program.name, name, self.open, self.lazy)
+        if key not in self.known:
+            self.known[key] = self._made_of_methods(name, replace(self, place=self.program.end, open=self.open | {f".{name}"}))
+        return self.known[key]
+
+    def _made_of_methods(self, name: str, inside: At) -> Summary | None:
         nodes = self.read.methods.get(name) or [(self.program.label, node, around) for _, node, around in self.program.slicer.method_nodes(name)]
         if name in _OF_BENCH:
             nodes = [item for item in nodes if self.read.holders(item[2])]

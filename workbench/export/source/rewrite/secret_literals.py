@@ -79,9 +79,10 @@ class Secrets:
     def check(self, text: str) -> None:
         """Raise ExportError where one of the secrets is in a literal or a comment of the script all the same."""
         values = {name: v if isinstance(v, str) else v.decode("utf-8", "replace") for name, v in self.variables.items()}
-        for line, word in _texts(text):
+        values = {name: value for name, value in values.items() if len(value) >= _SHORTEST}
+        for line, word in _texts(text) if values else ():
             for name, value in values.items():
-                if len(value) >= _SHORTEST and value in word:
+                if value in word:
                     raise ExportError(
                         f"the value of {name} is a secret, and is in line {line} of the script in another way "
                         f"too. Read it from the environment in your code: os.environ[{name!r}]."

@@ -1,0 +1,48 @@
+"""Tells the user, in words, why a resumed fit may not have the data that it would have had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def read_once(name: str) -> str:
+    """An iterator, of which a batch that was read cannot be read again."""
+    return f"{name} can be read only once, so that its middle cannot be reached again: give a Dataset, a DataLoader, or wb.batches(list)"
+
+
+def drawn_in_workers(name: str, generators: Iterable[str]) -> str:
+    """Generators of the data set, in the middle of a pass that loader workers read."""
+    return (
+        f"{name}: {', '.join(generators)} draws in the loader's workers, whose position cannot be read (the random numbers of torch, numpy "
+        "and python themselves can be repeated there)"
+    )
+
+
+def advanced_in_workers(name: str, generators: Iterable[str]) -> str:
+    """Random numbers of loader workers that live from one pass to the next."""
+    which = ", ".join(generators) or "random numbers that the data set draws"
+    return (
+        f"{name}: with persistent_workers=True, {which} advanced in the loader's workers, where nobody can read how far (exact with "
+        "persistent_workers=False)"
+    )
+
+
+def left_early(name: str) -> str:
+    """A stream with a state_dict whose pass a limit has cut."""
+    return (
+        f"{name} was not read to its end in the epoch before, so that its state does not tell where the next epoch begins: it is read as new "
+        "data"
+    )
+
+
+def read_further(name: str) -> str:
+    """Data that this process has read beyond the position."""
+    return f"{name} had been read further than it was used, and was not read back"
+
+
+def another_batch(name: str, number: int) -> str:
+    """Data that were read again, and are not those of then."""
+    return (
+        f"{name} read again from the beginning of the epoch gives another batch {number} than it gave: what follows is not what it would "
+        "have been. Give the data set a generator of its own, or state_dict() and load_state_dict()"
+    )

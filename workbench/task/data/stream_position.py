@@ -1,0 +1,89 @@
+"""Knows where the next pass over a stream with `state_dict` and `load_state_dict` begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from workbench.task.data.combined import has_loaders
+from workbench.task.data.loader_parts import users_data
+from workbench.task.data.resumable_sampler import checksum_of
+from workbench.task.data.rng_state import NO_STATE, DataRngState
+from workbench.task.data.to_dataset import is_of_hugging_face, shuffles_in_a_buffer
+from workbench.task.errors import TaskError
+from workbench.task.rng import State
+
+_NO_BATCH_YET = -1
+
+
+class StreamPosition:
+    """The states of a stream, under the contract of torchdata's StatefulDataLoader.
+
+    `load_state_dict` gives the position of the next pass, and the pass after that begins anew. A stream of Hugging Face
+    keeps the position for all passes of an epoch, so it is told to forget it once a pass has begun there. A stream of the
+    user's own that does the same is refused: its first samples would never be seen again.
+    Methods take the present `data`: the parts of the data set with these methods are among them.
+    """
+
+    def __init__(self, name: str, dataset: Any, in_process: bool) -> None:
+        """dataset: the loader's. in_process: it is read in this process, whose objects alone can be asked for their state."""
+        self._name, self._dataset = name, dataset
+        # How far the loaders inside it have come, and which have ended, is in no state.
+        self._is_stream = in_process and isinstance(dataset, IterableDataset) and not has_loaders(dataset)
+        self.next: Mapping[str, Any] | None = None
+        """The states from which the next pass begins; None: it begins as the stream does by itself."""
+        self._resumed: int | None = None
+        """A checksum of the states at the first batch after a position within a pass; None: none was loaded."""
+
+    def is_known(self, data: DataRngState) -> bool:
+        """Whether the states are the position: the samples in a shuffle buffer are in no state."""
+        return self._is_stream and bool(data.stateful) and not any(map(shuffles_in_a_buffer, data.stateful.values()))
+
+    def is_known_between(self, data: DataRngState) -> bool:
+        """Whether the states also matter between two passes: a stream of Hugging Face begins each of them anew."""
+        return self.is_known(data) and not all(map(is_of_hugging_face, data.stateful.values()))
+
+    def state(self, data: DataRngState) -> State:
+        """The state of the data, with the states from which the next pass begins."""
+        return data.state() if self.next is None else {**data.state(), "states": self.next}
+
+    def load(self, data: DataRngState, within: bool) -> None:
+        """Give the stream the states of the next pass, which is about to begin. within: they are a position within a pass."""
+        if self.next is None:
+            return
+        lost = data.put({**NO_STATE, "states": self.next})
+        if lost:
+            raise TaskError(f"{self._name}: {lost[0]}: give the data that the run had.")
+        self.next, self._resumed = None, _NO_BATCH_YET if within else None
+
+    @property
+    def awaits_batch(self) -> bool:
+        """Whether no batch has come yet since a position within a pass was loaded."""
+        return self._resumed == _NO_BATCH_YET
+
+    def note_batch(self, data: DataRngState) -> None:
+        """Note the states at the first batch after a position within a pass."""
+        self.forget(data)
+        self._resumed = checksum_of(data.state()["states"])
+
+    def begins_after_restored(self) -> bool:
+        """Whether the next whole pass is the first one after a restored position."""
+        return self.next is not None or self._resumed is not None
+
+    def refuse_same(self, data: DataRngState, empty: bool) -> None:
+        """Raise TaskError if a whole pass has begun where the pass before was resumed. empty: no batch has come."""
+        if empty or checksum_of(data.state()["states"]) == self._resumed:
+            raise TaskError(
+                f"{self._name} ({type(users_data(self._dataset)).__name__}) begins each pass where load_state_dict() has put it, so that a "
+                "resumed run never sees its first samples again: forget that position in __iter__() once it is used."
+            )
+        self._resumed = None
+
+    @staticmethod
+    def forget(data: DataRngState) -> None:
+        """Let the next pass of Hugging Face's streams begin anew."""
+        for part in data.stateful.values():
+            if is_of_hugging_face(part):
+                part.load_state_dict(None)
