@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Playwright, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_playwright
 
 from tests.conftest import SOAK
 
@@ -66,12 +66,18 @@ def server(request: pytest.FixtureRequest, chromium_path: str, tmp_path_factory:
         server.stop()
 
 
+def new_page(profile: BrowserContext, server: Server) -> Page:
+    """A page that knows nothing of the test before, but how its scripts are compiled."""
+    page = profile.new_page()
+    kept = {"origin": f"http://127.0.0.1:{server.port}", "storageTypes": "cookies,local_storage,indexeddb,service_workers,cache_storage"}
+    profile.new_cdp_session(page).send("Storage.clearDataForOrigin", kept)
+    return page
+
+
 @pytest.fixture
 def lab(profile: BrowserContext, server: Server, request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A page with a kernel of its own; if the test fails, a screenshot is kept in tests/artefacts."""
-    page = profile.new_page()
-    kept = {"origin": f"http://127.0.0.1:{server.port}", "storageTypes": "cookies,local_storage,indexeddb,service_workers,cache_storage"}
-    profile.new_cdp_session(page).send("Storage.clearDataForOrigin", kept)  # of the test before
+    page = new_page(profile, server)
     lab = Lab(server, page)
     lab.viewport(1280, 900)
     yield lab

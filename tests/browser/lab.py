@@ -50,8 +50,9 @@ TIMEOUT = 180.0
 """Long enough for a slow machine that does other things besides; nobody waits longer than he must."""
 expect.set_options(timeout=TIMEOUT * 1000)
 _AXE = Path(__file__).resolve().parents[2] / "extensions" / "live" / "node_modules" / "axe-core" / "axe.min.js"
+# V8 does not optimize: the pages live for seconds, and its compilers cost more than they save.
 FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --js-flags=--no-opt,--no-maglev "
     "--disable-component-update --disable-sync --disable-dev-shm-usage --no-proxy-server"
 ).split()
 
@@ -457,10 +458,7 @@ class Lab:
         """What can be seen now (or `target` of it), as tests/artefacts/NAME.png."""
         ARTEFACTS.mkdir(exist_ok=True)
         path = ARTEFACTS / f"{name}.png"
-        if target is None:
-            self.page.screenshot(path=path)
-        else:
-            target.screenshot(path=path)
+        (target or self.page).screenshot(path=path)
         return path
 
     # -- within -------------------------------------------------------------------------------------------------

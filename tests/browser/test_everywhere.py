@@ -13,10 +13,11 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbconvert import HTMLExporter
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import BrowserContext, Locator, expect
 
 from tests.conftest import SOAK
 
+from .conftest import new_page
 from .faces import LAB, NOTEBOOK, Face, older_kernel
 from .lab import Lab, Server
 
@@ -46,17 +47,19 @@ if SOAK:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, browser: Browser, tmp_path: Path) -> Iterator[tuple[Place, Lab]]:
+def place(request: pytest.FixtureRequest, profile: BrowserContext, tmp_path: Path) -> Iterator[tuple[Place, Lab]]:
     where: Place = request.param
     packages = older_kernel(Path(str(request.config.rootpath)) / ".venv") if where.older else None
     server = Server(tmp_path, where.face, packages)
-    context = browser.new_context(viewport={"width": 1200, "height": 1500}, color_scheme="dark" if where.dark else "light")
     try:
         server.start()
-        lab = Lab(server, context.new_page())
+        page = new_page(profile, server)
+        page.emulate_media(color_scheme="dark" if where.dark else "light")
+        lab = Lab(server, page)
+        lab.viewport(1200, 1500)
         yield where, lab
+        page.close()
     finally:
-        context.close()
         server.stop()
 
 

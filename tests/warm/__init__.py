@@ -160,13 +160,13 @@ def python() -> Warm:
 
 @functools.cache
 def kernels() -> Path:
-    """A folder for JUPYTER_PATH: in it, `python3` is a kernel that has imported what a notebook imports, but the workbench.
+    """A folder for JUPYTER_PATH: in it, `python3` is a kernel that has imported what a notebook imports.
 
     A test of a kernel's own start takes the one of this environment.
     """
     made = Warm(
         ["ipykernel.kernelapp", "torch._dynamo", "sklearn.datasets", "accelerate", "safetensors.torch", "pydantic",
-         "matplotlib.figure", "matplotlib.backends.backend_agg"],
+         "matplotlib.figure", "matplotlib.backends.backend_agg", "workbench.bench"],
         environment=environment() | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"},  # as ipykernel sets it
     )  # fmt: skip
     atexit.register(made.close)
