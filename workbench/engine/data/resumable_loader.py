@@ -195,10 +195,13 @@ class ResumableLoader:
         self._data = self._data_rng_state()
         sampler = None if self._sampler is None else self._sampler.held()
         before, order = self._stream.state(self._data), None if sampler is None else sampler.state()
+        counters = self._stream.counters(self._data) if self._cut else []
         try:
             yield
         finally:
             self._data.put(before, states=False)
+            for part, numbers in counters:
+                vars(part).update(numbers)
             if sampler is not None and order is not None:
                 sampler.put(order, states=False)
             if not self._cut and self._stream.is_known_between(self._data):
