@@ -28,7 +28,7 @@ def advanced_in_workers(name: str, generators: Iterable[str]) -> str:
 
 
 def left_early(name: str) -> str:
-    """A stream with a state_dict whose pass a limit has cut."""
+    """A stream with a state_dict whose pass a limit cut."""
     return (
         f"{name} was not read to its end in the epoch before, so that its state does not tell where the next epoch begins: it is read as new "
         "data"

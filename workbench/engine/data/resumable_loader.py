@@ -69,8 +69,8 @@ class ResumableLoader:
         """The finished batches of a pass that is to be resumed."""
         self._limit: int | None = None
         """The number of batches after which the latest pass is left before its end; None: it is read to its end."""
-        self._cut = True
-        """Whether the latest pass was left before its end, or none was read: a stream's state does not say where the next begins."""
+        self._cut = False
+        """Whether the latest pass was left before its end: a stream's state does not say where the next begins."""
         self._ended = False
         """Whether the data had come to their end in the latest pass."""
         self._between: State | None = None
@@ -262,7 +262,7 @@ class ResumableLoader:
 
     def _doubts_between(self) -> list[str]:
         """Why the next pass may not be what it would have been, in words."""
-        if self._cut and self.taken and self._stream.is_known_between(self._data):
+        if self._cut and self._stream.is_known_between(self._data):
             return [inexact.left_early(self._name)]
         ready = isinstance(users_dataset(self.loader), (list, tuple))  # such batches draw nothing
         if not self._seeds.persist or ready or (self._by_index and not self._data.generators):
