@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import ChainMap, OrderedDict, UserDict, defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Sampler, TensorDataset, default_collate
 
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
+from workbench.events import Validated
 from workbench.settings import SettingsError
 from workbench.task.batch import to_device
 
@@ -148,3 +150,45 @@ def test_a_mapping_that_can_be_moved_moves_itself():
     assert moved.moved
     assert not hasattr(batch, "moved")
     assert moved["x"] is X
+
+
+class CountsPasses(Sampler[int]):
+    """Each pass has the order of its number, which is in its state."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += 1
+        return iter(torch.randperm(12, generator=torch.Generator().manual_seed(self.passes)).tolist())
+
+    def state_dict(self) -> dict[str, int]:
+        return {"passes": self.passes}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.passes = state["passes"]
+
+
+@pytest.mark.parametrize("limit", [2, 5])
+def test_a_validation_asked_for_leaves_the_state_of_a_sampler(limit: int, tmp_path: Path) -> None:
+    """Of validation data that a limit cuts: the scheduled validations have the orders that they would have had."""
+
+    def losses(root: Path, asked: bool) -> list[float]:
+        rows = TensorDataset(torch.arange(12.0)[:, None], torch.zeros(12, 1))
+        held_out = DataLoader(rows, batch_size=2, sampler=CountsPasses())
+        torch.manual_seed(0)
+        some = wb.Workbench(nn.Linear(1, 1), train=(torch.zeros(6, 1), torch.zeros(6, 1)), val=held_out, loss=nn.functional.mse_loss, lr=0.0,
+                            batch_size=2, max_epochs=3, limit_val_batches=limit, num_sanity_val_steps=0, accelerator="cpu", seed=1, root=root)  # fmt: skip
+        job = some.fit()
+        if asked:
+            job.validate()
+        job.result()
+        return [event.metrics["val_loss"] for event in job.events if isinstance(event, Validated)]
+
+    whole, found = losses(tmp_path / "whole", False), losses(tmp_path / "asked", True)
+    assert len(set(whole)) == 3
+    assert len(found) == 4
+    assert found[1:] == whole

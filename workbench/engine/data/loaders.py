@@ -273,15 +273,15 @@ class Loaders:
                 untouched.enter_context(reading.untouched())
                 set_epoch(reading.loader, self.epoch)
             self._count_val()
-        return self._all_apart(self.val_batches)
+        return self._all_apart(self.val_batches, states=True)
 
-    def _all_apart(self, most: Sequence[int | None]) -> list[HeldOut]:
-        """This many validation batches of each set from separate loaders."""
-        return [(spec, self._apart(spec, reading, count)) for (spec, reading), count in zip(self._val, most, strict=True)]
+    def _all_apart(self, most: Sequence[int | None], *, states: bool = False) -> list[HeldOut]:
+        """This many validation batches of each set from separate loaders. states: see `ResumableLoader.untouched`."""
+        return [(spec, self._apart(spec, reading, count, states)) for (spec, reading), count in zip(self._val, most, strict=True)]
 
-    def _apart(self, spec: DataSpec, reading: ResumableLoader, most: int | None) -> Iterator[Any]:
+    def _apart(self, spec: DataSpec, reading: ResumableLoader, most: int | None, states: bool) -> Iterator[Any]:
         loader = spec.loader(self.settings)
-        with reading.untouched():
+        with reading.untouched(states and most is not None and most != batches_in(loader)):
             set_epoch(loader, self.epoch)
             try:
                 yield from with_sample_counts(self._task, loader, first_batches(loader, most))

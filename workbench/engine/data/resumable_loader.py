@@ -190,8 +190,11 @@ class ResumableLoader:
         return DataRngState(dataset=users_dataset(self.loader), collate_fn=users_collate(self.loader))
 
     @contextlib.contextmanager
-    def untouched(self) -> Iterator[None]:
-        """Context manager in which another loader may read the same data: the next pass here begins as it would have."""
+    def untouched(self, states: bool = False) -> Iterator[None]:
+        """Context manager in which another loader may read the same data: the next pass here begins as it would have.
+
+        states: a sampler, and data that are read by number, get back what their load_state_dict takes.
+        """
         self._data = self._data_rng_state()
         sampler = None if self._sampler is None else self._sampler.held()
         before, order = self._stream.state(self._data), None if sampler is None else sampler.state()
@@ -199,11 +202,11 @@ class ResumableLoader:
         try:
             yield
         finally:
-            self._data.put(before, states=False)
+            self._data.put(before, states=states and self._by_index)
             for part, numbers in counters:
                 vars(part).update(numbers)
             if sampler is not None and order is not None:
-                sampler.put(order, states=False)
+                sampler.put(order, states=states)
             if not self._cut and self._stream.is_known_between(self._data):
                 self._stream.next = before["states"]
 
