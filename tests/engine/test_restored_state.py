@@ -137,6 +137,20 @@ def test_a_loader_and_its_functions(tmp_path):
         assert states(generator, rng) == before
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_a_sparse_matrix_that_a_loss_holds(tmp_path):
+    graph = torch.eye(3).to_sparse()
+
+    def loss(output, y):
+        graph.add_(graph)  # also in the trial of two samples
+        return F.cross_entropy(torch.sparse.mm(graph.detach().clone(), output.T).T, y)
+
+    with bench(tmp_path, loss=loss) as made:
+        assert torch.equal(graph.to_dense(), torch.eye(3))
+        made.find_lr(num_training=10).result()
+        assert torch.equal(graph.to_dense(), torch.eye(3))
+
+
 class Stream(IterableDataset):
     def __init__(self):
         self.source = iter(range(1000))

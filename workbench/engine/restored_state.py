@@ -25,10 +25,10 @@ from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
 from workbench.task.contents import (
-    LARGE,
     content_of,
     copy_of,
     is_container,
+    is_large,
     is_plain,
     put_attributes,
     put_content,
@@ -230,7 +230,7 @@ def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, PutBack]]:
 
 def _values(value: Any) -> Iterator[PutBack]:
     """How to restore a tensor, an array or a generator."""
-    if getattr(value, "nbytes", 0) > LARGE:
+    if isinstance(value, (Tensor, np.ndarray)) and is_large(value):
         if isinstance(value, Tensor) and not value.is_inference():
             yield functools.partial(_compare_version, value, value._version)
     elif (content := content_of(value)) is not None:

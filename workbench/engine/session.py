@@ -302,4 +302,3 @@ def _trainable(task: Task) -> dict[str, Tensor]:
     if not found:
         raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
     return found
-

@@ -264,5 +264,3 @@ def _as_it_was(task: Task) -> Iterator[None]:
     except BaseException:
         before.put(task)
         raise
-
-

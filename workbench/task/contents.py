@@ -73,8 +73,15 @@ def _is_plain(value: Any) -> bool:
 
 # ---- tensors, arrays, generators --------------------------------------------------------------------------------
 
-LARGE = 1 << 24
-"""Arrays with more bytes are data: who copies what an object holds leaves them out."""
+_LARGE = 1 << 24
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+def is_large(value: Tensor | np.ndarray[Any, Any]) -> bool:
+    """Whether an array has so many bytes that it is data: who copies what an object holds leaves it out."""
+    if isinstance(value, Tensor) and value.layout is torch.sparse_coo:  # torch does not tell its bytes
+        return value._indices().nbytes + value._values().nbytes > _LARGE
+    return value.nbytes > _LARGE
 
 
 def content_of(value: Any) -> Any:
@@ -93,7 +100,7 @@ def put_content(value: Any, content: Any) -> None:
         with torch.inference_mode() if value.is_inference() else torch.no_grad():
             if value.shape != here.shape:
                 value.data = here.clone()
-            elif not torch.equal(value, here):
+            elif not same_tensors(value, here):
                 overwrite(value, here)
     elif not isinstance(value, np.ndarray):
         set_generator_state(value, content)
@@ -101,10 +108,20 @@ def put_content(value: Any, content: Any) -> None:
         np.copyto(value, content)
 
 
+def same_tensors(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of the same layout hold the same; torch compares no sparse ones."""
+    if one.layout is torch.strided:
+        return torch.equal(one, other)
+    one, other = one.to_sparse(), other.to_sparse()
+    return one.shape == other.shape and torch.equal(one._indices(), other._indices()) and torch.equal(one._values(), other._values())
+
+
 def _has_memory(tensor: Tensor) -> bool:
     """Whether it can be read. FSDP frees the memory of a gathered weight, and keeps the tensor: reading that would end the process."""
-    if tensor.layout is not torch.strided or tensor.is_meta or nn.parameter.is_lazy(tensor):
+    if tensor.is_meta or nn.parameter.is_lazy(tensor):
         return False
+    if tensor.layout is not torch.strided:
+        return tensor.layout in _SPARSE
     return xla.is_xla(tensor.device) or tensor.untyped_storage().nbytes() > 0
 
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from workbench.task.contents import (
-    LARGE,
     content_of,
     copy_of,
     is_container,
+    is_large,
     is_plain,
     overwrite,
     put_attributes,
@@ -100,7 +100,7 @@ def put_backs_of_attributes(part: nn.Module) -> Iterator[PutBack]:
     for value in kept.values():
         if is_container(value):
             yield partial(put_items, value, copy_of(value))
-        elif not (isinstance(value, np.ndarray) and value.nbytes > LARGE) and (content := content_of(value)) is not None:
+        elif not (isinstance(value, np.ndarray) and is_large(value)) and (content := content_of(value)) is not None:
             yield partial(put_content, value, content)
 
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import functools
 import types
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from workbench.task.contents import is_container
 
 Parts = Iterator[tuple[str, Any]]
 """Objects within another, each with its path from there: ".name", "[3]", ":closed_over"."""
 _WIDE, _MOST = 64, 5000
-_KEYS = (int, float, complex, str, bytes, tuple, enum.Enum, type, types.NoneType, np.generic)
-"""Keys that are told by their repr; that of another may be long, or differ in another process."""
+_UNNAMED = (frozenset, Tensor, nn.Module)
+"""Keys whose repr may differ in another process, or is long."""
+_LONGEST = 200
 
 
 def walk(
@@ -70,7 +69,15 @@ def parts(
 def _items(container: Any) -> Parts:
     if len(container) <= _WIDE:
         items = container.items() if isinstance(container, dict) else enumerate(container)
-        yield from ((f"[{key!r}]" if isinstance(key, _KEYS) else "[…]", part) for key, part in items)
+        yield from ((f"[{_key(key, number)}]", part) for number, (key, part) in enumerate(items))
+
+
+def _key(key: Any, number: int) -> str:
+    """How a path names a key: by its repr where that is the same in another process, else by its place: a checkpoint tells its parts apart by it."""
+    if isinstance(key, (int, str)):
+        return repr(key)
+    said = "" if isinstance(key, _UNNAMED) else repr(key)
+    return said if 0 < len(said) <= _LONGEST and " at 0x" not in said else f"#{number}"
 
 
 def methods(value: Any, libraries: Container[str]) -> Iterator[tuple[str, types.FunctionType]]:

@@ -397,6 +397,14 @@ def test_random_states_of_an_earlier_version_come_back(tmp_path):
         assert (torch.rand(3).tolist(), np.random.rand(), random.random()) == drawn
 
 
+def test_a_dict_with_the_keys_of_an_array_of_an_earlier_version_stays_a_dict(tmp_path):
+    states = [{"array": 0.5, "shape": (6,), "data": 3}, {"array": "points", "shape": (2,), "data": torch.ones(2)}]
+    found = through_a_file(states, tmp_path / "a.pt")
+    assert found[0] == states[0]
+    assert found[1]["array"] == "points"
+    assert torch.equal(found[1]["data"], torch.ones(2))
+
+
 def test_a_view_is_kept_without_what_it_is_a_view_of(tmp_path):
     whole = torch.randn(10_000)
     found = through_a_file({"part": whole[:3], "parameter": nn.Parameter(whole[5:7])}, tmp_path / "a.pt")

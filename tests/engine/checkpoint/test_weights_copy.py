@@ -160,6 +160,36 @@ def test_what_a_hook_makes_within_a_scratch_is_gone_behind_it():
         assert not hasattr(model, "losses")
 
 
+class WithGraph(nn.Module):
+    """Holds sparse matrices as attributes, and changes them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.graph, self.rows = torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr()
+
+    def forward(self, x):
+        self.graph.add_(self.graph)
+        self.rows.values().add_(1.0)
+        return self.layer(x)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_a_scratch_puts_sparse_attributes_back():
+    model = WithGraph()
+    graph, rows = model.graph, model.rows
+    with open_session(supervised(model), settings_of()) as session:
+        with scratch(session):
+            model(torch.zeros(2, 6))
+            model.graph.add_(torch.ones(3, 3).to_sparse())  # other entries, too
+            assert not torch.equal(graph.to_dense(), torch.eye(3))
+            assert not torch.equal(rows.to_dense(), torch.eye(3))
+        assert model.graph is graph
+        assert model.rows is rows
+        assert torch.equal(graph.to_dense(), torch.eye(3))
+        assert torch.equal(rows.to_dense(), torch.eye(3))
+
+
 @pytest.mark.parametrize(
     "make",
     [lambda: torch.zeros(3, 1, 2).expand(3, 4, 2), lambda: torch.zeros(()).expand(2, 2), lambda: torch.zeros(1, 3).expand(1, 3),

@@ -1,11 +1,13 @@
 """What moves while data are read is found, kept in a file as plain things, and put back."""
 
+import dataclasses
 import functools
 import io
 import random
 import tracemalloc
 import zlib
 from collections import OrderedDict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,6 +51,26 @@ def test_every_kind_of_generator_goes_on(kind):
     expected = [draw(one) for _ in range(5)]
     assert DataRngState(dataset=Box(rng=other)).put(state) == []
     assert [draw(other) for _ in range(5)] == expected
+
+
+@dataclasses.dataclass(frozen=True)
+class Domain:
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        ((Domain("a"), Domain("b")), ["Domain(name='a')", "Domain(name='b')"]),
+        ((Path("a"), torch.float32), [repr(Path("a")), "torch.float32"]),
+        ((object(), frozenset("ab"), torch.zeros(2), torch.nn.Linear(2, 2)), ["#0", "#1", "#2", "#3"]),
+    ],
+)
+def test_generators_by_keys_of_any_kind(keys, names):
+    """Two keys have two names, which are the same in another process."""
+    rngs = {key: random.Random(number) for number, key in enumerate(keys)}
+    found = DataRngState(dataset=Box(rngs=rngs)).generators
+    assert found == {f"dataset.rngs[{name}]": rng for name, rng in zip(names, rngs.values(), strict=True)}
 
 
 def test_the_process_draws_as_then_and_goes_on_as_before():

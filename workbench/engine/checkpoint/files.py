@@ -438,4 +438,3 @@ def _overlapping(tensors: Mapping[str, Tensor]) -> Sequence[str]:
         if tensor.numel():
             by_storage.setdefault(tensor.untyped_storage().data_ptr(), []).append(name)
     return [name for names in by_storage.values() if len(names) > 1 for name in names]
-

@@ -267,7 +267,6 @@ def _shapes(opt: OptimizerHandle) -> list[list[tuple[int, ...]]]:
     return [[tuple(parameter.shape) for parameter in group["params"]] for group in opt.optimizer.param_groups]
 
 
-
 def _named(kinds: Iterable[str]) -> str:
     return " and ".join(kinds) or "no scheduler"
 

@@ -41,13 +41,21 @@ def from_plain(value: Any) -> Any:
     if isinstance(value, dict):
         if _MARK in value:
             return _UNPACK[value[_MARK]](value)
-        if value.keys() == _ARRAY:  # how an earlier version wrote the arrays in the states of data sets and generators
+        if _is_earlier_array(value):
             return value["data"].numpy().view(np.dtype(value["array"])).reshape(value["shape"]).copy()
         items = ((from_plain(key), from_plain(own)) for key, own in value.items())
         return OrderedDict(items) if type(value) is OrderedDict else dict(items)
     if type(value) in _SEQUENCES:
         return type(value)(from_plain(own) for own in value)
     return value
+
+
+def _is_earlier_array(value: dict[Any, Any]) -> bool:
+    """Whether it is how an earlier version wrote the arrays in the states of data sets and generators; a user's dict may have these keys, too."""
+    if value.keys() != _ARRAY or type(value["array"]) is not str or type(value["shape"]) is not tuple:
+        return False
+    data = value["data"]
+    return isinstance(data, Tensor) and data.dtype is torch.uint8 and data.dim() == 1
 
 
 class _Packing:

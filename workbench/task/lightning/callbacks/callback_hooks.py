@@ -12,7 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.task.contents import content_of, is_container, put_attributes, put_content, refill
+from workbench.task.contents import (
+    content_of,
+    is_container,
+    put_attributes,
+    put_content,
+    refill,
+    same_tensors,
+)
 from workbench.task.device import xla
 from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.log import Log, Shared
@@ -223,7 +230,7 @@ class _Copy:
             mine, their = self.attributes or {}, other.attributes or {}
             return self.value is other.value and mine.keys() == their.keys() and all(one.same(their[name]) for name, one in mine.items())
         if isinstance(self.content, Tensor) and isinstance(other.content, Tensor):
-            return self.value is other.value and torch.equal(self.content, other.content)
+            return self.value is other.value and same_tensors(self.content, other.content)
         if isinstance(self.content, np.ndarray) and isinstance(other.content, np.ndarray):
             return self.value is other.value and self.content.tobytes() == other.content.tobytes()
         if isinstance(self.value, (bool, int, float, complex, str, bytes)):
