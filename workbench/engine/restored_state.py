@@ -49,7 +49,7 @@ _LIBRARIES = frozenset({
 _OF_THREADS = frozenset({"threading", "_thread", "queue", "_queue", "asyncio", "multiprocessing", "concurrent", "logging", "weakref"})
 """Their objects are not entered: other threads use them meanwhile."""
 _CLOSED = (str, bytes, int, float, complex, type, types.ModuleType, types.CodeType, Optimizer)
-PutBack = Callable[[], str | None]
+Restore = Callable[[], str | None]
 """Restores one object; returns the name of what could not be restored."""
 
 
@@ -83,7 +83,7 @@ def own_objects(task: Task) -> list[tuple[Any, frozenset[str]]]:
 
 
 @contextlib.contextmanager
-def _restoring(found: Iterator[tuple[str, PutBack]]) -> Iterator[list[str]]:
+def _restoring(found: Iterator[tuple[str, Restore]]) -> Iterator[list[str]]:
     lost: list[str] = []
     put_back = list(found)
     try:
@@ -98,7 +98,7 @@ def _restoring(found: Iterator[tuple[str, PutBack]]) -> Iterator[list[str]]:
                 lost.append(f"{path} ({what})")
 
 
-def _recorded(task: Task) -> Iterator[tuple[str, PutBack]]:
+def _recorded(task: Task) -> Iterator[tuple[str, Restore]]:
     for (part, _, name), tensor in slots_of(parts_of(task.modules)):  # a quantized weight keeps its scales as attributes
         yield f"{type(part).__name__}.{name}", functools.partial(_put_attributes, tensor, dict(vars(tensor)), False)
     kept_elsewhere = {id(part) for part in parts_of(task.modules)}
@@ -115,7 +115,7 @@ def _recorded(task: Task) -> Iterator[tuple[str, PutBack]]:
             yield from ((path + name, put) for name, put in _puts(value, only_numbers=id(value) in sources))
 
 
-def _counters(task: Task) -> Iterator[tuple[str, PutBack]]:
+def _counters(task: Task) -> Iterator[tuple[str, Restore]]:
     kept_elsewhere = {id(part) for part in parts_of(task.modules)}
     reached = list(_reached(_roots(task)))
     functions = {id(function): function for _, value, _ in reached for function in _functions(value)}.values()
@@ -141,7 +141,7 @@ def _counters(task: Task) -> Iterator[tuple[str, PutBack]]:
                 yield name, functools.partial(setattr, cell, "cell_contents", cell.cell_contents)
 
 
-def _of_module(part: nn.Module) -> Iterator[PutBack]:
+def _of_module(part: nn.Module) -> Iterator[Restore]:
     """Restore a module that is not part of the task (a teacher in a loss), except for its parameters, which nothing
     trains.
     """
@@ -203,7 +203,7 @@ def _names(code: types.CodeType) -> set[str]:
 # ---- what is put back -------------------------------------------------------------------------------------------
 
 
-def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, PutBack]]:
+def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, Restore]]:
     """The ways to restore one object. only_numbers: restore numbers alone, since a set-up may add objects meanwhile."""
     if isinstance(value, (Tensor, np.ndarray)):
         yield from (("", put) for put in _values(value))
@@ -228,7 +228,7 @@ def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, PutBack]]:
             yield from _variables(function)
 
 
-def _values(value: Any) -> Iterator[PutBack]:
+def _values(value: Any) -> Iterator[Restore]:
     """How to restore a tensor, an array or a generator."""
     if isinstance(value, (Tensor, np.ndarray)) and is_large(value):
         if isinstance(value, Tensor) and not value.is_inference():
@@ -237,7 +237,7 @@ def _values(value: Any) -> Iterator[PutBack]:
         yield functools.partial(put_content, value, content)
 
 
-def _variables(function: types.FunctionType) -> Iterator[tuple[str, PutBack]]:
+def _variables(function: types.FunctionType) -> Iterator[tuple[str, Restore]]:
     """The nonlocal and global names that a function's code sets."""
     for name, cell in cells(function):
         yield f":{name}", functools.partial(setattr, cell, "cell_contents", cell.cell_contents)
@@ -261,7 +261,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _numbers(names: dict[str, Any], counted: frozenset[str]) -> PutBack:
+def _numbers(names: dict[str, Any], counted: frozenset[str]) -> Restore:
     """Restores the numbers of some names."""
     return functools.partial(_put_numbers, names, {name: names[name] for name in counted & names.keys() if _is_number(names[name])})
 

@@ -88,6 +88,7 @@ class Session:
         self.data = Loaders(task, settings, self.ranks) if trains else NoLoaders(task, settings)
         self.total_steps = TotalSteps(self.data, past)
         self.updates = self.total_steps.planned()
+        """The length of the run as planned when it began, for its schedules; `total_steps.planned()` is the present plan."""
         parameters = list(self.parameters.values())
         self.optimizers = optimizers_of(task, settings, self.updates, parameters, self.weights) if trains else Optimizers((), parameters, self.weights)
         self.hooks = Hooks() if task.hooks is None else task.hooks

@@ -158,6 +158,7 @@ def _overrides(callback: Any, name: str) -> bool:
 class KeptState:
     """The attributes of some objects: containers, tensors, modules and objects within them get their contents back, in place.
 
+    Deeper than `task/contents.py`: the objects within a container stay the same ones, and get their own contents back.
     What belongs to the module that is trained, and objects of libraries, stay as they are.
     """
 
