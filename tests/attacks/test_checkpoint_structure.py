@@ -62,7 +62,7 @@ PLACES: list[tuple[tuple[Any, ...], list[str]]] = [
     (("average", "averages"), ["a list", "None"]), (("average", "averages", 0), ["a tensor", "None"]), (("scaler",), ["gone"]),
     (("data",), ["gone", "a list"]), (("data", "train"), ["gone", "a list"]), (("data", "train", "passes"), ["gone", "a list"]),
     (("data", "train", "generator"), ["a tensor"]), (("random",), ["gone", "a list"]), (("random", "python"), ["gone", "a list"]),
-    (("random", "cpu"), ["a tensor"]), (("world",), ["a text"]), (STATE, ["gone", "a list"]), ((*STATE, "state"), ["gone", "a list"]),
+    (("random", "torch"), ["a tensor"]), (("world",), ["a text"]), (STATE, ["gone", "a list"]), ((*STATE, "state"), ["gone", "a list"]),
     ((*STATE, "param_groups"), ["gone", "None"]), ((*STATE, "param_groups", 0, "betas"), ["gone", "a text"]),
     ((*STATE, "param_groups", 0, "eps"), ["gone"]), (MOMENTS, ["a list"]), ((*MOMENTS, "exp_avg"), ["gone", "a list", "a tensor"]),
     ((*MOMENTS, "step"), ["a tensor"]), (("optimizers", 0, "taken"), ["gone", "a list"]),
