@@ -216,6 +216,15 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """What a file of tests has imported and left in caches stays, too: searches collect garbage after each trial."""
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 def _place(item: pytest.Item) -> str:
     """The folder in `tests/`, or the file there, that a test belongs to."""
     return item.path.relative_to(HERE).parts[0]

@@ -99,7 +99,7 @@ def test_spread_is_that_of_the_mean():
 
 def test_workers_that_load_beside_the_training_are_found(tmp_path):
     b = wb.Workbench(plain_net(), train=Slow(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", batch_size=8)
-    found = b.find_num_workers(max_val=4, seconds_per_trial=0.5).result()
+    found = b.find_num_workers(max_val=2, seconds_per_trial=0.5).result()
     assert found.trials[0].values == {"num_workers": 0}
     assert found.trials[0].waiting > 0.5
     assert found.best["num_workers"] > 0
