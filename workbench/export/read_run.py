@@ -49,12 +49,11 @@ from workbench.runs.checkpoints import list_checkpoints, mode_of
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
-from workbench.task.compiled_model import own_name
 from workbench.task.contents import is_plain
 from workbench.task.lightning.overrides import Step as HookStep
 from workbench.task.lightning.task import LightningTask
 from workbench.task.metrics.metrics import synchronises, takes_pair
-from workbench.task.modules import Modes
+from workbench.task.modules import Modes, own_name
 from workbench.task.protocol import Task
 from workbench.task.rng import GENERATORS
 from workbench.task.summary import ModelSummary

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from workbench.settings import Settings
-from workbench.task.compiled_model import uncompiled
 from workbench.task.data.loader_parts import Collate
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
@@ -19,6 +18,7 @@ from workbench.task.lightning import overrides
 from workbench.task.lightning.hooks import DataHooks
 from workbench.task.lightning.setup import Preparation
 from workbench.task.lightning.task import LightningTask
+from workbench.task.modules import uncompiled
 from workbench.task.optim.schedulers import MakeScheduler, check_scheduler
 from workbench.task.protocol import Task
 from workbench.task.signature import fits

@@ -1,9 +1,13 @@
-"""Reads and restores what modules hold: their modes, buffers and attributes, and the places of their tensors."""
+"""Reads and restores what modules hold: their modes, buffers and attributes, and the places of their tensors.
+
+Also finds the model inside one that the user has compiled (`torch.compile(model)`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +31,7 @@ from workbench.task.contents import (
 )
 from workbench.task.rng import GENERATORS
 
+_WRAPPED = "_orig_mod."
 _COMMON = frozenset(vars(nn.Module()))
 """The attributes that every module has; all others are its own."""
 Slot = tuple[nn.Module, str, str]
@@ -158,3 +163,21 @@ def kept_state(modules: Iterable[nn.Module]) -> Iterator[None]:
         finally:
             for put_back in put_backs:
                 put_back()
+
+
+def uncompiled(model: Any) -> tuple[Any, Callable[..., Any] | None]:
+    """Return the model inside, and the compiler of its calls; None: it is not compiled.
+
+    The weights are those of the model inside, by their names there. While a job runs, calls of the model go through
+    the same compiler (engine/runtime/torch_compile.py), except in the dry run.
+    """
+    dynamo = sys.modules.get("torch._dynamo")  # whoever has compiled a model has imported it
+    if dynamo is None or not isinstance(model, dynamo.OptimizedModule):
+        return model, None
+    inner, _ = uncompiled(model._orig_mod)
+    return inner, model.dynamo_ctx
+
+
+def own_name(name: str) -> str:
+    """Return the name of a parameter in the model, without the prefix of a compiled part."""
+    return name.replace(_WRAPPED, "")

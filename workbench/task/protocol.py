@@ -20,9 +20,9 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
 from workbench.task.batch import sample_count
-from workbench.task.compiled_model import own_name
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks
+from workbench.task.modules import own_name
 from workbench.task.ranks import Communication
 
 if TYPE_CHECKING:  # a script with a Task of the user's has this file in it, and not the data sets

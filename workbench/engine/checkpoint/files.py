@@ -30,10 +30,10 @@ from workbench.events import LARGEST
 from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
 from workbench.runs.folder.files import Folder, check_no_link, give_usual_mode, read_json, replace_by, to_disk
 from workbench.runs.printable import printable
-from workbench.task.compiled_model import own_name
 from workbench.task.contents import expanded
 from workbench.task.device import xla
 from workbench.task.errors import TaskError
+from workbench.task.modules import own_name
 from workbench.tracebacks import UserError
 from workbench.values import shown
 

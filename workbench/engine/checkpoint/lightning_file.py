@@ -30,9 +30,9 @@ from workbench.events import LARGEST, Message
 from workbench.runs.checkpoints import Checkpoint
 from workbench.runs.folder.files import replace_by
 from workbench.runs.printable import printable
-from workbench.task.compiled_model import own_name
 from workbench.task.errors import TaskError
 from workbench.task.hooks import CheckpointEdits
+from workbench.task.modules import own_name
 from workbench.task.optim.optimizer_factory import leading_group, rates_of
 from workbench.task.protocol import Task
 from workbench.units import rate

@@ -13,8 +13,8 @@ from torch import nn
 
 from workbench.engine.checkpoint.files import load_tensors, mismatch, read_weights, tensors_of
 from workbench.runs.checkpoints import Checkpoint
-from workbench.task.compiled_model import uncompiled
 from workbench.task.errors import TaskError
+from workbench.task.modules import uncompiled
 
 _OF_LOSS = re.compile(r"loss_*\.")
 """How the names of a trained loss begin, which is no part of the model."""
