@@ -48,7 +48,7 @@ class WorkerSeeds:
         self.before: Tensor | None = None
         """The generator before the iterator was made."""
         self._start: Tensor | None = None
-        """The generator after that, where no sampler takes it; None: it is as it is."""
+        """The generator after that, where no sampler takes it; None: the next pass begins with the generator as it then is."""
 
     @property
     def persist(self) -> bool:

@@ -22,9 +22,9 @@ class StreamPosition:
     """The states of a stream, under the contract of torchdata's StatefulDataLoader.
 
     `load_state_dict` gives the position of the next pass, and the pass after that begins anew. A stream of Hugging Face
-    keeps the position for all passes of an epoch, so it is told to forget it once a pass has begun there. A stream of the
-    user's own that does the same is refused: its first samples would never be seen again.
-    Methods take the present `data`: the parts of the data set with these methods are among them.
+    would begin every later pass at that position too, so `forget` clears it once a pass has begun there. A user's own
+    stream that begins there again raises TaskError: its first samples would never be seen again.
+    Methods take the present `data`, which knows the parts of the data set that have a state.
     """
 
     def __init__(self, name: str, dataset: Any, in_process: bool) -> None:
