@@ -19,7 +19,8 @@ from playwright.sync_api import Browser, Page, Route
 from workbench.events import BenchEvent
 from workbench.ui.canvas.widget import LiveView
 
-from .lab import ARTEFACTS, TIMEOUT
+from .lab import ARTEFACTS
+from .server import TIMEOUT
 
 _ADDRESS = "http://canvas.test/"
 _PAGE = """<!doctype html><html><head><meta charset="utf-8"><link rel="stylesheet" href="live.css">

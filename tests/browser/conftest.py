@@ -1,4 +1,4 @@
-"""The fixture `lab`: a fresh page of a JupyterLab that all tests of this folder share; in `make soak` of a Notebook 7, too."""
+"""The fixture `lab`: a page of a JupyterLab that all tests of this folder share; in `make soak` of a Notebook 7, too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.conftest import SOAK
 
 from . import chromium
 from .faces import LAB, NOTEBOOK
-from .lab import FLAGS, TIMEOUT, Lab, Server, launch
+from .lab import FLAGS, Lab, launch
+from .server import TIMEOUT, Server
 
 FAILED = pytest.StashKey[bool]()
 
@@ -74,19 +75,33 @@ def new_page(profile: BrowserContext, server: Server) -> Page:
     return page
 
 
+@pytest.fixture(scope="package")
+def left(server: Server) -> list[Page]:
+    """The page that the test before has left, if it can be used again: to load one takes four times as long as all else in it."""
+    return []
+
+
 @pytest.fixture
-def lab(profile: BrowserContext, server: Server, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """A page with a kernel of its own; if the test fails, a screenshot is kept in tests/artefacts."""
-    page = new_page(profile, server)
+def lab(profile: BrowserContext, server: Server, left: list[Page], request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A page where no notebook is open, and a new one for a test marked `new_page`; if the test fails, a screenshot is kept in tests/artefacts.
+
+    A test that asks for a new page may do with it what it likes: it is closed at the end.
+    """
+    marked = request.node.get_closest_marker("new_page") is not None
+    page = left.pop() if left and not marked else new_page(profile, server)
     lab = Lab(server, page)
     lab.viewport(1280, 900)
     yield lab
-    if request.node.stash.get(FAILED, False):
+    failed = request.node.stash.get(FAILED, True)
+    if failed:
         path = lab.screenshot("failed-" + re.sub(r"\W+", "-", request.node.name).strip("-"))
         print(f"screenshot: {path}")
         for line in lab.complaints:
             print(f"page: {line}")
-    page.close()
+    if failed or marked or not lab.leave():
+        page.close()
+    else:
+        left.append(page)
     server.stop_kernels()
 
 

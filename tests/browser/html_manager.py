@@ -25,7 +25,7 @@ import pytest
 from comm.base_comm import BaseComm
 from playwright.sync_api import Browser, Page, Route
 
-from .lab import TIMEOUT
+from .server import TIMEOUT
 
 _ADDRESS = "http://html-manager.test/"
 _MODULES = Path(__file__).resolve().parents[2] / "extensions" / "live" / "node_modules"

@@ -19,7 +19,8 @@ from tests.conftest import SOAK
 
 from .conftest import new_page
 from .faces import LAB, NOTEBOOK, Face, older_kernel
-from .lab import Lab, Server
+from .lab import Lab
+from .server import Server
 
 pytestmark = pytest.mark.browser
 

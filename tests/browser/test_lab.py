@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from .lab import Lab, LabError
+from .lab import Lab
+from .server import LabError
 
 pytestmark = pytest.mark.browser
 

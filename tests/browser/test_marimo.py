@@ -19,7 +19,8 @@ from playwright.sync_api import Browser, Page, expect
 import workbench as wb
 from workbench.events import Changed
 
-from .lab import ARTEFACTS, TIMEOUT, LabError, on_free_port
+from .lab import ARTEFACTS
+from .server import TIMEOUT, LabError, on_free_port
 
 pytestmark = pytest.mark.browser
 

@@ -16,7 +16,8 @@ import psutil
 from playwright.sync_api import sync_playwright
 
 from tests.browser import chromium
-from tests.browser.lab import Lab, LabError, Server, launch
+from tests.browser.lab import Lab, launch
+from tests.browser.server import LabError, Server
 
 ROOT = Path(__file__).resolve().parents[3]
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

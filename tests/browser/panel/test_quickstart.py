@@ -11,7 +11,8 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.lab import TIMEOUT, Lab
+from tests.browser.lab import Lab
+from tests.browser.server import TIMEOUT
 
 pytestmark = pytest.mark.browser
 

@@ -8,7 +8,8 @@ import re
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.lab import TIMEOUT, Lab
+from tests.browser.lab import Lab
+from tests.browser.server import TIMEOUT
 
 pytestmark = pytest.mark.browser
 

@@ -99,6 +99,7 @@ def accept(page: Page, label: str) -> None:
     page.locator(".jp-Dialog").get_by_role("button", name=label, exact=True).click()
 
 
+@pytest.mark.new_page
 def test_a_run_of_a_busy_kernel(lab: Lab) -> None:
     lab.viewport(1500, 1000)
     lab.open_notebook([BENCH, BUSY], name="busy.ipynb")
@@ -280,6 +281,7 @@ def tab(lab: Lab, name: str) -> Locator:
     return lab.page.locator("#jp-main-dock-panel .lm-TabBar-tab", has_text=name)
 
 
+@pytest.mark.new_page
 def test_comparisons_runs_that_are_gone_and_a_server_without_the_extension(lab: Lab) -> None:
     root = lab.folder / ".workbench"
     for at in range(1, 5):
@@ -343,6 +345,7 @@ def like_a_hub(route: Route) -> None:
         route.fulfill(status=403)
 
 
+@pytest.mark.new_page
 def test_frames_and_panes_leave_nothing_behind(lab: Lab) -> None:
     sockets: list[WebSocketRoute] = []
     frames: list[bytes] = []

@@ -108,6 +108,7 @@ def panel(lab: Lab) -> Panel:
     return Panel(lab)
 
 
+@pytest.mark.new_page
 def test_runs_of_another_process(lab: Lab, panel: Panel) -> None:
     root = lab.folder / ".workbench"
     fits(root, 0.1, 0.01)
@@ -350,7 +351,7 @@ def many_runs_and_a_narrow_panel(lab: Lab, panel: Panel) -> None:
     panel.row("0068-fit").click(modifiers=["Shift"])
     expect(panel.root).to_contain_text("3 selected")
     # JupyterLab's side bar is at least 250 px wide; themes may change that.
-    lab.page.add_style_tag(content="#tuning-workbench-runs { min-width: 0 !important; width: 200px !important; }")
+    narrow = lab.page.add_style_tag(content="#tuning-workbench-runs { min-width: 0 !important; width: 200px !important; }")
     overflowing = "(node) => [...node.querySelectorAll('.wb-side-row, .wb-side-filters, .wb-side-actions')].filter((one) => one.scrollWidth > one.clientWidth).length"
     assert panel.root.evaluate(overflowing) == 0
     lab.screenshot("runs-panel-narrow-light", panel.root)
@@ -358,8 +359,10 @@ def many_runs_and_a_narrow_panel(lab: Lab, panel: Panel) -> None:
     lab.screenshot("runs-panel-narrow-dark", panel.root)
     lab.theme("light")
     assert lab.violations("#tuning-workbench-runs") == []
+    narrow.evaluate("(style) => style.remove()")
 
 
+@pytest.mark.new_page
 def test_no_runs_an_error_a_lost_connection_and_no_server_extension(lab: Lab, panel: Panel) -> None:
     state = {"answer": "empty"}
     sockets: list[WebSocketRoute] = []
@@ -406,6 +409,7 @@ def test_no_runs_an_error_a_lost_connection_and_no_server_extension(lab: Lab, pa
     expect(panel.root).to_contain_text("does not run Tuning Workbench's server extension")
 
 
+@pytest.mark.new_page
 def test_an_hour_of_messages_leaves_nothing_behind(lab: Lab, panel: Panel) -> None:
     sockets: list[WebSocketRoute] = []
     lab.page.route_web_socket(re.compile("workbench/api/events"), lambda socket: sockets.append(socket))
