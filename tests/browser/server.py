@@ -71,7 +71,9 @@ class Server:
         (settings / "apputils-extension" / "notification.jupyterlab-settings").write_text(json.dumps(quiet))
         (settings / "docmanager-extension" / "plugin.jupyterlab-settings").write_text('{"autosave": false}')
         (folder / "config" / "labconfig").mkdir()
-        # JupyterLab would start node to see whether it could be built anew, and each message to a kernel would load two icons.
+        # JupyterLab would start node to see whether it could be built anew and which language servers are there, and each message
+        # to a kernel would load two icons.
+        (folder / "config" / "jupyter_server_config.json").write_text('{"LanguageServerManager": {"autodetect": false}}')
         page = {"buildCheck": False, "buildAvailable": False, "disabledExtensions": {"@jupyterlab/application-extension:faviconbusy": True}}
         (folder / "config" / "labconfig" / "page_config.json").write_text(json.dumps(page))
         self._places = [EXTENSION, warm.kernels()] if kernel is None else [EXTENSION]

@@ -41,18 +41,18 @@ def _():
 @app.cell(expand_output=True)
 def _(bench):
     bench
-"""
-BESIDE = """
-@app.cell(expand_output=True)
-def _(bench):
-    bench
-"""
-ATTACHED = """
+
 @app.cell(expand_output=True)
 def _():
     import pathlib as _pathlib, workbench as _wb
     _wb.attach("0002-fit") if _pathlib.Path(".workbench/runs/0002-fit").exists() else None
+
+@app.cell(expand_output=True)
+def _(bench):
+    import pathlib as _pathlib
+    bench if _pathlib.Path("beside").exists() else None
 """
+BENCH, PANEL, ATTACHED, BESIDE = range(4)
 TRAIN, STOP = re.compile("Train$"), re.compile("Stop$")
 CONFIG = """[display]
 theme = "dark"
@@ -62,9 +62,9 @@ auto_instantiate = true
 
 
 @contextmanager
-def marimo(folder: Path, notebook: str = NOTEBOOK) -> Iterator[str]:
-    """A marimo on loopback that runs this notebook when it is opened in its editor; its address."""
-    (folder / "notebook.py").write_text(notebook)
+def marimo(folder: Path) -> Iterator[str]:
+    """A marimo on loopback that runs the notebook when it is opened in its editor; its address."""
+    (folder / "notebook.py").write_text(NOTEBOOK)
     (folder / "home" / "marimo").mkdir(parents=True)
     (folder / "home" / "marimo" / "marimo.toml").write_text(CONFIG)
     process, address = on_free_port(lambda port: _start(folder, port), folder / "log")
@@ -129,7 +129,7 @@ def page(browser: Browser) -> Iterator[Page]:
 def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
     """Train, another rate while it trains, Stop; a page that is loaded again shows the same. So does a run that `wb.attach` follows."""
     progress, box = page.locator(".wb-progress"), page.locator(".wb-step-lr .widget-text input")
-    with marimo(tmp_path, NOTEBOOK + ATTACHED) as address:
+    with marimo(tmp_path) as address:
         page.goto(address)
         page.get_by_role("button", name=TRAIN).click()
         expect(progress).to_contain_text("Training")
@@ -153,13 +153,13 @@ def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
             loss.get_by_role("button", name="Full screen").click()
             page.wait_for_function("([card, is_full]) => card.matches(':fullscreen') === is_full", arg=[loss.element_handle(), is_full])
         page.locator(".wb-embedded").evaluate("panel => panel.dataset.before = ''")
-        page.locator(".cm-content").nth(1).press("Control+Enter")  # marimo forgets the widgets of a cell that runs again
+        run(page, PANEL)  # marimo forgets the widgets of a cell that runs again
         again = page.locator(".wb-embedded:not([data-before])")
         expect(again.locator(".wb-progress")).to_contain_text("stopped")
         again.get_by_role("button", name=TRAIN).click()
         expect(progress).not_to_contain_text("stopped")
         expect(progress).to_contain_text("Training")
-        page.locator(".cm-content").nth(2).press("Control+Enter")
+        run(page, ATTACHED)
         attached = page.locator(".wb-embedded", has_text="by another process")
         expect(attached.locator(".wb-title")).to_contain_text("0002-fit")
         # A plot out of sight is not drawn, an empty one has no place to scroll to, and the panel above still grows.
@@ -174,31 +174,38 @@ def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
         attached.get_by_role("button", name=STOP).click()
         expect(attached.get_by_role("button", name=STOP)).to_be_disabled()
         expect(again.first.locator(".wb-progress")).to_contain_text("stopped")
-    first, second = map(wb.Run.open, sorted(tmp_path.glob(".workbench/*/*-fit")))
-    assert (first.status, second.status) == ("stopped", "stopped")
-    assert [[event.values["lr"] for event in run.events if isinstance(event, Changed)] for run in (first, second)] == [[0.02], [0.03]]
-    assert second.settings.lr == 0.02
+        (tmp_path / "beside").touch()
+        a_cell_runs_again_while_a_fit_trains(page)
+    runs = [*map(wb.Run.open, sorted(tmp_path.glob(".workbench/*/*-fit")))]
+    assert [run.status for run in runs] == ["stopped"] * 4
+    assert [[event.values["lr"] for event in run.events if isinstance(event, Changed)] for run in runs] == [[0.02], [0.03], [], []]
+    assert runs[1].settings.lr == 0.02
 
 
-def test_a_cell_runs_again_while_a_fit_trains(page: Page, tmp_path: Path) -> None:
+def a_cell_runs_again_while_a_fit_trains(page: Page) -> None:
     """That of the panel: another cell says that its panel has ended. That of the bench: the old fit can be stopped."""
-    panel = page.locator(".wb-embedded")
-    with marimo(tmp_path, NOTEBOOK + BESIDE) as address:
-        page.goto(address)
-        panel.nth(1).get_by_role("button", name=TRAIN).click()
-        expect(panel.first.locator(".wb-progress")).to_contain_text("Training")
-        page.locator(".cm-content").nth(1).press("Control+Enter")
-        expect(page.get_by_text("Run this cell again, too.")).to_have_count(1)
-        expect(panel.first.locator(".wb-progress")).to_contain_text("Training")
-        page.locator(".cm-content").first.press("Control+Enter")
-        expect(panel.nth(1).locator(".wb-notice")).to_contain_text("no cell shows any more: 0001-fit")
-        panel.first.get_by_role("button", name=TRAIN).click()
-        expect(panel.first.locator(".wb-progress")).to_contain_text("queued")
-        panel.first.get_by_role("button", name="Stop 0001-fit").click()
-        expect(panel.first.locator(".wb-progress")).to_contain_text("Training")
-        expect(panel.first.get_by_text("no cell shows")).to_be_hidden()
-        ARTEFACTS.mkdir(exist_ok=True)
-        page.screenshot(path=ARTEFACTS / "marimo-again.png")
-        panel.first.get_by_role("button", name=STOP).click()
-        expect(panel.first.locator(".wb-progress")).to_contain_text("stopped")
-    assert [wb.Run.open(folder).status for folder in sorted(tmp_path.glob(".workbench/*/*-fit"))] == ["stopped", "stopped"]
+    run(page, BESIDE)
+    panel = page.locator(".wb-embedded", has_not_text="by another process")
+    expect(panel).to_have_count(2)
+    here, beside = panel.first, panel.last
+    status = here.locator(".wb-progress")
+    beside.get_by_role("button", name=TRAIN).click()
+    expect(status).not_to_contain_text("stopped")
+    expect(status).to_contain_text("Training")
+    run(page, PANEL)
+    expect(page.get_by_text("Run this cell again, too.")).to_have_count(1)
+    expect(status).to_contain_text("Training")
+    run(page, BENCH)
+    expect(beside.locator(".wb-notice")).to_contain_text("no cell shows any more: 0003-fit")
+    here.get_by_role("button", name=TRAIN).click()
+    expect(status).to_contain_text("queued")
+    here.get_by_role("button", name="Stop 0003-fit").click()
+    expect(status).to_contain_text("Training")
+    expect(here.get_by_text("no cell shows")).to_be_hidden()
+    page.screenshot(path=ARTEFACTS / "marimo-again.png")
+    here.get_by_role("button", name=STOP).click()
+    expect(status).to_contain_text("stopped")
+
+
+def run(page: Page, cell: int) -> None:
+    page.locator(".cm-content").nth(cell).press("Control+Enter")

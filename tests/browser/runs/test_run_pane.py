@@ -10,6 +10,7 @@ from urllib.error import HTTPError
 import pytest
 from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
 
+from tests import warm
 from tests.browser.faces import LAB
 from tests.browser.lab import Lab
 from tests.conftest import count
@@ -260,6 +261,8 @@ def test_a_launched_run_outlives_its_kernel(lab: Lab) -> None:
     lab.open_notebook([BENCH, 'job = study.fit(strategy="launch", max_epochs=5000)'], name="launched.ipynb")
     with ended(lab.folder / ".workbench"):
         lab.run_cell(0)
+        forked = str(warm.python().executable)  # the launcher and its rank have torch already
+        lab.execute(f"import os, sys; sys.executable = os.environ['PYTHON_EXEC'] = {forked!r}")
         lab.run_cell(1)
         pane = Pane(lab, "0001-fit")
         expect(pane.status).to_contain_text("running")
@@ -331,6 +334,8 @@ def test_comparisons_runs_that_are_gone_and_a_server_without_the_extension(lab: 
     expect(pane.message).to_contain_text("does not run Tuning Workbench's server extension")
     assert lab.violations(".wb-pane:not(.lm-mod-hidden *)") == []
     assert len(lab.complaints) < 10, lab.complaints
+    lab.page.locator('.jp-SideBar [data-id="tuning-workbench-runs"]').click()
+    expect(lab.page.locator("#tuning-workbench-runs")).to_contain_text("does not run Tuning Workbench's server extension")
     lab.page.unroute_all()
     pane.message.get_by_role("button", name="Try again").click()
     expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")

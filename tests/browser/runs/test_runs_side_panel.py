@@ -363,7 +363,7 @@ def many_runs_and_a_narrow_panel(lab: Lab, panel: Panel) -> None:
 
 
 @pytest.mark.new_page
-def test_no_runs_an_error_a_lost_connection_and_no_server_extension(lab: Lab, panel: Panel) -> None:
+def test_no_runs_an_error_and_a_lost_connection(lab: Lab, panel: Panel) -> None:
     state = {"answer": "empty"}
     sockets: list[WebSocketRoute] = []
     empty = {"rows": [], "matching": 0, "total": 0, "columns": [], "statuses": {}, "tags": [], "roots": [], "reading": False}
@@ -403,10 +403,6 @@ def test_no_runs_an_error_a_lost_connection_and_no_server_extension(lab: Lab, pa
     sockets[-1].close()  # and by itself
     expect(panel.root).to_contain_text("The connection to the server is lost.")
     expect(panel.root).not_to_contain_text("The connection to the server is lost.")
-
-    lab.page.route(re.compile("workbench/api/templates$"), lambda route: route.fulfill(status=404, json={"message": "Not Found"}))
-    lab.reload()
-    expect(panel.root).to_contain_text("does not run Tuning Workbench's server extension")
 
 
 @pytest.mark.new_page
