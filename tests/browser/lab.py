@@ -286,6 +286,15 @@ class Lab:
         self.page.reload(wait_until="domcontentloaded")
         self._opened()
 
+    def reopen(self) -> None:
+        """The notebook saved, closed and opened again; the kernel lives on. It costs a fifth of loading the page again."""
+        name = self.save().name
+        if self.server.face is LAB:
+            self.page.evaluate("() => __lab.panel().dispose()")
+        else:
+            self.page.goto("about:blank")
+        self.go_to(name)
+
     # -- what it looks like -------------------------------------------------------------------------------------
 
     def violations(self, target: str) -> list[str]:

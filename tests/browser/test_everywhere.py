@@ -92,11 +92,7 @@ def test_the_panel(place: tuple[Place, Lab]) -> None:
     seen = drawn(panel)
     lab.run_cell(AGAIN)
     draws(lab.panel(AGAIN), seen)  # a second view of the same bench
-    lab.save()
-    lab.reload()
-    draws(there_again(where, lab), seen)
-    lab.page.goto("about:blank")  # the notebook is closed, and its kernel lives on
-    lab.go_to("everywhere.ipynb")
+    lab.reopen()
     draws(there_again(where, lab), seen)
     lab.execute("bench.fit(max_epochs=2, lr=100.0).wait()")
     expect(lab.panel(BENCH)).to_contain_text("epoch 2/2")
@@ -113,7 +109,7 @@ def test_the_panel(place: tuple[Place, Lab]) -> None:
 
 
 def there_again(where: Place, lab: Lab) -> Locator:
-    """The panel of a page that was loaded again.
+    """The panel of a notebook that was opened again.
 
     The older kernel sometimes loses the messages with which Notebook asks for its widgets; none appears then, of whatever
     package, until the page is loaded once more. What the page that is left has complained of then is forgotten.

@@ -151,8 +151,7 @@ def learning_rates(lab: Lab, panel: Locator) -> None:
 
     panel.locator(".wb-step-lr select").select_option(index=0)
     expect(card.locator(".wb-key")).to_contain_text("0001")
-    lab.save()
-    lab.reload()
+    lab.reopen()
     again = lab.panel(0).locator(".wb-finder")
     expect(again.locator(".wb-key")).to_contain_text("0002")
     expect(again.locator(".wb-groups option:checked")).to_have_text(whose)

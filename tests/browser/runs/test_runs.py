@@ -121,9 +121,8 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     running(lab, panel)
     findings(lab, panel)
 
-    # All of it is there again on the reloaded page.
-    lab.save()
-    lab.reload()
+    # All of it is there again where the notebook is opened again.
+    lab.reopen()
     again = lab.panel(0)
     expect(again.locator(".wb-runs tbody tr")).to_have_count(2)
     expect(again.locator(".wb-compare canvas")).to_be_visible()
