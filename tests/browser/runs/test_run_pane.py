@@ -8,7 +8,7 @@ import shutil
 from urllib.error import HTTPError
 
 import pytest
-from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
+from playwright.sync_api import Locator, Page, Request, Route, WebSocket, WebSocketRoute, expect
 
 from tests import warm
 from tests.browser.faces import LAB
@@ -284,14 +284,17 @@ def tab(lab: Lab, name: str) -> Locator:
     return lab.page.locator("#jp-main-dock-panel .lm-TabBar-tab", has_text=name)
 
 
-@pytest.mark.new_page
 def test_comparisons_runs_that_are_gone_and_a_server_without_the_extension(lab: Lab) -> None:
     root = lab.folder / ".workbench"
     for at in range(1, 5):
         Record(root, f"{at:04d}-fit", settings={"lr": at / 100}).steps(20).ended()
     asked: list[str] = []
-    lab.page.on("request", lambda request: asked.append(request.url))
-    lab.page.on("websocket", lambda socket: asked.append(socket.url))
+
+    def ask(one: Request | WebSocket) -> None:
+        asked.append(one.url)
+
+    lab.page.on("request", ask)
+    lab.page.on("websocket", ask)
     lab.page.route(re.compile("/workbench/static/"), like_a_hub)
     lab.open_notebook(["1"], name="gone.ipynb")
     Pane(lab, "0004-fit")
@@ -340,6 +343,8 @@ def test_comparisons_runs_that_are_gone_and_a_server_without_the_extension(lab: 
     pane.message.get_by_role("button", name="Try again").click()
     expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
     expect(pane.message).to_be_hidden()
+    lab.page.remove_listener("request", ask)
+    lab.page.remove_listener("websocket", ask)
 
 
 def like_a_hub(route: Route) -> None:
