@@ -92,16 +92,16 @@ def lab(profile: BrowserContext, server: Server, left: list[Page], request: pyte
     lab = Lab(server, page)
     lab.viewport(1280, 900)
     yield lab
-    failed = request.node.stash.get(FAILED, True)
+    failed = request.node.stash.get(FAILED, None)  # None: the test was not called
     if failed:
         path = lab.screenshot("failed-" + re.sub(r"\W+", "-", request.node.name).strip("-"))
         print(f"screenshot: {path}")
         for line in lab.complaints:
             print(f"page: {line}")
-    if failed or marked or not lab.leave():
-        page.close()
-    else:
+    if failed is False and not marked and lab.leave():
         left.append(page)
+    else:
+        page.close()
     server.stop_kernels()
 
 

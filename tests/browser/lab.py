@@ -85,6 +85,7 @@ _ONLY = """async () => {
   for (const one of [...jupyterapp.shell.widgets('main')]) if (one !== made) one.dispose();
 }"""
 _LEAVE = """() => {
+  if (!window.__lab) return false;
   const { shell } = jupyterapp;
   for (const one of [...shell.widgets('main')]) one.dispose();
   shell.collapseLeft();
