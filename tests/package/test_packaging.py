@@ -283,6 +283,10 @@ def test_only_a_stale_bundle_is_built_again(tmp_path: Path) -> None:
     live, lab = hatch_build.FRONT_ENDS
     root = project(tmp_path, script(live), script(lab))
     logs = [root / front_end.sources / "log" for front_end in (live, lab)]
+    for front_end in (live, lab):
+        installed = root / front_end.sources / "node_modules" / ".package-lock.json"  # npm writes none where there are no dependencies
+        installed.parent.mkdir()
+        installed.write_text("")
 
     def built() -> list[int]:
         hatch_build.build(root)
