@@ -279,9 +279,8 @@ def prune(keep: int, kind: str | None, dry_run: bool, yes: bool, root: Path, as_
     Runs that are pinned or that may still run are neither deleted nor counted.
     """
     from workbench.runs.folder.annotations import read_annotations
-    from workbench.runs.folder.delete import oldest_beyond_keep
+    from workbench.runs.folder.delete import oldest_beyond_keep, remove_leftovers
     from workbench.runs.folder.lookup import check_not_linked, check_root
-    from workbench.runs.folder.prune import remove_leftovers
     from workbench.runs.read import list_runs
 
     check_root(root)

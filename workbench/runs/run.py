@@ -126,7 +126,16 @@ class Run(RunRecord):
 
     @property
     def history(self) -> Series:
-        """One row per recorded update: "step" "epoch" "loss" "lr" "grad_norm" … (see `series.history`), read-only."""
+        """One row per recorded update, each array of shape (rows,), read-only.
+
+        "step" and "epoch" int64; all others float32 (float64 where that was measured), NaN where there was no value: "loss", "lr" (both always
+        there), and whatever else was recorded: "grad_norm" (total, before clipping), "grad_norm_clipped" (after),
+        "skipped" (1: that update was left out), of several optimizers each one's "loss.0", "lr.0", "grad_norm.0",
+        "grad_norm_clipped.0", "loss.1" …, what the model logged for single updates by its name, and
+        "grad_norm/<layer>" (before clipping), and where it was measured "update_ratio/<layer>" (how far an update moved the
+        layer's weights, relative to their norm). A flush has one epoch number for all of its rows. Of a long run the columns by
+        layer of older updates may have been thinned out (`layer_history_mb`): NaN for those that are gone.
+        """
         return dict(self._whole)
 
     @property

@@ -254,7 +254,7 @@ MAY_STILL_RUN = "it may still run: its process cannot be seen from here"
 NOT_ENDED = "it has not ended"
 NO_CHECKPOINT = "it has no checkpoint"
 EARLY_STOPPING = "early stopping"
-STATUS, MODEL, UPDATES, TIME, SMOOTHED_LOSS = "status", "model", "updates", "time", "smoothed loss"
+STATUS, MODEL, UPDATES, TIME = "status", "model", "updates", "time"
 LOSS, VAL, AVERAGED = "loss", "val", "averaged"
 
 

@@ -18,10 +18,10 @@ from tests import warm
 from tests.combinations import every, pairs
 from tests.conftest import SOAK
 from tests.engine.problems import Augmented, adam, labelled, noisy_net, plain_net, same_weights, sgd, weights
+from tests.runs.records import read_events
 from workbench.engine.checkpoint import files
 from workbench.events import Changed, Message, Resumed, RunEnded, RunStarted, StatusChanged, StepsDone
 from workbench.launch.first_events import FirstEvents
-from workbench.runs.read import read_events
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
 

@@ -258,11 +258,11 @@ def layout_of(batch: Any, has_loss: bool) -> str:
     return "single"
 
 
-def _count(batch: Any, name: str = "batch") -> str | None:
+def _count(batch: Any) -> str | None:
     """How many samples `batch` holds, as an expression; None where it holds no tensor. As `task.batch.sample_count`."""
     if (own := own_count(batch)) is not None:
-        return f"{name}.{own}"
-    return _first_count(batch, name)
+        return f"batch.{own}"
+    return _first_count(batch, "batch")
 
 
 def _first_count(batch: Any, name: str) -> str | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -15,8 +16,9 @@ from typing import Any, Literal
 from workbench.instruments.memory import available_memory as available_memory
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import torch_flags
-from workbench.launch.process import fork_client, message, spawn
+from workbench.launch.process import child_main, fork_client, message
 from workbench.launch.process.child_main import CallInput, Reply, Request
+from workbench.launch.process.fork_client import POLL, CallOutcome, Deliver, Stop
 from workbench.launch.process.fork_client import ServerError as ServerError
 from workbench.launch.process.output_lines import OutputLines
 from workbench.share import segment
@@ -25,6 +27,8 @@ from workbench.share.segment import Handle
 
 FORK = sys.platform == "linux" and segment.MEMFD
 """Whether children are forked from a server. On macOS a process that has imported torch cannot be forked safely."""
+_GRACE = 5.0
+"""Seconds in which a spawned process that has answered ends by itself."""
 
 
 class ChildDied(RuntimeError):
@@ -107,7 +111,7 @@ def run_in_child(
                 if end.answer is not None:
                     take(end.answer)
             else:
-                end = spawn.run(handles, lines.feed, stop, take)
+                end = _run_spawned(handles, lines.feed, stop, take)
     lines.finish()
     return _outcome(end, answers, lines.tail)
 
@@ -190,3 +194,42 @@ def in_words(code: int | None) -> str:
     except ValueError:
         name = ""
     return _WORDS.get(name, f"ended by signal {-code} {name}".rstrip())
+
+
+def _run_spawned(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None, take: Callable[[list[Handle]], Any]) -> CallOutcome:
+    """Run one call in a spawned process. `take` attaches to the answer while its sender still lives.
+
+    As always with spawn, a script must guard what it runs with `if __name__ == "__main__":`.
+    """
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    process = context.Process(target=child_main.run_spawned, args=(list(handles), theirs))
+    end = CallOutcome()
+    process.start()
+    theirs.close()
+    try:
+        while end.answer is None:
+            if stop is not None and stop():
+                end.stopped = True
+                break
+            try:
+                if not pipe.poll(POLL):
+                    continue
+                what, content = pipe.recv()
+            except (EOFError, OSError):
+                break
+            if what == "reply":
+                take(content)
+                end.answer = content
+                pipe.send("taken")
+            else:
+                deliver(what, content.encode())
+        if end.answer is not None or not end.stopped:
+            process.join(_GRACE)
+    finally:
+        process.kill()
+        process.join()
+        end.code = process.exitcode
+        process.close()
+        pipe.close()
+    return end

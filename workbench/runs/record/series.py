@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import BY_LAYER, Event, Logged, RunStarted, StepsDone, Validated
-from workbench.runs.record.sequence import but_by_layer, stream
+from workbench.runs.record.sequence import stream
 
 PICTURED = 400
 """The most parts of a run that a picture by layer can show."""
 Series = dict[str, NDArray[Any]]
 _BY_LAYER = {"layer_norms": "grad_norm", "update_ratios": "update_ratio"}
 """The columns of a flush with one number for each layer, and their names in a history."""
-
-
-def history(events: Iterable[Event]) -> Series:
-    """One row per recorded update, each array of shape (rows,).
-
-    "step" and "epoch" int64; all others float32 (float64 where that was measured), NaN where there was no value: "loss", "lr" (both always
-    there), and whatever else was recorded: "grad_norm" (total, before clipping), "grad_norm_clipped" (after),
-    "skipped" (1: that update was left out), of several optimizers each one's "loss.0", "lr.0", "grad_norm.0",
-    "grad_norm_clipped.0", "loss.1" …, what the model logged for single updates by its name, and
-    "grad_norm/<layer>" (before clipping), and where it was measured "update_ratio/<layer>" (how far an update moved the
-    layer's weights, relative to their norm). A flush has one epoch number for all of its rows. Of a long run the columns by
-    layer of older updates may have been thinned out (`layer_history_mb`): NaN for those that are gone.
-    """
-    whole = [*events] if isinstance(events, Iterator) else events
-    out = scalars(but_by_layer(whole))
-    return {**out, **layer_history(whole, len(out["step"]))}
 
 
 def scalars(events: Iterable[Event]) -> Series:
