@@ -34,9 +34,8 @@ from workbench.runs.folder.annotations import Annotations, annotate, read_annota
 from workbench.runs.health import Finding, examine
 from workbench.runs.health.search_results import SearchResults
 from workbench.runs.printable import printable
-from workbench.runs.record import table
 from workbench.runs.record.event_log import Recorded, RecordGone, now
-from workbench.runs.record.series import Series
+from workbench.runs.record.series import Series, joined, write_csv
 from workbench.runs.run_record import RunRecord
 from workbench.runs.tables.render import data_frame
 from workbench.settings import Settings, SettingsError, setting_text
@@ -362,14 +361,14 @@ class Run(RunRecord):
             with open(file, "w", newline="", encoding="utf-8") as opened:
                 self.to_csv(opened)
             return
-        table.write_csv(file, self._whole, self._logged, self._validation)
+        write_csv(file, self._whole, self._logged, self._validation)
 
     def to_pandas(self) -> DataFrame:
         """The table of `to_csv` as a pandas data frame; NaN: no value.
 
         A validation is in the row of the update before it: `df.groupby("epoch")["val_loss"].last()` has each epoch's own.
         """
-        return data_frame(table.joined(self._whole, self._logged, self._validation))
+        return data_frame(joined(self._whole, self._logged, self._validation))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Run):

@@ -315,7 +315,7 @@ class At:
                 inside = replace(self, place=self.program.end, open=self.open | {opened})
                 key = (self.program.name, at, *((self.open, self.lazy) if self.certain else ()))
                 if key not in self.known:
-                    self.known[key] = self._made(node, inside)
+                    self.known[key] = self._made(at, node, inside)
                 return self.known[key]
             if isinstance(node, ast.ImportFrom):
                 found = self.program.slicer.imported(self.program, node, name)
@@ -324,8 +324,8 @@ class At:
             break
         return None
 
-    def _made(self, node: ast.FunctionDef | ast.ClassDef, inside: At) -> Summary:
-        """The summary of a function or class."""
+    def _made(self, at: int, node: ast.FunctionDef | ast.ClassDef, inside: At) -> Summary:
+        """The summary of the function or class that the statement `at` defines."""
         return effects.summarize_class(node, inside) if isinstance(node, ast.ClassDef) else effects.summarize(node, inside)
 
     def _from_elsewhere(self, program: Namespace, name: str) -> Summary | None:

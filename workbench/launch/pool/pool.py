@@ -31,12 +31,12 @@ from workbench.launch.pool.failures import cause
 from workbench.launch.pool.messages import RankConfig
 from workbench.launch.pool.supervisor import JobOutcome, Supervisor
 from workbench.launch.pool.worker_handle import WorkerHandle
-from workbench.launch.process import fork_client, message
+from workbench.launch.process import fork_client
 from workbench.launch.process.fork_client import ServerError
 from workbench.launch.process.run_in_child import FORK, request
 from workbench.share.buffer_cache import BufferCache
 from workbench.share.capacity import Capacity
-from workbench.share.package import pack
+from workbench.share.package import pack, write_message
 from workbench.share.rebind import rebind
 
 _GRACE = 15.0
@@ -210,7 +210,7 @@ def _pack_job(assignment: Assignment, ranks: int) -> Iterator[tuple[list[int], s
     _placed[:] = map(weakref.ref, packed.tensors)
     packed.tensors = ()
     with packed as package:
-        header, handles = message.write(request(assignment.kind, threads), [package])
+        header, handles = write_message(request(assignment.kind, threads), [package])
         with header:
             yield [handle for handle in handles if isinstance(handle, int)], package.note
 

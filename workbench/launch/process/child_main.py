@@ -25,9 +25,8 @@ import torch
 
 from workbench.instruments.memory import limited, peak_bytes, reset_peak
 from workbench.launch import torch_flags as flags
-from workbench.launch.process import message
 from workbench.share import segment
-from workbench.share.package import Package, pack, unpack
+from workbench.share.package import Package, pack, read_message, unpack, write_message
 from workbench.share.segment import Handle
 
 
@@ -74,7 +73,7 @@ def run_forked(channel: int, handles: Sequence[Handle], temporary: str) -> NoRet
     threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
     become_child(temporary)
     reply, package = work(handles)
-    cover, answer = message.write(reply, [package])
+    cover, answer = write_message(reply, [package])
     flush()
     socket.send_fds(connection, [b"R"], [handle for handle in answer if isinstance(handle, int)])
     cover.close()
@@ -108,7 +107,7 @@ def run_spawned(handles: Sequence[Handle], pipe: Connection) -> NoReturn:
     sys.stdout, sys.stderr = _PipeWriter("out", send), _PipeWriter("err", send)
     reply, package = work(handles)
     flush()
-    cover, answer = message.write(reply, [package])
+    cover, answer = write_message(reply, [package])
     send(("reply", answer))
     pipe.recv()  # named segments stay until the parent has attached to them
     cover.close()
@@ -121,7 +120,7 @@ def work(handles: Sequence[Handle]) -> tuple[Reply, Package]:
     peak = 0
     limits = contextlib.ExitStack()
     try:
-        request, packages = message.read(handles)
+        request, packages = read_message(handles)
         apply_environment(request)
         (function, plain), *given = unpacked(request.name, packages)
         arguments = [given[a.index] if isinstance(a, CallInput) else a for a in plain]

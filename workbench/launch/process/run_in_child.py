@@ -16,13 +16,13 @@ from typing import Any, Literal
 from workbench.instruments.memory import available_memory as available_memory
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import torch_flags
-from workbench.launch.process import child_main, fork_client, message
+from workbench.launch.process import child_main, fork_client
 from workbench.launch.process.child_main import CallInput, Reply, Request
 from workbench.launch.process.fork_client import POLL, CallOutcome, Deliver, Stop
 from workbench.launch.process.fork_client import ServerError as ServerError
 from workbench.launch.process.output_lines import OutputLines
 from workbench.share import segment
-from workbench.share.package import Package, pack, unpack
+from workbench.share.package import Package, pack, read_message, unpack, write_message
 from workbench.share.segment import Handle
 
 FORK = sys.platform == "linux" and segment.MEMFD
@@ -102,7 +102,7 @@ def run_in_child(
     asked = request(_name(function), threads, memory_limit)
     lines = OutputLines(on_message)
     with pack((function, plain), names=_names(function, plain, asked.name)) as own:
-        cover, handles = message.write(asked, [own, *packages])
+        cover, handles = write_message(asked, [own, *packages])
         with cover:
             answers: list[tuple[Reply, Package]] = []
             take = partial(_take, answers)
@@ -148,7 +148,7 @@ def _names(function: Callable[..., Any], args: list[Any], name: str) -> dict[str
 
 
 def _take(answers: list[tuple[Reply, Package]], handles: list[Handle]) -> None:
-    reply, (package,) = message.read(handles)
+    reply, (package,) = read_message(handles)
     answers.append((reply, package))
 
 
