@@ -8,7 +8,8 @@ from typing import Any
 
 from workbench.engine.data.first_batches import first_batches
 from workbench.settings import Settings
-from workbench.task.data.spec import Loader, batches_in, set_epoch
+from workbench.task.data.loader_parts import length_of
+from workbench.task.data.spec import Loader, set_epoch
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 from workbench.techniques import limits
@@ -73,7 +74,7 @@ def _cycled(one_pass: Callable[[], Iterable[Any]]) -> Iterator[Any]:
 
 def _epoch(loader: Loader, task: Task, settings: Settings) -> Iterator[Any]:
     """One pass over the batches that a fit would take."""
-    most = limits.limited_batches(batches_in(loader), settings.limit_train_batches, "limit_train_batches")
+    most = limits.limited_batches(length_of(loader), settings.limit_train_batches, "limit_train_batches")
     batches = first_batches(loader, most)
     if settings.truncated_bptt_steps is None:
         return batches
