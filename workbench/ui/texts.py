@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workbench.units import counted
+
 NO_NUMBER = "–"
 NOT_FINITE = "not finite"
 OFF, NONE, YES, NO, AUTO = "off", "none", "yes", "no", "auto"
 SEPARATOR = " · "
-
-
-def counted(number: int, one: str, many: str) -> str:
-    """'1 update', '3 updates'."""
-    return f"{number} {one if number == 1 else many}"
 
 
 # -- jobs
@@ -96,7 +93,7 @@ def on_device(device: str) -> str:
 
 
 def skipped(updates: int) -> str:
-    return f"{counted(updates, 'update', 'updates')} skipped"
+    return f"{counted(updates, 'update')} skipped"
 
 
 def saved_at(step: int) -> str:

@@ -22,7 +22,7 @@ from workbench.task.optim.optimizer_state import INNER, load_state
 from workbench.task.optim.part_optimizers import kind_of
 from workbench.task.protocol import Task
 from workbench.techniques import schedules
-from workbench.units import rate
+from workbench.units import counted, rate
 
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 _MOMENTA = ("momentum", "betas", "max_momentum", "base_momentum")
@@ -94,7 +94,7 @@ def mismatch(
     freed: the ids of parameters that the run itself had unfrozen by then, without an optimizer for them; they are refused.
     """
     if len(states) != len(optimizers):
-        return f"it has {_count(len(states), 'optimizer')}, and here there are {len(optimizers)}"
+        return f"it has {counted(len(states), 'optimizer')}, and here there are {len(optimizers)}"
     for opt, state in zip(optimizers, states, strict=True):
         which = f"optimizer {opt.index}" if len(optimizers) > 1 else "the optimizer"
         kind = kind_of(opt.optimizer)
@@ -102,7 +102,7 @@ def mismatch(
             return f"{which} was {state['type']} and is {kind} here"
         here, there = _shapes(opt), state["shapes"]
         if len(here) != len(there):
-            return f"{which} had {_count(len(there), 'parameter group')} and has {len(here)} here"
+            return f"{which} had {counted(len(there), 'parameter group')} and has {len(here)} here"
         if (here != there or _moved(opt, state)) and not _is_grown(opt, state, freed):
             return f"{which} has other parameters here"
         own, theirs = ([part["type"] for part in state["own"]], [type(s).__name__ for s in _Schedules(settings, opt).own])
@@ -269,7 +269,3 @@ def _shapes(opt: OptimizerHandle) -> list[list[tuple[int, ...]]]:
 
 def _named(kinds: Iterable[str]) -> str:
     return " and ".join(kinds) or "no scheduler"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

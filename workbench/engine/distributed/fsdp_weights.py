@@ -23,6 +23,7 @@ from workbench.engine.distributed.dtensor import in_shards, like, local, whole, 
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.task.protocol import Scores, StepResult, Task
+from workbench.units import counted
 
 
 class FSDPWeights(WholeWeights):
@@ -52,15 +53,13 @@ class FSDPWeights(WholeWeights):
 
     @property
     def shard_message(self) -> str:
-        units = len(self._units)
-        some = "1 unit" if units == 1 else f"{units} units"
         on = self._ranks.world // self._copies
         more = f", {self._copies} times" if self._copies > 1 else ""
         loose = sum(not in_shards(p) for p in self._root.parameters())
         left_out = f"; {loose} parameters are whole on each (fsdp_ignored_modules)" if loose else ""
         return (
             f"{self.shard_strategy}: weights, gradients and the optimizer's state are sharded over {on} ranks{more}, and weights become whole "
-            f"in {some}{left_out}."
+            f"in {counted(len(self._units), 'unit')}{left_out}."
         )
 
     # -- steps
