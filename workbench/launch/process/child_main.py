@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import importlib
 import io
-import linecache
 import multiprocessing
 import os
 import signal
@@ -24,7 +22,7 @@ import numpy as np
 import torch
 
 from workbench.instruments.memory import limited, peak_bytes, reset_peak
-from workbench.launch import torch_flags as flags
+from workbench.launch.process.process_env import ProcessEnv
 from workbench.share import segment
 from workbench.share.package import Package, pack, read_message, unpack, write_message
 from workbench.share.segment import Handle
@@ -37,14 +35,9 @@ class Request:
     name: str
     threads: int
     memory_limit: int | None
-    path: list[str]
-    argv: list[str]
-    folder: str | None
     environment: dict[str, str]
-    sources: dict[str, Any]
-    """linecache's entries of code that is in no file: notebook cells, for tracebacks and inspect.getsource."""
-    flags: dict[str, Any]
-    """torch's flags for the whole process."""
+    """Its environment variables."""
+    env: ProcessEnv
 
 
 @dataclass(frozen=True)
@@ -137,16 +130,11 @@ def work(handles: Sequence[Handle]) -> tuple[Reply, Package]:
 
 
 def apply_environment(request: Request) -> None:
-    """Make this process like the caller's: where modules are found, what inspect finds of cells."""
+    """Make this process like the caller's."""
     os.environ.clear()
     os.environ.update(request.environment)
-    sys.path[:], sys.argv[:] = request.path, request.argv
-    if request.folder is not None:
-        os.chdir(request.folder)
-    linecache.cache.update(request.sources)
-    importlib.invalidate_caches()  # the server's are as old as the server
+    request.env.take()
     torch.set_num_threads(request.threads)
-    flags.take(request.flags)
 
 
 def unpacked(name: str, packages: list[Package]) -> list[Any]:

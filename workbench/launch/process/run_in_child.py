@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import linecache
 import multiprocessing
 import os
 import signal
@@ -15,12 +14,12 @@ from typing import Any, Literal
 
 from workbench.instruments.memory import available_memory as available_memory
 from workbench.instruments.memory import is_out_of_memory
-from workbench.launch import torch_flags
 from workbench.launch.process import child_main, fork_client
 from workbench.launch.process.child_main import CallInput, Reply, Request
 from workbench.launch.process.fork_client import POLL, CallOutcome, Deliver, Stop
 from workbench.launch.process.fork_client import ServerError as ServerError
 from workbench.launch.process.output_lines import OutputLines
+from workbench.launch.process.process_env import ProcessEnv
 from workbench.share import segment
 from workbench.share.package import Package, pack, read_message, unpack, write_message
 from workbench.share.segment import Handle
@@ -123,13 +122,7 @@ def close() -> None:
 
 def request(name: str, threads: int, memory_limit: int | None = None) -> Request:
     """The request for a call named `name` from this process."""
-    try:
-        folder = os.getcwd()
-    except FileNotFoundError:
-        folder = None
-    # Lines without a time of change belong to no file.
-    cells = {file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
-    return Request(name, threads, memory_limit, list(sys.path), list(sys.argv), folder, dict(os.environ), cells, torch_flags.flags())
+    return Request(name, threads, memory_limit, dict(os.environ), ProcessEnv.here())
 
 
 def _name(function: Callable[..., Any]) -> str:
