@@ -251,8 +251,7 @@ def _step(name: str, events: Sequence[Event]) -> TuneStep:
             case SearchEnded() if event.best is not None:
                 return TuneStep(name, {"batch_size": event.best}, event.reason)
             case CurveEnded() if event.suggestion is not None:
-                why = next((s.why for s in event.suggestions if s.lr == event.suggestion), event.ended)
-                return TuneStep(name, {"lr": float(f"{event.suggestion:.3g}")}, "; ".join([why, *event.doubts]))
+                return TuneStep(name, {"lr": float(f"{event.suggestion:.3g}")}, "; ".join([event.why, *event.doubts]))
             case CurveEnded():
                 return TuneStep(name, {}, " ".join(event.doubts) or event.ended)
             case SearchEnded():
