@@ -6,7 +6,7 @@ import re
 import selectors
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from workbench.commands import Mailbox
@@ -90,7 +90,6 @@ class JobOutcome:
     updates: int = 0
     hung: str = ""
     """The stacks of all ranks, if they hang."""
-    threads: list[str] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:
