@@ -15,6 +15,7 @@ from workbench.task.protocol import Task
 from workbench.techniques import limits
 from workbench.techniques.accumulation import size_at, windows
 from workbench.techniques.tbptt import pieces
+from workbench.tuners.stages import data_of_stage
 
 Window = Sequence[Any]
 InStep = Callable[[Iterable[Window]], Iterable[Window]]
@@ -33,9 +34,7 @@ def cycled_windows(
     pieces in time. in_step: of several ranks, brings the windows of one pass in step with theirs; a rank may come to
     the end of its share before the others.
     """
-    spec = task.train
-    if spec is None:
-        raise TaskError("no training data: give train= (a Dataset, a DataLoader, or arrays).")
+    spec = data_of_stage(task, "fit")
     if spec.one_shot:
         raise TaskError(
             "train can be read only once (it is an iterator), and a search would use it up: "

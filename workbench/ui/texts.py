@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workbench.plots.training.changes import NAMES
 from workbench.units import counted
 
 NO_NUMBER = "–"
@@ -283,12 +284,10 @@ RATIOS_NEXT = "The next run measures update ratios."
 NO_RATIOS = "The last run did not measure update ratios."
 LAST_SECONDS, WHOLE_RUN = "Time of the last seconds", "Time of the whole run"
 RESUMED = "resumed"
-CHANGED = {"gradient_clip_val": "clip", "batch_size": "batch size", "accumulate_grad_batches": "accumulation"}
-"""Names of settings at the marks of changes, where they are not the setting's own."""
 
 
 def changed(name: str, value: str) -> str:
-    return f"{CHANGED.get(name, name)}→{value}"
+    return f"{NAMES.get(name, name)}→{value}"
 
 
 def optimizer(number: str) -> str:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.optim import weight_averaging
-from workbench.engine.optim.optimizer_handle import OptimizerHandle
+from workbench.engine.optim.optimizer_handle import RATES, OptimizerHandle
 from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.settings import Settings
@@ -24,7 +24,6 @@ from workbench.task.protocol import Task
 from workbench.techniques import schedules
 from workbench.units import counted, rate
 
-_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 _MOMENTA = ("momentum", "betas", "max_momentum", "base_momentum")
 """What one cycle changes besides the rate."""
 
@@ -178,7 +177,7 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
             if not same["swa"]:
                 _redefine(session.settings, opt, parts.swa, swa_lrs)
         elif not _resume_schedules(session, state, parts, same=same["schedule"], raised=bool(made_at) and not state["base_lr"]):
-            _reset_groups(opt.optimizer, fresh, _RATES)
+            _reset_groups(opt.optimizer, fresh, RATES)
             if any("max_momentum" in group for group in (*fresh, *opt.optimizer.param_groups)):
                 _reset_groups(opt.optimizer, fresh, _MOMENTA)
             opt.base_lr = made_at
