@@ -21,7 +21,7 @@ from tests.engine.problems import Augmented, adam, labelled, noisy_net, plain_ne
 from tests.runs.records import read_events
 from workbench.engine.checkpoint import files
 from workbench.events import Changed, Message, Resumed, RunEnded, RunStarted, StatusChanged, StepsDone
-from workbench.launch.first_events import FirstEvents
+from workbench.launch.thread import JobRunner
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
 
@@ -608,7 +608,7 @@ def test_no_checkpoint_is_ahead_of_the_record(tmp_path, monkeypatch):
         seen.append((steps, info["step"]))
         write(folder, name, tensors, state, info)
 
-    monkeypatch.setattr(FirstEvents.settle, "__defaults__", (200.0,))  # what waits so long at most, on any machine
+    monkeypatch.setattr(JobRunner.settle, "__defaults__", (200.0,))  # what waits so long at most, on any machine
     monkeypatch.setattr(RunFolder, "append", slow)
     monkeypatch.setattr(files, "write", looking)
     make(tmp_path, max_epochs=2, checkpoint_every=3, val_check_interval=4).fit().result()
