@@ -176,6 +176,13 @@ ONCE_MORE = ("browser", "launch", "share", "notebooks", "test_demo.py")
 """Tests of browsers and processes, which a busy machine can upset: one that fails runs once more, and pytest lists it under RERUN."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the workers of xdist, which this process starts later, find its number
+        from tests import warm
+
+        os.environ[warm.RUN] = str(os.getpid())
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.pluginmanager.hasplugin("rerunfailures"):
         for item in items:

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -22,70 +23,77 @@ LONGEST = 1 << 20
 CLONE_NEWNET = 0x40000000
 
 
-def serve(control, listener):
+def serve(listener, folder, run):
     """Forks for each job that comes, and says how each ended; returns a job in its own process, and never here.
 
-    Jobs come from `control`, and one from each process that connects to `listener`: when that process ends, so does its job.
+    Each process that connects to `listener` sends one job. When nobody is left to be told of its end, the job ends.
     """
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    running, asked = {}, {}
+    running = {}
     with selectors.DefaultSelector() as select:
-        for each in (control, listener, woken):
+        for each in (listener, woken, run):
             select.register(each, selectors.EVENT_READ)
         while True:
             for key, _ in select.select():
-                asking = key.fileobj
-                if asking is woken:
-                    woken.recv(4096)
-                    reap(running)
-                    continue
-                if asking is listener:
-                    asked[listener.accept()[0]] = None
-                    select.register([*asked][-1], selectors.EVENT_READ)
-                    continue
-                message, fds, _, _ = socket.recv_fds(asking, LONGEST, 4)
-                if not message and asking is control:  # the tests are over
+                if key.fileobj is run:  # the tests are over
+                    shutil.rmtree(folder, ignore_errors=True)
                     os._exit(0)
-                if not message:
-                    select.unregister(asking)
-                    asking.close()
-                    end_all_of(asked.pop(asking), running)
-                    continue
-                pid = os.fork()
-                if pid == 0:
-                    signal.set_wakeup_fd(-1)
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    for end in (control, listener, woken, wake, *running.values(), *asked):
-                        end.close()
-                    return json.loads(message), fds
-                if asking in asked:
-                    asked[asking] = pid
-                status, *others = fds
-                for fd in others:
-                    os.close(fd)
-                running[pid] = socket.socket(fileno=status)
-                running[pid].send(f"{pid}\n".encode())
+                elif key.fileobj is woken:
+                    woken.recv(4096)
+                    reap(running, select)
+                elif key.fileobj is not listener:
+                    if running.get(key.data) is key.fileobj:  # not reaped: its number is still its own
+                        select.unregister(key.fileobj)
+                        end_all_of(key.data)
+                elif asked := accept(listener):
+                    job, (status, *others) = asked
+                    pid = os.fork()
+                    if pid == 0:
+                        signal.set_wakeup_fd(-1)
+                        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                        os.close(run)
+                        for end in (listener, woken, wake, *running.values()):
+                            end.close()
+                        return job, [status, *others]
+                    for fd in others:
+                        os.close(fd)
+                    running[pid] = socket.socket(fileno=status)
+                    tell(running[pid], pid)
+                    select.register(running[pid], selectors.EVENT_READ, pid)
 
 
-def end_all_of(pid, running):
+def accept(listener):
+    """A job and its files; None: whoever asked has gone, or looks whether this process is there."""
+    with listener.accept()[0] as asking:
+        message, fds, _, _ = socket.recv_fds(asking, LONGEST, 4)
+    return (json.loads(message), fds) if message else None
+
+
+def tell(asked, number):
+    with contextlib.suppress(BrokenPipeError):  # whoever asked was killed
+        asked.send(f"{number}\n".encode())
+
+
+def end_all_of(pid):
     """As Jupyter ends a kernel: its whole process group."""
-    if pid in running:  # not reaped yet: its number is still its own
-        with contextlib.suppress(ProcessLookupError):  # it may not have come to have a group of its own
-            os.killpg(pid, signal.SIGKILL)
-        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it may not have come to have a group of its own
+        os.killpg(pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
 
 
-def reap(running):
+def reap(running, select):
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        with running.pop(pid) as told, contextlib.suppress(BrokenPipeError):  # whoever asked was killed
-            told.send(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        with running.pop(pid) as asked:
+            if asked in select.get_map():
+                select.unregister(asked)
+            tell(asked, os.waitstatus_to_exitcode(status))
 
 
 def become(job, fds):
@@ -157,13 +165,14 @@ def run_and_leave(code, names):
 
 if __name__ == "__main__":
     del sys.path[0]  # tests/lightning is not lightning. With -P, forked kernels would not find modules beside their notebook
-    given = json.loads(sys.argv[3])
+    listener, given = socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2])
+    run = os.pidfd_open(given["run"])
     for module in given["modules"]:
         importlib.import_module(module)
     sys.modules.update(dict.fromkeys(given["blocked"]))
     gc.collect()
     gc.freeze()  # what is imported is not looked through again in every process
-    job, fds = serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:3]))
+    job, fds = serve(listener, given["folder"], run)
     code, names = become(job, fds), new_main(job)
     if job["leave"]:
         run_and_leave(code, names)
