@@ -139,7 +139,7 @@ def forked_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """`accelerate launch` and its ranks have imported torch already, where a bench of this process starts them.
 
-    torchrun starts ranks by the Python of this variable, which another process can take for its own `sys.executable`, too.
+    torchrun starts ranks by the Python of this variable, which forked processes take for their own `sys.executable`, too.
     """
     from tests import warm
 

@@ -109,6 +109,7 @@ def become(job, fds):
         os.close(fd)
     os.environ.clear()
     os.environ.update(job["environment"])
+    sys.executable = os.environ.get("PYTHON_EXEC", sys.executable)  # what it starts itself is forked, too, where tests ask for that
     os.chdir(job["folder"])
     if job["argv"][0] == "-u":
         del job["argv"][0]
