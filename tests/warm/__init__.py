@@ -27,6 +27,9 @@ HOME = Path(__file__).parents[2]
 RUN = "WORKBENCH_TEST_RUN"
 """The environment's name for the process that all others of a run of the tests end with: pytest, or what has started its workers."""
 
+RANKS = {"WORKBENCH_TEST_RANKS": "1"}
+"""In the environment of what is forked here: its first fork server is forked with it, and does not import torch for seconds either."""
+
 
 class Script:
     """A process that runs a script, as `subprocess.Popen` would show it: stdout is a pipe, stderr is kept in a file."""
@@ -159,9 +162,11 @@ class Warm:
         os.close(writing)
         return Script(argv, told, os.fdopen(reading), stderr)
 
-    def run(self, *argv: str, timeout: float = 250.0, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *argv: str, timeout: float = 250.0, folder: Path | None = None, environment: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """`python argv…` to its end."""
-        script = self.start(*argv, folder=folder)
+        script = self.start(*argv, folder=folder, environment=environment)
         out, err = script.communicate(timeout)
         return subprocess.CompletedProcess(list(argv), script.wait(), out, err)
 

@@ -15,12 +15,16 @@ import selectors
 import shutil
 import signal
 import socket
+import subprocess
 import sys
+import threading
+import time
 import traceback
 import types
 
 LONGEST = 1 << 20
 CLONE_NEWNET = 0x40000000
+PR_SET_PDEATHSIG = 1
 
 
 def serve(listener, folder, run):
@@ -111,6 +115,8 @@ def become(job, fds):
     os.environ.update(job["environment"])
     sys.executable = os.environ.get("PYTHON_EXEC", sys.executable)  # what it starts itself is forked, too, where tests ask for that
     os.chdir(job["folder"])
+    if os.environ.pop("WORKBENCH_TEST_RANKS", None):
+        stand_by()
     if job["argv"][0] == "-u":
         del job["argv"][0]
         sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(number, "w", closefd=False), write_through=True) for number in (1, 2))
@@ -129,6 +135,85 @@ def become(job, fds):
     sys.path.insert(0, os.path.dirname(os.path.abspath(first)))
     with open(first, encoding="utf-8") as file:
         return compile(file.read(), first, "exec", dont_inherit=True)
+
+
+class Forked:
+    """Stands for the `subprocess.Popen` of a process that was forked from this one."""
+
+    def __init__(self, pid):
+        self.pid, self.returncode = pid, None
+        self._looking = threading.Lock()
+
+    def poll(self):
+        with self._looking:
+            if self.returncode is None:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout=None):
+        until = float("inf") if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > until:
+                raise subprocess.TimeoutExpired("the fork server", timeout)
+            time.sleep(0.005)
+        return self.returncode
+
+    def kill(self):
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def stand_by():
+    """Fork what will be this process's fork server, with all that it imports: its first one is not started as Python."""
+    from workbench.launch.process import fork_client
+
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent, pid = os.getpid(), os.fork()
+    if pid == 0:
+        here.close()
+        try:
+            be_fork_server(there, parent)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)  # nothing may get back to what this process was forked for
+    there.close()
+    waiting = [here]
+
+    def start(argv, *, stdout, pass_fds, env, **more):
+        if not waiting:
+            return subprocess.Popen(argv, stdout=stdout, pass_fds=pass_fds, env=env, **more)
+        with waiting.pop() as there:
+            socket.send_fds(there, [json.dumps({"argv": argv, "environment": env}).encode()], [stdout.fileno(), *pass_fds])
+        return Forked(pid)
+
+    fork_client.subprocess = types.SimpleNamespace(**vars(subprocess) | {"Popen": start})
+
+
+def be_fork_server(there, parent):
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    message, fds, _, _ = socket.recv_fds(there, LONGEST, 2)
+    if not message:
+        os._exit(0)
+    there.close()
+    log, control = fds
+    os.setpgid(0, 0)
+    for number in (1, 2):
+        os.dup2(log, number)
+    job = json.loads(message)
+    os.environ.clear()
+    os.environ.update(job["environment"])
+    sys.argv = job["argv"][3:]
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    from workbench.launch.process import fork_server
+
+    temporary, *more = sys.argv[3:]
+    fork_server.main(control, parent, temporary, more)
 
 
 def enter(network):
