@@ -78,7 +78,7 @@ class Kernel:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("JUPYTER_PATH", str(warm.kernels()))
             self.manager = KernelManager(kernel_name="python3")
-            self.manager.start_kernel(cwd=str(folder), env=warm.environment() | warm.RANKS)
+            self.manager.start_kernel(cwd=str(folder))
         self.client: Any = self.manager.blocking_client()
         self.client.start_channels()
 

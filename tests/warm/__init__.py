@@ -212,7 +212,7 @@ def kernels() -> Path:
     # page that is loaded again asks for each widget alone.
     widgets = "--IPKernelApp.exec_lines=__import__('ipywidgets').register_comm_target()"
     argv = [str(made.executable), "-m", "ipykernel_launcher", "-f", "{connection_file}", widgets]
-    known = {"argv": argv, "display_name": "Python 3", "language": "python", "metadata": {"debugger": False}}
+    known = {"argv": argv, "env": RANKS, "display_name": "Python 3", "language": "python", "metadata": {"debugger": False}}
     written = spec / f"{os.getpid()}.json"
     written.write_text(json.dumps(known))
     written.replace(spec / "kernel.json")  # another process may read it

@@ -193,6 +193,8 @@ def stand_by():
 
 
 def be_fork_server(there, parent):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt goes to the whole group of a kernel
+    os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
@@ -202,7 +204,6 @@ def be_fork_server(there, parent):
         os._exit(0)
     there.close()
     log, control = fds
-    os.setpgid(0, 0)
     for number in (1, 2):
         os.dup2(log, number)
     job = json.loads(message)
