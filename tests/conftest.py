@@ -139,7 +139,7 @@ def forked_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """`accelerate launch` and its ranks have imported torch already, where a bench of this process starts them.
 
-    torchrun starts ranks by the Python of this variable, which another process can take for its own `sys.executable`, too.
+    torchrun starts ranks by the Python of this variable, which forked processes take for their own `sys.executable`, too.
     """
     from tests import warm
 
@@ -174,6 +174,13 @@ Those of a group run one after another, others beside. The longest groups come f
 
 ONCE_MORE = ("browser", "launch", "share", "notebooks", "test_demo.py")
 """Tests of browsers and processes, which a busy machine can upset: one that fails runs once more, and pytest lists it under RERUN."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the workers of xdist, which this process starts later, find its number
+        from tests import warm
+
+        os.environ[warm.RUN] = str(os.getpid())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

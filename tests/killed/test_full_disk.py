@@ -11,6 +11,7 @@ from torch import nn
 
 import workbench as wb
 from tests.engine.problems import labelled
+from tests.killed.test_resume_after_kill import begin, end, live
 from workbench.events import Message, RunEnded, StepsDone, pack
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.read import list_runs
@@ -166,18 +167,10 @@ def test_a_checkpoint_folder_that_goes_away_in_the_middle(tmp_path):
 
 
 def test_two_processes_on_one_root(tmp_path):
-    from tests.killed.test_resume_after_kill import clean_processes, live
-    from tests.killed.victim import run as victim
-
-    context = clean_processes()
-    assert live(context, tmp_path / "alone", "fresh") == 0
+    assert live(tmp_path / "alone", "fresh") == 0
     root = tmp_path / 'one "root" for two'
-    both = [context.Process(target=victim, args=(str(root), "fresh", "never", 0)) for _ in range(2)]
-    for process in both:
-        process.start()
-    for process in both:
-        process.join(250)
-        assert process.exitcode == 0
+    both = [begin(root, "fresh") for _ in range(2)]
+    assert [end(process) for process in both] == [0, 0]
     (alone,), runs = list_runs(tmp_path / "alone"), list_runs(root)
     assert len({run.id for run in runs}) == 2
     for found in runs:

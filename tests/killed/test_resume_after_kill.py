@@ -1,6 +1,5 @@
 """A fit that is killed at any moment and resumed, again and again, ends to the bit where an undisturbed one does."""
 
-import multiprocessing
 import random
 import time
 from pathlib import Path
@@ -9,8 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from tests import warm
 from tests.conftest import count
-from tests.killed import victim
 from workbench.runs.checkpoints import find, list_checkpoints
 from workbench.runs.read import list_runs
 from workbench.runs.run import Run
@@ -21,31 +20,31 @@ TIMES = {"update": 90, "validation": 70, "checkpoint": 25, "rename": 25, "record
 KILLED = -9
 
 
-def clean_processes():
-    """Clean processes that have everything imported."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.killed.victim", "torch._dynamo"])
-    return context
+def begin(root: Path, start: str, place: str = "never", count: int = 0) -> warm.Script:
+    """A victim in a process of its own."""
+    return warm.python().start("-m", "tests.killed.victim", str(root), start, place, str(count), leave=True)
 
 
-processes = pytest.fixture(scope="module")(clean_processes)
+def end(process: warm.Script) -> int:
+    """Its exit code, when it has ended."""
+    _, said = process.communicate(250)
+    code = process.wait()
+    assert code in (0, KILLED), said
+    return code
 
 
-def live(processes, root: Path, start: str, place: str = "never", count: int = 0, seconds: float | None = None) -> int:
-    process = processes.Process(target=victim.run, args=(str(root), start, place, count))
-    process.start()
+def live(root: Path, start: str, place: str = "never", count: int = 0, seconds: float | None = None) -> int:
+    process = begin(root, start, place, count)
     if seconds is not None:
         time.sleep(seconds)
         process.kill()
-    process.join(250)
-    assert process.exitcode is not None, "it hangs"
-    return process.exitcode
+    return end(process)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(processes, tmp_path_factory) -> Run:
+def undisturbed(tmp_path_factory) -> Run:
     root = tmp_path_factory.mktemp("undisturbed")
-    assert live(processes, root, "fresh") == 0
+    assert live(root, "fresh") == 0
     return Run.open(list_runs(root)[-1].path)
 
 
@@ -66,22 +65,21 @@ def readable(root: Path) -> str:
 
 
 @pytest.mark.parametrize("seed", range(count(2, 50)))
-def test_killed_and_resumed(seed, processes, undisturbed, tmp_path):
+def test_killed_and_resumed(seed, undisturbed, tmp_path):
     draw = random.Random(seed)
     first = PLACES[seed % len(PLACES)]
     for place in [first, draw.choice(PLACES)]:
         start = readable(tmp_path)
         if place == "outside":
-            code = live(processes, tmp_path, start, seconds=draw.uniform(0.1, 1.5))
+            code = live(tmp_path, start, seconds=draw.uniform(0.1, 1.5))
         else:
-            code = live(processes, tmp_path, start, place, draw.randint(1, TIMES[place]))
-        assert code in (0, KILLED)
+            code = live(tmp_path, start, place, draw.randint(1, TIMES[place]))
         if code == 0:
             break
     start = readable(tmp_path)
     ended = list_runs(tmp_path) and Run.open(list_runs(tmp_path)[-1].path).status == "finished"
     if not ended:
-        assert live(processes, tmp_path, start) == 0
+        assert live(tmp_path, start) == 0
     run = Run.open(list_runs(tmp_path)[-1].path)
     assert run.status == "finished"
     for name, column in undisturbed.history.items():

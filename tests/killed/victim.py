@@ -4,6 +4,7 @@
 name), "record" (in the middle of a line); "never": it runs to the end, unless it is killed from outside.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -94,7 +95,11 @@ def run(root: str, start: str, place: str, count: int) -> None:
     """The whole life of a process that fits."""
     torch.set_num_threads(1)
     dying = Dying("never", 0)
-    with open(os.devnull, "w") as sys.stdout, bench(Path(root), dying) as made:
+    with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing), bench(Path(root), dying) as made:
         dying.place, dying.left = place, count
         arm(dying)
         made.fit(start=start).result()
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:4], int(sys.argv[4]))

@@ -14,6 +14,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 import workbench as wb
+from tests import warm
 from tests.launch import pools
 from tests.launch.commanded import SECOND, ask, commanded, told
 from tests.launch.launched import kernel, wait_for
@@ -154,7 +155,7 @@ print(first.result().status, second.result().status, flush=True)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there are ranks in a pool on Linux alone")
 def test_a_run_in_a_pool_of_ranks_and_one_that_waits_for_it(tmp_path: Path) -> None:
-    with kernel(RANKS, str(tmp_path)) as trains:
+    with kernel(RANKS, str(tmp_path), **warm.RANKS) as trains:
         assert trains.stdout.readline() == "asked\n"
         first, second = wb.attach("0001-fit", tmp_path), wb.attach("0002-fit", tmp_path)
         assert second.status == "queued"

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from jupyter_client.manager import KernelManager
 
+from tests import warm
 from tests.launch.launched import wait_for
 from tests.launch.pools import named
 
@@ -74,8 +75,10 @@ class Kernel:
     """An IPython kernel that runs cells."""
 
     def __init__(self, folder: Path) -> None:
-        self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel(cwd=str(folder))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JUPYTER_PATH", str(warm.kernels()))
+            self.manager = KernelManager(kernel_name="python3")
+            self.manager.start_kernel(cwd=str(folder))
         self.client: Any = self.manager.blocking_client()
         self.client.start_channels()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import torch
 from accelerate.tracking import GeneralTracker
 
 import workbench as wb
-from tests import warm
 from tests.lightning.both import boring, loader, pl
 from tests.lightning.ranks.ranked import Net, batches, fit
 from tests.ranks import on_ranks
@@ -213,25 +211,15 @@ def test_ranks_of_a_notebook_refuse_its_tracker(tmp_path: Path) -> None:
         bench.fit().result()
 
 
-SCRIPT = """
-import json, sys
-import torch
-import workbench as wb
-from tests.lightning.both import boring, loader
-
-class Logs(boring.BoringModel):
-    def on_train_epoch_end(self):
+class LogsMine(boring.BoringModel):
+    def on_train_epoch_end(self) -> None:
         self.logger.experiment.add_scalar("mine", 1.0, self.global_step)
-
-if __name__ == "__main__":
-    with wb.Workbench(Logs(), train=loader(), root=sys.argv[1], accelerator="cpu", strategy="launch", devices=2, max_epochs=2, trackers="tensorboard") as bench:
-        print(json.dumps(bench.fit().result().id))
-"""
 
 
 @pytest.mark.usefixtures("forked_ranks")
 def test_a_launched_run_logs_in_its_first_process(tmp_path: Path) -> None:
-    done = warm.python().run("-c", SCRIPT, str(tmp_path), timeout=280)
-    assert done.returncode == 0, done.stderr
-    id = json.loads(done.stdout.splitlines()[-1])
+    with wb.Workbench(
+        LogsMine(), train=loader(), root=tmp_path, accelerator="cpu", strategy="launch", devices=2, max_epochs=2, trackers="tensorboard"
+    ) as bench:
+        id = bench.fit().result().id
     assert [(e.step, e.value) for e in read(tmp_path / "trackers" / "tensorboard" / id).Scalars("mine")] == [(3, 1.0), (6, 1.0)]

@@ -5,8 +5,8 @@ Where what is tested is the start itself, or what a start imports, a test starts
 
 from __future__ import annotations
 
-import atexit
 import contextlib
+import fcntl
 import functools
 import json
 import os
@@ -21,9 +21,14 @@ import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 HOME = Path(__file__).parents[2]
+RUN = "WORKBENCH_TEST_RUN"
+"""The environment's name for the process that all others of a run of the tests end with: pytest, or what has started its workers."""
+
+RANKS = {"WORKBENCH_TEST_RANKS": "1"}
+"""In the environment of what is forked here: its first fork server is forked with it, and does not import torch for seconds either."""
 
 
 class Script:
@@ -83,26 +88,55 @@ class Script:
 class Warm:
     """A process that has imported `modules` and forks for scripts; none of them can import what is `blocked`."""
 
-    def __init__(self, modules: Sequence[str], blocked: Sequence[str] = (), environment: dict[str, str] | None = None) -> None:
-        """environment: that of its scripts; None: this process's at the time of each, with this repository on the path."""
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(
+        self, modules: Sequence[str], blocked: Sequence[str] = (), environment: dict[str, str] | None = None, name: str | None = None
+    ) -> None:
+        """environment: that of its scripts; None: this process's at the time of each, with this repository on the path.
+
+        name: all processes of a run of the tests share the one of this name, which the first of them starts. It ends with the run.
+        """
+        run = int(os.environ.get(RUN, os.getpid()))
         self._environment = environment
-        self.folder = Path(tempfile.mkdtemp())
+        self._process: subprocess.Popen[bytes] | None = None
+        self.folder = Path(tempfile.mkdtemp()) if name is None else Path(tempfile.gettempdir(), f"workbench-tests-{run}-{name}")
+        self.folder.mkdir(mode=0o700, exist_ok=True)
         self.executable = self.folder / "python"
         """Stands for `python` where another process starts it, which stdin does not reach."""
-        given = json.dumps({"modules": list(modules), "blocked": list(blocked)})
-        with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            address = str(self.folder / "asked")
-            listener.bind(address)
+        self._address = str(self.folder / "asked")
+        with (self.folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self._runs():
+                self._start({"modules": list(modules), "blocked": list(blocked), "folder": str(self.folder), "run": run})
+
+    def _runs(self) -> bool:
+        try:
+            self._ask().close()
+        except OSError:
+            return False
+        return True
+
+    def _start(self, given: dict[str, Any]) -> None:
+        client = shlex.join([sys.executable, "-S", str(Path(__file__).with_name("client.py")), self._address])
+        self.executable.write_text(f'#!/bin/sh\nexec {client} "$@"\n')
+        self.executable.chmod(0o700)
+        Path(self._address).unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(self._address)
             listener.listen()
-            client = shlex.join([sys.executable, "-S", str(Path(__file__).with_name("client.py")), address])
-            self.executable.write_text(f'#!/bin/sh\nexec {client} "$@"\n')
-            self.executable.chmod(0o700)
             # OpenBLAS starts threads when numpy is imported, and a process with threads is no clean one to fork.
             self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("server.py")), str(theirs.fileno()), str(listener.fileno()), given],
-                pass_fds=[theirs.fileno(), listener.fileno()], stdin=subprocess.DEVNULL, env={**self.environment, "OPENBLAS_NUM_THREADS": "1"},
+                [sys.executable, str(Path(__file__).with_name("server.py")), str(listener.fileno()), json.dumps(given)],
+                pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL, env={**self.environment, "OPENBLAS_NUM_THREADS": "1"},
             )  # fmt: skip
+
+    def _ask(self) -> socket.socket:
+        asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            asking.connect(self._address)
+        except OSError:
+            asking.close()
+            raise
+        return asking
 
     @property
     def environment(self) -> dict[str, str]:
@@ -123,20 +157,23 @@ class Warm:
             "environment": self.environment if environment is None else environment,
             "leave": leave,
         }
-        with status:
-            socket.send_fds(self._control, [json.dumps(job).encode()], [status.fileno(), writing, stderr])
+        with status, self._ask() as asking:
+            socket.send_fds(asking, [json.dumps(job).encode()], [status.fileno(), writing, stderr])
         os.close(writing)
         return Script(argv, told, os.fdopen(reading), stderr)
 
-    def run(self, *argv: str, timeout: float = 250.0, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *argv: str, timeout: float = 250.0, folder: Path | None = None, environment: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """`python argv…` to its end."""
-        script = self.start(*argv, folder=folder)
+        script = self.start(*argv, folder=folder, environment=environment)
         out, err = script.communicate(timeout)
         return subprocess.CompletedProcess(list(argv), script.wait(), out, err)
 
     def close(self) -> None:
-        self._control.shutdown(socket.SHUT_RDWR)  # a script that goes on has a copy, and may not keep it open
-        self._control.close()
+        """End one that this process alone has."""
+        assert self._process is not None
+        self._process.terminate()
         self._process.wait(120)
         shutil.rmtree(self.folder)
 
@@ -150,12 +187,11 @@ def environment() -> dict[str, str]:
 @functools.cache
 def python() -> Warm:
     """The one that has the workbench imported, for all tests."""
-    made = Warm(
-        ["torch._dynamo", "accelerate.commands.launch", "torch.distributed.run", "safetensors.torch", "workbench.bench",
-         "workbench.launch.accelerate.worker"]
+    modules = (
+        "torch._dynamo", "accelerate.commands.launch", "torch.distributed.run", "safetensors.torch", "workbench.bench",
+        "workbench.launch.accelerate.worker",
     )  # fmt: skip
-    atexit.register(made.close)
-    return made
+    return Warm(modules, name="python")
 
 
 @functools.cache
@@ -168,14 +204,16 @@ def kernels() -> Path:
         ["ipykernel.kernelapp", "torch._dynamo", "sklearn.datasets", "accelerate", "safetensors.torch", "pydantic",
          "matplotlib.figure", "matplotlib.backends.backend_agg", "workbench.bench"],
         environment=environment() | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"},  # as ipykernel sets it
+        name="kernels",
     )  # fmt: skip
-    atexit.register(made.close)
     spec = made.folder / "kernels" / "python3"
-    spec.mkdir(parents=True)
+    spec.mkdir(parents=True, exist_ok=True)
     # ipywidgets, which accelerate imports, registers in the kernel where it is imported, and there was none yet. Without this a
     # page that is loaded again asks for each widget alone.
     widgets = "--IPKernelApp.exec_lines=__import__('ipywidgets').register_comm_target()"
     argv = [str(made.executable), "-m", "ipykernel_launcher", "-f", "{connection_file}", widgets]
-    known = {"argv": argv, "display_name": "Python 3", "language": "python", "metadata": {"debugger": False}}
-    (spec / "kernel.json").write_text(json.dumps(known))
+    known = {"argv": argv, "env": RANKS, "display_name": "Python 3", "language": "python", "metadata": {"debugger": False}}
+    written = spec / f"{os.getpid()}.json"
+    written.write_text(json.dumps(known))
+    written.replace(spec / "kernel.json")  # another process may read it
     return made.folder

@@ -83,10 +83,8 @@ def test_two_ranks_train_as_one_process_and_the_model_comes_home(root: Path) -> 
 
 
 SLOW = """
-import os, sys, time, torch, workbench as wb
+import sys, time, torch, workbench as wb
 from torch.nn import functional as F
-
-sys.executable = os.environ["PYTHON_EXEC"]
 
 def loss(output, y):
     time.sleep(0.02)

@@ -34,7 +34,6 @@ CODE = textwrap.dedent("""
             file.write(os.readlink("/proc/self/ns/net"))
         return F.cross_entropy(output, y)
 
-    sys.executable = os.environ["PYTHON_EXEC"]
     torch.set_num_threads(1)
     made = bench(plain_net(), labelled(96), sys.argv[1], loss=loss, max_epochs=2)
     job = made.fit(strategy="launch", num_nodes=2, devices=1, launch={"main_process_ip": "10.77.0.1", "main_process_port": 29611})

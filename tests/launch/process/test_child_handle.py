@@ -19,9 +19,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork se
 
 
 @contextlib.contextmanager
-def started(folder: Path, code: str) -> Iterator[warm.Script]:
+def started(folder: Path, code: str, **environment: str) -> Iterator[warm.Script]:
     (folder / "script.py").write_text(code)
-    script = warm.python().start("script.py", folder=folder)
+    script = warm.python().start("script.py", folder=folder, environment=warm.environment() | environment)
     try:
         yield script
     finally:
@@ -68,7 +68,7 @@ print("good")
 
 SLEEPER = """
 from workbench.launch.process import fork_client
-fork_client.server()  # starts while this process imports torch
+fork_client.server()
 import json, os, psutil, signal, time, torch
 from torch.utils.data import DataLoader, TensorDataset
 from workbench.launch.process.run_in_child import run_in_child
@@ -99,7 +99,7 @@ def pids_and_folder(script: warm.Script) -> tuple[list[int], str]:
 
 
 def test_an_interrupt_reaches_nobody_and_a_killed_parent_leaves_nothing(tmp_path: Path) -> None:
-    with started(tmp_path, SLEEPER) as script:
+    with started(tmp_path, SLEEPER, **warm.RANKS) as script:
         pids, temporary = pids_and_folder(script)
         child, server, worker = pids
         assert os.path.isdir(temporary)

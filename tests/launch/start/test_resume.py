@@ -2,7 +2,6 @@
 
 import functools
 import json
-import textwrap
 import threading
 import time
 
@@ -14,13 +13,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import workbench as wb
-from tests import warm
 from tests.combinations import every, pairs
 from tests.conftest import SOAK
 from tests.engine.problems import Augmented, adam, labelled, noisy_net, plain_net, same_weights, sgd, weights
 from tests.runs.records import read_events
 from workbench.engine.checkpoint import files
 from workbench.events import Changed, Message, Resumed, RunEnded, RunStarted, StatusChanged, StepsDone
+from workbench.launch.process.run_in_child import run_in_child
 from workbench.launch.thread import JobRunner
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
@@ -305,22 +304,15 @@ def test_continue_after_an_error_has_the_weights_alone_and_says_so(tmp_path):
 
 
 def test_in_another_process(tmp_path):
-    script = textwrap.dedent(
-        """
-        import sys, torch
-        torch.set_num_threads(1)
-        from tests.launch.start.test_resume import RICH, make, stopped_at
-        root, start = sys.argv[1:]
-        b = make(root, **RICH)
-        if start == "stop":
+    def part(start):
+        b = make(tmp_path / "root", **RICH)
+        if start is None:
             stopped_at(b, 10)
         else:
             b.fit(start=start).result()
-        """
-    )
-    for start in ("stop", "0001-fit"):
-        out = warm.python().run("-c", script, str(tmp_path / "root"), start)
-        assert out.returncode == 0, out.stderr
+
+    for start in (None, "0001-fit"):
+        run_in_child(part, start, threads=1).get()
     expected, twin = whole(tmp_path / "whole", **RICH)
     run = Run.open(tmp_path / "root" / "runs" / "0002-fit")
     assert same_runs(run, expected)

@@ -20,8 +20,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests import warm
 from tests.engine.problems import bench, labelled, plain_net
-from tests.launch.launched import wait_for
+from tests.launch.launched import kill_all_of, wait_for
 from workbench.commands import Pause
 from workbench.events import RunStarted
 from workbench.launch.terminal import watch
@@ -93,15 +94,27 @@ else:
 """
 
 
+_ON_TERMINAL = """
+import fcntl, os, sys, termios
+terminal = os.open(sys.argv.pop(1), os.O_RDWR)
+fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+for number in range(3):
+    os.dup2(terminal, number)
+os.close(terminal)
+"""
+
+
 class _Terminal:
-    """A child process on a terminal of its own."""
+    """A process on a terminal of its own."""
 
     def __init__(self, code: str, *arguments: str) -> None:
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.environ.update(TERM="xterm-256color", COLUMNS="80", LINES="40")  # as wide as most terminals
-            os.execv(sys.executable, [sys.executable, "-c", code, *arguments])
-        self.ended: int | None = None
+        self.fd, its = pty.openpty()
+        size = {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "40"}  # as wide as most terminals
+        self._process = warm.python().start(
+            "-u", "-c", _ON_TERMINAL + code, os.ttyname(its), *arguments, environment=warm.environment() | size
+        )
+        self.pid = self._process.pid
+        self._its = its  # a terminal that nobody has open yet is at its end
         self._text = ""
 
     def until(self, words: str, seconds: float = 60.0) -> str:
@@ -110,10 +123,9 @@ class _Terminal:
         while words not in self._text:
             assert time.monotonic() < end, f"no {words!r} in {self._text[-2000:]!r}"
             if select.select([self.fd], [], [], 0.2)[0]:
-                try:
-                    self._text += os.read(self.fd, 1 << 16).decode(errors="replace")
-                except OSError:  # the child has ended
-                    assert words in self._text, f"no {words!r} in {self._text[-2000:]!r}"
+                self._text += os.read(self.fd, 1 << 16).decode(errors="replace")
+            else:
+                assert self._process.poll() is None, f"no {words!r} in {self._text[-2000:]!r}"
         before, _, self._text = self._text.partition(words)
         return before
 
@@ -126,16 +138,13 @@ class _Terminal:
         return bool(termios.tcgetattr(self.fd)[3] & termios.ICANON)
 
     def end(self) -> int:
-        """The child's exit code, when it has ended."""
-        if self.ended is None:
-            self.ended = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.ended
+        """The process's exit code, when it has ended."""
+        return self._process.wait(200)
 
     def close(self) -> None:
-        if self.ended is None:
-            os.kill(self.pid, signal.SIGKILL)
-            self.end()
+        kill_all_of(self._process)
         os.close(self.fd)
+        os.close(self._its)
 
 
 @pytest.fixture
