@@ -27,7 +27,10 @@ _FILLS: tuple[tuple[type, str, tuple[Any, ...]], ...] = (
 
 def is_container(value: Any) -> bool:
     """Whether it is a list, dict, set or deque that `refill` can fill."""
-    return any(isinstance(value, kind) and getattr(type(value), fill) in usual for kind, fill, usual in _FILLS)
+    for kind, fill, usual in _FILLS:
+        if isinstance(value, kind):
+            return getattr(type(value), fill) in usual
+    return False
 
 
 def refill(container: Any, content: Any) -> None:
