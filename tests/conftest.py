@@ -189,6 +189,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """A bench asks the disk whether a module of the user's has changed; the hundreds of files of tests do not count as such."""
+    from workbench.export.source import origins
+
+    origins._others.update(item.module.__name__ for item in session.items if isinstance(item, pytest.Function))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Several processes (`make test` has three): the tests of a file stay in one, which makes the fixtures of the file once.
