@@ -169,3 +169,30 @@ def test_totals_that_a_flush_computes_are_those_of_each_update(order):
     found = event.array("grad_norm").tolist()
     assert math.isnan(found.pop(1))
     assert found == pytest.approx([total for step, total in enumerate(totals) if step != 1], rel=1e-6)
+
+
+@pytest.mark.parametrize("others", [(), ("replaced",), ("without a gradient", "another loss", "some norms again", "all norms again", "replaced")])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_losses_and_norms_that_are_put_together(others, kind):
+    """What a device copies at once reads as what is written one by one, whatever the updates between did."""
+    together, apart = (meter.Meter(3, torch.device("cpu"), 1, 2.0, kind=torch.float32, double=kind is torch.float64) for _ in range(2))
+    for measured in (together, apart):
+        measured._host = None  # as on a device
+    generator = torch.Generator().manual_seed(0)
+    for step, what in enumerate(("plain", "plain", *others, "plain")):
+        (first, loss, *norms), again = torch.rand(5, generator=generator, dtype=kind).unbind(), torch.rand(3, generator=generator, dtype=kind)
+        if what == "replaced":
+            together.put_update(first, norms[::-1])
+        if what != "without a gradient":
+            together.put_update(first if what == "another loss" else loss, norms)
+            apart.put_norms(0, None, torch.stack(norms))
+        for measured in (together, apart):
+            if what == "some norms again":
+                measured.put_norms(0, again.norm(), again[:2], (0, 1))
+            if what == "all norms again":
+                measured.put_norms(0, None, again)
+            measured.record(step, [0.1], loss)
+    (one,), (other,) = together.flush(0, wait=True), apart.flush(0, wait=True)
+    assert one.columns == other.columns
+    assert one.array("loss").dtype == torch.empty(0, dtype=kind).numpy().dtype
+    assert not torch.isnan(torch.tensor(one.array("loss"))).any()

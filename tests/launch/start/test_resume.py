@@ -592,6 +592,17 @@ def test_a_run_that_a_metric_ended(tmp_path):
     assert job.result().step == 63
 
 
+def test_from_the_end_of_the_run_before_one_that_a_metric_ended(tmp_path):
+    """A resumed run keeps the checkpoint that it began from, which is the end of another run and not its own."""
+    b = make(tmp_path, max_epochs=9, lr=1e-6, early_stopping={"monitor": "val_loss", "patience": 1, "min_delta": 10.0})
+    run = b.fit(max_steps=3).result()
+    ended = b.fit(start="continue", max_steps=None).result()
+    assert ended.step == 14
+    again = b.fit(start=f"{ended.id}@00000003-end", max_steps=None).result()
+    assert (again.step, run.step) == (14, 3)
+    assert same_runs(again, ended)
+
+
 # -- what is kept of it
 
 

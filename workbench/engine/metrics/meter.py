@@ -24,7 +24,7 @@ from torch import Tensor
 from workbench.engine.metrics.epoch_loss import EpochLoss
 from workbench.engine.metrics.step_timer import StepTimer
 from workbench.events import Numbers, StepsDone, pack
-from workbench.instruments.grad_norm import total_norms
+from workbench.instruments.grad_norm import Norms, as_tensor, total_norms
 from workbench.instruments.memory import memory_in_use
 from workbench.task.device import xla
 
@@ -83,6 +83,10 @@ class Meter:
         """By column and row: values that the next flush copies into the ring at once."""
         self._layer_norms: dict[int, Tensor] = {}
         """The rows of all layers' norms."""
+        self._updates: dict[int, Tensor] = {}
+        """The rows of a loss and all layers' norms in one tensor."""
+        self._loss: Tensor | None = None
+        """The loss in the newest of them, until `record`."""
         self.adds_up = kind in (torch.float32, torch.float64) and optimizers == 1 and not xla.is_xla(device)
         """Whether a flush can compute the total norms, of all rows at once, where nothing reads them before."""
         self._numbers: dict[int, list[float]] = {}
@@ -204,8 +208,10 @@ class Meter:
         """By row, the norms of the layers."""
         return self._ring[:, self._layers_at :].unbind()
 
-    def _widen(self) -> None:
-        """Keep numbers of double precision from now on."""
+    def _widen_for(self, loss: Tensor) -> None:
+        """Keep numbers of double precision from now on, if the loss is one."""
+        if loss.dtype is not torch.float64 or self._ring.dtype is torch.float64:
+            return
         wide = self._ring.double()
         for view in ("_host", "_cells", "total", "clipped", "layers"):
             vars(self).pop(view, None)
@@ -215,8 +221,7 @@ class Meter:
         """Write the loss of the update that the next `record` completes: of all of it (0), or of one optimizer of
         several.
         """
-        if loss.dtype is torch.float64 and self._ring.dtype is not torch.float64:
-            self._widen()
+        self._widen_for(loss)
         self._put(3 * column + LOSS, loss)
 
     def put_clipped(self, column: int, total: Tensor) -> None:
@@ -250,6 +255,7 @@ class Meter:
         completes. total None: a flush computes it from the norms; only where `adds_up`.
         """
         row = self.row
+        self._separate(row)
         if total is not None:
             self._put_norm(3 * column + TOTAL, total)
         else:  # a task may have stepped before within this update
@@ -267,12 +273,36 @@ class Meter:
             self.layers[row].copy_(torch.tensor(self._numbers.pop(row), dtype=self._ring.dtype))
         self.layers[row][self.places(layers)] = norms.to(self._ring.dtype)
 
+    def put_update(self, loss: Tensor, norms: Norms) -> None:
+        """Put a loss and the norms of all layers, in order, into the row that the next `record` completes; a device copies them
+        at once where it can. Only where `adds_up`: a flush computes the total norm.
+        """
+        first = norms[0]
+        if isinstance(norms, Tensor) or type(loss) is not Tensor or loss.shape or loss.dtype is not first.dtype or loss.device != first.device:
+            self.put_norms(0, None, as_tensor(norms))
+            return
+        self._widen_for(loss)
+        self._separate(self.row)
+        self._at_flush.get(TOTAL, {}).pop(self.row, None)
+        self._layer_norms.pop(self.row, None)
+        self._updates[self.row] = torch.stack((loss, *norms))
+        self._loss = loss
+
+    def _separate(self, row: int) -> None:
+        """Keep the norms of this row without its loss, which is another one."""
+        if row in self._updates:
+            self._layer_norms[row] = self._updates.pop(row)[1:]
+        self._loss = None
+
     def record(self, step: int, lrs: Sequence[float], loss: Tensor, skipped: bool = False) -> None:
         """Complete the row of update `step`; its norms, if any, are in it already."""
         if not self.row:
             self._first = step
-        if self._host is None or loss.dtype is torch.float64:
-            self.put_loss(0, loss)
+        if loss is not self._loss:
+            self._separate(self.row)
+            if self._host is None or loss.dtype is torch.float64:
+                self.put_loss(0, loss)
+        self._loss = None
         if self._host is not None:
             self._losses.append(loss.item())
         self.row += 1
@@ -333,6 +363,7 @@ class Meter:
 
     def _take_norms(self) -> None:
         """Copy the norms that were put aside into the ring."""
+        self._take_updates()
         waiting, self._at_flush = self._at_flush, {}
         self._add_up(waiting)
         for place, found in {place: self._fetched(found) for place, found in waiting.items()}.items():
@@ -349,6 +380,21 @@ class Meter:
             table = np.array(list(numbers.values()), dtype=np.float64 if self._kind is torch.float64 else np.float32)
             self._host[rows, self._layers_at :] = table
             self._host[rows, TOTAL] = total_norms(torch.from_numpy(table), self.norm_order).numpy()
+
+    def _take_updates(self) -> None:
+        """Copy the losses and norms that were put aside together, all at once where each row has them."""
+        updates, self._updates = self._updates, {}
+        updates.pop(self.row, None)  # of an update that an error ended
+        if len(updates) == self.row and self.norm_order is not None:
+            found = torch.stack([*updates.values()])
+            norms = found[:, 1:].contiguous()
+            self._ring[: self.row, LOSS] = found[:, 0]
+            self._ring[: self.row, TOTAL] = total_norms(norms, self.norm_order)
+            self._ring[: self.row, self._layers_at :] = norms
+            return
+        for row, update in updates.items():
+            self._at_flush.setdefault(LOSS, {})[row] = update[0]
+            self._layer_norms[row] = update[1:]
 
     def _add_up(self, waiting: dict[int, dict[int, Tensor]]) -> None:
         """Compute the totals of the rows that have norms and no total."""

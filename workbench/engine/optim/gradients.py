@@ -28,7 +28,7 @@ def measure_and_clip(
     if records and gradients and order:
         norms = opt.layer_norms(gradients, order)
         numbers = as_floats(norms) if session.plan.on_cpu else []  # on a device that would wait
-        total = _put_norms(session, opt, gradients, norms, numbers)
+        total = _put_norms(session, opt, gradients, loss, norms, numbers)
     if session.plan.on_cpu:
         nonfinite.check(session, opt, window, loss, gradients, numbers)
     if session.noise_scale is not None and records and gradients:
@@ -55,7 +55,9 @@ def measure_and_clip(
     return total
 
 
-def _put_norms(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor], norms: Norms, numbers: list[float]) -> Tensor | None:
+def _put_norms(
+    session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor], loss: Tensor, norms: Norms, numbers: list[float]
+) -> Tensor | None:
     """Put the norms before clipping into the meter's row; returns their total. None: a flush computes it.
 
     numbers: on CPU, the norms as numbers; elsewhere none.
@@ -66,7 +68,7 @@ def _put_norms(session: Session, opt: OptimizerHandle, gradients: Sequence[Tenso
         if session.plan.on_cpu:
             meter.put_numbers(numbers)
         else:
-            meter.put_norms(0, None, as_tensor(norms))
+            meter.put_update(loss, norms)
         return None
     assert meter.norm_order is not None
     norms = as_tensor(norms)

@@ -231,7 +231,7 @@ class ResumeSettings:
                 f"bench.load({id!r}), then bench.fit()."
             )
         watched = point.end and settings.early_stopping and not {"early_stopping", "min_epochs", "min_steps"} & set(edited)
-        ended = _ended_early(events()) if watched else ""
+        ended = _ended_early(events(), point.step) if watched else ""
         if ended:
             raise SettingsError(
                 f"start={self.start!r}: {printable(ended.removesuffix('.'))}, and would again: give fit() another early_stopping, "
@@ -274,7 +274,7 @@ def _same(name: str, one: Settings, other: Settings) -> bool:
     return setting_text.same(getattr(one, name), getattr(other, name))
 
 
-def _ended_early(events: Sequence[Event]) -> str:
-    """The record's message that early stopping ended the run."""
-    said = [e.text for e in events if isinstance(e, Message) and e.text.startswith(ENDED_EARLY)]
+def _ended_early(events: Sequence[Event], step: int) -> str:
+    """The record's message that early stopping ended the run at this update; a checkpoint of the end may be the one that it began from."""
+    said = [e.text for e in events if isinstance(e, Message) and e.text.startswith(ENDED_EARLY) and e.step == step]
     return said[-1] if said and "trainer.should_stop" not in said[-1] else ""
