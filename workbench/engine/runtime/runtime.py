@@ -91,7 +91,7 @@ def _share() -> None:
             state._shared_state = _Shared(index, there)
 
 
-class _EachBatch(GradientAccumulationPlugin):
+class EachBatch(GradientAccumulationPlugin):
     """No accumulation: the engine accumulates itself. accelerate's own would empty `os.environ`, which other threads read, to see its defaults."""
 
     def to_kwargs(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Runtime:
             xla.use_cores(settings.devices)
         with self._own.here(), _without_fsdp_flag():
             self._accelerator = Accelerator(
-                cpu=alone, mixed_precision="no", gradient_accumulation_plugin=_EachBatch(num_steps=1), kwargs_handlers=[options] if several else None
+                cpu=alone, mixed_precision="no", gradient_accumulation_plugin=EachBatch(num_steps=1), kwargs_handlers=[options] if several else None
             )
             if xla.is_xla(self._accelerator.device) and settings.accelerator != "tpu":
                 self._leave_xla()
