@@ -91,7 +91,7 @@ def _share() -> None:
             state._shared_state = _Shared(index, there)
 
 
-class EachBatch(GradientAccumulationPlugin):
+class EachBatch(GradientAccumulationPlugin):  # type: ignore[misc]  # accelerate has no types
     """No accumulation: the engine accumulates itself. accelerate's own would empty `os.environ`, which other threads read, to see its defaults."""
 
     def to_kwargs(self) -> dict[str, Any]:
