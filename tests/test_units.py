@@ -10,7 +10,7 @@ import pytest
 from workbench.launch.code_line import line
 from workbench.settings import Settings
 from workbench.settings.setting_text import typed
-from workbench.ui.controls import parse
+from workbench.ui.controls.setting_control import parse
 from workbench.units import rate
 
 
@@ -25,7 +25,7 @@ def test_a_rate(value: float, text: str) -> None:
 @pytest.mark.parametrize("value", [0.0009999999, 1 / 3, 5e-324, 1.7e308, 0.1 + 0.2, 30.0])
 def test_the_box_and_the_line_of_code_hold_all_digits(value: float) -> None:
     text = typed("lr", value)
-    assert float(text) == value == parse.read("lr", text)
+    assert float(text) == value == parse("lr", text)
     assert line("set", {"lr": value}) == f"bench.set(lr={text})"
 
 

@@ -19,6 +19,7 @@ from click.shell_completion import get_completion_class
 from workbench._version import __version__
 from workbench.commands import Command, Pause, Resume, Stop, method_of
 from workbench.runs.printable import printable
+from workbench.units import counted
 
 if TYPE_CHECKING:
     from workbench.runs.read import RunSummary
@@ -279,9 +280,8 @@ def prune(keep: int, kind: str | None, dry_run: bool, yes: bool, root: Path, as_
     Runs that are pinned or that may still run are neither deleted nor counted.
     """
     from workbench.runs.folder.annotations import read_annotations
-    from workbench.runs.folder.delete import oldest_beyond_keep
+    from workbench.runs.folder.delete import oldest_beyond_keep, remove_leftovers
     from workbench.runs.folder.lookup import check_not_linked, check_root
-    from workbench.runs.folder.prune import remove_leftovers
     from workbench.runs.read import list_runs
 
     check_root(root)
@@ -303,25 +303,21 @@ def prune(keep: int, kind: str | None, dry_run: bool, yes: bool, root: Path, as_
     if as_json:
         _print_json({"would_delete" if dry_run else "deleted": gone})
     elif dry_run or not old:
-        click.echo(f"{_counted(len(old))} would be deleted." if old else "There is nothing to delete.")
+        click.echo(f"{counted(len(old), 'run')} would be deleted." if old else "There is nothing to delete.")
     else:
-        click.echo(f"{_counted(len(gone))} deleted.")
+        click.echo(f"{counted(len(gone), 'run')} deleted.")
     _raise(errors)
 
 
 def _confirm(count: int) -> None:
     """Ask before deleting; any answer but yes is an error, and nothing is deleted."""
     try:
-        agreed = click.confirm(f"Delete {_counted(count)} for good?", err=True)
+        agreed = click.confirm(f"Delete {counted(count, 'run')} for good?", err=True)
     except click.Abort:
         click.echo(err=True)
         agreed = False
     if not agreed:
         raise click.ClickException("nothing is deleted. --yes deletes without asking.")
-
-
-def _counted(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
 
 
 def _delete(paths: Iterable[Path], *, force: bool = False) -> tuple[list[str], list[str]]:

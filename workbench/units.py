@@ -15,6 +15,11 @@ RATES = ("lr", "min_lr", "max_lr", "gradient_clip_val", "weight_decay", "swa_lrs
 """The settings and arguments that `rate` writes."""
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """'1 update', '3 updates'. many: the plural, where it is not `one` with an s."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
 def rate(value: float, digits: int | None = 3) -> str:
     """A learning rate or the like, as Python reads it too: '3.2e-3', '0.05', '30'. digits: None for all that it has."""
     exact = Decimal(repr(float(value if digits is None else f"{value:.{digits}g}"))).normalize(_EXACT)

@@ -11,10 +11,11 @@ import torch
 
 import workbench as wb
 from tests.attacks.strangers import bench, messages, poison_checkpoints
+from tests.runs.records import read_events
 from workbench.events import Message, Resumed
 from workbench.launch import job_folder
 from workbench.launch.job import AnyJob
-from workbench.runs.read import list_runs, read_events
+from workbench.runs.read import list_runs
 from workbench.runs.run import Run
 from workbench.ui.panel import Panel
 

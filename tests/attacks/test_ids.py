@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.strangers import bench
+from workbench.runs.folder.delete import remove_folder
 from workbench.runs.folder.ids import new_id
-from workbench.runs.folder.prune import remove_folder
 from workbench.runs.store import RunFolder
 
 GIVEN = ".given"

@@ -16,8 +16,7 @@ import workbench as wb
 from tests.attacks.strangers import bench, messages
 from workbench.events import Event, RunEnded, RunStarted
 from workbench.runs.folder import alive
-from workbench.runs.folder.delete import delete
-from workbench.runs.folder.prune import mark_next, prune
+from workbench.runs.folder.delete import delete, mark_next, prune
 from workbench.runs.read import list_runs, read_header, summary
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder

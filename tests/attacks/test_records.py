@@ -18,10 +18,11 @@ import workbench as wb
 from tests.attacks import poison
 from tests.attacks.poison import BAD_LINES, DEEP, HOSTILE, NO_RECORDS, SCRIPT, bench
 from tests.conftest import count
+from tests.runs.records import read_record
 from workbench.cli import main
 from workbench.runs.checkpoints import list_checkpoints
-from workbench.runs.folder.prune import prune
-from workbench.runs.read import list_runs, read_record
+from workbench.runs.folder.delete import prune
+from workbench.runs.read import list_runs
 from workbench.runs.run import Run
 from workbench.runs.tables.brief import RunBrief
 from workbench.runs.tables.run_list import RunList

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 import workbench as wb
 from workbench.engine.checkpoint import files
-from workbench.launch.first_events import FirstEvents
+from workbench.launch.thread import JobRunner
 from workbench.runs.store import RunFolder
 
 
@@ -87,7 +87,7 @@ def arm(dying: Dying) -> None:
 
     RunFolder.append, os.replace, files.save_file = appended, replaced, written
     # A checkpoint waits so long at most for the record before it: on a machine that is held up, too.
-    FirstEvents.settle.__defaults__ = (200.0,)
+    JobRunner.settle.__defaults__ = (200.0,)
 
 
 def run(root: str, start: str, place: str, count: int) -> None:

@@ -17,11 +17,12 @@ import workbench as wb
 from tests.launch import pools
 from tests.launch.commanded import SECOND, ask, commanded, told
 from tests.launch.launched import kernel, wait_for
+from tests.runs.records import read_events
 from workbench.commands import Change, Checkpoint, Command, Pause, Resume, Stop, Validate
 from workbench.events import BenchEvent, Called, Changed, Message, Saved, StatusChanged, StepsDone, Validated
 from workbench.launch.job import Job
 from workbench.runs.folder import control
-from workbench.runs.read import read_events, read_header
+from workbench.runs.read import read_header
 from workbench.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")

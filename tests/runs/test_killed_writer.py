@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import count
+from tests.runs.records import read_record
 from workbench.events import RunStarted, StepsDone, pack
-from workbench.runs.read import list_runs, read_record
+from workbench.runs.read import list_runs
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.runs.records import history, read_events, read_record
 from workbench.events import (
     Event,
     Message,
@@ -20,7 +21,9 @@ from workbench.events import (
     pack,
     to_line,
 )
-from workbench.runs.read import downsample, history, list_runs, read_events, read_record, state, validation
+from workbench.plots.downsample import downsample
+from workbench.runs.read import list_runs, state
+from workbench.runs.record.series import validation
 from workbench.runs.store import RunFolder
 
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from tornado.httpclient import HTTPClientError
 
+from tests.runs.records import read_events
 from workbench.commands import Change
 from workbench.events import Changed, RunStarted
 from workbench.runs.folder import control
-from workbench.runs.folder.prune import remove_folder
-from workbench.runs.read import read_events, summary
+from workbench.runs.folder.delete import remove_folder
+from workbench.runs.read import summary
 from workbench.runs.record import follow
 from workbench.runs.record.stream import joined
 from workbench.runs.tables.brief import RunBrief

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from workbench.runs.folder.annotations import annotate
-from workbench.runs.folder.prune import remove_folder
+from workbench.runs.folder.delete import remove_folder
 from workbench.server import watcher
 
 

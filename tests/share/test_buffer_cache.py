@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from workbench.launch.process import message as letter
 from workbench.share.buffer_cache import BufferCache
 from workbench.share.capacity import Capacity, NotEnoughMemory
-from workbench.share.package import Package, pack, unpack
+from workbench.share.package import Package, pack, read_message, unpack, write_message
 from workbench.share.segment import Segment
 
 MB = 1 << 20
@@ -90,13 +89,13 @@ def test_shared_memory_stays_shared_by_way_of_the_shelf(cache: BufferCache) -> N
     assert (b[1], c[6]) == (3, 3)
 
 
-def test_a_letter_carries_all_segments(cache: BufferCache) -> None:
+def test_a_message_carries_all_segments(cache: BufferCache) -> None:
     data = {"x": torch.randn(3 * MB), "list": [{"i": i} for i in range(3000)]}
     with pack(data, lists=True, cache=cache) as package, pack([1, 2]) as other:
-        cover, handles = letter.write("hello", [package, other])
+        cover, handles = write_message("hello", [package, other])
         import os
 
-        message, (got, second) = letter.read([os.dup(handle) for handle in handles if isinstance(handle, int)])
+        message, (got, second) = read_message([os.dup(handle) for handle in handles if isinstance(handle, int)])
         cover.close()
     assert message == "hello"
     with got, second:

@@ -12,8 +12,7 @@ import pytest
 from tests.ui.fakes import flush
 from workbench.events import BenchEvent, Called
 from workbench.ui import dispatcher as module
-from workbench.ui.dispatcher import Dispatcher
-from workbench.ui.throttle import Throttle
+from workbench.ui.dispatcher import Dispatcher, Throttle
 
 
 class Ear:

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from workbench.ui import throttle as module
-from workbench.ui.throttle import Throttle
+from workbench.ui import dispatcher as module
+from workbench.ui.dispatcher import Throttle
 
 
 def sent(monkeypatch: pytest.MonkeyPatch, worked: float, own: float = 0.0, device: str = "cpu") -> Throttle:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, Unpack
 from weakref import ref
 
-from workbench.bench.given_settings import refuse_unreported_monitor, settings_named
+from workbench.bench.arguments import refuse_unreported_monitor, settings_named
 from workbench.engine.restored_state import own_objects
 from workbench.events import Called, SettingsSet, StatusChanged
 from workbench.export.source.capture import Earlier

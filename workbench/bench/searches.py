@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
+from workbench.bench.arguments import settings_named
 from workbench.bench.base import BenchBase
-from workbench.bench.given_settings import settings_named
 from workbench.events import Event
 from workbench.launch import jobs
 from workbench.launch.assignments import FindLRAssignment, FindSettingsAssignment

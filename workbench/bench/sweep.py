@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from workbench.bench.given_settings import refuse_unreported_monitor, settings_named
+from workbench.bench.arguments import refuse_unreported_monitor, settings_named
 from workbench.events import RunStarted, Validated
 from workbench.launch.job import Job
 from workbench.metric_mode import Mode, known_mode

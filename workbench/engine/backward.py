@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from workbench.engine.data.sample_count import note_count
-from workbench.engine.distributed.padding import run_padding
 from workbench.engine.hooks.called import zero_grad
 from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
@@ -206,7 +205,7 @@ def _run_padding(session: Session, opt: OptimizerHandle, window_loss: WindowLoss
                 parallel.begin_reduce(window_loss)
             (found.loss * 0.0).backward()  # type: ignore[no-untyped-call]
 
-        run_padding(session, parallel.padding_batch, "train", step)
+        session.run_padding(parallel.padding_batch, "train", step)
 
 
 def losses(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor:

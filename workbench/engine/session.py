@@ -31,13 +31,16 @@ from workbench.engine.state import TrainState
 from workbench.events import Message
 from workbench.instruments.layer_groups import modules
 from workbench.settings import Settings
+from workbench.task import rng
 from workbench.task.batch import to_device
 from workbench.task.device import xla
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks, Stage
+from workbench.task.modules import kept_state
 from workbench.task.protocol import Handle, Phase, StepResult, Task
 from workbench.techniques import limits
 from workbench.techniques.precision import Precision
+from workbench.techniques.tbptt import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +258,15 @@ class Session:
         if self.plan.cores > 1:
             xla.split(moved, self.plan.cores)
         return moved
+
+    def run_padding(self, item: Any, stage: Stage, step: Callable[[Any], object]) -> None:
+        """Run a step on a padding batch: a rank with sharded weights that has no batch left must still take part in each step.
+
+        Buffers, attributes, random numbers and logged values are restored afterwards.
+        """
+        batch = item.batch if isinstance(item, Piece) else item
+        with rng.preserved(), self.hooks.discarding_logs(), kept_state(self.task.modules), self.precision.autocast():
+            step(self.to_device(batch, stage))
 
     def drive(self, handle: Handle) -> None:
         """Let the task, which has manual optimization, step through this handle from now on."""

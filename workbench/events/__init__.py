@@ -4,15 +4,6 @@ They are the record too: a run folder holds them line by line, and one read back
 has one way to draw.
 """
 
-from workbench.events.bench import (
-    Annotated,
-    BenchEvent,
-    Called,
-    Compared,
-    Deleted,
-    SettingsSet,
-    Shown,
-)
 from workbench.events.columns import (
     BY_LAYER,
     Floats,
@@ -21,8 +12,15 @@ from workbench.events.columns import (
     unpack,
 )
 from workbench.events.event import (
+    Annotated,
+    BenchEvent,
+    Called,
+    Compared,
+    Deleted,
     Emit,
     Event,
+    SettingsSet,
+    Shown,
     size_of,
 )
 from workbench.events.json_fields import (

@@ -1,8 +1,10 @@
-"""Defines Event: any of the events that a job emits and a record holds."""
+"""Defines Event, any of the events that a job emits and a record holds, and the events of the bench itself, for views."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from workbench.events.searches import (
     ClipSearchEnded,
@@ -45,3 +47,48 @@ Emit = Callable[[Event], None]
 def size_of(event: Event) -> int:
     """About how many bytes an event takes in memory."""
     return 500 + event.nbytes if isinstance(event, StepsDone) else 500
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """The line of code for the user's latest request to the bench. For views; not recorded."""
+
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsSet:
+    """The bench has these settings now. For views; not recorded."""
+
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Views draw this recorded run; "": the present job. Not recorded."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Views draw these runs over one another; empty: they remove the comparison. Not recorded."""
+
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A run is gone from the folder. Not recorded."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Annotated:
+    """A run has another name, notes, tags or pin. Not recorded."""
+
+    run: str
+
+
+BenchEvent = Event | Called | SettingsSet | Shown | Compared | Deleted | Annotated

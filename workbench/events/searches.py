@@ -51,6 +51,11 @@ class CurveEnded:
     diverged: float | None = None
     """The first rate whose loss diverged or was not finite; None: no such rate was seen."""
 
+    @property
+    def why(self) -> str:
+        """Why the recommended rate is recommended; how the sweep ended where none is."""
+        return next((s.why for s in self.suggestions if s.lr == self.suggestion), self.ended)
+
 
 @dataclass(frozen=True, slots=True)
 class TrialStarted:

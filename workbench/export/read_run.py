@@ -356,7 +356,7 @@ def _of_task(
     }
     if isinstance(task, LightningTask):
         none = {"batch": "own", "mean": False, "loss_is_module": False, "loss_prefix": "", "metrics": Metrics()}
-        return {**found, **none, "hooks": _hooks(task, sliced, settings)}
+        return {**found, **none, "hooks": _hooks(task, settings)}
     return {
         **found,
         "batch": _layout(task, batch, sliced, settings),
@@ -478,7 +478,7 @@ def _changed_by_validation(session: Session, settings: Settings) -> bool:
         task.dataloader_idx = None
 
 
-def _hooks(task: LightningTask, sliced: Sliced, settings: Settings) -> Hooks:
+def _hooks(task: LightningTask, settings: Settings) -> Hooks:
     return Hooks(
         homes={name: home.replace("'", '"') for name, home in task.homes.items()},
         train_index=task.takes_index,

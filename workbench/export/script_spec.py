@@ -11,7 +11,6 @@ from workbench.events import Checksums
 from workbench.export.inputs.changing_state import changing_state
 from workbench.export.inputs.collect import (
     NUMBERED,
-    TRANSFER,
     VALIDATION,
     WITHIN,
     Data,
@@ -26,6 +25,7 @@ from workbench.export.inputs.collect import (
 from workbench.export.resumed import ResumePoints
 from workbench.export.source.source import Sliced
 from workbench.settings import Settings
+from workbench.task.lightning.hooks import TRANSFER
 from workbench.techniques.limits import is_whole
 from workbench.values import EarlyStopping
 

@@ -33,7 +33,8 @@ from workbench.instruments.memory import total_memory
 from workbench.launch.job import EventSink
 from workbench.launch.search import scheduled_searches
 from workbench.settings import Settings
-from workbench.task.data.spec import DataSpec, batches_in, set_epoch
+from workbench.task.data.loader_parts import length_of
+from workbench.task.data.spec import DataSpec, set_epoch
 from workbench.task.errors import TaskError
 from workbench.task.hooks import telling_failure
 from workbench.task.protocol import Phase, Task
@@ -245,7 +246,7 @@ def _batches(session: Session, spec: DataSpec, stage: str, inbox: Inbox) -> Iter
     name = f"limit_{stage}_batches"
     loader = spec.loader(session.settings)
     set_epoch(loader, session.state.epoch)
-    count = limits.limited_batches(batches_in(loader), getattr(session.settings, name), name)
+    count = limits.limited_batches(length_of(loader), getattr(session.settings, name), name)
     return session.ranks.rounds(with_sample_counts(session.task, loader, first_batches(loader, count)), lambda: inbox.has(Stop))
 
 

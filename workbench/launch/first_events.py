@@ -31,7 +31,7 @@ class FirstEvents:
     """An event sink that adds these messages after RunStarted and passes everything else."""
 
     def __init__(self, sink: EventSink, messages: FirstMessages) -> None:
-        self.sink = sink
+        self.sink, self.settle, self.printed = sink, sink.settle, sink.printed
         self._messages = messages
 
     def take(self) -> FirstMessages:
@@ -57,11 +57,3 @@ class FirstEvents:
         for message in () if after_start is None else after_start():
             self.sink(message)
             self.sink.settle()
-
-    def settle(self, seconds: float = 3.0) -> None:
-        """Wait, at most this long, until the record holds all emitted events."""
-        self.sink.settle(seconds)
-
-    def printed(self, line: str) -> None:
-        """Pass on a line that another process of the job has printed."""
-        self.sink.printed(line)

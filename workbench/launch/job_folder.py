@@ -17,8 +17,8 @@ from workbench.events import Message
 from workbench.launch.job import AnyJob
 from workbench.runs.checkpoints import find
 from workbench.runs.folder.control import TAKES
+from workbench.runs.folder.delete import FIT, mark_next, marked_by, next_to_go, prune
 from workbench.runs.folder.ids import check_id, is_id, new_id, runs_folder
-from workbench.runs.folder.prune import FIT, mark_next, marked_by, next_to_go, prune
 from workbench.runs.printable import printable
 from workbench.runs.read import RUNS, read_header
 from workbench.runs.record.stream import stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from workbench.launch.assignments import (
     FitAssignment,
 )
 from workbench.launch.first_events import FirstEvents, FirstMessages
-from workbench.launch.job import Detached, JobSink
+from workbench.launch.job import JobSink
 from workbench.launch.job_folder import JobFolder, name_next_to_go
 from workbench.launch.search import scheduled_searches
 from workbench.launch.search.distributed_search import RankSearch, trials_of_ranks
@@ -251,8 +251,7 @@ def _step(name: str, events: Sequence[Event]) -> TuneStep:
             case SearchEnded() if event.best is not None:
                 return TuneStep(name, {"batch_size": event.best}, event.reason)
             case CurveEnded() if event.suggestion is not None:
-                why = next((s.why for s in event.suggestions if s.lr == event.suggestion), event.ended)
-                return TuneStep(name, {"lr": float(f"{event.suggestion:.3g}")}, "; ".join([why, *event.doubts]))
+                return TuneStep(name, {"lr": float(f"{event.suggestion:.3g}")}, "; ".join([event.why, *event.doubts]))
             case CurveEnded():
                 return TuneStep(name, {}, " ".join(event.doubts) or event.ended)
             case SearchEnded():
@@ -267,6 +266,7 @@ class _OneStart:
 
     def __init__(self, sink: JobSink) -> None:
         self.sink, self.started = sink, False
+        self.settle, self.printed, self.away, self.recorded = sink.settle, sink.printed, sink.away, sink.recorded
         self.events: list[Event] = []
 
     def __call__(self, event: Event, /) -> None:
@@ -276,18 +276,6 @@ class _OneStart:
         elif not self.started:
             self.started = True
             self.sink(replace(event, kind="tune", updates=None, epochs=None, request={}))
-
-    def settle(self, seconds: float = 3.0) -> None:
-        self.sink.settle(seconds)
-
-    def printed(self, line: str) -> None:
-        self.sink.printed(line)
-
-    def away(self) -> AbstractContextManager[Detached]:
-        return self.sink.away()
-
-    def recorded(self, event: Event, line: int) -> None:
-        self.sink.recorded(event, line)
 
 
 class FindBatchSizeWork(BenchWork):

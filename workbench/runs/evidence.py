@@ -51,8 +51,7 @@ def _recommended(run: Run) -> Iterator[tuple[str, Any, str]]:
 def _why(event: Event, passed: int) -> str:
     match event:
         case CurveEnded():
-            reason = next((s.why for s in event.suggestions if s.lr == event.suggestion), event.ended)
-            return "; ".join([reason, *event.doubts])
+            return "; ".join([event.why, *event.doubts])
         case SearchEnded():
             noise = "" if event.noise_scale is None else f"; gradient noise scale about {event.noise_scale:.3g} samples"
             return f"{event.reason or event.ended}; largest that fits {event.largest}, {passed} sizes passed{noise}"

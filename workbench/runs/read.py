@@ -32,14 +32,9 @@ from workbench.events import (
     Validated,
     from_line,
 )
-from workbench.plots.downsample import downsample as downsample
 from workbench.runs.folder.alive import liveness
 from workbench.runs.folder.files import open_regular, read_json
 from workbench.runs.record.sequence import stream
-from workbench.runs.record.series import by_layer as by_layer
-from workbench.runs.record.series import history as history
-from workbench.runs.record.series import logged as logged
-from workbench.runs.record.series import validation as validation
 from workbench.settings import Settings, SettingsError
 
 RUNS, HEADER, RECORD = "runs", "run.json", "metrics.jsonl"
@@ -63,14 +58,6 @@ _TASK: dict[str, tuple[type, ...]] = {"model": (str,), "parameters": (int,), "tr
 _log = logging.getLogger("workbench.runs")
 _named: set[tuple[str, str]] = set()
 """The folders that were reported as unreadable, each with the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What a `metrics.jsonl` holds. `skipped` counts the lines that could not be read."""
-
-    events: list[Event]
-    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +96,6 @@ class RunSummary:
     def over(self) -> bool:
         """Whether no more events will be added to it."""
         return self.status in OVER
-
-
-def read_events(folder: Path) -> list[Event]:
-    """The events of a run folder, in order, to the last whole line; none where there is no record yet."""
-    return read_record(folder).events
-
-
-def read_record(folder: Path) -> Record:
-    """The events of a run folder, and how many lines could not be read."""
-    try:
-        with open_regular(Path(folder) / RECORD) as file:
-            return parse(file.read())
-    except FileNotFoundError:
-        return Record([])
 
 
 def read_header(folder: Path) -> dict[str, Any]:
@@ -266,19 +239,14 @@ def _updates(event: Event) -> int:
     return event.step if isinstance(event, Validated | Logged | Saved | Resumed | StatusChanged) else 0
 
 
-def parse(data: bytes, only: Container[str] | None = None) -> Record:
-    """The events in the lines of a record, to the last whole line. `only`: as in `event_of`."""
+def parse(data: bytes, only: Container[str] | None = None) -> list[Event]:
+    """The events in the lines of a record, to the last whole line. `only`: as in `event_of`. Lines that cannot be read are left out."""
     *lines, _torn_end = data.split(b"\n")
     events: list[Event] = []
-    skipped = 0
     for line in lines:
-        if not line.strip():
-            continue
-        try:
+        with contextlib.suppress(*UNREADABLE):
             events.append(event_of(line, only))
-        except UNREADABLE:
-            skipped += 1
-    return Record(events, skipped)
+    return events
 
 
 def event_of(line: bytes, only: Container[str] | None = None) -> Event:
@@ -331,7 +299,7 @@ def _tail(path: Path) -> list[Event]:
                 data = file.read(size - start)
                 # Unless the block begins the file, its first line is cut.
                 whole = data if start == 0 else data.partition(b"\n")[2]
-                events = _ending(whole) or parse(whole).events
+                events = _ending(whole) or parse(whole)
                 if events or start == 0 or block > LONGEST:
                     return events
                 block *= 8

@@ -34,9 +34,8 @@ from workbench.runs.folder.annotations import Annotations, annotate, read_annota
 from workbench.runs.health import Finding, examine
 from workbench.runs.health.search_results import SearchResults
 from workbench.runs.printable import printable
-from workbench.runs.record import table
 from workbench.runs.record.event_log import Recorded, RecordGone, now
-from workbench.runs.record.series import Series
+from workbench.runs.record.series import Series, joined, write_csv
 from workbench.runs.run_record import RunRecord
 from workbench.runs.tables.render import data_frame
 from workbench.settings import Settings, SettingsError, setting_text
@@ -126,7 +125,16 @@ class Run(RunRecord):
 
     @property
     def history(self) -> Series:
-        """One row per recorded update: "step" "epoch" "loss" "lr" "grad_norm" … (see `series.history`), read-only."""
+        """One row per recorded update, each array of shape (rows,), read-only.
+
+        "step" and "epoch" int64; all others float32 (float64 where that was measured), NaN where there was no value: "loss", "lr" (both always
+        there), and whatever else was recorded: "grad_norm" (total, before clipping), "grad_norm_clipped" (after),
+        "skipped" (1: that update was left out), of several optimizers each one's "loss.0", "lr.0", "grad_norm.0",
+        "grad_norm_clipped.0", "loss.1" …, what the model logged for single updates by its name, and
+        "grad_norm/<layer>" (before clipping), and where it was measured "update_ratio/<layer>" (how far an update moved the
+        layer's weights, relative to their norm). A flush has one epoch number for all of its rows. Of a long run the columns by
+        layer of older updates may have been thinned out (`layer_history_mb`): NaN for those that are gone.
+        """
         return dict(self._whole)
 
     @property
@@ -353,14 +361,14 @@ class Run(RunRecord):
             with open(file, "w", newline="", encoding="utf-8") as opened:
                 self.to_csv(opened)
             return
-        table.write_csv(file, self._whole, self._logged, self._validation)
+        write_csv(file, self._whole, self._logged, self._validation)
 
     def to_pandas(self) -> DataFrame:
         """The table of `to_csv` as a pandas data frame; NaN: no value.
 
         A validation is in the row of the update before it: `df.groupby("epoch")["val_loss"].last()` has each epoch's own.
         """
-        return data_frame(table.joined(self._whole, self._logged, self._validation))
+        return data_frame(joined(self._whole, self._logged, self._validation))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Run):

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from workbench.events import Event, Logged, RunEnded, RunStarted, StepsDone, Validated
 from workbench.plots.training.run import RunData
-from workbench.runs import chart_data, read
+from workbench.runs import chart_data
 from workbench.runs.record.sequence import but_by_layer
-from workbench.runs.record.series import Series, layer_history, scalars
+from workbench.runs.record.series import Series, by_layer, layer_history, logged, scalars, validation
 from workbench.runs.record.stream import joined
 
 
@@ -84,15 +84,15 @@ class RunRecord:
 
     def _by_layer(self, quantity: str) -> tuple[NDArray[Any], Series]:
         """Of "grad_norm" or "update_ratio" what a picture of all layers shows: updates, and by layer a value for each."""
-        return read.by_layer(self.events, quantity, self._history["step"])
+        return by_layer(self.events, quantity, self._history["step"])
 
     @cached_property
     def _validation(self) -> Series:
-        return _read_only(read.validation(self.outline))
+        return _read_only(validation(self.outline))
 
     @cached_property
     def _logged(self) -> Series:
-        return _read_only(read.logged(self.outline))
+        return _read_only(logged(self.outline))
 
 
 def _read_only(series: Series) -> Series:

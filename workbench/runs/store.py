@@ -127,19 +127,9 @@ class RunFolder:
         return self.path.name
 
     @property
-    def header(self) -> dict[str, Any]:
-        """A copy of the header in `run.json`."""
-        return dict(self._header)
-
-    @property
-    def control(self) -> Path:
-        """The folder for commands from other processes; made on first use."""
-        return self._subfolder("control")
-
-    @property
     def checkpoints(self) -> Path:
         """The folder of the run's checkpoints; made on first use."""
-        return self._subfolder("checkpoints")
+        return make_folder(self.path / "checkpoints")
 
     def append(self, event: Event) -> int:
         """Write one event as one line, handed to the system before this returns; the number of its line, from 0 on.
@@ -273,9 +263,6 @@ class RunFolder:
         finally:
             if written:
                 self._torn = not data[:written].endswith(b"\n")
-
-    def _subfolder(self, name: str) -> Path:
-        return make_folder(self.path / name)
 
 
 def _claim(path: Path) -> FileIO:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +18,7 @@ from workbench.runs.tables.compare import differences
 from workbench.server.roots import Root
 from workbench.settings import Settings, setting_text
 from workbench.ui import format
-from workbench.ui.canvas.runs.runs_table import ADDED, CELL, COLUMNS, moving
+from workbench.ui.canvas.runs.runs_table import ADDED, CELL, COLUMNS, finite, moving
 from workbench.ui.canvas.transport.messages import cut
 from workbench.units import duration
 
@@ -118,11 +117,6 @@ def cells(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
     differ = dict(list(differences([entry.settings for entry in fits]).items())[:COLUMNS])
     values = iter(zip(*differ.values(), strict=True)) if differ else iter([()] * len(fits))
     return [*differ], [[*next(values)] if entry.summary.kind == "fit" else [""] * len(differ) for entry in entries]
-
-
-def finite(value: float | None) -> float | None:
-    """The value, if it is a finite number; else None."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def words(entry: Entry) -> str:

@@ -2,12 +2,13 @@
 
 `pack` pickles with cloudpickle, so classes and functions of a notebook travel by value, and puts the bytes of every
 tensor storage and array into a segment instead of into the pickle. Shared storages stay shared, also between a tensor
-and an array. A package is a snapshot. It is code that runs when it is unpacked: only ever for our own pipes.
+and an array. A package is a snapshot. A message is plain data with any number of packages, as segments. It is code that runs when it is unpacked: only ever for our own pipes.
 """
 
 from __future__ import annotations
 
 import io
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from workbench.share.buffer_cache import BufferCache
 from workbench.share.capacity import Capacity
 from workbench.share.pickle_diagnostics import explain
-from workbench.share.segment import Segment, Views, size_of
+from workbench.share.segment import Handle, Segment, Views, size_of
 from workbench.share.serialized_list import ListUnpickler, pickled
 
 
@@ -97,6 +98,30 @@ def unpack(package: Package) -> Any:
     views = [segment.views() for segment in package.segments]
     elsewhere = {number: (place, index) for number, place, index in package.elsewhere}
     return ListUnpickler(io.BytesIO(package.code), _buffers(views, elsewhere)).load()
+
+
+def write_message(message: Any, packages: Sequence[Package]) -> tuple[Segment, list[Handle]]:
+    """Write a message for another process, plain data and packages, as segments: returns the first segment, which the sender closes, and
+    all handles.
+    """
+    about = [(len(package.segments), package.devices, package.elsewhere, package.note) for package in packages]
+    head = pickle.dumps((message, about))
+    cover = Segment.place([head, *(package.code for package in packages)])
+    return cover, [cover.handle, *(segment.handle for package in packages for segment in package.segments)]
+
+
+def read_message(handles: Sequence[Handle]) -> tuple[Any, list[Package]]:
+    """Read a message and its packages. File descriptors among `handles` belong to the result from here on."""
+    cover, *rest = [Segment.attach(handle) for handle in handles]
+    with cover:
+        head, *codes = cover.views()
+    message, about = pickle.loads(head)
+    segments = iter(rest)
+    packages = [
+        Package(bytes(code), tuple(next(segments) for _ in range(count)), *others)
+        for code, (count, *others) in zip(codes, about, strict=True)
+    ]
+    return message, packages
 
 
 def _buffers(views: Sequence[Views], elsewhere: Mapping[int, tuple[int, int]]) -> Iterator[memoryview]:

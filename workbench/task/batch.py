@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from workbench.units import counted
+
 _FEW = 3
 """The most similar tensors in a list that are described one by one."""
 _MANY = 12
@@ -35,11 +37,7 @@ def miscounted(batch: Any) -> str | None:
     found = {name: tensor.shape[0] for name, tensor in leaves(batch) if tensor.ndim}
     if isinstance(batch, PackedSequence) or _own_count(batch) is not None or len(set(found.values())) < 2:
         return None
-    return f"counts as {_number(sample_count(batch))}, the first dimension of its first tensor, and its tensors differ ({describe(batch)})"
-
-
-def _number(samples: int) -> str:
-    return "1 sample" if samples == 1 else f"{samples} samples"
+    return f"counts as {counted(sample_count(batch), 'sample')}, the first dimension of its first tensor, and its tensors differ ({describe(batch)})"
 
 
 def _own_count(batch: Any) -> int | None:

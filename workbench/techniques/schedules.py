@@ -137,6 +137,11 @@ def _lambda(optimizer: Optimizer, multiplier: Multiplier) -> LambdaLR:
 
 
 def _one_cycle(optimizer: Optimizer, updates: int, warmup: int | None) -> OneCycleLR:
+    if isinstance(optimizer, PartOptimizers) and not optimizer.cycles:
+        raise TaskError(
+            "lr_schedule='one_cycle' moves one momentum, and the parts of optimizer={…} have different ones: take another schedule, or "
+            "optimizers of one kind."
+        )
     rise = 0.3 if warmup is None else warmup / updates
     if warmup == 1:
         # The peak is the first update, and torch would divide by a rise of length 0. With a slightly shorter rise the
@@ -147,17 +152,12 @@ def _one_cycle(optimizer: Optimizer, updates: int, warmup: int | None) -> OneCyc
         max_lr=[float(group["lr"]) for group in optimizer.param_groups],
         total_steps=updates,
         pct_start=rise,
-        cycle_momentum=_has_momentum(optimizer),
+        cycle_momentum=has_momentum(optimizer),
     )
 
 
-def _has_momentum(optimizer: Optimizer) -> bool:
-    """Whether momentum is cycled: only where every group has one."""
-    if isinstance(optimizer, PartOptimizers) and not optimizer.cycles:
-        raise TaskError(
-            "lr_schedule='one_cycle' moves one momentum, and the parts of optimizer={…} have different ones: take another schedule, or "
-            "optimizers of one kind."
-        )
+def has_momentum(optimizer: Optimizer) -> bool:
+    """Whether one cycle moves a momentum too: only where every group has one."""
     if "betas" in optimizer.defaults:
         return True
     return "momentum" in optimizer.defaults and all(group["momentum"] for group in optimizer.param_groups)

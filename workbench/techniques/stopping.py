@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from workbench.metric_mode import known_mode
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
-from workbench.units import number
+from workbench.units import counted, number
 from workbench.values import EarlyStopping
 from workbench.values import seconds as in_seconds
 
@@ -117,7 +117,6 @@ class EarlyStop:
     def _stalled(self) -> str:
         on = f" on {number(self.best)}" if math.isfinite(self.best) else ""
         by = f" by more than {number(self.monitor.min_delta)}" if self.monitor.min_delta else ""
-        validations = "1 validation" if self.waited == 1 else f"{self.waited} validations"
         way = "lower" if self.monitor.direction == "min" else "higher"
         how = "" if known_mode(self.monitor.monitor) in (None, self.monitor.direction) else f" (mode={self.monitor.direction!r}: {way} is better)"
-        return f"{self.monitor.monitor} did not improve{on}{by} in {validations}{how}"
+        return f"{self.monitor.monitor} did not improve{on}{by} in {counted(self.waited, 'validation')}{how}"

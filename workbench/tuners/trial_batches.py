@@ -8,12 +8,14 @@ from typing import Any
 
 from workbench.engine.data.first_batches import first_batches
 from workbench.settings import Settings
-from workbench.task.data.spec import Loader, batches_in, set_epoch
+from workbench.task.data.loader_parts import length_of
+from workbench.task.data.spec import Loader, set_epoch
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 from workbench.techniques import limits
 from workbench.techniques.accumulation import size_at, windows
 from workbench.techniques.tbptt import pieces
+from workbench.tuners.stages import data_of_stage
 
 Window = Sequence[Any]
 InStep = Callable[[Iterable[Window]], Iterable[Window]]
@@ -32,9 +34,7 @@ def cycled_windows(
     pieces in time. in_step: of several ranks, brings the windows of one pass in step with theirs; a rank may come to
     the end of its share before the others.
     """
-    spec = task.train
-    if spec is None:
-        raise TaskError("no training data: give train= (a Dataset, a DataLoader, or arrays).")
+    spec = data_of_stage(task, "fit")
     if spec.one_shot:
         raise TaskError(
             "train can be read only once (it is an iterator), and a search would use it up: "
@@ -73,7 +73,7 @@ def _cycled(one_pass: Callable[[], Iterable[Any]]) -> Iterator[Any]:
 
 def _epoch(loader: Loader, task: Task, settings: Settings) -> Iterator[Any]:
     """One pass over the batches that a fit would take."""
-    most = limits.limited_batches(batches_in(loader), settings.limit_train_batches, "limit_train_batches")
+    most = limits.limited_batches(length_of(loader), settings.limit_train_batches, "limit_train_batches")
     batches = first_batches(loader, most)
     if settings.truncated_bptt_steps is None:
         return batches

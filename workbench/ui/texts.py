@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workbench.plots.training.changes import NAMES
+from workbench.units import counted
+
 NO_NUMBER = "–"
 NOT_FINITE = "not finite"
 OFF, NONE, YES, NO, AUTO = "off", "none", "yes", "no", "auto"
 SEPARATOR = " · "
-
-
-def counted(number: int, one: str, many: str) -> str:
-    """'1 update', '3 updates'."""
-    return f"{number} {one if number == 1 else many}"
 
 
 # -- jobs
@@ -96,7 +94,7 @@ def on_device(device: str) -> str:
 
 
 def skipped(updates: int) -> str:
-    return f"{counted(updates, 'update', 'updates')} skipped"
+    return f"{counted(updates, 'update')} skipped"
 
 
 def saved_at(step: int) -> str:
@@ -254,7 +252,7 @@ MAY_STILL_RUN = "it may still run: its process cannot be seen from here"
 NOT_ENDED = "it has not ended"
 NO_CHECKPOINT = "it has no checkpoint"
 EARLY_STOPPING = "early stopping"
-STATUS, MODEL, UPDATES, TIME, SMOOTHED_LOSS = "status", "model", "updates", "time", "smoothed loss"
+STATUS, MODEL, UPDATES, TIME = "status", "model", "updates", "time"
 LOSS, VAL, AVERAGED = "loss", "val", "averaged"
 
 
@@ -286,12 +284,10 @@ RATIOS_NEXT = "The next run measures update ratios."
 NO_RATIOS = "The last run did not measure update ratios."
 LAST_SECONDS, WHOLE_RUN = "Time of the last seconds", "Time of the whole run"
 RESUMED = "resumed"
-CHANGED = {"gradient_clip_val": "clip", "batch_size": "batch size", "accumulate_grad_batches": "accumulation"}
-"""Names of settings at the marks of changes, where they are not the setting's own."""
 
 
 def changed(name: str, value: str) -> str:
-    return f"{CHANGED.get(name, name)}→{value}"
+    return f"{NAMES.get(name, name)}→{value}"
 
 
 def optimizer(number: str) -> str:

@@ -12,12 +12,12 @@ from tests.engine.learners import TwoSided
 from tests.engine.problems import noisy_net, plain_net
 from tests.engine.resuming import Fit, learning, settings_of, supervised
 from tests.ranks import on_ranks
+from tests.runs.records import history
 from workbench.commands import Change
 from workbench.engine import loop
 from workbench.engine.metrics import update_ratio
 from workbench.events import RunStarted, StepsDone
 from workbench.instruments.update_ratio import copies, update_ratios
-from workbench.runs.record.series import history
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

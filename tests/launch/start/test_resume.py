@@ -18,10 +18,10 @@ from tests import warm
 from tests.combinations import every, pairs
 from tests.conftest import SOAK
 from tests.engine.problems import Augmented, adam, labelled, noisy_net, plain_net, same_weights, sgd, weights
+from tests.runs.records import read_events
 from workbench.engine.checkpoint import files
 from workbench.events import Changed, Message, Resumed, RunEnded, RunStarted, StatusChanged, StepsDone
-from workbench.launch.first_events import FirstEvents
-from workbench.runs.read import read_events
+from workbench.launch.thread import JobRunner
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
 
@@ -619,7 +619,7 @@ def test_no_checkpoint_is_ahead_of_the_record(tmp_path, monkeypatch):
         seen.append((steps, info["step"]))
         write(folder, name, tensors, state, info)
 
-    monkeypatch.setattr(FirstEvents.settle, "__defaults__", (200.0,))  # what waits so long at most, on any machine
+    monkeypatch.setattr(JobRunner.settle, "__defaults__", (200.0,))  # what waits so long at most, on any machine
     monkeypatch.setattr(RunFolder, "append", slow)
     monkeypatch.setattr(files, "write", looking)
     make(tmp_path, max_epochs=2, checkpoint_every=3, val_check_interval=4).fit().result()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.runs.tables.test_brief import events, recorded
 from workbench.runs.folder.annotations import FILE, Annotations, annotate, read_annotations
-from workbench.runs.folder.prune import next_to_go, prune
+from workbench.runs.folder.delete import next_to_go, prune
 from workbench.runs.run import Run
 
 

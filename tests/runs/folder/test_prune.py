@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from workbench.events import RunEnded, RunStarted
-from workbench.runs.folder.prune import mark_next, next_to_go, prune
+from workbench.runs.folder.delete import mark_next, next_to_go, prune
 from workbench.runs.read import list_runs
 from workbench.runs.store import RunFolder
 

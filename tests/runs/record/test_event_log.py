@@ -21,7 +21,7 @@ import workbench.runs.record.event_log as module
 import workbench.runs.record.stream as stream
 from tests.runs.record.test_thin import a_long_run, flush, folder
 from workbench.events import BY_LAYER, Event, Message, StepsDone
-from workbench.runs.folder.prune import remove_folder
+from workbench.runs.folder.delete import remove_folder
 from workbench.runs.record.event_log import EventLog, Recorded, RecordGone, newest, now, since
 from workbench.runs.run import Run
 from workbench.ui.panel import Panel

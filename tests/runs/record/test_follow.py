@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from tests import warm
+from tests.runs.records import read_events
 from tests.server.records import Record
 from workbench.events import Event, Message, StepsDone, pack, to_line
-from workbench.runs.read import read_events
 from workbench.runs.record import follow
 from workbench.runs.record.follow import Tail
 from workbench.runs.store import RunFolder

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.runs.records import history, read_events, read_record
 from workbench.events import (
     Event,
     Message,
@@ -25,7 +26,6 @@ from workbench.events import (
 )
 from workbench.runs.folder.inherited import first_rows
 from workbench.runs.health import examine
-from workbench.runs.read import history, read_events, read_record
 from workbench.runs.record.follow import Tail
 from workbench.runs.record.stream import joined
 from workbench.runs.run import Run

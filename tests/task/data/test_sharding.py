@@ -26,8 +26,9 @@ from tests.engine.problems import Augmented, labelled
 from tests.task.data.test_spec import same
 from workbench.engine.data.first_batches import close_workers, first_batches
 from workbench.settings import Settings
+from workbench.task.data.loader_parts import length_of
 from workbench.task.data.sharding import RankShard
-from workbench.task.data.spec import DataSpec, batches_in
+from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 
 
@@ -92,7 +93,7 @@ def passes(make, share, limit=None, count=2, drawn=0, **given):
     loader = spec.loader(Settings(**{"persistent_workers": False, **given}), train=True)
     found = [list(first_batches(loader, limit)) for _ in range(count)]
     close_workers(loader)
-    return found, batches_in(loader), loader.generator.get_state()
+    return found, length_of(loader), loader.generator.get_state()
 
 
 def in_rounds(parts):

@@ -11,9 +11,9 @@ import workbench as wb
 from tests.engine.learners import TwoSided
 from tests.engine.problems import bench, labelled, plain_net, same_weights, sgd, weights
 from tests.reference import loop
+from tests.runs.records import read_events
 from workbench.engine.setup import open_session
 from workbench.events import CurveEnded, CurvePoint, RunStarted
-from workbench.runs.read import read_events
 from workbench.settings import SettingsError
 from workbench.task.errors import TaskError
 from workbench.tuners.learning_rate.lr_finder import LRRequest, run

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from workbench.ui.canvas.transport.messages import LIMIT
-from workbench.ui.controls.script_preview import MOST, ScriptPreview
+from workbench.ui.controls.export import MOST, ScriptPreview
 
 
 def shown(text: str) -> tuple[dict[str, object], str]:

@@ -35,7 +35,7 @@ from workbench.task.hooks import CheckpointEdits
 from workbench.task.modules import own_name
 from workbench.task.optim.optimizer_factory import leading_group, rates_of
 from workbench.task.protocol import Task
-from workbench.units import rate
+from workbench.units import counted, rate
 from workbench.values import shown
 
 ENDING = ".ckpt"
@@ -292,7 +292,7 @@ def restore(session: Session, path: Path, *, keeps_lr: bool = True) -> None:
         session.precision.load_state_dict(scaler)
     state.resumed = True
     lost += _entries(checkpoint, used)
-    text = f"it continues from {path.name}, a checkpoint of Lightning, after {_counted(here.epoch + here.checking, 'epoch')} and {_counted(here.step, 'update')}"
+    text = f"it continues from {path.name}, a checkpoint of Lightning, after {counted(here.epoch + here.checking, 'epoch')} and {counted(here.step, 'update')}"
     without = f"; not taken over: {'; '.join(lost)}" if lost else ""
     session.notes.append(Message(f"{text}{without}.", "warning" if lost else "info", here.step))
 
@@ -396,10 +396,6 @@ def _entries(checkpoint: Mapping[str, Any], used: Collection[str]) -> list[str]:
     found = [f"the states of callbacks ({_listed(known)})"] if known else []
     others = [str(name) for name in checkpoint if name not in _READ and name not in used and name != "callbacks"]
     return found + ([f"the entries {_listed(others)}"] if others else [])
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _listed(values: Iterable[Any]) -> str:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.optim import weight_averaging
-from workbench.engine.optim.optimizer_handle import OptimizerHandle
+from workbench.engine.optim.optimizer_handle import RATES, OptimizerHandle
 from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.settings import Settings
@@ -22,9 +22,8 @@ from workbench.task.optim.optimizer_state import INNER, load_state
 from workbench.task.optim.part_optimizers import kind_of
 from workbench.task.protocol import Task
 from workbench.techniques import schedules
-from workbench.units import rate
+from workbench.units import counted, rate
 
-_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 _MOMENTA = ("momentum", "betas", "max_momentum", "base_momentum")
 """What one cycle changes besides the rate."""
 
@@ -94,7 +93,7 @@ def mismatch(
     freed: the ids of parameters that the run itself had unfrozen by then, without an optimizer for them; they are refused.
     """
     if len(states) != len(optimizers):
-        return f"it has {_count(len(states), 'optimizer')}, and here there are {len(optimizers)}"
+        return f"it has {counted(len(states), 'optimizer')}, and here there are {len(optimizers)}"
     for opt, state in zip(optimizers, states, strict=True):
         which = f"optimizer {opt.index}" if len(optimizers) > 1 else "the optimizer"
         kind = kind_of(opt.optimizer)
@@ -102,7 +101,7 @@ def mismatch(
             return f"{which} was {state['type']} and is {kind} here"
         here, there = _shapes(opt), state["shapes"]
         if len(here) != len(there):
-            return f"{which} had {_count(len(there), 'parameter group')} and has {len(here)} here"
+            return f"{which} had {counted(len(there), 'parameter group')} and has {len(here)} here"
         if (here != there or _moved(opt, state)) and not _is_grown(opt, state, freed):
             return f"{which} has other parameters here"
         own, theirs = ([part["type"] for part in state["own"]], [type(s).__name__ for s in _Schedules(settings, opt).own])
@@ -178,7 +177,7 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
             if not same["swa"]:
                 _redefine(session.settings, opt, parts.swa, swa_lrs)
         elif not _resume_schedules(session, state, parts, same=same["schedule"], raised=bool(made_at) and not state["base_lr"]):
-            _reset_groups(opt.optimizer, fresh, _RATES)
+            _reset_groups(opt.optimizer, fresh, RATES)
             if any("max_momentum" in group for group in (*fresh, *opt.optimizer.param_groups)):
                 _reset_groups(opt.optimizer, fresh, _MOMENTA)
             opt.base_lr = made_at
@@ -269,7 +268,3 @@ def _shapes(opt: OptimizerHandle) -> list[list[tuple[int, ...]]]:
 
 def _named(kinds: Iterable[str]) -> str:
     return " and ".join(kinds) or "no scheduler"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from workbench.task.data.spec import Loader, batches_in
+from workbench.task.data.loader_parts import length_of
+from workbench.task.data.spec import Loader
 
 
 def first_batches(loader: Loader, count: int | None, batches: Iterator[Any] | None = None, taken: int = 0) -> Generator[Any]:
@@ -18,7 +19,7 @@ def first_batches(loader: Loader, count: int | None, batches: Iterator[Any] | No
     """
     batches = iter(loader) if batches is None else batches
     try:
-        whole = count is None or count == batches_in(loader)
+        whole = count is None or count == length_of(loader)
         yield from batches if whole else itertools.islice(batches, max(0, (count or 0) - taken))
     finally:
         if not loader.persistent_workers:

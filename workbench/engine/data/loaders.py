@@ -14,12 +14,12 @@ from workbench.engine.data.first_batches import close_workers, first_batches
 from workbench.engine.data.resumable_loader import ResumableLoader
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.settings import Settings
+from workbench.task.data.loader_parts import length_of
 from workbench.task.data.samplers import is_shuffling, number_of_samples
 from workbench.task.data.spec import (
     DataSpec,
     HeldOut,
     Loader,
-    batches_in,
     resumable_sampler_of,
     set_epoch,
     users_dataset,
@@ -145,7 +145,7 @@ class Loaders:
 
     def _batches_of(self, reading: ResumableLoader) -> int | None:
         """The batches of an epoch at a batch size; a limit that is a fraction is at least one batch."""
-        length, limit = batches_in(reading.loader), self.settings.limit_train_batches
+        length, limit = length_of(reading.loader), self.settings.limit_train_batches
         if length is not None and isinstance(limit, float):
             return max(1, limits.fraction_of(length, limit))
         return _count(reading.loader, self.settings, "train")
@@ -281,7 +281,7 @@ class Loaders:
 
     def _apart(self, spec: DataSpec, reading: ResumableLoader, most: int | None, states: bool) -> Iterator[Any]:
         loader = spec.loader(self.settings)
-        with reading.untouched(states and most is not None and most != batches_in(loader)):
+        with reading.untouched(states and most is not None and most != length_of(loader)):
             set_epoch(loader, self.epoch)
             try:
                 yield from with_sample_counts(self._task, loader, first_batches(loader, most))
@@ -314,7 +314,7 @@ class Loaders:
     @property
     def length(self) -> int | None:
         """The training loader's length now; None: it has none, or an epoch continues at another batch size."""
-        return batches_in(self._train.loader) if self._current is self._train else None
+        return length_of(self._train.loader) if self._current is self._train else None
 
     def order_checksum(self) -> str:
         """The checksum, before the first pass, of the number of samples and the generator that shuffles them; "" for data without a length."""
@@ -465,7 +465,7 @@ def with_sample_counts(task: Task, loader: Loader, batches: Iterable[Any]) -> It
 
 def _train_loader(spec: DataSpec, settings: Settings) -> Loader:
     loader = spec.loader(settings, train=True)
-    if batches_in(loader) == 0:
+    if length_of(loader) == 0:
         raise TaskError(
             "an epoch has no batch: drop_last leaves out the only one; take a smaller batch_size or drop_last=False."
         )
@@ -475,4 +475,4 @@ def _train_loader(spec: DataSpec, settings: Settings) -> Loader:
 def _count(loader: Loader, settings: Settings, kind: str) -> int | None:
     limit = f"limit_{kind}_batches"
     asked = "overfit_batches" if settings.overfit_batches and not settings.fast_dev_run else limit
-    return limits.limited_batches(batches_in(loader), getattr(settings, limit), asked)
+    return limits.limited_batches(length_of(loader), getattr(settings, limit), asked)

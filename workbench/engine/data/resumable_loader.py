@@ -11,12 +11,12 @@ from workbench.engine.data import inexact
 from workbench.engine.data.first_batches import close_workers, end_workers, first_batches
 from workbench.engine.data.loader_rng import ReadingRng, WorkerSeeds
 from workbench.task.data.datasets import Batches
+from workbench.task.data.loader_parts import length_of
 from workbench.task.data.resumable_sampler import checksum_of
 from workbench.task.data.rng_state import DataRngState
 from workbench.task.data.sharding import has_ended, has_known_length
 from workbench.task.data.spec import (
     Loader,
-    batches_in,
     common_rng_of,
     resumable_sampler_of,
     set_epoch,
@@ -99,7 +99,7 @@ class ResumableLoader:
     def batches(self, count: int | None) -> Iterator[Any]:
         """The batches of one pass, `count` at most, or the rest of the resumed pass."""
         self._between = None
-        self._limit = None if count == batches_in(self.loader) else count
+        self._limit = None if count == length_of(self.loader) else count
         ahead, rest = self._open(count)
         self._cut = True
         try:

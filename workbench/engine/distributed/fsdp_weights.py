@@ -20,10 +20,10 @@ from torch.optim import Optimizer
 from workbench.engine.checkpoint.files import Modules, load_tensors, tensors_of
 from workbench.engine.distributed import fsdp
 from workbench.engine.distributed.dtensor import in_shards, like, local, whole, whole_of
-from workbench.engine.distributed.fake_collectives import FakeAllGather, FakeReduceScatter
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.task.protocol import Scores, StepResult, Task
+from workbench.units import counted
 
 
 class FSDPWeights(WholeWeights):
@@ -53,15 +53,13 @@ class FSDPWeights(WholeWeights):
 
     @property
     def shard_message(self) -> str:
-        units = len(self._units)
-        some = "1 unit" if units == 1 else f"{units} units"
         on = self._ranks.world // self._copies
         more = f", {self._copies} times" if self._copies > 1 else ""
         loose = sum(not in_shards(p) for p in self._root.parameters())
         left_out = f"; {loose} parameters are whole on each (fsdp_ignored_modules)" if loose else ""
         return (
             f"{self.shard_strategy}: weights, gradients and the optimizer's state are sharded over {on} ranks{more}, and weights become whole "
-            f"in {some}{left_out}."
+            f"in {counted(len(self._units), 'unit')}{left_out}."
         )
 
     # -- steps
@@ -273,8 +271,8 @@ class FSDPWeights(WholeWeights):
         self._group = ProcessGroup()
         try:
             for unit in self._units:
-                unit.set_custom_all_gather(FakeAllGather())
-                unit.set_custom_reduce_scatter(FakeReduceScatter())
+                unit.set_custom_all_gather(_FakeAllGather())
+                unit.set_custom_reduce_scatter(_FakeReduceScatter())
             self.set_gradient_sync(last=True)
             self._root.set_requires_all_reduce(False)
             yield
@@ -296,3 +294,28 @@ def _as(piece: Tensor, parameter: Any) -> Tensor:
         piece, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
     )
     return found
+
+
+class _FakeCollective:
+    """Replaces a collective of FSDP while each rank tries a step alone, to measure its memory: gives a tensor of the right size with no
+    useful contents, in memory allocated as torch does. Source: torch.distributed.fsdp.FSDPModule.set_custom_all_gather.
+    """
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _FakeAllGather(_FakeCollective):
+    """An all-gather that copies this rank's piece for every rank."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> None:
+        for number, place in enumerate(output_tensor.chunk(group.size())):
+            if number != group.rank():  # where it is already
+                place.copy_(input_tensor)
+
+
+class _FakeReduceScatter(_FakeCollective):
+    """A reduce-scatter that returns this rank's own values."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> None:
+        output_tensor.copy_(input_tensor.view(-1)[: output_tensor.numel()].view_as(output_tensor))

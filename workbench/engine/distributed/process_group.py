@@ -92,9 +92,6 @@ class ProcessGroup:
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by that of rank 0, in place."""
 
-    def barrier(self) -> None:
-        """Wait until all ranks have called this."""
-
     def rounds(self, items: Iterable[T], until: Callable[[], bool] = lambda: False) -> Iterator[T]:
         """This rank's items, in step with the other ranks: a rank that has none left waits for the others.
 
@@ -178,9 +175,6 @@ class MultiProcessGroup(ProcessGroup):
         for flat, parts in _joined(tensors):
             dist.broadcast(flat, src=0)
             _spread(flat, parts)
-
-    def barrier(self) -> None:
-        self.sums([])
 
     def sync_step(self, present: bool, weights: Sequence[float] = (), size: int = 0) -> StepSync:
         """Synchronize before a step: who has a window and of what weight, rank 0's clock, and whether it has commands."""

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from workbench.engine.distributed.fsdp_forward import PaddingBatch
-from workbench.engine.distributed.padding import run_padding
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.engine.session import Session
 from workbench.task import rng
@@ -76,7 +75,7 @@ def _pass(session: Session) -> None:
         if isinstance(item, PaddingBatch):
             again = {"hiddens": None} if session.plan.tbptt is not None else {}
             for opt in session.optimizers:
-                run_padding(session, item.batch, "train", partial(session.weights.training_step, batch_idx=number, **opt.extra, **again))
+                session.run_padding(item.batch, "train", partial(session.weights.training_step, batch_idx=number, **opt.extra, **again))
             continue
         batch = item
         if isinstance(item, Piece):

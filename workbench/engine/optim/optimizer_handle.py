@@ -21,6 +21,8 @@ from workbench.task.protocol import Optimization, Schedule, Task
 from workbench.techniques import clipping
 from workbench.units import rate
 
+RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
+"""The rates that a group of an optimizer may have."""
 _AROUND_STEP = Optimizer.profile_hook_step(id).__code__
 """The code of the function that torch puts around the step of each optimizer."""
 
@@ -167,7 +169,7 @@ class OptimizerHandle:
             return lr if value == old else value * (lr / old)
 
         for group in self.optimizer.param_groups:
-            for key in ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr"):
+            for key in RATES:
                 if key in group:
                     group[key] = scaled(group[key])
         for schedule in self.schedules:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from workbench.engine.distributed.fsdp_forward import PaddingBatch
-from workbench.engine.distributed.padding import run_padding
 from workbench.engine.session import Session
 from workbench.engine.validation.validate import evaluating
 from workbench.task.batch import to_device
@@ -27,7 +26,7 @@ def predict(session: Session, batches: Iterable[Any]) -> list[tuple[int, Any]]:
             if batch is None:
                 continue
             if isinstance(batch, PaddingBatch):
-                run_padding(session, batch.batch, "predict", partial(session.weights.predict_step, batch_idx=number))
+                session.run_padding(batch.batch, "predict", partial(session.weights.predict_step, batch_idx=number))
                 continue
             moved = session.to_device(batch, "predict")
             session.hooks.evaluation_batch_started("predict", moved, number)

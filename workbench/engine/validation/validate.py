@@ -12,7 +12,6 @@ from torch import Tensor
 
 from workbench.engine.data.sample_count import note_count
 from workbench.engine.distributed.fsdp_forward import PaddingBatch
-from workbench.engine.distributed.padding import run_padding
 from workbench.engine.session import Session
 from workbench.engine.validation.epoch_metrics import EpochMetrics
 from workbench.instruments.memory import explain_out_of_memory
@@ -70,7 +69,7 @@ def _scores(
             over.skip()
             continue
         if isinstance(batch, PaddingBatch):
-            run_padding(session, batch.batch, stage, partial(session.weights.validation_step, batch_idx=number, stage=stage))
+            session.run_padding(batch.batch, stage, partial(session.weights.validation_step, batch_idx=number, stage=stage))
             continue
         moved = session.to_device(batch, stage)
         session.hooks.evaluation_batch_started(stage, moved, number)

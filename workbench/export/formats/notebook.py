@@ -12,6 +12,7 @@ from workbench.export.errors import ExportError
 from workbench.export.program.names import read, replaced
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.statements import first_line
+from workbench.export.source.uses import imported_name
 
 _RULE = re.compile(r"# -{2,} (.+?) -{3,}")
 
@@ -98,15 +99,11 @@ def _groups(lines: list[str], kept: list[ast.stmt], unused: set[str]) -> Iterabl
             group, title = [], "" if rule is None else rule[:1].upper() + rule[1:]
             section = rule if rule is not None else section
         text = lines[start : node.end_lineno]
-        if isinstance(node, ast.Import | ast.ImportFrom) and not section and {_bound(alias) for alias in node.names} <= unused:
+        if isinstance(node, ast.Import | ast.ImportFrom) and not section and {imported_name(alias) for alias in node.names} <= unused:
             text = []
         group += [*between, *text] if start >= end else []  # else it shares a line with the one before
         end, before = max(end, node.end_lineno or 0), defines
     yield title, group
-
-
-def _bound(alias: ast.alias) -> str:
-    return alias.asname or alias.name.partition(".")[0]
 
 
 def _call(tree: ast.Module, r: ScriptSpec) -> str:

@@ -162,9 +162,6 @@ WITHIN = (
 )  # fmt: skip
 """Hooks within an update."""
 
-TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
-"""Hooks that move a batch to the device."""
-
 VALIDATION = (
     "on_validation_model_zero_grad", "on_validation_model_eval", "on_validation_start", "on_validation_epoch_start",
     "on_validation_batch_start", "on_validation_batch_end", "on_validation_epoch_end", "on_validation_end",

@@ -25,9 +25,9 @@ from workbench.settings import Settings
 from workbench.task.batch import own_count, sample_count
 from workbench.task.data.combined import CombinedBatches, in_turn
 from workbench.task.data.datasets import Batches, Columns
-from workbench.task.data.loader_parts import makes_batches_itself
+from workbench.task.data.loader_parts import length_of, makes_batches_itself
 from workbench.task.data.sharding import RankShard, common_rng_for
-from workbench.task.data.spec import DataSpec, Loader, batches_in, resumable_sampler_of, users_dataset
+from workbench.task.data.spec import DataSpec, Loader, resumable_sampler_of, users_dataset
 from workbench.task.data.to_dataset import UNNAMED
 from workbench.task.supervised import TARGETS
 from workbench.techniques.limits import is_whole
@@ -76,7 +76,7 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
         with_set_epoch=_with_set_epoch(spec, base, from_loader=is_loader, inner=spec.from_batches and name not in sliced.ready),
         whole=whole and kind == "samples",
         pinned=loader.pin_memory or (settings.pin_memory is None and not torch.cuda.is_available()),
-        sized=batches_in(loader) is not None,
+        sized=length_of(loader) is not None,
         count=_count(first_batch(spec, settings)) or "1",
         counts=_counts_right(spec, settings),
         empty=_may_be_empty(parts.collate_fn, dataset),
@@ -258,11 +258,11 @@ def layout_of(batch: Any, has_loss: bool) -> str:
     return "single"
 
 
-def _count(batch: Any, name: str = "batch") -> str | None:
+def _count(batch: Any) -> str | None:
     """How many samples `batch` holds, as an expression; None where it holds no tensor. As `task.batch.sample_count`."""
     if (own := own_count(batch)) is not None:
-        return f"{name}.{own}"
-    return _first_count(batch, name)
+        return f"batch.{own}"
+    return _first_count(batch, "batch")
 
 
 def _first_count(batch: Any, name: str) -> str | None:

@@ -10,14 +10,14 @@ from typing import Any
 from torch import nn
 
 from workbench.export.errors import ExportError
-from workbench.export.inputs.collect import FIT, TRANSFER, VALIDATION, WITHIN, Hook, LightningNeeds
+from workbench.export.inputs.collect import FIT, VALIDATION, WITHIN, Hook, LightningNeeds
 from workbench.export.inputs.data import maker_of
 from workbench.export.inputs.step import returns
 from workbench.export.inputs.trainer import asked, assigned, attributes, methods, reads, words
 from workbench.export.source.rewrite.rebase import rebased
 from workbench.export.source.source import Sliced
 from workbench.task.lightning import overrides
-from workbench.task.lightning.hooks import DataHooks, LightningHooks
+from workbench.task.lightning.hooks import TRANSFER, DataHooks, LightningHooks
 from workbench.task.lightning.overrides import own_method
 from workbench.task.lightning.setup import _home_of_trainer
 from workbench.task.lightning.task import LightningTask

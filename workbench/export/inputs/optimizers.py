@@ -22,6 +22,7 @@ from workbench.task.optim.part_optimizers import PartOptimizers
 from workbench.task.optim.schedulers import schedule_of
 from workbench.task.protocol import Optimization
 from workbench.task.supervised import Supervised
+from workbench.techniques.schedules import has_momentum
 
 
 def optimizers_of(task: Supervised | LightningTask, settings: Settings, updates: int | None) -> tuple[Optimizer, ...]:
@@ -145,17 +146,10 @@ def _optimizer(task: protocol.Task, made: Optimization, place: str, schedules: t
         frequency=made.frequency,
         closure=closure_use(made.optimizer),
         whole=_is_whole(task, made.optimizer),
-        momentum=_has_momentum(made.optimizer),
+        momentum=has_momentum(made.optimizer),
         holds_another=INNER in state_of(made.optimizer),
         torchs=type(made.optimizer).__module__.startswith("torch."),
     )
-
-
-def _has_momentum(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether one cycle changes a momentum too, as `techniques/schedules.py` decides it."""
-    if "betas" in optimizer.defaults:
-        return True
-    return "momentum" in optimizer.defaults and all(group["momentum"] for group in optimizer.param_groups)
 
 
 def _is_whole(task: protocol.Task, optimizer: torch.optim.Optimizer) -> bool:

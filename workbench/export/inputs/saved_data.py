@@ -19,7 +19,7 @@ from workbench.export.inputs.collect import collate_given, quoted
 from workbench.settings import Settings
 from workbench.task.data.datasets import Batches, Columns
 from workbench.task.data.loader_parts import Parts
-from workbench.task.data.preload import probed_samples, random_states, size_of
+from workbench.task.data.preload import probed_samples, random_states, size_of, taken_apart
 from workbench.task.data.rng_state import DataRngState
 from workbench.task.data.spec import DataSpec
 from workbench.task.protocol import Task
@@ -214,7 +214,7 @@ def _read(name: str, dataset: Any, count: int, collated: bool) -> Any:
 
 def _stacked(name: str, kind: str, samples: Sequence[Any], collated: bool) -> Any:
     """Samples of one form as columns."""
-    parts = [_taken_apart(sample) for sample in samples]
+    parts = [taken_apart(sample) for sample in samples]
     form, keys, first = parts[0]
     types = [type(value) for value in first]
     taken = (Tensor,) if collated else (Tensor, np.ndarray, *_NUMBERS)
@@ -233,14 +233,6 @@ def _stacked(name: str, kind: str, samples: Sequence[Any], collated: bool) -> An
     if form is dict:
         return dict(zip(keys, columns, strict=True))
     return tuple(columns) if form in (tuple, list) else columns[0]
-
-
-def _taken_apart(sample: Any) -> tuple[type, tuple[Any, ...], list[Any]]:
-    """The form of a sample, its keys if it is a dict, and its parts."""
-    form = type(sample)
-    if form is dict:
-        return form, tuple(sample), list(sample.values())
-    return form, (), list(sample) if form in (tuple, list) else [sample]
 
 
 def _columns(samples: Any) -> list[Tensor]:

@@ -30,7 +30,7 @@ from workbench.events import Message, Status
 from workbench.launch import folder_commands
 from workbench.launch.accelerate import failure_files, job_file, private_file
 from workbench.launch.accelerate.failure_files import Process
-from workbench.launch.accelerate.job_file import FOLDER, VALUE, JobFile, ProcessEnv
+from workbench.launch.accelerate.job_file import FOLDER, VALUE, Head, JobFile
 from workbench.launch.first_events import FirstEvents
 from workbench.launch.job import Job, JobSink, NullSink
 from workbench.launch.listeners import Listeners
@@ -55,12 +55,12 @@ def main(run: Path) -> int:
     signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         found = job_file.read(run)
-        around: ProcessEnv = found.head
-        around.take()
+        head: Head = found.head
+        head.env.take()
         if world > 1:
-            _join(world, around.timeout)
+            _join(world, head.timeout)
         given: JobFile = found.open()
-        processes = _all_here(world, around.timeout)
+        processes = _all_here(world, head.timeout)
         code = _first(run, given, processes) if rank == 0 else _other(given)
         if world > 1 and code == 0:  # after an error others may wait in there for ever
             dist.destroy_process_group()

@@ -6,7 +6,7 @@ import re
 import selectors
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from workbench.commands import Mailbox
@@ -24,9 +24,8 @@ from workbench.launch.pool.messages import (
 )
 from workbench.launch.pool.watchdog import Watchdog
 from workbench.launch.pool.worker_handle import WorkerHandle
-from workbench.launch.process import message as job_message
 from workbench.launch.process.channel import Received
-from workbench.share.package import Package, unpack
+from workbench.share.package import Package, read_message, unpack
 
 POLL = 0.02
 """Seconds between two checks of the inbox."""
@@ -91,7 +90,6 @@ class JobOutcome:
     updates: int = 0
     hung: str = ""
     """The stacks of all ranks, if they hang."""
-    threads: list[str] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:
@@ -204,7 +202,7 @@ class Supervisor:
 
 def _values(fds: list[int]) -> list[Any]:
     """The contents of a message's packages; one that cannot be unpacked here becomes the error that says so."""
-    _, packages = job_message.read(fds)
+    _, packages = read_message(fds)
     return [_value(package) for package in packages]
 
 

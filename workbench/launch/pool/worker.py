@@ -43,7 +43,6 @@ from workbench.launch.pool.messages import (
     StateReply,
 )
 from workbench.launch.process import child_main
-from workbench.launch.process import message as job_message
 from workbench.launch.process.channel import Channel
 from workbench.launch.process.child_main import (
     apply_environment,
@@ -53,7 +52,7 @@ from workbench.launch.process.child_main import (
     pack_error,
     unpacked,
 )
-from workbench.share.package import Package, pack
+from workbench.share.package import Package, pack, read_message, write_message
 from workbench.share.segment import Segment
 
 _OURS = (__file__, child_main.__file__)
@@ -96,7 +95,7 @@ class _Rank:
         """Run one job. After one that failed here the group cannot be used any more, and this rank ends."""
         _forget_classes()
         try:
-            request, packages = job_message.read(handles)
+            request, packages = read_message(handles)
             apply_environment(request)
             os.environ.update(place.environment)
             (assignment,) = unpacked(request.name, packages)
@@ -134,7 +133,7 @@ class _Rank:
 
     def _send_result(self, message: RankEnded | StateReply, packages: Sequence[Package]) -> None:
         flush()
-        header, handles = job_message.write(None, packages)
+        header, handles = write_message(None, packages)
         segments = [header, *(segment for package in packages for segment in package.segments)]
         self._sender.send(message, [handle for handle in handles if isinstance(handle, int)], segments)
 

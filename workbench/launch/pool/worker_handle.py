@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.launch.pool.messages import RankConfig
-from workbench.launch.process import fd_passing
-from workbench.launch.process.channel import Channel, Received
+from workbench.launch.process.channel import Channel, Received, close_fds
 from workbench.launch.process.child_handle import Child, Hear, Server
 from workbench.launch.process.output_lines import OutputLines
 
@@ -35,7 +34,7 @@ class WorkerHandle(Child):
         """Whether it can take a job: its process lives, and the user's modules have not changed."""
         self.look()
         for received in self.channel.take():  # of no job any more
-            fd_passing.close(received.fds)
+            close_fds(received.fds)
         return not self.over and not self.channel.ended and all(map(_unchanged, self.files, self.files.values()))
 
     def tell(self, message: Any, files: Sequence[int] = ()) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import array
+import contextlib
+import os
 import pickle
 import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
-
-from workbench.launch.process import fd_passing as fds
 
 _HEAD = struct.Struct("<QH")
 """The length of a message and how many file descriptors come with it."""
 _CHUNK = 1 << 18
+MOST_FDS = 250
+"""At most this many file descriptors travel with one message."""
+FIXED_FDS = 4
+"""File descriptors of a child before those of its kind."""
 
 
 class Received(NamedTuple):
@@ -57,12 +62,12 @@ class Channel:
     def close(self) -> None:
         """Close the socket."""
         self.socket.close()
-        fds.close(self._fds)
+        close_fds(self._fds)
         self._fds.clear()
 
     def _read(self, how: int) -> None:
         try:
-            data, received, lost = fds.receive(self.socket, _CHUNK, how)
+            data, received, lost = receive_fds(self.socket, _CHUNK, how)
         except BlockingIOError:
             return
         except OSError:
@@ -82,3 +87,24 @@ class Channel:
             message = pickle.loads(memoryview(self._bytes)[_HEAD.size : end].tobytes())
             del self._bytes[:end]
             yield Received(message, [self._fds.popleft() for _ in range(count)])
+
+
+def receive_fds(end: socket.socket, size: int, how: int = 0) -> tuple[bytes, list[int], bool]:
+    """Up to `size` bytes, the file descriptors that came with them, and whether some were lost.
+
+    They are closed in programs that this process starts. Python 3.11's `socket.recv_fds` drops its flags, so this does it.
+    """
+    fds = array.array("i")
+    how |= getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+    data, extra, flags, _ = end.recvmsg(size, socket.CMSG_LEN(MOST_FDS * fds.itemsize), how)
+    for level, kind, content in extra:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    return data, fds.tolist(), bool(flags & socket.MSG_CTRUNC)
+
+
+def close_fds(fds: Iterable[int]) -> None:
+    """Close file descriptors that are not needed."""
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)

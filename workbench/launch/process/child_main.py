@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import importlib
 import io
-import linecache
 import multiprocessing
 import os
 import signal
@@ -24,10 +22,9 @@ import numpy as np
 import torch
 
 from workbench.instruments.memory import limited, peak_bytes, reset_peak
-from workbench.launch import torch_flags as flags
-from workbench.launch.process import message
+from workbench.launch.process.process_env import ProcessEnv
 from workbench.share import segment
-from workbench.share.package import Package, pack, unpack
+from workbench.share.package import Package, pack, read_message, unpack, write_message
 from workbench.share.segment import Handle
 
 
@@ -38,14 +35,9 @@ class Request:
     name: str
     threads: int
     memory_limit: int | None
-    path: list[str]
-    argv: list[str]
-    folder: str | None
     environment: dict[str, str]
-    sources: dict[str, Any]
-    """linecache's entries of code that is in no file: notebook cells, for tracebacks and inspect.getsource."""
-    flags: dict[str, Any]
-    """torch's flags for the whole process."""
+    """Its environment variables."""
+    env: ProcessEnv
 
 
 @dataclass(frozen=True)
@@ -74,7 +66,7 @@ def run_forked(channel: int, handles: Sequence[Handle], temporary: str) -> NoRet
     threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
     become_child(temporary)
     reply, package = work(handles)
-    cover, answer = message.write(reply, [package])
+    cover, answer = write_message(reply, [package])
     flush()
     socket.send_fds(connection, [b"R"], [handle for handle in answer if isinstance(handle, int)])
     cover.close()
@@ -108,7 +100,7 @@ def run_spawned(handles: Sequence[Handle], pipe: Connection) -> NoReturn:
     sys.stdout, sys.stderr = _PipeWriter("out", send), _PipeWriter("err", send)
     reply, package = work(handles)
     flush()
-    cover, answer = message.write(reply, [package])
+    cover, answer = write_message(reply, [package])
     send(("reply", answer))
     pipe.recv()  # named segments stay until the parent has attached to them
     cover.close()
@@ -121,7 +113,7 @@ def work(handles: Sequence[Handle]) -> tuple[Reply, Package]:
     peak = 0
     limits = contextlib.ExitStack()
     try:
-        request, packages = message.read(handles)
+        request, packages = read_message(handles)
         apply_environment(request)
         (function, plain), *given = unpacked(request.name, packages)
         arguments = [given[a.index] if isinstance(a, CallInput) else a for a in plain]
@@ -138,16 +130,11 @@ def work(handles: Sequence[Handle]) -> tuple[Reply, Package]:
 
 
 def apply_environment(request: Request) -> None:
-    """Make this process like the caller's: where modules are found, what inspect finds of cells."""
+    """Make this process like the caller's."""
     os.environ.clear()
     os.environ.update(request.environment)
-    sys.path[:], sys.argv[:] = request.path, request.argv
-    if request.folder is not None:
-        os.chdir(request.folder)
-    linecache.cache.update(request.sources)
-    importlib.invalidate_caches()  # the server's are as old as the server
+    request.env.take()
     torch.set_num_threads(request.threads)
-    flags.take(request.flags)
 
 
 def unpacked(name: str, packages: list[Package]) -> list[Any]:

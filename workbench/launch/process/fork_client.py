@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from workbench.launch.process import fd_passing
+from workbench.launch.process.channel import FIXED_FDS, MOST_FDS, close_fds, receive_fds
 from workbench.launch.process.child_handle import Child, Kind
 from workbench.launch.process.child_handle import Deliver as Deliver
 from workbench.share.segment import Handle
@@ -172,8 +172,8 @@ if hasattr(os, "register_at_fork"):
 def run(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> CallOutcome:
     """Run one call in a child of the server and follow it to its end."""
     descriptors = [handle for handle in handles if isinstance(handle, int)]
-    if len(descriptors) + fd_passing.FIXED > fd_passing.MOST:
-        raise ValueError(f"at most {fd_passing.MOST - fd_passing.FIXED - 1} packages can be given to one call")
+    if len(descriptors) + FIXED_FDS > MOST_FDS:
+        raise ValueError(f"at most {MOST_FDS - FIXED_FDS - 1} packages can be given to one call")
     for attempt in range(2):
         used = server()
         call = Call(deliver)
@@ -235,9 +235,9 @@ class Call(Child):
 
     def _hear_answer(self) -> bool:
         with contextlib.suppress(OSError):
-            data, received, lost = fd_passing.receive(self._end, 1, socket.MSG_DONTWAIT)
+            data, received, lost = receive_fds(self._end, 1, socket.MSG_DONTWAIT)
             if lost:
-                fd_passing.close(received)
+                close_fds(received)
                 raise ServerError("no file descriptors are left to take a child's result: raise `ulimit -n`")
             if data:
                 self._answer = list(received)

@@ -27,7 +27,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from workbench.launch.process import fd_passing
+from workbench.launch.process.channel import close_fds, receive_fds
 
 PRELOAD = (
     "torch", "torch._dynamo", "torch.distributed", "torch.distributed.algorithms.ddp_comm_hooks", "torch.nn.parallel", "accelerate", "cloudpickle",
@@ -91,7 +91,7 @@ class Server:
 
     def _accept(self) -> None:
         try:
-            word, received, lost = fd_passing.receive(self._control, 64)
+            word, received, lost = receive_fds(self._control, 64)
         except OSError:
             word, received, lost = b"", [], False
         if not word:
@@ -106,7 +106,7 @@ class Server:
                 self._start(kind, received, status)
             else:
                 status.close()
-        fd_passing.close(received)
+        close_fds(received)
 
     def _start(self, kind: str, files: list[int], status: socket.socket) -> None:
         try:

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import inspect
-import linecache
+import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 from workbench.instruments.memory import available_memory as available_memory
 from workbench.instruments.memory import is_out_of_memory
-from workbench.launch import torch_flags
-from workbench.launch.process import fork_client, message, spawn
+from workbench.launch.process import child_main, fork_client
 from workbench.launch.process.child_main import CallInput, Reply, Request
+from workbench.launch.process.fork_client import POLL, CallOutcome, Deliver, Stop
 from workbench.launch.process.fork_client import ServerError as ServerError
 from workbench.launch.process.output_lines import OutputLines
+from workbench.launch.process.process_env import ProcessEnv
 from workbench.share import segment
-from workbench.share.package import Package, pack, unpack
+from workbench.share.package import Package, pack, read_message, unpack, write_message
 from workbench.share.segment import Handle
 
 FORK = sys.platform == "linux" and segment.MEMFD
 """Whether children are forked from a server. On macOS a process that has imported torch cannot be forked safely."""
+_GRACE = 5.0
+"""Seconds in which a spawned process that has answered ends by itself."""
 
 
 class ChildDied(RuntimeError):
@@ -98,7 +101,7 @@ def run_in_child(
     asked = request(_name(function), threads, memory_limit)
     lines = OutputLines(on_message)
     with pack((function, plain), names=_names(function, plain, asked.name)) as own:
-        cover, handles = message.write(asked, [own, *packages])
+        cover, handles = write_message(asked, [own, *packages])
         with cover:
             answers: list[tuple[Reply, Package]] = []
             take = partial(_take, answers)
@@ -107,7 +110,7 @@ def run_in_child(
                 if end.answer is not None:
                     take(end.answer)
             else:
-                end = spawn.run(handles, lines.feed, stop, take)
+                end = _run_spawned(handles, lines.feed, stop, take)
     lines.finish()
     return _outcome(end, answers, lines.tail)
 
@@ -119,13 +122,7 @@ def close() -> None:
 
 def request(name: str, threads: int, memory_limit: int | None = None) -> Request:
     """The request for a call named `name` from this process."""
-    try:
-        folder = os.getcwd()
-    except FileNotFoundError:
-        folder = None
-    # Lines without a time of change belong to no file.
-    cells = {file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
-    return Request(name, threads, memory_limit, list(sys.path), list(sys.argv), folder, dict(os.environ), cells, torch_flags.flags())
+    return Request(name, threads, memory_limit, dict(os.environ), ProcessEnv.here())
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -144,7 +141,7 @@ def _names(function: Callable[..., Any], args: list[Any], name: str) -> dict[str
 
 
 def _take(answers: list[tuple[Reply, Package]], handles: list[Handle]) -> None:
-    reply, (package,) = message.read(handles)
+    reply, (package,) = read_message(handles)
     answers.append((reply, package))
 
 
@@ -190,3 +187,42 @@ def in_words(code: int | None) -> str:
     except ValueError:
         name = ""
     return _WORDS.get(name, f"ended by signal {-code} {name}".rstrip())
+
+
+def _run_spawned(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None, take: Callable[[list[Handle]], Any]) -> CallOutcome:
+    """Run one call in a spawned process. `take` attaches to the answer while its sender still lives.
+
+    As always with spawn, a script must guard what it runs with `if __name__ == "__main__":`.
+    """
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    process = context.Process(target=child_main.run_spawned, args=(list(handles), theirs))
+    end = CallOutcome()
+    process.start()
+    theirs.close()
+    try:
+        while end.answer is None:
+            if stop is not None and stop():
+                end.stopped = True
+                break
+            try:
+                if not pipe.poll(POLL):
+                    continue
+                what, content = pipe.recv()
+            except (EOFError, OSError):
+                break
+            if what == "reply":
+                take(content)
+                end.answer = content
+                pipe.send("taken")
+            else:
+                deliver(what, content.encode())
+        if end.answer is not None or not end.stopped:
+            process.join(_GRACE)
+    finally:
+        process.kill()
+        process.join()
+        end.code = process.exitcode
+        process.close()
+        pipe.close()
+    return end

@@ -1,15 +1,128 @@
-"""Deletes runs: their records, their checkpoints, their weights."""
+"""Deletes runs, with their records, checkpoints and weights: one by its id, or the oldest, so that a root keeps `keep_runs`."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Mapping
+import shutil
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from workbench.runs.folder.annotations import read_annotations
-from workbench.runs.folder.prune import GONE, remove_folder
+from workbench.runs.folder.files import open_regular, write_whole
+from workbench.runs.folder.ids import check_id, note_given
 from workbench.runs.printable import printable
-from workbench.runs.read import RunSummary, list_runs, summary, where_written
+from workbench.runs.read import RUNS, RunSummary, list_runs, read_header, run_folders, summary, where_written
+
+GONE = ".gone-"
+_NEXT = "deleted-next"
+"""A file in a fit's folder that allows the next fit to delete it: it names the run in whose record a message announces this."""
+FIT = "fit"
+"""The kind of runs that have weights."""
+_LONGEST_ID = 256
+"""The most bytes of an id of 64 characters."""
+
+
+def prune(root: Path, kind: str, keep: int, spare: Collection[str] = ()) -> list[str]:
+    """Delete the oldest runs of this kind until `keep` are left; returns the deleted ids, oldest first. Other kinds
+    stay.
+
+    A fit holds weights that may be nowhere else: it is deleted only after `mark_next` (a message has named it before).
+    `spare`: ids that stay, such as those from which a job will start. Only runs that have ended are deleted: their
+    record ends with RunEnded, or their writer is known to be dead (`alive.liveness`). Folders without a readable
+    `run.json`, links, and everything outside `<root>/runs` are never touched; a `runs` that is itself a link is left
+    alone.
+    """
+    if keep < 0:
+        raise ValueError(f"keep={keep}: give 0 or more")
+    folder = Path(root) / RUNS
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    remove_leftovers(root)
+    runs, excess = _of_kind(root, kind, keep)
+    gone: list[str] = []
+    for run in runs:
+        if len(gone) >= excess:
+            break
+        named = kind != FIT or (run.path / _NEXT).is_file()
+        if run.over and named and run.id not in spare and remove_folder(run.path):
+            gone.append(run.id)
+    return gone
+
+
+def remove_leftovers(root: Path) -> None:
+    """Remove the remains of deletions that were interrupted."""
+    for left in (Path(root) / RUNS).glob(f"{GONE}*"):
+        _delete(left)
+
+
+def next_to_go(root: Path, keep: int, id: str) -> list[Path]:
+    """The folders of the fits to delete when one more fit begins, oldest first. `id`: the fit that runs now."""
+    runs, excess = _of_kind(root, FIT, keep - 1)
+    return [run.path for run in runs if run.over or run.id == id][: max(0, excess)]
+
+
+def mark_next(root: Path, folders: Sequence[Path], id: str) -> None:
+    """These fits may go with the next one, since the record of fit `id` names them; no other may. OSError: not written."""
+    for run in run_folders(root):
+        if run not in folders:
+            (run / _NEXT).unlink(missing_ok=True)
+    for folder in folders:
+        if not (folder / _NEXT).exists():
+            write_whole(folder / _NEXT, f"{id}\n".encode())
+
+
+def marked_by(run: Path) -> str | None:
+    """The id of the run whose record names this one, as its mark says (`mark_next`); None: it has no mark."""
+    try:
+        with open_regular(run / _NEXT) as file:
+            return check_id(file.read(_LONGEST_ID).decode().strip())
+    except (OSError, ValueError):
+        return None
+
+
+def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
+    """The runs of a kind, oldest first, and how many there are beyond `keep`; none where there are no more than that.
+
+    Pinned runs are not counted, nor those that only count as running, since their process cannot be seen from here.
+    """
+    folders = list(run_folders(root))
+    if len(folders) > keep:  # else no header needs to be read
+        folders = [path for path in folders if _kind_of(path) == kind]
+    if len(folders) <= keep:
+        return [], 0
+    runs = []
+    for path in folders:
+        with contextlib.suppress(OSError, ValueError):  # being made, being deleted, or not ours
+            runs.append(summary(path))
+    counted = [run for run in runs if not run.unseen and not read_annotations(run.path).pinned]
+    return sorted(counted, key=lambda run: (run.created, run.id)), len(counted) - keep
+
+
+def _kind_of(run: Path) -> Any:
+    try:
+        return read_header(run).get("kind")
+    except (OSError, ValueError):
+        return None
+
+
+def remove_folder(path: Path) -> bool:
+    """Delete a run folder; False where it could not be moved."""
+    note_given(path)  # a version before this one may have made it
+    # Renamed first: a run is either whole or not listed, also when the deletion is cut short.
+    moved = path.with_name(GONE + path.name)
+    try:
+        path.rename(moved)
+    except OSError:  # another process pruned it, or it is not ours to move
+        return False
+    _delete(moved)
+    return True
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)  # removes links inside, never what they lead to
 
 
 def delete(folder: Path, needed: Mapping[str, str], *, force: bool = False) -> None:
@@ -41,7 +154,7 @@ def delete(folder: Path, needed: Mapping[str, str], *, force: bool = False) -> N
 def oldest_beyond_keep(root: Path, keep: int, kind: str | None = None) -> list[RunSummary]:
     """The runs that are older than the newest `keep` of their kind, oldest first; `kind`: of this kind alone.
 
-    Only runs that have ended and are not pinned are counted and listed. `keep_runs` (`prune.prune`) also counts one that runs.
+    Only runs that have ended and are not pinned are counted and listed. `keep_runs` (`prune`) also counts one that runs.
     """
     if keep < 0:
         raise ValueError(f"keep={keep}: give 0 or more.")

@@ -10,6 +10,7 @@ import numpy as np
 from workbench.events import Event, Message, RunEnded, RunStarted, StepsDone
 from workbench.runs.health.finding import FIND_RATE, Finding, OneFinding, Rule, in_a_line, taken
 from workbench.runs.record.series import column
+from workbench.units import counted
 
 _ERROR = "NonFiniteError: "
 _SKIPPED = re.compile("This update was skipped|The update was not taken")
@@ -97,5 +98,5 @@ class Failed(OneFinding):
     def on_event(self, event: Event) -> None:
         if isinstance(event, RunEnded) and event.error and not event.error.startswith(_ERROR):
             where = f" in {event.where}" if event.where else ""
-            text = f"an error ended it after {event.step} update{'s' * (event.step != 1)}{where}: {in_a_line(event.error)}"
+            text = f"an error ended it after {counted(event.step, 'update')}{where}: {in_a_line(event.error)}"
             self._found = Finding("error", text, "", event.step, trouble="failed")

@@ -1,37 +1,22 @@
-"""Makes series from events: the arrays for results, tables and plots."""
+"""Makes series from events, the arrays for results, tables and plots; joins those of a run into one table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+import csv
+from collections.abc import Iterable, Sequence
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import BY_LAYER, Event, Logged, RunStarted, StepsDone, Validated
-from workbench.runs.record.sequence import but_by_layer, stream
+from workbench.runs.record.sequence import stream
 
 PICTURED = 400
 """The most parts of a run that a picture by layer can show."""
 Series = dict[str, NDArray[Any]]
 _BY_LAYER = {"layer_norms": "grad_norm", "update_ratios": "update_ratio"}
 """The columns of a flush with one number for each layer, and their names in a history."""
-
-
-def history(events: Iterable[Event]) -> Series:
-    """One row per recorded update, each array of shape (rows,).
-
-    "step" and "epoch" int64; all others float32 (float64 where that was measured), NaN where there was no value: "loss", "lr" (both always
-    there), and whatever else was recorded: "grad_norm" (total, before clipping), "grad_norm_clipped" (after),
-    "skipped" (1: that update was left out), of several optimizers each one's "loss.0", "lr.0", "grad_norm.0",
-    "grad_norm_clipped.0", "loss.1" …, what the model logged for single updates by its name, and
-    "grad_norm/<layer>" (before clipping), and where it was measured "update_ratio/<layer>" (how far an update moved the
-    layer's weights, relative to their norm). A flush has one epoch number for all of its rows. Of a long run the columns by
-    layer of older updates may have been thinned out (`layer_history_mb`): NaN for those that are gone.
-    """
-    whole = [*events] if isinstance(events, Iterator) else events
-    out = scalars(but_by_layer(whole))
-    return {**out, **layer_history(whole, len(out["step"]))}
 
 
 def scalars(events: Iterable[Event]) -> Series:
@@ -148,3 +133,42 @@ def _table(events: Iterable[Event], kind: type[Validated | Logged]) -> Series:
         if name not in out:
             out[name] = np.array([e.metrics.get(name, np.nan) for e in rows], dtype=np.float64)
     return out
+
+
+def write_csv(file: IO[str], history: Series, logged: Series, validation: Series) -> None:
+    """The table as CSV; an empty cell: no value."""
+    table = joined(history, logged, validation)
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(table)
+    # str of a numpy scalar is the shortest text that reads back as the same number.
+    writer.writerows([_cell(v) for v in row] for row in zip(*table.values(), strict=True))
+
+
+def joined(history: Series, logged: Series, validation: Series) -> Series:
+    """An outer join by update. A history's "step" is the number of an update, from 0; the other tables count updates taken.
+
+    What follows n updates is in the row of update n - 1, and of its epoch; before the first update, in a row -1.
+    """
+    tables = {"": history, " (epoch)": _by_update(logged), " (validation)": _by_update(validation)}
+    steps = np.unique(np.concatenate([table["step"] for table in tables.values()]))
+    out: Series = {"step": steps, "epoch": np.zeros_like(steps)}
+    for table in reversed(tables.values()):  # where several have an epoch, the update's holds
+        out["epoch"][np.searchsorted(steps, table["step"])] = table["epoch"]
+    for kind, table in tables.items():
+        at = np.searchsorted(steps, table["step"])
+        for name, values in table.items():
+            if name in ("step", "epoch"):
+                continue
+            column = name if name not in out else f"{name}{kind}"
+            out[column] = np.full(len(steps), np.nan, values.dtype)
+            out[column][at] = values
+    return out
+
+
+def _by_update(series: Series) -> Series:
+    """The series with the number of the last update in place of how many were taken."""
+    return {**series, "step": series["step"] - 1}
+
+
+def _cell(value: Any) -> str:
+    return "" if value != value else str(value)

@@ -75,7 +75,7 @@ def sampled(folder: Path, count: int, only: Container[str] | None = None) -> Ite
         size = file.seek(0, os.SEEK_END)
         if size <= _SHORT:
             file.seek(0)
-            yield from parse(file.read(_SHORT), only).events
+            yield from parse(file.read(_SHORT), only)
             return
         for at in range(count):
             file.seek(size * at // count)

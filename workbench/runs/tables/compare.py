@@ -20,7 +20,7 @@ from workbench.runs.run import Run
 from workbench.runs.tables.brief import RunBrief
 from workbench.runs.tables.render import data_frame, html_table, text_table
 from workbench.settings import Settings, setting_text
-from workbench.units import duration, number
+from workbench.units import counted, duration, number
 from workbench.values import shown
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _same(one: Run | RunBrief, other: Run | RunBrief) -> bool:
 def check_count(count: int) -> None:
     """Raise ValueError for fewer than two runs."""
     if count < 2:
-        raise ValueError(f"{count} run{'s' * (count != 1)} to compare: give two or more, such as '0011-fit' and '0012-fit'.")
+        raise ValueError(f"{counted(count, 'run')} to compare: give two or more, such as '0011-fit' and '0012-fit'.")
 
 
 def check_no_list(run: object, of: str) -> None:

@@ -12,7 +12,7 @@ from workbench.runs.read import RunSummary, shown_status, summary
 from workbench.runs.run import Run
 from workbench.runs.tables.brief import RunBrief
 from workbench.settings.setting_text import recorded
-from workbench.units import duration, number
+from workbench.units import counted, duration, number
 
 
 def summary_data(run: RunSummary) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
         ("pinned", "yes" * record["pinned"]),
         ("notes", record["notes"]),
         ("model", f"{model['model']}, {model.get('parameters')} parameters" if model.get("model") else ""),
-        ("updates", f"{record['updates']} in {record['epochs']} epoch{'s' * (record['epochs'] != 1)}"),
+        ("updates", f"{record['updates']} in {counted(record['epochs'], 'epoch')}"),
         ("time", duration(record["seconds"])),
     ]
     for name, value in record["metrics"].items():

@@ -203,14 +203,14 @@ _NUMBERS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: 
 class Stacked:
     """Stores samples of one type and shape in one tensor or array per part; reading a sample copies it."""
 
-    def __init__(self, kind: type, keys: tuple[Any, ...] | None, kinds: list[type], columns: list[Column]) -> None:
+    def __init__(self, kind: type, keys: tuple[Any, ...], kinds: list[type], columns: list[Column]) -> None:
         """kind: the container of the parts (tuple, list, dict; else there is one part). keys: those of a dict."""
         self._kind, self._keys, self._kinds, self._columns = kind, keys, kinds, columns
 
     @classmethod
     def like(cls, sample: Any, count: int) -> Stacked | None:
         """Allocate memory for `count` samples like this one; None where such samples cannot be stacked."""
-        kind, keys, parts = _taken_apart(sample)
+        kind, keys, parts = taken_apart(sample)
         columns = [_empty_column(part, count) for part in parts]
         made = [column for column in columns if column is not None]
         if not parts or len(made) < len(columns):
@@ -219,7 +219,7 @@ class Stacked:
 
     def put(self, index: int, sample: Any) -> bool:
         """Store a sample; return False if it has other types or shapes."""
-        kind, keys, parts = _taken_apart(sample)
+        kind, keys, parts = taken_apart(sample)
         if (kind, keys, [type(part) for part in parts]) != (self._kind, self._keys, self._kinds):
             return False
         if not all(_fits(part, column) for part, column in zip(parts, self._columns, strict=True)):
@@ -234,15 +234,16 @@ class Stacked:
     def __getitem__(self, index: int) -> Any:
         parts = [_sample_part(kind, column[index]) for kind, column in zip(self._kinds, self._columns, strict=True)]
         if self._kind is dict:
-            return dict(zip(self._keys or (), parts, strict=True))
+            return dict(zip(self._keys, parts, strict=True))
         return parts[0] if self._kind not in (tuple, list) else self._kind(parts)
 
 
-def _taken_apart(sample: Any) -> tuple[type, tuple[Any, ...] | None, list[Any]]:
+def taken_apart(sample: Any) -> tuple[type, tuple[Any, ...], list[Any]]:
+    """The type of a sample, its keys if it is a dict, and its parts."""
     kind = type(sample)
     if kind is dict:
         return kind, tuple(sample), list(sample.values())
-    return kind, None, list(sample) if kind in (tuple, list) else [sample]
+    return kind, (), list(sample) if kind in (tuple, list) else [sample]
 
 
 def _empty_column(part: Any, count: int) -> Column | None:

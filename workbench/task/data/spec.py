@@ -450,11 +450,6 @@ def users_collate(loader: Loader) -> Any:
     return collate.users if isinstance(collate, CountingCollate) else collate
 
 
-def batches_in(loader: DataLoader[Any]) -> int | None:
-    """Batches in one pass over a loader; None where it has no length."""
-    return length_of(loader)
-
-
 def set_epoch(loader: Loader, epoch: int) -> None:
     """Call `set_epoch` of the user's sampler, batch sampler and data set, where they have it."""
     told: list[Any] = []

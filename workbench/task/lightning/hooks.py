@@ -18,7 +18,8 @@ from workbench.task.lightning.proxies import HookOptimizer
 from workbench.task.lightning.setup import Preparation
 from workbench.task.lightning.unsupported import explain_no_logger
 
-_TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+"""Hooks that move a batch to the device."""
 
 
 class Transfer(NamedTuple):
@@ -43,7 +44,7 @@ class DataHooks(Hooks):
         self.transfer_hooks: dict[str, Transfer] = {}
         for stage in ("train", "val", "test", "predict"):
             asked = [source for source in (sources.get(stage), module) if source is not None]
-            found = [next(filter(None, (own_method(one, name) for one in asked)), None) for name in _TRANSFER]
+            found = [next(filter(None, (own_method(one, name) for one in asked)), None) for name in TRANSFER]
             self.transfer_hooks[stage] = Transfer(*found)
         self.transfers = any(any(one) for one in self.transfer_hooks.values())
 

@@ -61,11 +61,6 @@ def has_loader(data: Any, name: str = "train_dataloader") -> bool:
     return not isinstance(data, type) and own_method(data, name) is not None
 
 
-def makes_loaders(data: Any) -> bool:
-    """Whether `data` is an object that makes loaders of any kind."""
-    return any(has_loader(data, f"{name}_dataloader") for name in ("train", "val", "test", "predict"))
-
-
 Serving = Callable[[str], contextlib.AbstractContextManager[None]]
 """Sets an object up to make its loader of this kind of data ("train", "val", …), for the block."""
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from workbench.settings import Settings
-from workbench.task.data.spec import DataSpec, batches_in
+from workbench.task.data.loader_parts import length_of
+from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 from workbench.task.lightning.hooks import LightningHooks
 from workbench.task.lightning.logging.log import suffix
@@ -130,7 +131,7 @@ class LightningTask(Task):
 
     def _likely_updates(self, settings: Settings) -> int | None:
         """The updates of a fit with these settings, for a schedule that is made only to see its rate."""
-        batches = None if self.train is None else batches_in(self.train.loader(settings))
+        batches = None if self.train is None else length_of(self.train.loader(settings))
         return None if batches is None or settings.epochs is None else max(1, batches) * settings.epochs
 
     @property

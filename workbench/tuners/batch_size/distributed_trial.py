@@ -51,7 +51,7 @@ def measure_on_ranks(
         aside = _of_gradients(session.parallel, session.optimizers) if method == "fit" else 0
         with session.alone():
             own = _trial_alone(session, settings, size, steps, method, epoch, allowed, aside)
-        trial = _worst(size, session.ranks.all_gather_object(own))
+        trial = _worst(session.ranks.all_gather_object(own))
         for _ in session.ranks.rounds([None]):  # take what has come meanwhile
             if stop():
                 raise TrialStopped
@@ -98,7 +98,7 @@ def _of_gradients(parallel: Single, optimizers: Optimizers) -> int:
     return BUCKET + max(p.numel() * p.element_size() for p in optimizers.trained)
 
 
-def _worst(size: int, found: Sequence[Trial | NotEnoughData]) -> Trial:
+def _worst(found: Sequence[Trial | NotEnoughData]) -> Trial:
     """Combine the trials of all ranks into one: it passed if each did, and its peak is the highest."""
     trials = []
     for own in found:

@@ -19,7 +19,6 @@ from workbench.events import Suggestion
 from workbench.tuners.learning_rate.rules import (
     FULL,
     Array,
-    count_of,
     length_of,
     longest_fall,
     minimum,
@@ -32,7 +31,7 @@ from workbench.tuners.learning_rate.rules import (
     valley,
 )
 from workbench.tuners.learning_rate.sweep import diverged_above, running_median, smooth
-from workbench.units import rate
+from workbench.units import counted, rate
 
 RECOMMENDED = "landmarks"
 _DIVERGED = 4.0  # a raw loss above this many times its start is the edge
@@ -373,7 +372,7 @@ def _lost(x: Array, y: Array, lowest: float, base: float, low: int, five: int) -
 
 def _too_few(kept: int, ten: int, x: Array, edge: int | None, died: Died | None) -> str:
     if edge is None:
-        return f"only {count_of(kept)}: at least {ten + 3} are needed"
+        return f"only {counted(kept, 'finite point')}: at least {ten + 3} are needed"
     what = "the loss diverged or was not finite" if died is None else "units died"
     return f"{what} at {rate(x[edge], 2)}, point {edge + 1}: sweep again over lower rates, and scale inputs and targets if they are large"
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from workbench.events import Suggestion
-from workbench.units import rate
+from workbench.units import counted, rate
 
 Array = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ def steepest(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = 
     x, y = before_wild(lrs, smoothed)
     skip = points_of(10, num_training, len(x))
     if len(x) - skip < 3:
-        return none_of("steepest", f"only {count_of(len(x))}: a slope needs at least {skip + 3}")
+        return none_of("steepest", f"only {counted(len(x), 'finite point')}: a slope needs at least {skip + 3}")
     slopes = np.gradient(y[skip:], np.log10(x[skip:]))
     at = int(np.argmin(slopes))
     if (
@@ -48,7 +48,7 @@ def valley(lrs: ArrayLike, smoothed: ArrayLike) -> Suggestion:
     x, y = before_wild(lrs, smoothed)
     fall = longest_fall(y)
     if fall is None:
-        return none_of("valley", "the smoothed loss never falls" if len(x) > 1 else f"only {count_of(len(x))}")
+        return none_of("valley", "the smoothed loss never falls" if len(x) > 1 else f"only {counted(len(x), 'finite point')}")
     at, length, end = fall
     why = f"the middle of the longest fall of the smoothed loss, {length} points that end at {rate(x[end], 2)}"
     return Suggestion("valley", float(x[at]), at, why)
@@ -58,7 +58,7 @@ def minimum(lrs: ArrayLike, smoothed: ArrayLike) -> Suggestion:
     """A tenth of the rate at the lowest smoothed loss."""
     x, y = before_wild(lrs, smoothed)
     if len(x) < 2:
-        return none_of("minimum", f"only {count_of(len(x))}")
+        return none_of("minimum", f"only {counted(len(x), 'finite point')}")
     low = int(np.argmin(y))
     if low == 0:
         return none_of("minimum", "the smoothed loss never falls below its first value")
@@ -78,7 +78,7 @@ def slide(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = Non
     x, y = before_wild(lrs, smoothed)
     width = max(1, points_of(15, num_training, len(x)))
     if len(x) < width + 2:
-        return none_of("slide", f"only {count_of(len(x))}: the interval needs at least {width + 2}")
+        return none_of("slide", f"only {counted(len(x), 'finite point')}: the interval needs at least {width + 2}")
     slopes = np.gradient(y, np.log10(x))
     height = max(
         float(np.ptp(y)), 1e-9 * float(np.abs(y).max())
@@ -149,8 +149,3 @@ def nearest(x: Array, lr: float) -> int:
 def none_of(name: str, reason: str) -> Suggestion:
     """A suggestion without a rate, and the reason."""
     return Suggestion(name, None, None, reason)
-
-
-def count_of(n: int) -> str:
-    """A number of finite points, in words."""
-    return f"{n} finite point" if n == 1 else f"{n} finite points"

@@ -142,7 +142,7 @@ class Finders:
         alone = self._started is not None and self._started.request.get("group") is not None
         if event.suggestion is None or alone:  # the setting would move the rates of all groups
             return None
-        why = " · ".join(event.doubts) or next((s.why for s in event.suggestions if s.lr == event.suggestion), event.ended)
+        why = " · ".join(event.doubts) or event.why
         groups = () if self._started is None else self._started.groups[self._optimizer : self._optimizer + 1]
         ratio = groups[0][0][1] if groups and groups[0] else 1.0
         return Rate(event.suggestion, ratio, why)

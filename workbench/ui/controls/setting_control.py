@@ -1,7 +1,8 @@
-"""Makes the control of each setting from its type and metadata in `workbench.settings`, and keeps what was typed until it is valid."""
+"""Makes the control of each setting from its type and metadata in `workbench.settings`, reads what is typed, and keeps it until it is valid."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import html
 import threading
@@ -12,10 +13,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import ipywidgets as widgets
 
-from workbench.settings import Settings, metadata_of
+from workbench.settings import Settings, SettingsError, metadata_of
 from workbench.settings.setting_text import same, typed
 from workbench.ui import texts
-from workbench.ui.controls import parse
 from workbench.ui.controls.widget_utils import shown
 
 
@@ -162,6 +162,8 @@ def tooltip(name: str) -> str:
     return f"{Settings.model_fields[name].description}{f' ({unit})' if unit else ''}{kinds}"
 
 
+_NOTHING = ("none", "off")
+_WORDS = {"yes": True, "on": True, "true": True, "no": False, "false": False}
 _BOOLEANS = {texts.AUTO: None, texts.YES: True, texts.NO: False}
 _NONE = {"monitor_mode": texts.MONITOR_MODE_BY_NAME}
 """The name of None where it is not "none"."""
@@ -191,14 +193,14 @@ def _text(name: str, s: Shape) -> Control:
     """A line of text: a number, or what may be None or of several kinds. Empty is the default."""
     default = Settings.model_fields[name].default
     number = s.types in ((int,), (float,)) and not s.optional  # a person reads its default as any other value
-    box = widgets.Text(placeholder=typed(name, default) if number else parse.default(name), continuous_update=False, **_common(name))
+    box = widgets.Text(placeholder=typed(name, default) if number else _default_in_words(name), continuous_update=False, **_common(name))
 
     def write(value: Any) -> None:
         box.value = "" if not number and same(value, default) else typed(name, value)
 
     def means(line: str) -> Any:
-        value = parse.read(name, line, bool in s.types)
-        settled = parse.settled(name, value)
+        value = parse(name, line, bool in s.types)
+        settled = _settled(name, value)
         return value if settled is None else settled[0]
 
     return Control(name, box, means, write)
@@ -219,3 +221,76 @@ def _flatten(annotation: Any) -> tuple[tuple[type, ...], tuple[Any, ...], bool]:
     if annotation is type(None):
         return (), (), True
     return (origin or annotation,), (), False
+
+
+# ---- what a person types -----------------------------------------------------------------------------------------
+
+
+class ParseError:
+    """Text that is neither a value nor a word. No setting takes it, so the error names what was typed."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def parse(name: str, line: str, yes_or_no: bool = False) -> Any:
+    """The typed value of setting `name`; empty text is its default."""
+    line = line.strip()
+    if not line:
+        return Settings.model_fields[name].default
+    if line.lower() in _NOTHING:
+        return _nothing(name, line)
+    if yes_or_no and line.lower() in _WORDS:
+        return _WORDS[line.lower()]
+    try:
+        return ast.literal_eval(_Calls().visit(ast.parse(line, mode="eval")))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        pass
+    if set(line) & set("()[]{}='\""):
+        return ParseError(line)  # half a dict, for example: as a word it could pass for a metric's name
+    if "," in line:
+        return [word.strip() for word in line.split(",") if word.strip()]
+    return line  # a word; Settings decides whether it knows it
+
+
+def _settled(name: str, value: Any) -> tuple[Any] | None:
+    """The value as Settings keeps it, or None where it refuses it."""
+    try:
+        return (getattr(Settings.make(**{name: value}), name),)
+    except SettingsError:
+        return None
+
+
+def _default_in_words(name: str) -> str:
+    """The default, in words."""
+    value = Settings.model_fields[name].default
+    if name in texts.DEFAULTS:
+        return texts.DEFAULTS[name]
+    if value is None or value == ():
+        return texts.NONE
+    if isinstance(value, int | float) and not value:
+        return texts.off(value)
+    return texts.all_of_it(value) if value == 1.0 and metadata_of(name).unit == "batches or a fraction" else str(value)
+
+
+def _nothing(name: str, line: str) -> Any:
+    """None, False, no items or 0: the value that switches this setting off."""
+    field = Settings.model_fields[name]
+    zero = field.default == 0 or any(f"0: {word}" in (field.description or "") for word in _NOTHING)
+    for value in (None, False, (), *([0] if zero else [])):
+        if _settled(name, value) == (value,):  # and not None for the default
+            return value
+    return line
+
+
+class _Calls(ast.NodeTransformer):
+    """EarlyStopping(monitor='val_loss'), as in code, is the dict of its arguments."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if node.args or any(item.arg is None for item in node.keywords):
+            raise ValueError("only arguments by name are plain data")
+        keys: list[ast.expr | None] = [ast.Constant(item.arg) for item in node.keywords]
+        return ast.Dict(keys, [item.value for item in node.keywords])

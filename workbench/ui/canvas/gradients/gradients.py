@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from workbench.events import Changed, Floats, RunStarted, StepsDone
 from workbench.plots.smooth import Smoother
 from workbench.plots.training.clipping import WINDOW, clip_share, suggest_clip, was_cut
+from workbench.runs.record import series
 from workbench.ui import format, texts
 from workbench.ui.canvas.gradients.layers import Layers
 from workbench.ui.canvas.transport.messages import Outbox, cut
@@ -265,9 +266,9 @@ class Gradients:
 
 
 def column(event: StepsDone, name: str) -> NDArray[np.float64]:
-    """Column `name`, shape (rows,); NaN where the flush lacks it, or has a table of that name."""
-    values = event.array(name).astype(np.float64) if name in event.columns else np.empty(0)
-    return values if len(values) == event.rows else np.full(event.rows, np.nan)
+    """A column of the record (`series.column`) as float64."""
+    values: NDArray[np.float64] = series.column(event, name).astype(np.float64)
+    return values
 
 
 def _by_layer(event: StepsDone, name: str) -> Floats:

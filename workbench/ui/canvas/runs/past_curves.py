@@ -13,9 +13,8 @@ from workbench.runs.read import shown_status
 from workbench.runs.tables.brief import RunBrief
 from workbench.runs.tables.compare import differences
 from workbench.ui import format, texts
-from workbench.ui.canvas.transport.channels import Table
+from workbench.ui.canvas.transport.channels import SentTable, Table
 from workbench.ui.canvas.transport.messages import Outbox, cut
-from workbench.ui.canvas.transport.static_table import StaticTable
 from workbench.units import duration
 
 PREVIOUS = 3
@@ -24,6 +23,33 @@ NAME, VALUE = 40, 120
 """Bytes of a name, and of a value in a table, at most."""
 ROWS = 40
 """The most settings and metrics of compared runs; the first of each."""
+
+
+class StaticTable(SentTable):
+    """A table that is sent as a whole: rows of `columns` numbers, replaced together."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self._table = np.empty((0, columns))
+        self.view = 0
+        """The number of the table: descriptions of its rows carry it."""
+
+    def show(self, table: Table) -> None:
+        """Replace the rows by these, shape (rows, columns)."""
+        if table.shape == self._table.shape and np.array_equal(table, self._table, equal_nan=True):
+            return
+        self._table = table
+        self.view += 1
+        self.restart()
+
+    @property
+    def length(self) -> int:
+        """The number of rows."""
+        return len(self._table)
+
+    def head(self) -> dict[str, Any]:
+        """The number of the view that the rows show."""
+        return {"view": self.view}
 
 
 class PastCurves:

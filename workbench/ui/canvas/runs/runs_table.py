@@ -210,7 +210,7 @@ def listed(briefs: Sequence[RunBrief], count: int, annotated: Mapping[str, Annot
         cells = [*([one.model[0]] if several else []), *(column[i] for column in values.values())]
         added = annotated.get(one.id, Annotations())
         row = {
-            **moving(one), "from": cut(one.origin, CELL), "cells": [cut(cell, CELL) for cell in cells], "created": _finite(one.created) or 0,
+            **moving(one), "from": cut(one.origin, CELL), "cells": [cut(cell, CELL) for cell in cells], "created": finite(one.created) or 0,
             "name": cut(added.name, ADDED), "tags": [cut(tag, ADDED) for tag in added.tags], "pinned": added.pinned, "noted": bool(added.notes),
         }  # fmt: skip
         size += len(json.dumps(row))
@@ -242,14 +242,15 @@ def moving(one: RunBrief) -> dict[str, Any]:
         "value": "" if one.value is None else format.number(one.value),
         "step": one.step,
         "time": duration(one.seconds),
-        "order": [_finite(one.loss), _finite(one.value), _finite(one.seconds)],
+        "order": [finite(one.loss), finite(one.value), finite(one.seconds)],
         "spark": spark,
         "dots": dots,
         "trouble": None if one.trouble is None else [one.trouble.level, one.trouble.trouble],
     }
 
 
-def _finite(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
+    """The value, if it is a finite number; else None."""
     return value if value is not None and math.isfinite(value) else None
 
 

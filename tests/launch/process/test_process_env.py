@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.launch.pools import bench, net
 from workbench.launch.process import run_in_child
-from workbench.launch.torch_flags import flags, take
+from workbench.launch.process.process_env import flags, take
 
 
 @pytest.fixture(autouse=True)

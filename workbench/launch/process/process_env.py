@@ -1,9 +1,14 @@
-"""Copies the flags that the user has set in torch to the processes of a job."""
+"""Makes the processes of a job like the kernel: import path, arguments, folder, code of cells, and the flags that the user has set in torch."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import linecache
+import os
+import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -30,6 +35,40 @@ _ATTRIBUTES = (
     "cudnn.rnn.fp32_precision", "mkldnn.matmul.fp32_precision",
 )  # fmt: skip
 """Flags of torch.backends; the older ones first, since setting them sets newer ones too."""
+
+
+@dataclass(frozen=True)
+class ProcessEnv:
+    """What the kernel's code relies on in its process; it is read before any code is unpacked."""
+
+    path: list[str]
+    argv: list[str]
+    folder: str | None
+    """None: it is gone."""
+    cells: dict[str, Any]
+    """linecache's entries of code that is in no file: notebook cells, for tracebacks and inspect.getsource."""
+    flags: dict[str, Any]
+    """torch's flags for the whole process."""
+
+    @classmethod
+    def here(cls) -> ProcessEnv:
+        """The environment of this process."""
+        try:
+            folder = os.getcwd()
+        except FileNotFoundError:
+            folder = None
+        # Lines without a time of change belong to no file.
+        cells = {file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
+        return cls(list(sys.path), list(sys.argv), folder, cells, flags())
+
+    def take(self) -> None:
+        """Make this process like the kernel."""
+        sys.path[:], sys.argv[:] = self.path, self.argv
+        if self.folder is not None:
+            os.chdir(self.folder)
+        linecache.cache.update(self.cells)
+        importlib.invalidate_caches()  # a fork server's are as old as the server
+        take(self.flags)
 
 
 def flags() -> dict[str, Any]:

@@ -1,16 +1,24 @@
-"""Checks the settings that a bench or one of its methods is called with."""
+"""Checks what a bench, one of its methods or attributes is given: settings, data."""
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+from torch.utils.data import DataLoader
+
 from workbench.engine.validation.monitors import refuse_unreported
 from workbench.settings import Settings, SettingsError, metadata_of
+from workbench.task.data.loader_parts import Collate, Parts
+from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 from workbench.task.lightning.callbacks.translate import any_from_lightning, translated, with_hooks
+from workbench.task.lightning.overrides import has_loader, spec_of
 from workbench.task.lightning.unsupported import refuse_callbacks
 from workbench.task.protocol import Task
 from workbench.techniques.cadence import refuse_no_interval
@@ -121,3 +129,39 @@ def refuse_of_training(kind: str, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if metadata_of(name).group in _OF_TRAINING and name not in _OF_MODELS:
             raise SettingsError(f"{name}={shown(value)} has no effect on {kind}(), which trains nothing. Leave {name} out.")
+
+
+PUBLIC = ("model", "root", "summary", "jobs")
+"""Attributes that are set when a bench is made, and read-only then."""
+
+
+def why_not_set(bench: type, name: str, value: Any) -> str:
+    """What to write instead of `bench.name = value`, as text for an error. bench: its class."""
+    text = shown(value) if isinstance(value, (bool, int, float, str, type(None))) else "…"
+    if name in Settings.model_fields:
+        return f"bench.{name} = {text} would change nothing: settings are changed by bench.set({name}={text})."
+    if name == "settings":
+        return "bench.settings cannot be set: bench.set(lr=…) replaces some of them."
+    if name in inspect.signature(bench).parameters:
+        return f"bench.{name} cannot be set: {name} is given when a bench is made, wb.Workbench(…, {name}=…). Make another bench."
+    if name in PUBLIC or isinstance(getattr(bench, name, None), property):
+        return f"bench.{name} cannot be set: it is read-only."
+    near = difflib.get_close_matches(name, Settings.model_fields, n=1, cutoff=0.6)
+    hint = f" Did you mean bench.set({near[0]}={text})?" if near else " Settings are changed by bench.set(…)."
+    return f"bench.{name} = {text} would do nothing: a bench has no attribute of that name.{hint}"
+
+
+def spec_to_predict(data: Any, collate_fn: Collate | None) -> DataSpec:
+    """The spec of the data for a prediction: whatever the bench takes as data, or a single array of inputs."""
+    if has_loader(data, "predict_dataloader"):
+        found = spec_of("predict", data)
+        assert found is not None
+        return found
+    if isinstance(data, (Tensor, np.ndarray)):
+        if data.ndim == 0:
+            raise TaskError("data holds a single number; an array needs a first dimension of samples.")
+        if not len(data):
+            raise TaskError("data is empty: it has 0 samples, and at least one is needed.")
+        return DataSpec("data", Parts(data))  # type: ignore[arg-type]  # its rows are the samples
+    # A loader makes its own batches; the bench's setting is for samples.
+    return DataSpec.of("data", data, None if isinstance(data, DataLoader) else collate_fn)
