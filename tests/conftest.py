@@ -212,11 +212,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What is imported and collected stays: no garbage collection looks through it again, here or in a forked process.
 
-    What is imported later stays too, and each collection of old objects would look through that: there are fewer of them.
+    What is imported later stays too, and each collection of old objects would look through that: there are fewer of them. And each
+    bench would ask the disk whether one of the hundreds of files of tests has changed, as if a user's script imported them.
     """
+    from workbench.export.source import origins
+
+    origins._others.update(item.module.__name__ for item in session.items if isinstance(item, pytest.Function))
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)

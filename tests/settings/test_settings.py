@@ -189,6 +189,8 @@ def test_settings_are_frozen_and_replace_makes_others() -> None:
     assert (first.lr, first.batch_size) == (0.1, 32)
     assert (second.lr, second.batch_size) == (0.1, 64)
     assert second.changed() == {"lr": 0.1, "batch_size": 64}
+    assert first.replace(lr=0.1) == first
+    assert isinstance(first.replace(limit_train_batches=1).limit_train_batches, int), "1.0, all of them, was another number"
     with pytest.raises(Exception, match="frozen"):
         first.lr = 1.0
 

@@ -8,8 +8,8 @@ from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
-from weakref import WeakValueDictionary
+from typing import Any, NamedTuple, TypeVar, Unpack
+from weakref import ref
 
 from workbench.bench.arguments import refuse_unreported_monitor, settings_named
 from workbench.engine.restored_state import own_objects
@@ -31,9 +31,27 @@ from workbench.task.summary import ModelSummary
 from workbench.trackers.listener import TrackerListener
 
 T = TypeVar("T")
-_numbers = itertools.count()
-_SUBMITTED: list[tuple[int, str, WeakValueDictionary[int, Any]]] = []
-"""The jobs of this process: the number of the bench, the id of the job, and the user's objects that the bench held, by `id`, as long as they live."""
+_numbers, _jobs = itertools.count(), itertools.count()
+
+
+class _Submitted(NamedTuple):
+    """A job of this process, in the order of the calls."""
+
+    number: int
+    bench: int
+    id: str
+
+
+_JOBS_WITH: dict[int, tuple[list[_Submitted], ref[Any]]] = {}
+"""The jobs of this process that had an object of the user's, by the `id` of the object, as long as that lives."""
+
+
+def _note(value: Any, job: _Submitted) -> None:
+    """Note that a job has this object."""
+    key = id(value)
+    if key not in _JOBS_WITH:
+        _JOBS_WITH[key] = [], ref(value, lambda _: _JOBS_WITH.pop(key, None))  # before another object can have this `id`
+    _JOBS_WITH[key][0].append(job)
 
 
 class BenchBase:
@@ -49,12 +67,15 @@ class BenchBase:
         self._start = InitialWeights(task)
         self._summary = ModelSummary.of(task, optimizers)
         self.jobs: list[AnyJob] = []
+        self._submitted: list[_Submitted] = []
         self._needs: dict[AnyJob, set[str]] = {}
         """The runs that each job needs the folders of, until it is over."""
         self._sets: list[dict[str, Any]] = []
         """The arguments of every call of `set`, in order."""
         self._sets_before: dict[AnyJob, int] = {}
         """How many of these calls came before each job."""
+        self._jobs_before: dict[AnyJob, tuple[Earlier, ...]] = {}
+        """The jobs of this process before each fit that may have moved what it begins with: counters, generators."""
         self._trackers = trackers
         self._listeners = Listeners(listeners)
         for tracker in trackers:
@@ -101,14 +122,14 @@ class BenchBase:
             fits = [job for job in self.jobs if job.kind == "fit"]
             return [AskedFit(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :])))) for job in fits]
 
-    def _earlier(self) -> tuple[Earlier, ...]:
-        """The jobs of this process, before one of this bench, that may have moved what it begins with: counters, generators."""
-        here = own_objects(self._task)
-        found = [
-            Earlier(job, None if bench == self._number else frozenset[str]().union(*(names for value, names in here if id(value) in there)))
-            for bench, job, there in _SUBMITTED
-        ]
-        return tuple(job for job in found if job.shared is None or job.shared)
+    def _earlier(self, own: Sequence[tuple[Any, frozenset[str]]]) -> tuple[Earlier, ...]:
+        """The jobs so far that may have moved what the next one begins with. own: the objects that it has (`own_objects`)."""
+        found: dict[_Submitted, frozenset[str] | None] = dict.fromkeys(self._submitted)
+        for value, names in own:
+            for job in _JOBS_WITH[id(value)][0] if id(value) in _JOBS_WITH else ():
+                if job.bench != self._number:
+                    found[job] = names | (found.get(job) or frozenset())
+        return tuple(Earlier(job.id, found[job]) for job in sorted(found))
 
     def _chosen(self, settings: dict[str, Any], phase: Phase = "fit") -> Settings:
         """The settings of a job: those of the bench, replaced by `settings` where given."""
@@ -140,11 +161,15 @@ class BenchBase:
         job: Job[T] = Job(place.id, kind, place.folder, work, _in_the_callers_thread(finish), self._called)
         for past in self.jobs:
             past._forget_frames()
-        own = WeakValueDictionary({id(value): value for value, _ in own_objects(self._task)})
+        own = own_objects(self._task)
         try:
             with self._lock:
                 self._needs[job], self._sets_before[job] = set(needs), len(self._sets)
-                _SUBMITTED.append((self._number, job.id, own))
+                if kind == "fit":
+                    self._jobs_before[job] = self._earlier(own)
+                self._submitted.append(_Submitted(next(_jobs), self._number, job.id))
+                for value, _ in own:
+                    _note(value, self._submitted[-1])
                 self.jobs.append(job)
             self._listeners.tell(Called(line(kind, called, *positional)))
             self._listeners.tell(StatusChanged("queued"))

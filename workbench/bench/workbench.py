@@ -210,9 +210,9 @@ class Workbench(Searches):
         refuse_unfit(self._task, chosen)
         self._task.refuse_unused(given)
         work = jobs.FitWork(self._task, chosen, self._start, origin)
-        site = replace(self._site.until(sys._getframe(1), self), before=self._earlier())
+        site = self._site.until(sys._getframe(1), self)
         job = self._submit("fit", chosen, {**wanted.keywords, **given}, work, self._run_of, origin.needs)
-        self._sites[job.id] = site
+        self._sites[job.id] = replace(site, before=self._jobs_before.pop(job))
         return job
 
     @lists_keywords(SettingsKwargs)

@@ -36,7 +36,7 @@ from workbench.task.contents import (
 )
 from workbench.task.modules import parts_of, slots_of
 from workbench.task.protocol import Task
-from workbench.task.rng import GENERATORS
+from workbench.task.rng import GENERATORS, is_generator
 from workbench.task.walk import Parts, cells, library, methods, parts, walk
 
 _DEPTH = 8
@@ -109,7 +109,7 @@ def _recorded(task: Task) -> Iterator[tuple[str, Restore]]:
                 if id(part) not in kept_elsewhere:
                     kept_elsewhere.add(id(part))
                     yield from ((f"{path}.{name}", put) for put in _of_module(part))
-        elif isinstance(value, GENERATORS):
+        elif is_generator(value):
             yield from ((path, put) for put in _values(value))
         elif not (ours and (is_container(value) or isinstance(value, (Tensor, np.ndarray, Iterator)))):
             yield from ((path + name, put) for name, put in _puts(value, only_numbers=id(value) in sources))
@@ -127,7 +127,7 @@ def _counters(task: Task) -> Iterator[tuple[str, Restore]]:
                     kept_elsewhere.add(id(part))
                     yield f"{path}.{name}", _numbers(vars(part), counted)
                     yield from ((f"{path}.{name}", put) for buffer in part.buffers(recurse=False) for put in _values(buffer))
-        elif isinstance(value, GENERATORS):
+        elif is_generator(value):
             yield from ((path, put) for put in _values(value))
         elif isinstance(value, (Tensor, np.ndarray)):
             yield from ((path, put) for put in (() if ours else _values(value)))

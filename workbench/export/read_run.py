@@ -55,7 +55,7 @@ from workbench.task.lightning.task import LightningTask
 from workbench.task.metrics.metrics import synchronises, takes_pair
 from workbench.task.modules import Modes, own_name
 from workbench.task.protocol import Task
-from workbench.task.rng import GENERATORS
+from workbench.task.rng import is_generator
 from workbench.task.summary import ModelSummary
 from workbench.task.supervised import Supervised
 from workbench.techniques import limits
@@ -222,7 +222,7 @@ def _left_by_jobs(run: Run, before: Sequence[Earlier], sliced: Sliced, task: Tas
         """Fits and searches put back numbers, plain containers and generators of modules."""
         attribute = next(iter(re.findall(r"self\.(\w+)", what)), "")
         own = [held.get(attribute) for name, held in parts if name == re.split(r"[. ]", what)[0]]
-        return bool(own) and all(is_plain(value) or isinstance(value, GENERATORS) for value in own)
+        return bool(own) and all(is_plain(value) or is_generator(value) for value in own)
 
     for what in changing_state(sliced.code, tuple(sliced.arguments.values())):
         subject = re.split(r"[. ]", what.replace("a lambda", "<lambda>"))[0]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from workbench.task.contents import overwrite
 from workbench.task.modules import named_parts, own_attributes, plain_attributes, set_attribute
 from workbench.task.protocol import Task
-from workbench.task.rng import GENERATORS, generator_state, set_generator_state
+from workbench.task.rng import generator_state, is_generator, set_generator_state
 
 Path = tuple[int, str]
 """The number of a module among the task's, and the name within it."""
@@ -112,7 +112,7 @@ def _left(part: nn.Module, path: Path, before: ModulesBefore, slots: Mapping[int
     left = _Part(tensors, trains, plain_attributes(part))
     own, marks = own_attributes(part), before.marks[path]
     for name, value in own.items():
-        if isinstance(value, GENERATORS):
+        if is_generator(value):
             left.generators[name] = generator_state(value)
         elif name not in left.attributes and _changed(marks.get(name, _MISSING), value):
             left.attributes[name] = _mapped(value, lambda tensor: slots.get(id(tensor)) or tensor.detach())
@@ -146,7 +146,7 @@ def _put_attributes(part: nn.Module, left: _Part, parts: Mapping[Path, nn.Module
             set_attribute(part, name, _mapped(value, lambda one: one.of(parts) if isinstance(one, _Slot) else one))
     for name, state in left.generators.items():
         generator = vars(part).get(name)
-        if isinstance(generator, GENERATORS):
+        if is_generator(generator):
             set_generator_state(generator, state)
 
 

@@ -372,7 +372,10 @@ class Settings(BaseModel):
 
     def replace(self, **changes: Any) -> Self:
         """These settings with some of them changed, checked like new ones."""
-        return self.make(**{**self.model_dump(), **settings_of(changes, type(self).model_fields)})
+        given = settings_of(changes, type(self).model_fields)
+        if all(_same(value, getattr(self, name)) for name, value in given.items()):
+            return self
+        return self.make(**{**self.model_dump(), **given})
 
     def changed(self) -> dict[str, Any]:
         """The settings that differ from their defaults."""
@@ -450,7 +453,7 @@ def _is_number(field: FieldInfo) -> bool:
 
 def _same(value: object, default: object) -> bool:
     """Whether two values are equal and of one type: 1 is a number of batches, 1.0 all of them."""
-    return value == default and type(value) is type(default)
+    return type(value) is type(default) and value == default
 
 
 def metadata_of(name: str) -> SettingMetadata:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.task.device import xla
-from workbench.task.rng import GENERATORS, generator_state, is_own, set_generator_state
+from workbench.task.rng import generator_state, is_generator, is_own, set_generator_state
 
 _FILLS: tuple[tuple[type, str, tuple[Any, ...]], ...] = (
     (list, "extend", (list.extend,)),
@@ -27,7 +27,10 @@ _FILLS: tuple[tuple[type, str, tuple[Any, ...]], ...] = (
 
 def is_container(value: Any) -> bool:
     """Whether it is a list, dict, set or deque that `refill` can fill."""
-    return any(isinstance(value, kind) and getattr(type(value), fill) in usual for kind, fill, usual in _FILLS)
+    for kind, fill, usual in _FILLS:
+        if isinstance(value, kind):
+            return getattr(type(value), fill) in usual
+    return False
 
 
 def refill(container: Any, content: Any) -> None:
@@ -90,7 +93,7 @@ def content_of(value: Any) -> Any:
         return value.detach().to("cpu", copy=True) if _has_memory(value) and value.grad_fn is None else None
     if isinstance(value, np.ndarray):
         return value.copy() if value.flags.writeable and not value.dtype.hasobject else None
-    return generator_state(value) if isinstance(value, GENERATORS) and is_own(value) else None
+    return generator_state(value) if is_generator(value) and is_own(value) else None
 
 
 def put_content(value: Any, content: Any) -> None:

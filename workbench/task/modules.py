@@ -29,7 +29,7 @@ from workbench.task.contents import (
     put_items,
     refill,
 )
-from workbench.task.rng import GENERATORS
+from workbench.task.rng import is_generator
 
 _WRAPPED = "_orig_mod."
 _COMMON = frozenset(vars(nn.Module()))
@@ -94,7 +94,7 @@ def set_attribute(part: nn.Module, name: str, value: Any) -> None:
 def put_backs_of_generators(part: nn.Module) -> Iterator[PutBack]:
     """How to restore a module's own generators."""
     for value in own_attributes(part).values():
-        if isinstance(value, GENERATORS) and (state := content_of(value)) is not None:
+        if is_generator(value) and (state := content_of(value)) is not None:
             yield partial(put_content, value, state)
 
 

@@ -26,6 +26,11 @@ GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, rando
 _PROCESS = {"python": random.random.__self__, "numpy": np.random.mtrand._rand, "torch": torch.default_generator}  # type: ignore[attr-defined]
 
 
+def is_generator(value: Any) -> bool:
+    """Whether it is a generator of torch, numpy or Python; `isinstance` would ask the metaclass of torch's, for each of many objects."""
+    return issubclass(type(value), GENERATORS)
+
+
 def is_own(generator: Any) -> bool:
     """Whether a generator has a state of its own to be restored: the process's three have `process_state`, and the system's has none."""
     return not isinstance(generator, random.SystemRandom) and not any(generator is one for one in _PROCESS.values())

@@ -16,6 +16,7 @@ from workbench.task.contents import is_container
 Parts = Iterator[tuple[str, Any]]
 """Objects within another, each with its path from there: ".name", "[3]", ":closed_over"."""
 _WIDE, _MOST = 64, 5000
+_NUMBERS_AND_TEXTS = {types.NoneType, bool, int, float, complex, str, bytes}
 _UNNAMED = (frozenset, Tensor, nn.Module)
 """Keys whose repr may differ in another process, or is long."""
 _LONGEST = 200
@@ -27,7 +28,8 @@ def walk(
     """Every object that can be reached, nearest first, with its path, which is the same in another process; and whether the roots, the
     workbench or a module holds it.
 
-    within: what is inside an object (`parts` below). closed: objects that are left out. ends: kinds that are not entered.
+    within: what is inside an object (`parts` below). closed: objects that are left out, as numbers and texts are. ends: kinds that are
+    not entered.
     """
     seen: set[int] = set()
     waiting = deque((path, root, 0, True) for path, root in roots.items())
@@ -39,9 +41,11 @@ def walk(
             continue
         seen.add(id(value))
         yield path, value, ours
-        if level < depth and not isinstance(value, ends):
+        if level < depth and not issubclass(type(value), ends):
             held = isinstance(value, nn.Module) or library(type(value)) == "workbench" or (ours and is_container(value))
-            waiting.extend((path + name, part, level + 1, held) for name, part in within(value))
+            for name, part in within(value):
+                if type(part) not in _NUMBERS_AND_TEXTS:
+                    waiting.append((path + name, part, level + 1, held))
 
 
 def parts(

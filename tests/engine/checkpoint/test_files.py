@@ -447,6 +447,19 @@ def test_what_is_not_plain_is_refused_with_its_place(value, words):
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("value", [
+    list(range(100)), tuple(range(-50, 50)), [2**63 - 1, -(2**63)] * 40, [2**63] * 80, [True] * 80, [1, 2.0] * 40, (3, tuple(range(625)), None),
+], ids=["list", "tuple", "the largest", "larger", "bools", "floats among them", "as Python's random state"])  # fmt: skip
+def test_many_integers_come_back_as_they_were(value, tmp_path):
+    assert equal(through_a_file(value, tmp_path / "it.pt"), value)
+    torch.save(value, tmp_path / "earlier.pt")  # as a version before this one wrote them
+    assert equal(from_plain(torch.load(tmp_path / "earlier.pt", weights_only=True)), value)
+
+
+def test_an_order_of_samples_is_one_tensor_in_the_file():
+    assert sum(isinstance(part, torch.Tensor) for part in to_plain({"order": list(range(1000))}, "it")["order"].values()) == 1
+
+
 def test_functions_can_be_left_out(tmp_path):
     state = {"a": 1, "f": len, "parts": [{"g": lambda: 0, "b": 2}]}
     assert to_plain(state, "it", functions=False) == {"a": 1, "parts": [{"b": 2}]}

@@ -196,7 +196,7 @@ def _pixels(make: Callable[[], Chart | list[Chart]]) -> bytes:
 def test_threads_draw_at_once_and_alike() -> None:
     import matplotlib
 
-    kinds: list[Any] = [a_run, a_curve, a_search]
+    kinds: list[Any] = [a_curve, a_search]
     before = dict(matplotlib.rcParams)
     alone = [_pixels(kind) for kind in kinds]
     with ThreadPoolExecutor(4) as pool:
@@ -211,7 +211,7 @@ def test_a_picture_is_saved(tmp_path: Path) -> None:
 
 
 def test_both_are_saved_in_one_call_without_a_browser(tmp_path: Path) -> None:
-    chart = a_run(20, 1)
+    chart = a_curve()
     for name, beginning in ("a.png", PNG), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF"):
         for figure in to_matplotlib.figure(chart), to_plotly.figure(chart):
             (tmp_path / name).unlink(missing_ok=True)

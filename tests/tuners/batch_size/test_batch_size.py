@@ -76,7 +76,7 @@ def test_each_size_is_told_before_it_is_tried_and_how_much_it_may_take(tmp_path)
 
 
 def test_memory_that_runs_out_is_a_failed_trial_and_no_dead_process(tmp_path):
-    b = bench(Wide(), labelled(4096), tmp_path, torch.optim.SGD)
+    b = bench(Wide(), labelled(64), tmp_path, torch.optim.SGD)
     found = b.find_batch_size(init_val=4, max_memory=80 * MB).result()
     failed = [t for t in found.trials if not t.ok]
     passed = [t for t in found.trials if t.ok]
@@ -91,7 +91,7 @@ def test_memory_that_runs_out_is_a_failed_trial_and_no_dead_process(tmp_path):
 
 def test_binsearch_finds_the_exact_maximum_and_steps_back(tmp_path):
     # Much more than the stacks of a process's threads, of which a busy machine has one more or less.
-    b = bench(Wide(2), labelled(512), tmp_path, torch.optim.SGD)
+    b = bench(Wide(2), labelled(128), tmp_path, torch.optim.SGD)
     found = b.find_batch_size(mode="binsearch", init_val=2, max_memory=200 * MB, headroom=0.2, steps_per_trial=1).result()
     tried = {t.size: t.ok for t in found.trials}
     assert tried[found.largest]

@@ -18,7 +18,7 @@ from workbench.task.batch import leaves, to_device
 from workbench.task.contents import is_container
 from workbench.task.modules import is_own_name, named_parts, parts_of, set_attribute, slots_of
 from workbench.task.protocol import Task
-from workbench.task.rng import GENERATORS, generator_state, set_generator_state
+from workbench.task.rng import generator_state, is_generator, set_generator_state
 
 _BY_ID = "_metric_attributes"
 """A LightningModule's names by the ids of objects, which differ in another process."""
@@ -60,7 +60,7 @@ class ModuleState:
 
     def _print(self, value: Any, *, own: bool) -> Any:
         """The fingerprint of a value. own: it is a buffer itself, not a reference to one."""
-        if isinstance(value, GENERATORS):
+        if is_generator(value):
             return fingerprint(to_plain(generator_state(value), "it"))
         if any(id(tensor) in self._known for tensor in _tensors(value)) and not own:
             return _Reference(value, "", counts=False)  # a reference to the weights, as an LSTM's list of them: not a value of its own
@@ -112,7 +112,7 @@ def freed(task: Task, state: Mapping[str, Mapping[str, Any]]) -> set[int]:
 
 
 def _kept(value: Any) -> dict[str, Any]:
-    if isinstance(value, GENERATORS):
+    if is_generator(value):
         return {"random": to_plain(generator_state(value), "a generator")}
     # A stored tensor is in host memory: move it to where the old one is.
     away = any(tensor.device.type != "cpu" for tensor in _tensors(value))
@@ -122,7 +122,7 @@ def _kept(value: Any) -> dict[str, Any]:
 def _put(part: nn.Module, name: str, kept: Mapping[str, Any], device: torch.device) -> None:
     there = part._parameters.get(name[1:]) if name[0] == "?" else part._buffers.get(name, vars(part).get(name))
     if "random" in kept:
-        if isinstance(there, GENERATORS):
+        if is_generator(there):
             set_generator_state(there, kept["random"])
         return
     value = to_device(kept["value"], device) if kept["away"] else kept["value"]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, DistributedType
 from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.utils import GradientAccumulationPlugin
 
 from workbench.engine.distributed import fsdp
 from workbench.engine.distributed.fsdp_forward import FSDPForward
@@ -90,6 +91,13 @@ def _share() -> None:
             state._shared_state = _Shared(index, there)
 
 
+class EachBatch(GradientAccumulationPlugin):  # type: ignore[misc]  # accelerate has no types
+    """No accumulation: the engine accumulates itself. accelerate's own would empty `os.environ`, which other threads read, to see its defaults."""
+
+    def to_kwargs(self) -> dict[str, Any]:
+        return {"num_steps": self.num_steps}
+
+
 class Runtime:
     """A device, and models prepared for it."""
 
@@ -104,7 +112,9 @@ class Runtime:
         if settings.accelerator == "tpu" and isinstance(settings.devices, int):
             xla.use_cores(settings.devices)
         with self._own.here(), _without_fsdp_flag():
-            self._accelerator = Accelerator(cpu=alone, mixed_precision="no", kwargs_handlers=[options] if several else None)
+            self._accelerator = Accelerator(
+                cpu=alone, mixed_precision="no", gradient_accumulation_plugin=EachBatch(num_steps=1), kwargs_handlers=[options] if several else None
+            )
             if xla.is_xla(self._accelerator.device) and settings.accelerator != "tpu":
                 self._leave_xla()
         self.device: torch.device = self._accelerator.device

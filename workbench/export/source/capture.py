@@ -138,7 +138,7 @@ def _until(site: CallSite, frame: FrameType, bench: object) -> CallSite:
     shell = _shell()
     in_notebook = shell is not None and site.pieces[0].label.startswith("In [")
     stack = [*_outwards(frame)]
-    own = [f for f in stack if (shell.user_ns is f.f_globals and _is_written(f) if in_notebook else _from_file(f)[0] == list(site.pieces))]
+    own = [f for f in stack if (shell.user_ns is f.f_globals and _is_written(f) if in_notebook else _is_of(f, site.pieces))]
     names = own[-1].f_globals if own else shell.user_ns if in_notebook else vars(sys.modules[site.module])
     pieces = _cells(shell) if in_notebook else list(site.pieces)
     around = _frames(stack, own, pieces, shell if in_notebook else None, names, bench)
@@ -158,6 +158,8 @@ def _frames(stack: list[FrameType], own: list[FrameType], pieces: list[Piece], s
     found: list[Frame] = []
     known, objects = names, _objects_of(names)
     for walk in reversed(stack):
+        if walk not in own and not _is_users(walk):  # of a notebook's kernel, say: its names need not be read
+            continue
         own_names = _own_names(_locals_of(walk))
         top = _is_top_level(walk) and walk.f_globals is names
         held = _names_of(own_names, {} if top else known, {} if top else objects, bench)
@@ -168,7 +170,7 @@ def _frames(stack: list[FrameType], own: list[FrameType], pieces: list[Piece], s
             found = [] if _is_top_level(walk) else found  # `%%time` runs a cell in another
             spot = _spot(walk, 0) if shell is None else _place(pieces, history, walk)
             found.append(Frame(spot, dict(_literals(own_names)), held))
-        elif held and not walk.f_globals.get("__name__", "").startswith("workbench.") and origins.is_own(walk.f_code.co_filename):
+        elif held:
             piece = _from_file(walk)[0]
             found += [Frame(_spot(walk, 0), {}, held, piece[0])] if piece else []
     return tuple(found)
@@ -217,6 +219,11 @@ def _own_names(names: Mapping[str, Any]) -> dict[str, Any]:
 def _is_written(frame: FrameType) -> bool:
     """Whether its code is in a file or a cell: that of a dataclass's `__init__` is in none."""
     return frame.f_code.co_filename.startswith("<timed") or bool(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
+
+
+def _is_users(frame: FrameType) -> bool:
+    """Whether its code is of a file of the user's."""
+    return origins.is_own(frame.f_code.co_filename) and not str(frame.f_globals.get("__name__", "")).startswith("workbench.")
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
@@ -269,6 +276,11 @@ def _from_file(frame: FrameType) -> tuple[list[Piece], Spot | None, Spot | None]
         return [], None, None
     top = _top_level(frame)
     return [Piece(pathlib.Path(filename).name, "".join(lines))], _spot(frame, 0), top and _spot(top, 0)
+
+
+def _is_of(frame: FrameType, pieces: tuple[Piece, ...]) -> bool:
+    """Whether the frame's code is that of these pieces; a file of another name need not be read for it."""
+    return frame.f_code.co_filename.endswith(pieces[0].label) and _from_file(frame)[0] == list(pieces)
 
 
 def _top_level(frame: FrameType) -> FrameType | None:

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -21,6 +22,7 @@ from workbench.export.errors import ExportError
 Origin = Literal["stdlib", "installed", "workbench", "local"]
 _LARGEST = 1_000_000
 _NOT_OWN = sys.stdlib_module_names | {"workbench"}
+_FILES = (".py", *EXTENSION_SUFFIXES)
 _INSTALLED = {"site-packages", "dist-packages"}
 _HOME = (str(Path(sys.base_prefix) / "lib"), str(Path(sys.prefix) / "lib"))
 
@@ -117,10 +119,10 @@ def own_sources() -> dict[str, str]:
     """The text of each module that is loaded now and is the user's own, by name."""
     found: dict[str, str] = {}
     for name in [name for name in list(sys.modules) if name not in _others]:
-        path = next(iter(_paths(sys.modules.get(name))), "")
-        if name == "__main__" or not path.endswith(".py"):
+        path = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
+        if name == "__main__" or not isinstance(path, str) or not path.endswith(_FILES):
             continue
-        if name.partition(".")[0] in _NOT_OWN or not is_own(path):
+        if not path.endswith(".py") or name.partition(".")[0] in _NOT_OWN or not is_own(path):
             _others.add(name)
             continue
         text = read(path)
@@ -130,7 +132,7 @@ def own_sources() -> dict[str, str]:
 
 
 _others: set[str] = set()
-"""Names of modules with a file that are not the user's own: thousands are loaded whenever a bench is made."""
+"""Names of modules with a file that are not the user's own, or no text: thousands are loaded whenever a bench is made."""
 
 
 def read(path: str) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
-from workbench.task.rng import GENERATORS, State, generator_state, is_own, set_generator_state
+from workbench.task.rng import GENERATORS, State, generator_state, is_generator, is_own, set_generator_state
 from workbench.task.walk import Parts, cells, library, parts, walk
 
 NO_STATE: Mapping[str, Any] = {"generators": {}, "states": {}, "counts": {}}
@@ -33,7 +33,7 @@ class DataRngState:
         self._stateful: dict[str, Any] = {}
         self._samplers: dict[str, Any] = {}
         for path, part, _ in walk(roots, _within, depth=_DEPTH, closed=lambda value: isinstance(value, _CLOSED), ends=GENERATORS):
-            if isinstance(part, GENERATORS):
+            if is_generator(part):
                 if part is not beside and is_own(part):
                     self.generators[path] = part
             elif isinstance(part, (Dataset, Sampler)) or path in roots:
@@ -99,5 +99,5 @@ def _used_by(function: types.FunctionType) -> Parts:
     yield from ((f":{name}", cell.cell_contents) for name, cell in cells(function))
     for name in function.__code__.co_names:
         found = function.__globals__.get(name)
-        if isinstance(found, GENERATORS):
+        if is_generator(found):
             yield f":{name}", found
