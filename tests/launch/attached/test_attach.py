@@ -92,7 +92,7 @@ def test_an_interrupt_of_a_wait_ends_the_wait_alone(tmp_path: Path, monkeypatch:
             job.wait()
         assert job.status == "running"
         job.stop()
-        wait_for(lambda: list(folder.control.glob("[0-9]*.json")))
+        wait_for(lambda: list((folder.path / control.CONTROL).glob("[0-9]*.json")))
         assert list(control.take(folder.path)) == [Stop()]  # the one that was asked for
         folder.append(RunEnded("stopped", 0, 0.5))
         assert job._ended.wait(200)
@@ -110,10 +110,10 @@ def test_what_is_asked_is_a_line_of_code_that_asks_the_same(tmp_path: Path, monk
             job.pause()
             job.change(lr=1e-4)
             assert lines == [f"wb.attach({words}).pause()", f"wb.attach({words}).change(lr=1e-4)"]
-            wait_for(lambda: len(list(folder.control.glob("[0-9]*.json"))) == 2)
+            wait_for(lambda: len(list((folder.path / control.CONTROL).glob("[0-9]*.json"))) == 2)
             for there, line in enumerate(lines, 3):  # two jobs follow it then, and each leaves its command in its own time
                 exec(line, {"wb": wb})
-                wait_for(lambda there=there: len(list(folder.control.glob("[0-9]*.json"))) == there)
+                wait_for(lambda there=there: len(list((folder.path / control.CONTROL).glob("[0-9]*.json"))) == there)
             asked = list(control.take(folder.path))
             assert asked[:2] == asked[2:] == [Pause(), Change({"lr": 1e-4})]
             folder.append(RunEnded("stopped", 0, 0.5))
