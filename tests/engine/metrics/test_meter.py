@@ -171,7 +171,7 @@ def test_totals_that_a_flush_computes_are_those_of_each_update(order):
     assert found == pytest.approx([total for step, total in enumerate(totals) if step != 1], rel=1e-6)
 
 
-@pytest.mark.parametrize("others", [(), ("replaced",), ("without a gradient", "another loss", "some norms again", "all norms again", "replaced")])
+@pytest.mark.parametrize("others", [(), ("replaced",), ("without a gradient", "another loss", "a loss that changed", "some norms again", "all norms again", "replaced")])
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 def test_losses_and_norms_that_are_put_together(others, kind):
     """What a device copies at once reads as what is written one by one, whatever the updates between did."""
@@ -191,6 +191,9 @@ def test_losses_and_norms_that_are_put_together(others, kind):
                 measured.put_norms(0, again.norm(), again[:2], (0, 1))
             if what == "all norms again":
                 measured.put_norms(0, None, again)
+        if what == "a loss that changed":  # in a hook
+            loss.mul_(100)
+        for measured in (together, apart):
             measured.record(step, [0.1], loss)
     (one,), (other,) = together.flush(0, wait=True), apart.flush(0, wait=True)
     assert one.columns == other.columns
