@@ -112,10 +112,14 @@ def test_memory_is_looked_at_once_a_second(monkeypatch):
 def test_what_is_in_use_is_part_of_what_there_is():
     cpu = torch.device("cpu")
     gc.collect()  # what other tests have left is not let go of between the looks
-    there, used = total_memory(cpu), memory_in_use(cpu)
-    block = torch.ones(1 << 25)
-    assert 0 < used < memory_in_use(cpu) <= there
-    assert memory_in_use(cpu) - used > block.nbytes // 2
+    there = total_memory(cpu)
+
+    def grows():
+        used = memory_in_use(cpu)
+        block = torch.ones(1 << 25)
+        return 0 < used < used + block.nbytes // 2 < memory_in_use(cpu) <= there
+
+    assert any(grows() for _ in range(5)), "the system may take pages of files from the process in between, but not each time"
     assert memory_in_use(torch.device("meta")) is None
     assert total_memory(torch.device("meta")) is None
 
