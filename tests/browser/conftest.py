@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -76,33 +77,37 @@ def new_page(profile: BrowserContext, server: Server) -> Page:
 
 
 @pytest.fixture(scope="package")
-def left(server: Server) -> list[Page]:
-    """The page that the test before has left, if it can be used again: to load one takes four times as long as all else in it."""
-    return []
+def reusable(profile: BrowserContext, server: Server) -> Iterator[list[Page]]:
+    """The page of the test before, if another test can use it: to load a page takes four times as long as all else in it."""
+    pages: list[Page] = []
+    yield pages
+    for page in pages:
+        page.close()
 
 
 @pytest.fixture
-def lab(profile: BrowserContext, server: Server, left: list[Page], request: pytest.FixtureRequest) -> Iterator[Lab]:
+def lab(profile: BrowserContext, server: Server, reusable: list[Page], request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A page where no notebook is open, and a new one for a test marked `new_page`; if the test fails, a screenshot is kept in tests/artefacts.
 
-    A test that asks for a new page may do with it what it likes: it is closed at the end.
+    A test that asks for a new page may change what it likes, such as a property of `window`: the page is closed at the end.
     """
     marked = request.node.get_closest_marker("new_page") is not None
-    page = left.pop() if left and not marked else new_page(profile, server)
-    lab = Lab(server, page)
-    lab.viewport(1280, 900)
-    yield lab
-    failed = request.node.stash.get(FAILED, None)  # None: the test was not called
-    if failed:
-        path = lab.screenshot("failed-" + re.sub(r"\W+", "-", request.node.name).strip("-"))
-        print(f"screenshot: {path}")
-        for line in lab.complaints:
-            print(f"page: {line}")
-    if failed is False and not marked and lab.leave():
-        left.append(page)
-    else:
-        page.close()
-    server.stop_kernels()
+    page = reusable.pop() if reusable and not marked else new_page(profile, server)
+    with ExitStack() as cleanup:
+        cleanup.callback(server.stop_kernels)
+        cleanup.callback(page.close)
+        lab = Lab(server, page)
+        lab.viewport(1280, 900)
+        yield lab
+        failed = request.node.stash.get(FAILED, None)  # None: the test was not called
+        if failed:
+            path = lab.screenshot("failed-" + re.sub(r"\W+", "-", request.node.name).strip("-"))
+            print(f"screenshot: {path}")
+            for line in lab.complaints:
+                print(f"page: {line}")
+        if failed is False and not marked and lab.reset():
+            cleanup.pop_all()
+            reusable.append(page)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,7 +23,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import nbformat
-from playwright.sync_api import Browser, ConsoleMessage, Error, Locator, Page, Playwright, expect
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Error,
+    Locator,
+    Page,
+    Playwright,
+    WebSocketRoute,
+    expect,
+)
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from tests.short_trials import SHORT_TRIALS
@@ -84,14 +93,17 @@ _ONLY = """async () => {
   const made = await jupyterapp.commands.execute('docmanager:open', { path: %s });
   for (const one of [...jupyterapp.shell.widgets('main')]) if (one !== made) one.dispose();
 }"""
-_LEAVE = """() => {
+_CLOSE_ALL = """() => {
   if (!window.__lab) return false;
   const { shell } = jupyterapp;
   for (const one of [...shell.widgets('main')]) one.dispose();
   shell.collapseLeft();
+  shell.collapseRight();
   __lab.running = null;
-  return document.querySelector('.jp-Dialog, .lm-Menu') === null && document.body.dataset.jpThemeLight === 'true';
+  return true;
 }"""
+_AS_NEW = """() => jupyterapp.shell.mode === 'multiple-document' && document.body.dataset.jpThemeLight === 'true'
+  && document.querySelector('.jp-Dialog, .lm-Menu, .Toastify__toast') === null"""
 
 
 def launch(playwright: Playwright, chromium: str) -> Browser:
@@ -106,19 +118,32 @@ class Lab:
         self.server = server
         self.page = page
         self.folder = server.notebooks / secrets.token_hex(4)
-        """Of the notebooks that are opened here, and of their kernels: nothing that another test left lies there."""
+        """Of the notebooks that are opened here, and of their kernels: no other test has files there."""
         self.folder.mkdir()
         self.complaints: list[str] = []
         """Errors of the page's own JavaScript: uncaught ones and console.error."""
+        self._reusable = server.face is LAB
         page.set_default_timeout(TIMEOUT * 1000)
         page.on("pageerror", self._raised)
         page.on("console", self._heard)
 
-    def leave(self) -> bool:
-        """Close all that is open, without a question; whether the page can be another test's then."""
+    def reset(self) -> bool:
+        """Close all that is open, without a question, and end the kernels; whether another test can use the page then."""
+        if not (self._reusable and self.page.evaluate(_CLOSE_ALL)):
+            return False
+        self.server.stop_kernels()
+        self.page.unroute_all()
+        self.page.emulate_media(media="null", color_scheme="null", reduced_motion="null", forced_colors="null", contrast="null")
+        as_new = bool(self.page.evaluate(_AS_NEW))
+        # Errors that come with the end of a notebook or a kernel were this test's, not the next one's.
         self.page.remove_listener("pageerror", self._raised)
         self.page.remove_listener("console", self._heard)
-        return self.server.face is LAB and bool(self.page.evaluate(_LEAVE))
+        return as_new
+
+    def route_web_socket(self, url: re.Pattern[str], handler: Callable[[WebSocketRoute], None]) -> None:
+        """Playwright's; it cannot be undone, so no other test uses this page."""
+        self._reusable = False
+        self.page.route_web_socket(url, handler)
 
     # -- notebooks ----------------------------------------------------------------------------------------------
 
@@ -227,10 +252,10 @@ class Lab:
         """Until the page has drawn all that it knows."""
         self._wait("() => new Promise((yes) => requestAnimationFrame(() => requestAnimationFrame(yes)))", "drawing", TIMEOUT)
 
-    def leaves_nothing(self, act: Callable[[], None]) -> None:
-        """`act` leaves no nodes, listeners or memory in the page, but for some of JupyterLab's own.
+    def leaks_nothing(self, act: Callable[[], None]) -> None:
+        """`act` leaks no nodes, listeners or memory in the page, but for some of JupyterLab's own.
 
-        More may come once, where JupyterLab has only now come to something; what `act` leaves comes each time.
+        More may come once, where JupyterLab has only now come to something; what `act` leaks comes each time.
         """
         session = self.page.context.new_cdp_session(self.page)
 

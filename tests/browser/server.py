@@ -120,8 +120,8 @@ class Server:
         except subprocess.TimeoutExpired:
             _signal_group(process, signal.SIGKILL)
             process.wait()
-        _, left = psutil.wait_procs(family, timeout=10)
-        for child in left:
+        _, alive = psutil.wait_procs(family, timeout=10)
+        for child in alive:
             with suppress(psutil.NoSuchProcess):
                 child.kill()
 

@@ -112,16 +112,16 @@ def there_again(where: Place, lab: Lab) -> Locator:
     """The panel of a notebook that was opened again.
 
     The older kernel sometimes loses the messages with which Notebook asks for its widgets; none appears then, of whatever
-    package, until the page is loaded once more. What the page that is left has complained of then is forgotten.
+    package, until the page is loaded once more. What the page complained of before is forgotten then.
     """
     for _ in range(3 if where.older else 0):
         lab.scroll_to(BENCH)
         with suppress(AssertionError):
             expect(lab.output(BENCH).locator(".wb-live .wb-progress")).to_be_visible(timeout=20_000)
             break
-        left = len(lab.complaints)
+        before = len(lab.complaints)
         lab.reload()
-        lab.complaints[:left] = [one for one in lab.complaints[:left] if "widget model not found" not in one]
+        lab.complaints[:before] = [one for one in lab.complaints[:before] if "widget model not found" not in one]
     return lab.panel(BENCH)
 
 

@@ -194,7 +194,7 @@ def a_page_loaded_again(lab: Lab, pane: Pane) -> None:
         socket.connect_to_server()
         sockets.append(socket)
 
-    lab.page.route_web_socket(re.compile("/workbench/api/canvas"), connect)
+    lab.route_web_socket(re.compile("/workbench/api/canvas"), connect)
     lab.save()
     lab.layout_saved("tuning-workbench-run-", '"loss.log": "' + ("on" if now == "true" else "off"))
     lab.reload()
@@ -377,9 +377,9 @@ def test_frames_and_panes_leave_nothing_behind(lab: Lab) -> None:
         server.on_message(heard)
         socket.on_close(end)
 
-    lab.page.route_web_socket(re.compile("/workbench/api/canvas"), connect)
+    lab.route_web_socket(re.compile("/workbench/api/canvas"), connect)
     Record(lab.folder / ".workbench", "0001-fit").steps(90).checked(0.5).ended()
-    lab.open_notebook(["1"], name="left.ipynb")
+    lab.open_notebook(["1"], name="closed.ipynb")
     pane = Pane(lab, "0001-fit")
     expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
 
@@ -391,7 +391,7 @@ def test_frames_and_panes_leave_nothing_behind(lab: Lab) -> None:
     drawn = [*frames]
     assert drawn
     draw(100)
-    lab.leaves_nothing(lambda: draw(count(600, 1800)))
+    lab.leaks_nothing(lambda: draw(count(600, 1800)))
 
     for _ in range(15):
         lab.page.evaluate(CLOSE)

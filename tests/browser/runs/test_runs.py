@@ -121,12 +121,13 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     running(lab, panel)
     findings(lab, panel)
 
-    # All of it is there again where the notebook is opened again.
-    lab.reopen()
+    # All of it is there again on a page that is loaded again: the models hold it.
+    lab.save()
+    lab.reload()
     again = lab.panel(0)
     expect(again.locator(".wb-runs tbody tr")).to_have_count(2)
     expect(again.locator(".wb-compare canvas")).to_be_visible()
-    expect(again.locator(".wb-strip canvas")).to_be_visible()  # switches are as they were left
+    expect(again.locator(".wb-strip canvas")).to_be_visible()  # switches are as they were set
     expect(again.locator(".wb-loss .wb-foot")).to_contain_text(re.compile(r"Previous runs:\s*0003-fit.*0001-fit"))
     # JupyterLab asks for a run that has ended; some were deleted as soon as they had.
     assert [line for line in lab.complaints if not re.search(r"404.*/api/runs/\w+/000[24-9]-fit$", line)] == []
