@@ -99,7 +99,7 @@ def pids_and_folder(script: warm.Script) -> tuple[list[int], str]:
 
 
 def test_an_interrupt_reaches_nobody_and_a_killed_parent_leaves_nothing(tmp_path: Path) -> None:
-    with started(tmp_path, SLEEPER, **warm.RANKS) as script:
+    with started(tmp_path, SLEEPER) as script:
         pids, temporary = pids_and_folder(script)
         child, server, worker = pids
         assert os.path.isdir(temporary)
