@@ -1,4 +1,4 @@
-"""Lists 40 small faults that the suite must catch: a sign, a skipped restore, a dropped flush.
+"""Lists small faults that the suite must catch: a sign, a skipped restore, a dropped flush.
 
 Each replaces one piece of text, which the file has exactly once (`test_mutations.py` sees to that), and names the tests
 that are to fail.
