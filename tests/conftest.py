@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 
 import workbench
+from workbench.export.source import origins
 
 WORKERS = os.environ.get("PYTEST_XDIST_WORKER_COUNT")
 if WORKERS is not None:
@@ -159,6 +160,17 @@ def public_names() -> Iterator[None]:
     handed_out.update(before)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _own_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A bench sees the file of its test as a user's own, and none of the hundreds of other files that this process has collected.
+
+    It would ask the disk for each of them whether it has changed.
+    """
+    origins._others.discard(request.module.__name__)
+    yield
+    origins._others.add(request.module.__name__)
+
+
 PAGES = ("browser/test_html_manager.py", "browser/test_marimo.py", "browser/panel/test_plots.py")
 TOGETHER = {
     "browser": "kernels",
@@ -171,6 +183,8 @@ TOGETHER = {
 
 Those of a group run one after another, others beside. The longest groups come first, and begin first.
 """
+WAITING = ("test_demo.py", "package", "server", "ui", "trackers")
+"""What often waits comes next, while tests run beside it that need a whole core; at the end nothing would."""
 
 
 ONCE_MORE = ("browser", "launch", "share", "notebooks", "test_demo.py")
@@ -189,8 +203,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if _place(item) in ONCE_MORE:
                 item.add_marker(pytest.mark.flaky(reruns=1))
-    groups = [*dict.fromkeys(TOGETHER.values()), None]
-    items.sort(key=lambda item: groups.index(_group(item.path.relative_to(HERE))))  # the longest of what one process must do alone begins at once
+    groups = [*dict.fromkeys(TOGETHER.values()), *WAITING, None]
+    items.sort(key=lambda item: groups.index(_group(item.path.relative_to(HERE)) or (_place(item) if _place(item) in WAITING else None)))
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _cuda():
         for item in on_gpu:
@@ -216,12 +230,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What is imported and collected stays: no garbage collection looks through it again, here or in a forked process.
 
-    What is imported later stays too, and each collection of old objects would look through that: there are fewer of them. And each
-    bench would ask the disk whether one of the hundreds of files of tests has changed, as if a user's script imported them.
+    What is imported later stays too, and each collection of old objects would look through that: there are fewer of them.
     """
-    from workbench.export.source import origins
-
-    origins._others.update(item.module.__name__ for item in session.items if isinstance(item, pytest.Function))
+    origins._others.update(item.module.__name__ for item in session.items if isinstance(item, pytest.Function))  # see `_own_module`
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)

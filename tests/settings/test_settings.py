@@ -195,6 +195,14 @@ def test_settings_are_frozen_and_replace_makes_others() -> None:
         first.lr = 1.0
 
 
+def test_a_value_that_is_equal_is_still_checked() -> None:
+    """`{"same_network": 1} == {"same_network": True}`, and an error tells the user to write the second for the first."""
+    assert Settings.make(launch={"same_network": 1}).replace(launch={"same_network": True}).launch["same_network"] is True
+    for name, value, wrong in (("accumulate_grad_batches", {0: 2}, {0: 2.0}), ("devices", [0, 1], (0, True)), ("find_lr_at", (0, 1), (0.0, 1.0))):
+        with pytest.raises(SettingsError, match=name):
+            Settings.make(**{name: value}).replace(**{name: wrong})
+
+
 def test_length_is_ten_epochs_when_nothing_is_said() -> None:
     assert Settings().epochs == 10
     assert Settings.make(max_steps=5).epochs is None

@@ -1,4 +1,4 @@
-"""Checks what a bench, one of its methods or attributes is given: settings, data."""
+"""Checks the arguments of a bench and its methods, and the values of its attributes."""
 
 from __future__ import annotations
 

@@ -46,12 +46,11 @@ _JOBS_WITH: dict[int, tuple[list[_Submitted], ref[Any]]] = {}
 """The jobs of this process that had an object of the user's, by the `id` of the object, as long as that lives."""
 
 
-def _note(value: Any, job: _Submitted) -> None:
-    """Note that a job has this object."""
+def _add_job_with(value: Any, job: _Submitted) -> None:
+    """Add a job that has this object. Benches in two threads may add to one."""
     key = id(value)
-    if key not in _JOBS_WITH:
-        _JOBS_WITH[key] = [], ref(value, lambda _: _JOBS_WITH.pop(key, None))  # before another object can have this `id`
-    _JOBS_WITH[key][0].append(job)
+    gone = ref(value, lambda _: _JOBS_WITH.pop(key, None))  # before another object can have this `id`
+    _JOBS_WITH.setdefault(key, ([], gone))[0].append(job)
 
 
 class BenchBase:
@@ -169,12 +168,13 @@ class BenchBase:
                     self._jobs_before[job] = self._earlier(own)
                 self._submitted.append(_Submitted(next(_jobs), self._number, job.id))
                 for value, _ in own:
-                    _note(value, self._submitted[-1])
+                    _add_job_with(value, self._submitted[-1])
                 self.jobs.append(job)
             self._listeners.tell(Called(line(kind, called, *positional)))
             self._listeners.tell(StatusChanged("queued"))
             self._launcher.submit(job)
         except BaseException:  # an interrupt, for one
+            self._jobs_before.pop(job, None)
             self._launcher.cancel(job)
             raise
         return job

@@ -19,7 +19,10 @@ from workbench.metric_mode import Mode, known_mode
 from workbench.runs.folder.files import Folder, read_json, write_whole
 from workbench.values import SettingsError
 
-FORMAT = 1
+FORMAT = 2
+"""The format that is written. In format 1 every integer of a list stands by itself."""
+KNOWN = (1, 2)
+"""The formats that are read."""
 FILES = ("info.json", "model.safetensors", "state.pt")
 """The files in a checkpoint's directory."""
 NAME = re.compile(r"\d{8,}(-end)?")
@@ -150,7 +153,7 @@ def _read(path: Path, within: Folder) -> Checkpoint | None:
         name, step, end = path.name.removeprefix(".").removesuffix(".old"), _count(info["step"]), info["end"] is True
         if name != name_of(step, end):  # it is not of this directory
             return None
-        known = info["format"] == FORMAT
+        known = info["format"] in KNOWN
         return Checkpoint(
             name=name,
             step=step,

@@ -373,7 +373,7 @@ class Settings(BaseModel):
     def replace(self, **changes: Any) -> Self:
         """These settings with some of them changed, checked like new ones."""
         given = settings_of(changes, type(self).model_fields)
-        if all(_same(value, getattr(self, name)) for name, value in given.items()):
+        if all(_stays(value, getattr(self, name)) for name, value in given.items()):
             return self
         return self.make(**{**self.model_dump(), **given})
 
@@ -454,6 +454,11 @@ def _is_number(field: FieldInfo) -> bool:
 def _same(value: object, default: object) -> bool:
     """Whether two values are equal and of one type: 1 is a number of batches, 1.0 all of them."""
     return type(value) is type(default) and value == default
+
+
+def _stays(value: object, present: object) -> bool:
+    """Whether a setting keeps its checked value. A container is checked anew: what is in it may be equal and of another type."""
+    return value is None is present or (type(value) is type(present) and type(value) in (bool, int, float, str) and repr(value) == repr(present))
 
 
 def metadata_of(name: str) -> SettingMetadata:

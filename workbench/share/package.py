@@ -2,7 +2,8 @@
 
 `pack` pickles with cloudpickle, so classes and functions of a notebook travel by value, and puts the bytes of every
 tensor storage and array into a segment instead of into the pickle. Shared storages stay shared, also between a tensor
-and an array. A package is a snapshot. A message is plain data with any number of packages, as segments. It is code that runs when it is unpacked: only ever for our own pipes.
+and an array. A package is a snapshot. Unpacking it runs code, so it only ever comes from our own pipes. A message is plain
+data with any number of packages, as segments.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ def walk(
     """Every object that can be reached, nearest first, with its path, which is the same in another process; and whether the roots, the
     workbench or a module holds it.
 
-    within: what is inside an object (`parts` below). closed: objects that are left out, as numbers and texts are. ends: kinds that are
-    not entered.
+    Numbers and texts are left out. within: what is inside an object (`parts` below). closed: further objects that are left out. ends: kinds
+    that are not entered.
     """
     seen: set[int] = set()
     waiting = deque((path, root, 0, True) for path, root in roots.items())

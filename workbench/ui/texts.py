@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.plots.training.changes import NAMES
+from workbench.plots.training.changes import SETTING_LABELS
 from workbench.units import counted
 
 NO_NUMBER = "–"
@@ -287,7 +287,7 @@ RESUMED = "resumed"
 
 
 def changed(name: str, value: str) -> str:
-    return f"{NAMES.get(name, name)}→{value}"
+    return f"{SETTING_LABELS.get(name, name)}→{value}"
 
 
 def optimizer(number: str) -> str:

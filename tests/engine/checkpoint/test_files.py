@@ -266,6 +266,8 @@ def test_a_torn_or_unknown_info_is_no_checkpoint(tmp_path):
     text = info.read_text()
     info.write_text(text[: len(text) // 2])
     assert list_checkpoints(tmp_path) == []
+    info.write_text(json.dumps({**json.loads(text), "format": 1}))  # of a version before
+    assert list_checkpoints(tmp_path)[0].resumable
     info.write_text(json.dumps({**json.loads(text), "format": 99}))
     (found,) = list_checkpoints(tmp_path)
     assert not found.resumable

@@ -112,10 +112,14 @@ def test_memory_is_looked_at_once_a_second(monkeypatch):
 def test_what_is_in_use_is_part_of_what_there_is():
     cpu = torch.device("cpu")
     gc.collect()  # what other tests have left is not let go of between the looks
-    there, used = total_memory(cpu), memory_in_use(cpu)
-    block = torch.ones(1 << 25)
-    assert 0 < used < memory_in_use(cpu) <= there
-    assert memory_in_use(cpu) - used > block.nbytes // 2
+    there = total_memory(cpu)
+
+    def grows():
+        used = memory_in_use(cpu)
+        block = torch.ones(1 << 25)
+        return 0 < used < used + block.nbytes // 2 < memory_in_use(cpu) <= there
+
+    assert any(grows() for _ in range(5)), "the system may take pages of files from the process in between, but not each time"
     assert memory_in_use(torch.device("meta")) is None
     assert total_memory(torch.device("meta")) is None
 
@@ -171,7 +175,7 @@ def test_totals_that_a_flush_computes_are_those_of_each_update(order):
     assert found == pytest.approx([total for step, total in enumerate(totals) if step != 1], rel=1e-6)
 
 
-@pytest.mark.parametrize("others", [(), ("replaced",), ("without a gradient", "another loss", "some norms again", "all norms again", "replaced")])
+@pytest.mark.parametrize("others", [(), ("replaced",), ("without a gradient", "another loss", "a loss that changed", "some norms again", "all norms again", "replaced")])
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 def test_losses_and_norms_that_are_put_together(others, kind):
     """What a device copies at once reads as what is written one by one, whatever the updates between did."""
@@ -191,6 +195,9 @@ def test_losses_and_norms_that_are_put_together(others, kind):
                 measured.put_norms(0, again.norm(), again[:2], (0, 1))
             if what == "all norms again":
                 measured.put_norms(0, None, again)
+        if what == "a loss that changed":  # in a hook
+            loss.mul_(100)
+        for measured in (together, apart):
             measured.record(step, [0.1], loss)
     (one,), (other,) = together.flush(0, wait=True), apart.flush(0, wait=True)
     assert one.columns == other.columns

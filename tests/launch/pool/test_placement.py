@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workbench.launch.pool.pool import backend, device, environment
+from workbench.launch.pool.placement import backend, device, environment
 
 
 @pytest.fixture(autouse=True)

@@ -12,14 +12,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.launch.pools import bench, net
 from workbench.launch.process import run_in_child
-from workbench.launch.process.process_env import flags, take
+from workbench.launch.process.process_env import set_flags, torch_flags
 
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    before = flags()
+    before = torch_flags()
     yield
-    take(before)
+    set_flags(before)
 
 
 def tell() -> None:
@@ -33,27 +33,27 @@ def tell() -> None:
 
 
 def test_they_are_taken_and_given_back() -> None:
-    before = flags()
+    before = torch_flags()
     tell()
-    told = flags()
+    told = torch_flags()
     assert told != before
-    take(before)
-    assert flags() == before
+    set_flags(before)
+    assert torch_flags() == before
     assert not torch.are_deterministic_algorithms_enabled()
-    take(told)
-    assert flags() == told
+    set_flags(told)
+    assert torch_flags() == told
 
 
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch has one way alone to say it")
 def test_older_and_newer_ways_to_say_a_precision_may_be_mixed() -> None:
-    before = flags()
+    before = torch_flags()
     torch.backends.cudnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
-    mixed = flags()
+    mixed = torch_flags()
     assert mixed["cudnn.conv.fp32_precision"] == "ieee"
-    take(before)
-    assert flags() == before
-    take(mixed)
-    assert flags() == mixed
+    set_flags(before)
+    assert torch_flags() == before
+    set_flags(mixed)
+    assert torch_flags() == mixed
 
 
 def _report(rank: int, step: int) -> None:
@@ -81,11 +81,11 @@ def test_ranks_have_those_of_the_moment(tmp_path: Path) -> None:
 
 
 def test_the_order_of_attention_is_one_of_them() -> None:
-    before = flags()
+    before = torch_flags()
     with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True):
-        inside = flags()
-    take(inside)
+        inside = torch_flags()
+    set_flags(inside)
     assert not torch.backends.cuda.cudnn_sdp_enabled()
-    assert flags() == inside != before
-    take(before)
-    assert flags() == before
+    assert torch_flags() == inside != before
+    set_flags(before)
+    assert torch_flags() == before

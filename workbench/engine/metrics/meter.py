@@ -84,9 +84,9 @@ class Meter:
         self._layer_norms: dict[int, Tensor] = {}
         """The rows of all layers' norms."""
         self._updates: dict[int, Tensor] = {}
-        """The rows of a loss and all layers' norms in one tensor."""
-        self._loss: Tensor | None = None
-        """The loss in the newest of them, until `record`."""
+        """The rows for which one tensor has the loss and then the norms of all layers."""
+        self._loss: tuple[Tensor, int] | None = None
+        """The loss of the row that is not complete yet, with its version, if it is in `_updates`: `record` knows it by that."""
         self.adds_up = kind in (torch.float32, torch.float64) and optimizers == 1 and not xla.is_xla(device)
         """Whether a flush can compute the total norms, of all rows at once, where nothing reads them before."""
         self._numbers: dict[int, list[float]] = {}
@@ -277,8 +277,7 @@ class Meter:
         """Put a loss and the norms of all layers, in order, into the row that the next `record` completes; a device copies them
         at once where it can. Only where `adds_up`: a flush computes the total norm.
         """
-        first = norms[0]
-        if isinstance(norms, Tensor) or type(loss) is not Tensor or loss.shape or loss.dtype is not first.dtype or loss.device != first.device:
+        if isinstance(norms, Tensor) or not _can_stack(loss, norms[0]):
             self.put_norms(0, None, as_tensor(norms))
             return
         self._widen_for(loss)
@@ -286,10 +285,10 @@ class Meter:
         self._at_flush.get(TOTAL, {}).pop(self.row, None)
         self._layer_norms.pop(self.row, None)
         self._updates[self.row] = torch.stack((loss, *norms))
-        self._loss = loss
+        self._loss = loss, loss._version
 
     def _separate(self, row: int) -> None:
-        """Keep the norms of this row without its loss, which is another one."""
+        """Keep the norms of this row without the loss that was put with them: another value takes its place."""
         if row in self._updates:
             self._layer_norms[row] = self._updates.pop(row)[1:]
         self._loss = None
@@ -298,7 +297,7 @@ class Meter:
         """Complete the row of update `step`; its norms, if any, are in it already."""
         if not self.row:
             self._first = step
-        if loss is not self._loss:
+        if self._loss is None or loss is not self._loss[0] or loss._version != self._loss[1]:  # a hook may have changed it in place
             self._separate(self.row)
             if self._host is None or loss.dtype is torch.float64:
                 self.put_loss(0, loss)
@@ -383,7 +382,7 @@ class Meter:
 
     def _take_updates(self) -> None:
         """Copy the losses and norms that were put aside together, all at once where each row has them."""
-        updates, self._updates = self._updates, {}
+        updates, self._updates, self._loss = self._updates, {}, None
         updates.pop(self.row, None)  # of an update that an error ended
         if len(updates) == self.row and self.norm_order is not None:
             found = torch.stack([*updates.values()])
@@ -483,6 +482,11 @@ def _to_host(source: Tensor) -> Tensor:
     rows = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
     rows.copy_(source, non_blocking=True)
     return rows
+
+
+def _can_stack(loss: Tensor, norm: Tensor) -> bool:
+    """Whether a loss and a norm go into one tensor as they are."""
+    return type(loss) is Tensor and not loss.shape and loss.dtype is norm.dtype and loss.device == norm.device
 
 
 def _kept(value: Tensor) -> Tensor:

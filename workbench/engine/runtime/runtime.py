@@ -91,8 +91,8 @@ def _share() -> None:
             state._shared_state = _Shared(index, there)
 
 
-class EachBatch(GradientAccumulationPlugin):  # type: ignore[misc]  # accelerate has no types
-    """No accumulation: the engine accumulates itself. accelerate's own would empty `os.environ`, which other threads read, to see its defaults."""
+class NoAccumulation(GradientAccumulationPlugin):  # type: ignore[misc]  # accelerate has no types
+    """Tells accelerate to accumulate nothing, since the engine does. Its own plugin empties `os.environ` for a moment, which other threads read."""
 
     def to_kwargs(self) -> dict[str, Any]:
         return {"num_steps": self.num_steps}
@@ -113,7 +113,7 @@ class Runtime:
             xla.use_cores(settings.devices)
         with self._own.here(), _without_fsdp_flag():
             self._accelerator = Accelerator(
-                cpu=alone, mixed_precision="no", gradient_accumulation_plugin=EachBatch(num_steps=1), kwargs_handlers=[options] if several else None
+                cpu=alone, mixed_precision="no", gradient_accumulation_plugin=NoAccumulation(num_steps=1), kwargs_handlers=[options] if several else None
             )
             if xla.is_xla(self._accelerator.device) and settings.accelerator != "tpu":
                 self._leave_xla()

@@ -158,15 +158,15 @@ def _frames(stack: list[FrameType], own: list[FrameType], pieces: list[Piece], s
     found: list[Frame] = []
     known, objects = names, _objects_of(names)
     for walk in reversed(stack):
-        if walk not in own and not _is_users(walk):  # of a notebook's kernel, say: its names need not be read
+        is_own = walk in own
+        if not is_own and not _is_users(walk):  # of a notebook's kernel, say: its names need not be read
             continue
         own_names = _own_names(_locals_of(walk))
         top = _is_top_level(walk) and walk.f_globals is names
         held = _names_of(own_names, {} if top else known, {} if top else objects, bench)
-        if walk in own:
+        if is_own:
             known = {**{name: value for name, value in own_names.items() if held.get(name, name) == name}, **known}
             objects = _objects_of(known)
-        if walk in own:
             found = [] if _is_top_level(walk) else found  # `%%time` runs a cell in another
             spot = _spot(walk, 0) if shell is None else _place(pieces, history, walk)
             found.append(Frame(spot, dict(_literals(own_names)), held))

@@ -122,17 +122,17 @@ def own_sources() -> dict[str, str]:
         path = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
         if name == "__main__" or not isinstance(path, str) or not path.endswith(_FILES):
             continue
-        if not path.endswith(".py") or name.partition(".")[0] in _NOT_OWN or not is_own(path):
+        if name.partition(".")[0] in _NOT_OWN or not is_own(path):
             _others.add(name)
             continue
-        text = read(path)
+        text = read(path) if path.endswith(".py") else None
         if text is not None:
             found[name] = text
     return found
 
 
 _others: set[str] = set()
-"""Names of modules with a file that are not the user's own, or no text: thousands are loaded whenever a bench is made."""
+"""Names of modules with a file that are not the user's own: thousands are loaded whenever a bench is made."""
 
 
 def read(path: str) -> str | None:

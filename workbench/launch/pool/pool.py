@@ -21,7 +21,6 @@ from pathlib import Path
 import torch
 
 from workbench.commands import Mailbox
-from workbench.engine.runtime.runtime import RANK
 from workbench.events import Event, Message, RunStarted
 from workbench.instruments.memory import available_memory
 from workbench.launch.assignments import Assignment, Done
@@ -29,6 +28,7 @@ from workbench.launch.job import EventSink
 from workbench.launch.module_diff import ModuleDiff
 from workbench.launch.pool.failures import cause
 from workbench.launch.pool.messages import RankConfig
+from workbench.launch.pool.placement import backend, device, environment
 from workbench.launch.pool.supervisor import JobOutcome, Supervisor
 from workbench.launch.pool.worker_handle import WorkerHandle
 from workbench.launch.process import fork_client
@@ -242,44 +242,3 @@ def _forget() -> None:
 atexit.register(close)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
-
-
-def backend(accelerator: str, devices: tuple[int, ...]) -> str:
-    """gloo on CPU; NCCL between GPUs, which refuses two ranks on one."""
-    if accelerator == "cuda" and len(set(devices)) == len(devices):
-        return "cpu:gloo,cuda:nccl"
-    return "gloo"
-
-
-def device(rank: int, accelerator: str, devices: tuple[int, ...]) -> int | None:
-    """The number of a rank's GPU among those that its pool sees."""
-    return _distinct(devices).index(devices[rank]) if accelerator == "cuda" else None
-
-
-def environment(rank: int, accelerator: str, devices: tuple[int, ...]) -> dict[str, str]:
-    """The changes of this rank's environment from ours."""
-    world = len(devices)
-    found: dict[str, str] = {}
-    if accelerator == "cuda":
-        found["CUDA_VISIBLE_DEVICES"] = _visible(devices)
-        found["ACCELERATE_TORCH_DEVICE"] = f"cuda:{device(rank, accelerator, devices)}"
-        if len(set(devices)) < world:  # a rank's number is not its GPU's
-            found["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
-    if world > 1:
-        found |= {
-            RANK: str(rank), "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank),
-            "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // world)),
-        }  # fmt: skip
-    return found
-
-
-def _distinct(devices: tuple[int, ...]) -> list[int]:
-    return list(dict.fromkeys(devices))
-
-
-def _visible(devices: tuple[int, ...]) -> str:
-    """The GPUs of a pool, counted among those that this process sees."""
-    own = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [str(number) for number in range(torch.cuda.device_count())] if own is None else own.split(",")
-    return ",".join(names[number].strip() for number in _distinct(devices))

@@ -35,9 +35,9 @@ class Request:
     name: str
     threads: int
     memory_limit: int | None
-    environment: dict[str, str]
+    variables: dict[str, str]
     """Its environment variables."""
-    env: ProcessEnv
+    process: ProcessEnv
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ def work(handles: Sequence[Handle]) -> tuple[Reply, Package]:
 def apply_environment(request: Request) -> None:
     """Make this process like the caller's."""
     os.environ.clear()
-    os.environ.update(request.environment)
-    request.env.take()
+    os.environ.update(request.variables)
+    request.process.take()
     torch.set_num_threads(request.threads)
 
 

@@ -59,7 +59,7 @@ class ProcessEnv:
             folder = None
         # Lines without a time of change belong to no file.
         cells = {file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
-        return cls(list(sys.path), list(sys.argv), folder, cells, flags())
+        return cls(list(sys.path), list(sys.argv), folder, cells, torch_flags())
 
     def take(self) -> None:
         """Make this process like the kernel."""
@@ -68,15 +68,15 @@ class ProcessEnv:
             os.chdir(self.folder)
         linecache.cache.update(self.cells)
         importlib.invalidate_caches()  # a fork server's are as old as the server
-        take(self.flags)
+        set_flags(self.flags)
 
 
-def flags() -> dict[str, Any]:
+def torch_flags() -> dict[str, Any]:
     """The flags of this process, as far as its torch has them."""
     return {name: value for name in (*_SWITCHES, *_ATTRIBUTES) if (value := _now(name)) is not None}
 
 
-def take(wanted: Mapping[str, Any]) -> None:
+def set_flags(wanted: Mapping[str, Any]) -> None:
     """Set these flags in this process. Equal ones are skipped: torch warns about setting some, and refuses to mix some."""
     for name, value in wanted.items():
         if _now(name) != value:

@@ -275,6 +275,9 @@ def _same(name: str, one: Settings, other: Settings) -> bool:
 
 
 def _ended_early(events: Sequence[Event], step: int) -> str:
-    """The record's message that early stopping ended the run at this update; a checkpoint of the end may be the one that it began from."""
+    """The record's message that early stopping ended the run at this update.
+
+    The run also keeps the checkpoint that it was resumed from, which may be the end of another run.
+    """
     said = [e.text for e in events if isinstance(e, Message) and e.text.startswith(ENDED_EARLY) and e.step == step]
     return said[-1] if said and "trainer.should_stop" not in said[-1] else ""

@@ -9,7 +9,7 @@ from workbench.plots.names import shorten
 
 Changes = Sequence[tuple[int, Mapping[str, float | None] | str]]
 """The update from which on, and the new values of settings; or a text about what happened there."""
-NAMES = {"gradient_clip_val": "clip", "batch_size": "batch size", "accumulate_grad_batches": "accumulation"}
+SETTING_LABELS = {"gradient_clip_val": "clip", "batch_size": "batch size", "accumulate_grad_batches": "accumulation"}
 """Names of settings at the marks of changes, where they are not the setting's own."""
 _LETTER = 0.011
 """The width of a letter of a mark's label as a share of the axis, generously."""
@@ -42,7 +42,7 @@ def _by_update(changes: Changes) -> dict[int, str]:
     """The changes of each update in one text: lines over one another have no room for two."""
     texts: dict[int, list[str]] = {}
     for at, what in changes:
-        said = [what] if isinstance(what, str) else [f"{NAMES.get(k, k)} → {_value(v)}" for k, v in what.items()]
+        said = [what] if isinstance(what, str) else [f"{SETTING_LABELS.get(k, k)} → {_value(v)}" for k, v in what.items()]
         texts.setdefault(at, []).extend(said)
     return {at: ", ".join(_once(said)) for at, said in texts.items()}
 
