@@ -1,4 +1,4 @@
-"""The process behind tests/warm: it imports what it is told, and forks once for each script.
+"""The forking process of tests/warm: it imports the modules that it is given, and forks once for each script.
 
 A script is run as `python -c CODE …`, `python -m MODULE …` or `python FILE …` would run it: in a `__main__` of its own, with
 its own folder, environment and first entry of sys.path, in a session of its own, to the interpreter's own end.
@@ -243,24 +243,24 @@ def fork_a_fork_server():
             return subprocess.Popen(argv, stdout=stdout, pass_fds=pass_fds, env=env, process_group=process_group, **more)
         assert argv[1] == "-P", "the forked one has no folder of the script in its sys.path"
         assert process_group == 0, "the forked one has a group of its own"
-        with unused.pop() as asked:
-            socket.send_fds(asked, [json.dumps({"arguments": argv[4:], "environment": env}).encode()], [stdout.fileno(), *pass_fds])
+        with unused.pop() as request:
+            socket.send_fds(request, [json.dumps({"arguments": argv[4:], "environment": env}).encode()], [stdout.fileno(), *pass_fds])
         return Forked(pid)
 
     fork_client.subprocess = types.SimpleNamespace(**vars(subprocess) | {"Popen": start})
 
 
-def be_fork_server(asked, parent):
+def be_fork_server(request, parent):
     """Wait until the parent asks for its fork server, and be it. How it takes interrupts is its own matter."""
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number)
-    message, fds, _, _ = socket.recv_fds(asked, LONGEST, 2)
+    message, fds, _, _ = socket.recv_fds(request, LONGEST, 2)
     if not message:
         os._exit(0)
-    asked.close()
+    request.close()
     log, control = fds
     for number in (1, 2):
         os.dup2(log, number)
