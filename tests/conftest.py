@@ -6,6 +6,7 @@ import functools
 import gc
 import importlib.metadata
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -191,10 +192,10 @@ ONCE_MORE = ("browser", "launch", "share", "notebooks", "test_demo.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # the workers of xdist, which this process starts later, find its number
-        from tests import warm
+    from tests import warm  # before a test changes the environment
 
-        os.environ[warm.RUN] = str(os.getpid())
+    if not hasattr(config, "workerinput"):  # the workers of xdist, which this process starts later, find the folder
+        config.add_cleanup(functools.partial(shutil.rmtree, warm.begin_run(), ignore_errors=True))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

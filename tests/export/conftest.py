@@ -1,4 +1,4 @@
-"""What tests of scripts share: a process that has torch imported and no workbench, which forks for each script."""
+"""What tests of scripts share: processes that have torch imported and no workbench, which fork for each script."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ from tests.warm import Warm
 @pytest.fixture(scope="session")
 def without() -> Iterator[Warm]:
     made = bare()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def with_lightning() -> Iterator[Warm]:
+    """It has imported Lightning too, with torchmetrics, and scikit-learn."""
+    made = bare("lightning.pytorch.demos.boring_classes", "sklearn.metrics")
     yield made
     made.close()
 

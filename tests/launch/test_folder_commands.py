@@ -155,7 +155,7 @@ print(first.result().status, second.result().status, flush=True)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there are ranks in a pool on Linux alone")
 def test_a_run_in_a_pool_of_ranks_and_one_that_waits_for_it(tmp_path: Path) -> None:
-    with kernel(RANKS, str(tmp_path), **warm.RANKS) as trains:
+    with kernel(RANKS, str(tmp_path), **warm.FORKED_SERVER) as trains:
         assert trains.stdout.readline() == "asked\n"
         first, second = wb.attach("0001-fit", tmp_path), wb.attach("0002-fit", tmp_path)
         assert second.status == "queued"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +74,11 @@ def told(devices, batch_size, **more):
 class Kernel:
     """An IPython kernel that runs cells."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, forked: bool = True) -> None:
+        """forked: it and its fork server have torch imported already; otherwise both are started as Python, as a user's are."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("JUPYTER_PATH", str(warm.kernels()))
+            if forked:
+                patch.setenv("JUPYTER_PATH", str(warm.kernels()))
             self.manager = KernelManager(kernel_name="python3")
             self.manager.start_kernel(cwd=str(folder))
         self.client: Any = self.manager.blocking_client()
@@ -164,21 +166,30 @@ def test_all_kinds_of_jobs_go_to_the_ranks_and_what_they_print_comes_back(kernel
     assert kernel.value("[len(part) for part in talking.predict(Points(32, Noisy())).result()]") == [8, 8, 8, 8]
 
 
-@pytest.mark.parametrize("how", ["restart", "kill"])
-def test_a_kernel_that_ends_in_a_fit_leaves_no_process_and_no_segment(kernel: Kernel, how: str) -> None:
+def test_a_kernel_that_restarts_in_a_fit_leaves_no_process_and_no_segment(kernel: Kernel) -> None:
+    ends_in_a_fit(kernel, lambda pid: kernel.manager.restart_kernel(now=False))
+    kernel.begin()
+    assert len(kernel.value("told(2, 8)")["loss"]) == 21
+
+
+def test_a_kernel_that_is_killed_in_a_fit_leaves_no_process_and_no_segment(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, forked=False)
+    try:
+        kernel.begin()
+        ends_in_a_fit(kernel, lambda pid: os.kill(pid, signal.SIGKILL))
+    finally:
+        kernel.close()
+
+
+def ends_in_a_fit(kernel: Kernel, end: Callable[[int], None]) -> None:
+    """Fit in two ranks, end the kernel, and wait until nothing of it is left."""
     before = named()
     kernel.run("job = bench.fit(start='fresh', devices=2, batch_size=8, num_workers=1, max_epochs=100_000)")
     kernel.run("import time\nwhile len(job.events) < 8:\n    time.sleep(0.05)")
     pid = kernel.value("os.getpid()")
     theirs = psutil.Process(pid).children(recursive=True)
     assert len(theirs) >= 5, "the server, two ranks and their loader workers"
-    if how == "restart":
-        kernel.manager.restart_kernel(now=False)
-    else:
-        os.kill(pid, signal.SIGKILL)
+    end(pid)
     _, alive = psutil.wait_procs(theirs, timeout=60)
     assert alive == []
     wait_for(lambda: named() <= before)  # a stranger's name that nobody has mapped yet is there for a moment
-    if how == "restart":
-        kernel.begin()
-        assert len(kernel.value("told(2, 8)")["loss"]) == 21

@@ -1,4 +1,4 @@
-"""Lists 40 small faults that the suite must catch: a sign, a skipped restore, a dropped flush.
+"""Lists small faults that the suite must catch: a sign, a skipped restore, a dropped flush.
 
 Each replaces one piece of text, which the file has exactly once (`test_mutations.py` sees to that), and names the tests
 that are to fail.
@@ -74,5 +74,6 @@ MUTATIONS = (
     Mutation("launch/module_diff.py", "            parameter.requires_grad_(trains)\n", "            pass\n", "tests/launch/test_module_diff.py"),
     Mutation("launch/module_diff.py", "        vars(part).pop(name, None)\n", "        pass\n", "tests/launch/test_module_diff.py"),
     Mutation("launch/pool/failures.py", "        kind = 1\n", "        kind = 0\n", "tests/launch/pool/test_failures.py"),
+    Mutation("launch/process/fork_server.py", "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n", "", "tests/launch/process/test_child_handle.py"),
     Mutation("launch/start/start_spec.py", "if not untouched(job.id):", "if untouched(job.id):", "tests/launch/start/test_resume.py"),
 )

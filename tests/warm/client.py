@@ -10,24 +10,27 @@ NETWORK = "/proc/self/ns/net"
 
 
 def main(address, *argv):
-    told, status = socket.socketpair()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
-        asking.connect(address)
+    here, there = socket.socketpair()
+    with there, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(address)
         job = {"argv": argv, "folder": os.getcwd(), "environment": dict(os.environ), "leave": False}
-        files = [status.fileno(), 1, 2]
+        files = [there.fileno(), 1, 2]
         if os.path.exists(NETWORK):
             files.append(os.open(NETWORK, os.O_RDONLY))
-        with status:
-            socket.send_fds(asking, [json.dumps(job).encode()], files)
-        lines = told.makefile()
-        pid = int(lines.readline())
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda number, _: os.killpg(pid, number))
-        left = int(lines.readline())
-    if left < 0:
-        signal.signal(-left, signal.SIG_DFL)
-        os.kill(os.getpid(), -left)
-    sys.exit(left)
+        socket.send_fds(connection, [json.dumps(job).encode()], files)
+    lines = here.makefile()
+    first = lines.readline().strip()
+    if not first.isdigit():
+        sys.exit(f"no process was forked for {argv}: {first or 'the forking process has ended'}")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: os.killpg(int(first), number))
+    last = lines.readline()
+    code = int(last) if last else -signal.SIGKILL  # the forking process has ended, and all of its own with it
+    if code < 0:
+        if code != -signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

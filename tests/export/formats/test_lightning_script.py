@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 
 import workbench as wb
 from tests.combinations import every
-from tests.export.export_running import PRELUDE, bare, clean_environment, lint, make_bench
+from tests.export.export_running import PRELUDE, clean_environment, lint, make_bench
 from tests.warm import Warm
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:.*are in no optimizer")]
@@ -67,17 +66,10 @@ class Plain(Net):
 """
 
 
-@pytest.fixture(scope="module")
-def lightning() -> Iterator[Warm]:
-    made = bare("lightning.pytorch")
-    yield made
-    made.close()
-
-
-def train(lightning: Warm, script: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
+def train(with_lightning: Warm, script: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
     """Run a script; the weights of its last checkpoint, and the loss of each batch that it logged."""
     output = script.with_name("trained")
-    process = lightning.start(str(script), "--output", str(output), folder=script.parent, environment=clean_environment(), leave=True)
+    process = with_lightning.start(str(script), "--output", str(output), folder=script.parent, environment=clean_environment(), leave=True)
     said = "".join(process.communicate(280))
     assert process.wait() == 0, f"{said}\n{script.read_text()}"
     state = torch.load(output / "last.ckpt", weights_only=False)["state_dict"]
@@ -131,9 +123,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", every(2, [*CASES]))
-def test_it_trains_as_the_run_did(lightning: Warm, tmp_path: Path, case: str) -> None:
+def test_it_trains_as_the_run_did(with_lightning: Warm, tmp_path: Path, case: str) -> None:
     bench, run, script = exported(tmp_path, *CASES[case])
-    weights, losses = train(lightning, script)
+    weights, losses = train(with_lightning, script)
     trained = bench.model.state_dict()
     assert [name for name in weights if not name.startswith("loss_function.")] == list(trained)
     for name, value in trained.items():
@@ -143,32 +135,32 @@ def test_it_trains_as_the_run_did(lightning: Warm, tmp_path: Path, case: str) ->
     bench.close()
 
 
-def test_it_reads_the_data_beside_it(lightning: Warm, tmp_path: Path) -> None:
+def test_it_reads_the_data_beside_it(with_lightning: Warm, tmp_path: Path) -> None:
     torch.seed()
     bench = make_bench(tmp_path, "Lit(), train=(x, y), val=(x, y), max_epochs=1", MODULE, PRELUDE.replace("torch.manual_seed(0)", ""))
     run: Any = bench.fit().result()
     script = bench.export(tmp_path / "out" / "train.py", format="lightning", data="beside")
     lint(script)
     assert "TensorDataset(x, y)" not in script.read_text()
-    weights, losses = train(lightning, script)
+    weights, losses = train(with_lightning, script)
     assert np.array_equal(np.array(losses, dtype=np.float64), run.history["loss"])
     assert all(torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items())
     bench.close()
 
 
-def test_a_datamodule_stays_one(lightning: Warm, tmp_path: Path) -> None:
+def test_a_datamodule_stays_one(with_lightning: Warm, tmp_path: Path) -> None:
     bench, run, script = exported(tmp_path, "module, train=samples, max_epochs=2, shuffle=False", MODULE)
     assert "trainer.fit(module, datamodule=samples)" in script.read_text()
     assert "Your own loaders are used" in script.read_text()
-    _, losses = train(lightning, script)
+    _, losses = train(with_lightning, script)
     assert len(losses) == len(run.history["loss"])
     bench.close()
 
 
 @pytest.mark.parametrize("averaging", ["weight_averaging='ema', ema_decay=0.9", "weight_averaging='swa', swa_lrs=0.05, swa_epoch_start=1"])
-def test_averages_of_weights_are_lightnings(lightning: Warm, tmp_path: Path, averaging: str) -> None:
+def test_averages_of_weights_are_lightnings(with_lightning: Warm, tmp_path: Path, averaging: str) -> None:
     bench, run, script = exported(tmp_path, f"nn.Linear(8, 3), train=(x, y), loss=F.cross_entropy, max_epochs=3, {averaging}")
-    weights, losses = train(lightning, script)
+    weights, losses = train(with_lightning, script)
     assert np.array_equal(np.array(losses, dtype=np.float64), run.history["loss"]), "the rates move to swa_lrs at the same epoch"
     if "ema" in averaging:
         assert all(torch.allclose(value, weights[name], atol=1e-6) for name, value in bench.model.state_dict().items())
@@ -176,14 +168,14 @@ def test_averages_of_weights_are_lightnings(lightning: Warm, tmp_path: Path, ave
     bench.close()
 
 
-def test_the_trainer_has_the_rules_of_the_run_and_not_the_modules_callbacks(lightning: Warm, tmp_path: Path) -> None:
+def test_the_trainer_has_the_rules_of_the_run_and_not_the_modules_callbacks(with_lightning: Warm, tmp_path: Path) -> None:
     """Lightning would put those that the module brings in the place of the Trainer's."""
     own = MODULE.replace("    def configure_optimizers", "    def configure_callbacks(self):\n        return [L.pytorch.callbacks.EarlyStopping('val_loss', patience=99)]\n\n    def configure_optimizers", 1)
     arguments = "module, train=DataLoader(TensorDataset(x, y), 16), val=DataLoader(TensorDataset(x, y), 16), max_epochs=9, lr=0.05, early_stopping=wb.EarlyStopping('val_loss', patience=1, min_delta=9.0)"
     with pytest.warns(UserWarning, match="Given instead: early_stopping"):
         bench, run, script = exported(tmp_path, arguments, own)
     assert run.epochs == 2
-    _, losses = train(lightning, script)
+    _, losses = train(with_lightning, script)
     assert len(losses) == len(run.history["loss"])
     bench.close()
 
@@ -199,23 +191,23 @@ noisy = Noisy()
 """
 
 
-def test_importing_it_makes_neither_the_model_nor_the_data(lightning: Warm, tmp_path: Path) -> None:
+def test_importing_it_makes_neither_the_model_nor_the_data(with_lightning: Warm, tmp_path: Path) -> None:
     bench, run, script = exported(tmp_path, "noisy, train=(x, y), val=(x, y), loss=F.cross_entropy, max_epochs=1", NOISY)
     start = {"folder": script.parent, "environment": clean_environment(), "leave": True}
-    imported = lightning.start("-c", "import sys; sys.path.insert(0, ''); import train; print(hasattr(train, 'x'), hasattr(train, 'noisy'))", **start)
+    imported = with_lightning.start("-c", "import sys; sys.path.insert(0, ''); import train; print(hasattr(train, 'x'), hasattr(train, 'noisy'))", **start)
     assert imported.communicate(280)[0] == "False False\n"
-    weights, losses = train(lightning, script)
+    weights, losses = train(with_lightning, script)
     assert np.array_equal(np.array(losses, dtype=np.float64), run.history["loss"])
     assert all(torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items())
     bench.close()
 
 
-def test_options_that_train_nothing_are_refused(lightning: Warm, tmp_path: Path) -> None:
+def test_options_that_train_nothing_are_refused(with_lightning: Warm, tmp_path: Path) -> None:
     """In the words of the other script."""
     bench, _, script = exported(tmp_path, f"{PAIR}, max_epochs=1")
     bench.close()
     for options, message in {"--max_epochs -1": "--max_epochs is -1: it must be more than 0.", "--lr -1": "--lr is -1.0: it must be at least 0."}.items():
-        done = lightning.run(str(script), *options.split(), folder=tmp_path)
+        done = with_lightning.run(str(script), *options.split(), folder=tmp_path)
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.export.export_running import Runner, check, lint, make_bench
+from tests.warm import Warm
 from workbench.export.errors import ExportError
 
 pytest.importorskip("torchmetrics")
@@ -62,6 +63,12 @@ CASES = {
     "double precision, the loss alone": f"{DOUBLE}, val_check_interval=2",
     "double precision, the loss alone, ranks": f"{DOUBLE}, devices=2",
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runner(with_lightning: Warm, tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    """Scripts that find torchmetrics imported, which takes a second."""
+    return Runner(with_lightning, tmp_path_factory.mktemp("elsewhere"))
 
 
 OFTEN = ("all kinds, averaged weights", "objects alone", "double precision", "double precision, the loss alone, ranks")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import textwrap
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from workbench.events import Changed, Message, RunEnded, RunStarted, StatusChang
 from workbench.launch.accelerate.failure_files import LaunchError
 from workbench.runs.run import Run
 
+PYTHON = sys.executable
 pytestmark = [pytest.mark.usefixtures("one_thread", "forked_ranks"), pytest.mark.timeout(300)]
 
 
@@ -31,7 +33,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path / "wb"
 
 
-def test_two_ranks_train_as_one_process_and_the_model_comes_home(root: Path) -> None:
+def test_two_ranks_train_as_one_process_and_the_model_comes_home(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, heard = labelled(96), []
     model, twin = plain_net(), plain_net()
     parameters = list(model.parameters())
@@ -76,6 +78,9 @@ def test_two_ranks_train_as_one_process_and_the_model_comes_home(root: Path) -> 
     assert not (run.folder / "launch").exists()  # no code lies about
     wait_for(lambda: not processes_of(run.folder))
 
+    # Here alone Python itself starts the launcher and its worker, which import all that they need.
+    monkeypatch.setattr(sys, "executable", PYTHON)
+    monkeypatch.delenv("PYTHON_EXEC")
     again = made.fit(start=run.id, max_epochs=3, devices=1, batch_size=8).result()  # its settings go on too: it is launched
     assert again.step == 12 + 12
     assert again.resumes[0].run == run.id

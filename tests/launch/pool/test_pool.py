@@ -375,7 +375,7 @@ for _ in range(2):
     print(bench.fit().result().status)
 bench.fit()
 """)
-    done = warm.python().run("script.py", folder=tmp_path, environment=warm.environment() | warm.RANKS)
+    done = warm.python().run("script.py", folder=tmp_path, environment=warm.environment() | warm.FORKED_SERVER)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("finished") == 2
     assert "Traceback" not in done.stderr

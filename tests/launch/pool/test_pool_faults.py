@@ -330,7 +330,7 @@ def test_a_kernel_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
 
     code = KERNEL.format(home=str(Path(__file__).parents[2]), root=str(tmp_path))
     before = named()
-    kernel = warm.python().start("-c", code, folder=tmp_path, environment=warm.environment() | warm.RANKS)
+    kernel = warm.python().start("-c", code, folder=tmp_path, environment=warm.environment() | warm.FORKED_SERVER)
     there, temporary = [], ""
     while len(there) < 5:  # the server, two ranks and their workers
         there, temporary = json.loads(kernel.stdout.readline())

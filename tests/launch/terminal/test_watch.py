@@ -108,13 +108,13 @@ class _Terminal:
     """A process on a terminal of its own."""
 
     def __init__(self, code: str, *arguments: str) -> None:
-        self.fd, its = pty.openpty()
+        self.fd, terminal = pty.openpty()
         size = {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "40"}  # as wide as most terminals
         self._process = warm.python().start(
-            "-u", "-c", _ON_TERMINAL + code, os.ttyname(its), *arguments, environment=warm.environment() | size
+            "-u", "-c", _ON_TERMINAL + code, os.ttyname(terminal), *arguments, environment=warm.environment() | size
         )
         self.pid = self._process.pid
-        self._its = its  # a terminal that nobody has open yet is at its end
+        self._terminal = terminal  # a terminal that nobody has open yet is at its end
         self._text = ""
 
     def until(self, words: str, seconds: float = 60.0) -> str:
@@ -122,10 +122,11 @@ class _Terminal:
         end = time.monotonic() + seconds
         while words not in self._text:
             assert time.monotonic() < end, f"no {words!r} in {self._text[-2000:]!r}"
-            if select.select([self.fd], [], [], 0.2)[0]:
+            ended = self._process.poll() is not None  # asked first: then all that it has written is there
+            if select.select([self.fd], [], [], 0 if ended else 0.2)[0]:
                 self._text += os.read(self.fd, 1 << 16).decode(errors="replace")
             else:
-                assert self._process.poll() is None, f"no {words!r} in {self._text[-2000:]!r}"
+                assert not ended, f"no {words!r} in {self._text[-2000:]!r}"
         before, _, self._text = self._text.partition(words)
         return before
 
@@ -144,7 +145,7 @@ class _Terminal:
     def close(self) -> None:
         kill_all_of(self._process)
         os.close(self.fd)
-        os.close(self._its)
+        os.close(self._terminal)
 
 
 @pytest.fixture

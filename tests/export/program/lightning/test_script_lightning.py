@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.export.export_running import Runner, bare, make_bench, repeats
+from tests.export.export_running import Runner, make_bench, repeats
+from tests.warm import Warm
 
 # some leave parts of a model out of the optimizer, which the bench warns of
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:.*are in no optimizer")]
@@ -194,10 +194,8 @@ class Whole(Samples):
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    processes = bare("lightning.pytorch.demos.boring_classes")
-    yield Runner(processes, tmp_path_factory.mktemp("elsewhere"))
-    processes.close()
+def runner(with_lightning: Warm, tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    return Runner(with_lightning, tmp_path_factory.mktemp("elsewhere"))
 
 
 CASES: dict[str, tuple[str, str]] = {
