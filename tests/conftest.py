@@ -1,4 +1,4 @@
-"""What all tests share: one thread where sums must repeat, counts that grow in a soak."""
+"""What all tests share: one thread where sums must repeat, more examples in `make soak`."""
 
 from __future__ import annotations
 

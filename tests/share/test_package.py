@@ -1,4 +1,4 @@
-"""Parcels: what comes out equals what went in, shares what it shared, and none of its bytes are in the pickle."""
+"""Packages: what comes out equals what went in, shares what it shared, and none of its bytes are in the pickle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pump: never more than ten messages a second, never the last one missing, no error lost."""
+"""The dispatcher: never more than ten messages a second, never the last one missing, no error lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weighs the batches of one accumulation window and sums up their losses."""
+"""Weights the batches of one accumulation window and sums up their losses."""
 
 from __future__ import annotations
 

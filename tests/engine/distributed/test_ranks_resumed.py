@@ -1,4 +1,4 @@
-"""A fit on ranks that goes on from a checkpoint is the rest of the one that nothing has cut, to the last bit, on every rank."""
+"""A fit on ranks that is resumed from a checkpoint continues as the uninterrupted one, to the last bit, on every rank."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Parcels in files are their owner's alone, and nothing else is opened."""
+"""Packages in files are their owner's alone, and nothing else is opened."""
 
 from __future__ import annotations
 

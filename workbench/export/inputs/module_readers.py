@@ -1,4 +1,4 @@
-"""Finds functions and objects of the user that read a module besides their arguments: with a copy of the model they still read the first one."""
+"""Finds functions and objects of the user that read a module which is no argument of theirs: they would not read a copy of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brings the statements that had run when a fit began into one straight line: at the top level, and in the functions that were running.
+"""Lists the statements that had run when a fit began, in their order: at the top level, and in the functions that were running.
 
 The code that waits for another, from the top level to the call, is a list of levels. Those of the Workbench's call run up to it; then,
 the innermost first, the functions end, until one is reached that was still running when the fit began; then those that called fit run.

@@ -1,4 +1,4 @@
-"""Reads a Workbench that a method of a class makes: the script has the class without it, and takes the arguments from its instance.
+"""Reads a Workbench that is made in a method of a class: the script's class makes none, and the script reads model and data from the instance.
 
 `self.bench = wb.Workbench(self.model, …)` in `Experiment.__init__`, with `experiment = Experiment()`: the script makes `experiment`
 by a class whose methods do nothing with a bench, and its model is `experiment.model`.

@@ -106,7 +106,6 @@ class StartResolver:
 
     def predict_settings(self, untouched: Callable[[str], bool], idle: bool) -> Settings:
         """The settings that it will have, as far as they can be known now; raises the errors that can be known now.
-        idle: no job of the bench runs or waits, so that the model may be read.
 
         idle: whether no job of the bench runs or waits, so that the model may be read.
         """
