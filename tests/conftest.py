@@ -176,15 +176,13 @@ TOGETHER = {
     "browser": "kernels",
     **dict.fromkeys(PAGES, "pages without JupyterLab"),
     **dict.fromkeys(("launch", "share"), "processes"),
-    "notebooks": "notebooks",
+    **dict.fromkeys(("notebooks", "test_demo.py"), "notebooks"),
     "export": "scripts",
 }
 """The folders and files of tests that look at the whole machine (shared memory, processes) or share a server or a browser.
 
 Those of a group run one after another, others beside. The longest groups come first, and begin first.
 """
-WAITING = ("test_demo.py", "package", "server", "ui", "trackers")
-"""What often waits comes next, while tests run beside it that need a whole core; at the end nothing would."""
 
 
 ONCE_MORE = ("browser", "launch", "share", "notebooks", "test_demo.py")
@@ -203,8 +201,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if _place(item) in ONCE_MORE:
                 item.add_marker(pytest.mark.flaky(reruns=1))
-    groups = [*dict.fromkeys(TOGETHER.values()), *WAITING, None]
-    items.sort(key=lambda item: groups.index(_group(item.path.relative_to(HERE)) or (_place(item) if _place(item) in WAITING else None)))
+    groups = [*dict.fromkeys(TOGETHER.values()), None]
+    sizes = {path: path.stat().st_size for path in {item.path for item in items}}
+
+    def when(item: pytest.Item) -> tuple[int, int]:
+        """A group begins at once. Then come the longest files: those that wait among those that compute, and short ones at the end."""
+        group = _group(item.path.relative_to(HERE))
+        return groups.index(group), -sizes[item.path] if group is None else 0
+
+    items.sort(key=when)
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _cuda():
         for item in on_gpu:

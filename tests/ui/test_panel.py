@@ -744,7 +744,7 @@ def test_clicks_start_one_job_of_a_kind_and_those_that_wait_can_be_removed(tmp_p
         model.gate.set()
         assert [job.wait(120) and job.status for job in bench.jobs] == ["stopped"] * 4
         until(lambda: values["queue"] == [] and panel.run.fit.description == "▶ Train")
-        assert values["code"] == "[job.stop() for job in bench.jobs]"
+        until(lambda: values["code"] == "[job.stop() for job in bench.jobs]")
 
 
 def collected(gone: weakref.ref[Any]) -> bool:
