@@ -18,7 +18,7 @@ def test_the_files_that_are_named_are_there(name: str) -> None:
     here = [path.relative_to(ROOT).as_posix() for place in places for path in place.rglob("*")]
     found = {one for one in named if (ROOT / one).exists() or any(f"/{path}".endswith(f"/{one.rstrip('/')}") for path in here)}
     # the examples of a new technique, search and plot
-    assert named - found <= {"techniques/lookahead.py", "tuners/momentum_search.py", "plots/training/memory.py"}
+    assert named - found <= {"techniques/gradient_noise.py", "tuners/momentum_search.py", "plots/training/memory.py"}
     assert len(found) > (0 if name == "CONTRIBUTING.md" else 20)
 
 
