@@ -205,8 +205,9 @@ def test_a_run_that_waits_is_stopped_and_changed(tmp_path: Path) -> None:
 def test_a_run_that_waits_for_the_turn_of_another_bench_is_stopped(tmp_path: Path) -> None:
     first, _ = commanded(tmp_path / "first")
     second, _ = commanded(tmp_path / "second")
-    trains, waits = first.fit(), second.fit()
-    wait_for(lambda: trains.status == "running")
+    trains = first.fit()
+    wait_for(lambda: trains.status == "running")  # so the turn is not the other one's
+    waits = second.fit()
     control.send(folder_of(waits), Stop())
     assert waits.result(200).step == 0
     assert trains.status == "running"
