@@ -315,6 +315,7 @@ def main(listener, given):
     sys.modules.update(dict.fromkeys(given["blocked"]))
     gc.collect()
     gc.freeze()  # what is imported is not looked through again in every process
+    importlib.import_module("tests.huge_pages")
     return Server(listener, given["run"], given["controller"]).next_job()
 
 
