@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from typing import Any
 
 from workbench.engine.data import inexact
@@ -13,7 +13,7 @@ from workbench.engine.data.loader_rng import ReadingRng, WorkerSeeds
 from workbench.task.data.datasets import Batches
 from workbench.task.data.loader_parts import length_of
 from workbench.task.data.resumable_sampler import checksum_of
-from workbench.task.data.rng_state import DataRngState
+from workbench.task.data.rng_state import NO_STATE, DataRngState
 from workbench.task.data.sharding import has_ended, has_known_length
 from workbench.task.data.spec import (
     Loader,
@@ -79,6 +79,11 @@ class ResumableLoader:
         self._rest: Iterator[Any] | None = None
         self._iterator_in_use: Iterator[Any] | None = None
         """The iterator of the latest pass."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether a pass has begun and not ended, here or where it is resumed from."""
+        return self._iterator_in_use is not None or self._placed is not None
 
     @property
     def counted(self) -> bool:
@@ -190,25 +195,41 @@ class ResumableLoader:
         return DataRngState(dataset=users_dataset(self.loader), collate_fn=users_collate(self.loader))
 
     @contextlib.contextmanager
-    def untouched(self, states: bool = False) -> Iterator[None]:
-        """Context manager in which another loader may read the same data: the next pass here begins as it would have.
+    def untouched(self) -> Iterator[list[str]]:
+        """Context manager in which another loader may read the same data: the rest of a pass here, and the next one, are as they would
+        have been. The list gets, in words, what could not be moved back.
 
-        states: a sampler, and data that are read by number, get back what their load_state_dict takes.
+        A state that attributes do not bring back is loaded for the next pass; where a pass has begun, that would not be its place.
         """
+        lost: list[str] = []
         self._data = self._data_rng_state()
-        sampler = None if self._sampler is None else self._sampler.held()
-        before, order = self._stream.state(self._data), None if sampler is None else sampler.state()
-        counters = self._stream.counters(self._data) if self._cut else []
+        parts = [self._data] if self._sampler is None else [self._data, self._sampler.held()]
+        before = [one.state() for one in parts]
         try:
-            yield
+            with contextlib.ExitStack() as kept:
+                read_on = [kept.enter_context(one.attributes_kept()) for one in parts]
+                yield lost
         finally:
-            self._data.put(before, states=states and self._by_index)
-            for part, numbers in counters:
-                vars(part).update(numbers)
-            if sampler is not None and order is not None:
-                sampler.put(order, states=states)
-            if not self._cut and self._stream.is_known_between(self._data):
-                self._stream.next = before["states"]
+            for one, state, paths in zip(parts, before, read_on, strict=True):
+                one.put(state, states=False)
+                lost += self._move_back(one, state["states"], paths)
+
+    def _move_back(self, data: DataRngState, states: Mapping[str, Any], read_on: Collection[str]) -> list[str]:
+        """Let the next pass begin from these states of some parts; returns, in words, what is elsewhere in the pass that has begun.
+
+        read_on: the parts with an iterator that was read.
+        """
+        now = {path: checksum_of(part.state_dict()) for path, part in data.stateful.items()}
+        moved = {path: state for path, state in states.items() if path in read_on or now[path] != checksum_of(state)}
+        if not moved:
+            return []
+        if self.reads:
+            return [inexact.moved(self._name, moved)]
+        if data is not self._data or self._by_index:
+            data.put({**NO_STATE, "states": moved})
+        elif not self._cut and self._stream.next is None and self._stream.is_known_between(data):
+            self._stream.next = states
+        return []
 
     # -- between two passes
 

@@ -49,21 +49,6 @@ class StreamPosition:
         """The state of the data, with the states from which the next pass begins."""
         return data.state() if self.next is None else {**data.state(), "states": self.next}
 
-    def counters(self, data: DataRngState) -> list[tuple[Any, dict[str, Any]]]:
-        """The numbers that the parts with a state keep as attributes.
-
-        Where a pass was left before its end, one stream begins the next anew, and another one continues. Its state does not tell which,
-        but with the same numbers it does the same. A part that also keeps an iterator is left out: nothing can move that back.
-        """
-        if not self.is_known_between(data):
-            return []
-        own = [(part, getattr(part, "__dict__", {})) for part in data.stateful.values()]
-        return [
-            (part, {name: value for name, value in names.items() if isinstance(value, (int, float))})
-            for part, names in own
-            if not any(hasattr(value, "__next__") for value in names.values())
-        ]
-
     def load(self, data: DataRngState, within: bool) -> None:
         """Give the stream the states of the next pass, which is about to begin. within: they are a position within a pass."""
         if self.next is None:
