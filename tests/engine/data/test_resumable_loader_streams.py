@@ -4,7 +4,7 @@ import datasets
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 import workbench as wb
 from tests.combinations import pairs
@@ -267,3 +267,66 @@ def test_a_stream_that_nothing_moves_back_is_named(tmp_path):
     assert found != plain
     assert len(said) == 1
     assert "train: dataset was read once more for the statistics of batch normalisation, and cannot be moved back in the middle of an epoch" in said[0]
+
+
+class BeginsAnew(Numbers):
+    """The state of its end is to it that of its beginning."""
+
+    def load_state_dict(self, state):
+        self.begin = state["at"] % ROWS
+
+
+def test_a_stream_that_begins_the_pass_anew_at_the_state_of_its_end_is_refused(tmp_path):
+    """Its samples would be seen twice: a run that ends with an epoch's last batch has not seen yet that the data have ended."""
+    bench = trained(BeginsAnew(), tmp_path, 12, Seen())
+    bench.fit().result()
+    job = bench.fit(start="continue", max_steps=24)
+    with pytest.raises(wb.TaskError, match=r"train \(BeginsAnew\) begins the pass anew where load_state_dict\(\) has put it"):
+        job.result()
+
+
+class Sharded(IterableDataset):
+    """As a stream of MosaicML: its state depends on how many samples were used."""
+
+    def __iter__(self):
+        yield from ({"x": torch.tensor(float(n))} for n in range(ROWS))
+
+    def state_dict(self, num_samples, from_beginning):
+        raise AssertionError("nobody knows these numbers")
+
+    def load_state_dict(self, state):
+        raise AssertionError("there is no state")
+
+
+class TakesMore(Sharded):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state, strict):
+        raise AssertionError("nobody knows whether")
+
+
+class Ordered(Sampler):
+    def __len__(self):
+        return ROWS
+
+    def __iter__(self):
+        return iter(range(ROWS))
+
+    def state_dict(self, rank):
+        raise AssertionError("it has none")
+
+    load_state_dict = Sharded.load_state_dict
+
+
+@pytest.mark.parametrize(
+    "make", [Sharded, TakesMore, lambda: DataLoader([{"x": float(n)} for n in range(ROWS)], sampler=Ordered())], ids=["stream", "load", "sampler"],
+)  # fmt: skip
+def test_a_state_dict_that_needs_arguments_is_none(make, tmp_path):
+    """Such data are resumed as those without one."""
+    whole, model = Seen(), Seen()
+    trained(make(), tmp_path / "whole", 24, whole).fit().result()
+    bench = trained(make(), tmp_path / "parts", 8, model)
+    bench.fit().result()
+    bench.fit(start="continue", max_steps=24).result()
+    assert model.rows == whole.rows

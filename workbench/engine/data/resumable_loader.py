@@ -114,6 +114,8 @@ class ResumableLoader:
                     self._last = batch
                     if self._stream.awaits_batch:
                         self._stream.note_batch(self._data)
+                    elif self.taken == 1:
+                        self._stream.note_first(self._data)
                 yield batch
                 if self._rereads and not self._by_index:
                     self._remember()
@@ -306,6 +308,7 @@ class ResumableLoader:
             "here": self._in_process,
             "epoch": self.epoch,
             "before": self._before if rereads else None,
+            "first": self._stream.first,
             "last": crc if not ahead else None,
             "ended": self._has_ended and not rereads,
             "doubts": self._doubts_inside(taken, ahead),
@@ -364,7 +367,7 @@ class ResumableLoader:
 
     def _resume_stream(self, position: Mapping[str, Any], rereads: bool) -> list[str]:
         """Let a stream with a state_dict continue from its state."""
-        self._ended = position["ended"]
+        self._ended, self._stream.first = position["ended"], position.get("first")
         if rereads:
             self._stream.next = position["before"]["data"]["states"]
             self._read_once_more(position["before"])

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, Sampler
 
 from workbench.task.contents import content_of, copy_of, is_container, mark_of, put_attributes, put_content, put_items, put_place
 from workbench.task.rng import GENERATORS, State, generator_state, is_generator, is_own, set_generator_state
+from workbench.task.signature import fits
 from workbench.task.walk import OF_THREADS, Parts, cells, library, parts, walk
 
 NO_STATE: Mapping[str, Any] = {"generators": {}, "states": {}, "counts": {}}
@@ -45,7 +46,7 @@ class DataRngState:
                 if part is not beside and is_own(part):
                     self.generators[path] = part
             elif isinstance(part, (Dataset, Sampler)) or path in roots:
-                if callable(getattr(part, "state_dict", None)) and callable(getattr(part, "load_state_dict", None)):
+                if _tells_state(part):
                     self._stateful[path] = part
                 elif isinstance(part, Sampler) and library(type(part)) not in ("torch", "workbench"):
                     self._samplers[path] = part
@@ -115,6 +116,12 @@ class DataRngState:
             for name, value in vars(sampler).items()
             if type(value) is int
         }
+
+
+def _tells_state(part: Any) -> bool:
+    """Whether it has torchdata's `state_dict()` and `load_state_dict(state)`; methods that need other arguments are another protocol's."""
+    give, take = getattr(part, "state_dict", None), getattr(part, "load_state_dict", None)
+    return callable(give) and callable(take) and fits(give) and fits(take, {})
 
 
 def _is_left_out(value: Any) -> bool:
