@@ -15,7 +15,16 @@ import numpy as np
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Sampler
 
-from workbench.task.contents import content_of, copy_of, is_container, mark_of, put_attributes, put_content, put_items, put_place
+from workbench.task.contents import (
+    content_of,
+    copy_of,
+    is_container,
+    mark_of,
+    put_attributes,
+    put_content,
+    put_items,
+    put_place,
+)
 from workbench.task.rng import GENERATORS, State, generator_state, is_generator, is_own, set_generator_state
 from workbench.task.signature import fits
 from workbench.task.walk import OF_THREADS, Parts, cells, library, parts, walk
