@@ -11,7 +11,6 @@ import contextlib
 import dis
 import functools
 import io
-import itertools
 import operator
 import threading
 import types
@@ -29,15 +28,16 @@ from workbench.task.contents import (
     copy_of,
     is_container,
     is_large,
-    is_plain,
+    mark_of,
     put_attributes,
     put_content,
     put_items,
+    put_place,
 )
 from workbench.task.modules import parts_of, slots_of
 from workbench.task.protocol import Task
 from workbench.task.rng import GENERATORS, is_generator
-from workbench.task.walk import Parts, cells, library, methods, parts, walk
+from workbench.task.walk import OF_THREADS, Parts, cells, library, methods, parts, walk
 
 _DEPTH = 8
 _LONG = 100_000
@@ -46,8 +46,6 @@ _LIBRARIES = frozenset({
     "builtins", "torch", "numpy", "workbench", "threading", "_thread", "io", "_io", "weakref", "asyncio", "multiprocessing",
     "concurrent", "logging", "IPython", "ipykernel", "traitlets", "functools", "types", "re", "abc",
 })  # fmt: skip
-_OF_THREADS = frozenset({"threading", "_thread", "queue", "_queue", "asyncio", "multiprocessing", "concurrent", "logging", "weakref"})
-"""Their objects are not entered: other threads use them meanwhile."""
 _CLOSED = (str, bytes, int, float, complex, type, types.ModuleType, types.CodeType, Optimizer)
 Restore = Callable[[], str | None]
 """Restores one object; returns the name of what could not be restored."""
@@ -166,7 +164,7 @@ def _reached(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
 
 
 def _is_closed(value: Any) -> bool:
-    return isinstance(value, (*_CLOSED, threading.Thread)) or library(type(value)) in _OF_THREADS
+    return isinstance(value, (*_CLOSED, threading.Thread)) or library(type(value)) in OF_THREADS
 
 
 def _within(value: Any) -> Parts:
@@ -216,9 +214,9 @@ def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, Restore]]:
         yield from _variables(value)
     elif isinstance(value, io.IOBase):
         with contextlib.suppress(OSError, ValueError):
-            yield "", functools.partial(_put_place, value, value.tell())
+            yield "", functools.partial(put_place, value, value.tell())
     elif isinstance(value, Iterator) and not isinstance(value, IterableDataset):
-        yield "", functools.partial(_compare, value, _mark(value))
+        yield "", functools.partial(_compare, value, mark_of(value))
         if hasattr(value, "__dict__"):
             yield "", functools.partial(_put_attributes, value, dict(vars(value)), only_numbers)
     elif library(type(value)) not in _LIBRARIES:
@@ -270,11 +268,6 @@ def _put_numbers(names: dict[str, Any], before: Mapping[str, Any]) -> None:
     names.update({name: value for name, value in before.items() if _is_number(names.get(name)) and names[name] != value})
 
 
-def _put_place(file: Any, place: int) -> None:
-    if not file.closed and file.tell() != place:
-        file.seek(place)
-
-
 def _put_attributes(value: Any, before: Mapping[str, Any], only_numbers: bool) -> None:
     now = vars(value)
     if only_numbers:
@@ -288,15 +281,4 @@ def _compare_version(tensor: Tensor, version: int) -> str | None:
 
 
 def _compare(iterator: Any, mark: Any) -> str | None:
-    return None if _mark(iterator) == mark else f"a {type(iterator).__name__} that has gone on"
-
-
-def _mark(iterator: Any) -> Any:
-    """A fingerprint that changes when an iterator is read, as far as that can be seen."""
-    if isinstance(iterator, types.GeneratorType):
-        frame = iterator.gi_frame
-        if frame is None:
-            return None
-        return frame.f_lasti, {name: repr(value) for name, value in frame.f_locals.items() if is_plain(value)}
-    said = repr(iterator) if isinstance(iterator, (itertools.count, itertools.repeat)) else ""
-    return said, operator.length_hint(iterator, -1)
+    return None if mark_of(iterator) == mark else f"a {type(iterator).__name__} that has gone on"

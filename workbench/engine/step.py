@@ -64,7 +64,7 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
     if loss is not None:
         session.precision.update()
         state.step += 1
-        if meter.samples is not None:
+        if meter.samples is not None and not state.searching:
             meter.count(_samples(window, session.ranks.world, tbptt=session.plan.tbptt is not None))
         _step_schedules(session, stepped)
     session.update_hooks.end_update()

@@ -40,6 +40,8 @@ class RunStarted:
 class StepsDone:
     """The updates since the last flush: rows `step`, `step + every`, …, one number per row and column, float32 unless named in `double`.
 
+    Without rows (`log_every_n_steps` > 1) it counts the samples of updates after the last row; `step` updates have been taken by then.
+
     Columns: "loss", "lr", "grad_norm" (total, before clipping), "grad_norm_clipped" (after), and
     "layer_norms" (rows x layers of `RunStarted.layers`, row-major, before clipping), "update_ratios" (the same shape: how
     far the update moved each layer's weights, relative to their norm; there only while it is measured, NaN for updates
@@ -78,7 +80,7 @@ class StepsDone:
             return np.frombuffer(self.columns[name], dtype="<f8").astype(np.float64)
         flat = unpack(self.columns[name])
         if name not in BY_LAYER or not self.rows:
-            return flat.reshape(self.rows, -1) if name in BY_LAYER else flat
+            return flat.reshape(self.rows, -1 if self.rows else 0) if name in BY_LAYER else flat
         if self.layers_every == 1:
             return flat.reshape(self.rows, -1)
         there = self.layer_rows
@@ -91,6 +93,11 @@ class StepsDone:
     def steps(self) -> NDArray[np.int64]:
         """The update numbers of the rows, shape (rows,)."""
         return self.step + self.every * np.arange(self.rows, dtype=np.int64)
+
+    @property
+    def done(self) -> int:
+        """How many updates have been taken with its last row."""
+        return self.step + self.every * (self.rows - 1) + 1 if self.rows else self.step
 
     @property
     def nbytes(self) -> int:

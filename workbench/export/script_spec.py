@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from workbench.events import Checksums
-from workbench.export.inputs.changing_state import changing_state
+from workbench.export.inputs.changing_state import Change, changing_state
 from workbench.export.inputs.collect import (
     NUMBERED,
     VALIDATION,
@@ -440,13 +440,17 @@ class ScriptSpec:
     @property
     def tries_validation(self) -> bool:
         """Whether the sanity check may be seen: by hooks of the object, in its buffers, or by code that keeps a state."""
-        seen = self.owns(*VALIDATION, *TRANSFER) or self.changed_by_validation or bool(self.state)
+        seen = self.owns(*VALIDATION, *TRANSFER) or self.changed_by_validation or not all(change.of_data for change in self._changes)
         return self.validates and self.settings.num_sanity_val_steps != 0 and seen
 
     @cached_property
     def state(self) -> str:
         """What the user's code changes from update to update and no checkpoint has; "" where that is nothing."""
-        return next(iter(changing_state(self.sliced.code, tuple(self.sliced.arguments.values()))), "")
+        return next(iter(self._changes), "")
+
+    @cached_property
+    def _changes(self) -> tuple[Change, ...]:
+        return changing_state(self.sliced.code, tuple(self.sliced.arguments.values()))
 
     @property
     def validates_in_epoch(self) -> bool:

@@ -266,7 +266,8 @@ class JobRunner:
             self._ended = event
             return
         if isinstance(event, StepsDone):
-            self._metrics["loss"] = float(event.array("loss")[-1])
+            if event.rows:
+                self._metrics["loss"] = float(event.array("loss")[-1])
             self._last_seconds = event.seconds
         elif isinstance(event, Resumed):
             self._before = self._last_seconds

@@ -235,7 +235,7 @@ def _end(events: Sequence[Event]) -> RunEnded | None:
 def _updates(event: Event) -> int:
     """How many updates had surely been taken when this event was sent."""
     if isinstance(event, StepsDone):
-        return event.step + event.every * (event.rows - 1) + 1 if event.rows else event.step
+        return event.done
     return event.step if isinstance(event, Validated | Logged | Saved | Resumed | StatusChanged) else 0
 
 

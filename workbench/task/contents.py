@@ -1,8 +1,11 @@
-"""Copies what an object holds, and puts it back in place: containers, tensors, arrays, generators, attributes."""
+"""Copies what an object holds, and puts it back in place: containers, tensors, arrays, generators, attributes, places in files."""
 
 from __future__ import annotations
 
 import copy
+import itertools
+import operator
+import types
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -149,3 +152,23 @@ def put_attributes(owner: Any, before: Mapping[str, Any], now: Iterable[str]) ->
     for name in set(now).difference(before):
         del vars(owner)[name]
     vars(owner).update(before)
+
+
+# ---- iterators and files ----------------------------------------------------------------------------------------
+
+
+def mark_of(iterator: Any) -> Any:
+    """A fingerprint that changes when an iterator is read, as far as that can be seen."""
+    if isinstance(iterator, types.GeneratorType):
+        frame = iterator.gi_frame
+        if frame is None:
+            return None
+        return frame.f_lasti, {name: repr(value) for name, value in frame.f_locals.items() if is_plain(value)}
+    said = repr(iterator) if isinstance(iterator, (itertools.count, itertools.repeat)) else ""
+    return said, operator.length_hint(iterator, -1)
+
+
+def put_place(file: Any, place: int) -> None:
+    """Let a file be read from this place again."""
+    if not file.closed and file.tell() != place:
+        file.seek(place)

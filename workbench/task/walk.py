@@ -15,6 +15,8 @@ from workbench.task.contents import is_container
 
 Parts = Iterator[tuple[str, Any]]
 """Objects within another, each with its path from there: ".name", "[3]", ":closed_over"."""
+OF_THREADS = frozenset({"threading", "_thread", "queue", "_queue", "asyncio", "multiprocessing", "concurrent", "logging", "weakref"})
+"""Packages whose objects other threads use meanwhile."""
 _WIDE, _MOST = 64, 5000
 _NUMBERS_AND_TEXTS = {types.NoneType, bool, int, float, complex, str, bytes}
 _UNNAMED = (frozenset, Tensor, nn.Module)

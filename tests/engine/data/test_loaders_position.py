@@ -723,10 +723,10 @@ def test_data_without_a_length_remember_how_much_an_epoch_gave():
         inside = data.position(1)
     with feeds(Again) as data:
         data.place(position)
-        assert len(list(data.again())) == 5
+        assert len(list(data.again([]))) == 5
     with feeds(Again) as data:
         data.place(inside)
-        assert len(list(data.again())) == 5
+        assert len(list(data.again([]))) == 5
         assert len(list(data.train())) == 4
 
 
@@ -738,7 +738,7 @@ def test_another_pass_for_statistics_moves_nothing():
         position, state = data.position(1), rng.RandomState.capture()
     with feeds(MAP_STYLE["batch_sampler"]) as data:
         data.place(position)
-        list(data.again())
+        list(data.again([]))
         state.restore()
         torch.rand(3), np.random.rand(3), random.random()  # as `trained` does behind a batch
         found = list(trained(data, True))

@@ -172,23 +172,105 @@ class CountsPasses(Sampler[int]):
         self.passes = state["passes"]
 
 
-@pytest.mark.parametrize("limit", [2, 5])
-def test_a_validation_asked_for_leaves_the_state_of_a_sampler(limit: int, tmp_path: Path) -> None:
-    """Of validation data that a limit cuts: the scheduled validations have the orders that they would have had."""
+class FromItsPlace(CountsPasses):
+    """As torchdata's StatefulDistributedSampler: after a pass its state is the end, and one that is loaded begins the next pass."""
 
-    def losses(root: Path, asked: bool) -> list[float]:
-        rows = TensorDataset(torch.arange(12.0)[:, None], torch.zeros(12, 1))
-        held_out = DataLoader(rows, batch_size=2, sampler=CountsPasses())
-        torch.manual_seed(0)
-        some = wb.Workbench(nn.Linear(1, 1), train=(torch.zeros(6, 1), torch.zeros(6, 1)), val=held_out, loss=nn.functional.mse_loss, lr=0.0,
-                            batch_size=2, max_epochs=3, limit_val_batches=limit, num_sanity_val_steps=0, accelerator="cpu", seed=1, root=root)  # fmt: skip
-        job = some.fit()
-        if asked:
-            job.validate()
-        job.result()
-        return [event.metrics["val_loss"] for event in job.events if isinstance(event, Validated)]
+    def __init__(self) -> None:
+        super().__init__()
+        self.yielded, self.begin = 0, 0
 
-    whole, found = losses(tmp_path / "whole", False), losses(tmp_path / "asked", True)
-    assert len(set(whole)) == 3
+    def __iter__(self) -> Iterator[int]:
+        order, self.begin, self.yielded = [*super().__iter__()][self.begin :], 0, self.begin
+        for index in order:
+            self.yielded += 1
+            yield index
+
+    def state_dict(self) -> dict[str, int]:
+        return {"passes": self.passes, "yielded": self.yielded}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.passes, self.begin = state["passes"], state["yielded"]
+
+
+class Untold(CountsPasses):
+    """Has no state that could be loaded."""
+
+    state_dict = None  # type: ignore[assignment]
+
+
+class CountsReads(TensorDataset):
+    """Each row is another one whenever it is read, by a count in its state."""
+
+    def __init__(self, *columns: torch.Tensor) -> None:
+        super().__init__(*columns)
+        self.reads = torch.zeros((), dtype=torch.long)
+        self.log = {"reads": 0}
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        self.reads += 1
+        self.log["reads"] += 1
+        x, *rest = super().__getitem__(index)
+        return x + self.reads + self.log["reads"], *rest
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"reads": self.reads, "log": self.log}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.reads, self.log = state["reads"], state["log"]
+
+
+class Drawn(TensorDataset):
+    """Each row is another one whenever it is read, by an iterator that only a new one replaces."""
+
+    def __init__(self, *columns: torch.Tensor) -> None:
+        super().__init__(*columns)
+        self.load_state_dict({"drawn": 0})
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        self.drawn = next(self.numbers)
+        x, *rest = super().__getitem__(index)
+        return x + self.drawn, *rest
+
+    def state_dict(self) -> dict[str, int]:
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.drawn = state["drawn"]
+        self.numbers = iter(range(self.drawn + 1, 1000))
+
+
+def held_out_losses(kind: type[Any], root: Path, *, asked: bool = False, used: bool = False, **settings: Any) -> list[float]:
+    """The losses of the validations. used: a fit before has read the same objects."""
+    rows = (TensorDataset if issubclass(kind, Sampler) else kind)(torch.arange(12.0)[:, None], torch.zeros(12, 1))
+    held_out = DataLoader(rows, batch_size=2, sampler=kind() if issubclass(kind, Sampler) else None)
+    torch.manual_seed(0)
+    some = wb.Workbench(nn.Linear(1, 1), train=(torch.zeros(6, 1), torch.zeros(6, 1)), val=held_out, loss=nn.functional.mse_loss, lr=0.0,
+                        batch_size=2, max_epochs=3, accelerator="cpu", seed=1, dry_run=False, root=root, **{"num_sanity_val_steps": 0, **settings})  # fmt: skip
+    if used:
+        some.fit(num_sanity_val_steps=0).result()
+    job = some.fit()
+    if asked:
+        job.validate()
+    job.result()
+    return [event.metrics["val_loss"] for event in job.events if isinstance(event, Validated)]
+
+
+READ_AGAIN = [CountsPasses, FromItsPlace, Untold, CountsReads, Drawn]
+
+
+@pytest.mark.parametrize(("limit", "used"), [(2, False), (5, True), (1.0, True)])
+@pytest.mark.parametrize("kind", READ_AGAIN)
+def test_a_validation_asked_for_leaves_the_state_of_a_sampler(kind: type[Any], limit: float, used: bool, tmp_path: Path) -> None:
+    """The scheduled validations have the rows that they would have had."""
+    whole = held_out_losses(kind, tmp_path / "whole", limit_val_batches=limit, used=used)
+    found = held_out_losses(kind, tmp_path / "asked", limit_val_batches=limit, used=used, asked=True)
+    assert len(set(whole)) == 3 or (limit == 1.0 and issubclass(kind, Sampler))
     assert len(found) == 4
     assert found[1:] == whole
+
+
+@pytest.mark.parametrize(("steps", "limit", "used"), [(1, 1.0, False), (2, 1.0, True), (-1, 1.0, True), (2, 3, False)])
+@pytest.mark.parametrize("kind", READ_AGAIN)
+def test_the_sanity_check_leaves_the_state_of_validation_data(kind: type[Any], steps: int, limit: float, used: bool, tmp_path: Path) -> None:
+    whole = held_out_losses(kind, tmp_path / "whole", limit_val_batches=limit, used=used)
+    assert held_out_losses(kind, tmp_path / "tried", limit_val_batches=limit, used=used, num_sanity_val_steps=steps) == whole

@@ -4,11 +4,11 @@ import datasets
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 import workbench as wb
 from tests.combinations import pairs
-from workbench.events import Validated
+from workbench.events import Message, Validated
 
 ROWS = 12
 
@@ -170,3 +170,163 @@ def test_validation_streams_have_all_rows_in_a_resumed_run(kind, steps, tmp_path
     found = losses(tmp_path / "parts", steps, 12)
     assert found == losses(tmp_path / "whole", 12)
     assert len(found) == 6
+
+
+class Continues(Numbers):
+    """Its position is an attribute that only the end of a pass resets, and it counts its passes; `kept` holds the two."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = {"at": 0, "passes": 0}
+
+    def __iter__(self):
+        kept = self.kept
+        while kept["at"] < ROWS:
+            kept["at"] += 1
+            yield {"x": torch.tensor(kept["at"] + 100.0 * kept["passes"])}
+        self.kept = {"at": 0, "passes": kept["passes"] + 1}
+
+    def state_dict(self):
+        return dict(self.kept)
+
+    def load_state_dict(self, state):
+        self.kept = dict(state)
+
+
+class Draws(IterableDataset):
+    """Has no state, and a generator of its own."""
+
+    def __init__(self):
+        self.generator = torch.Generator().manual_seed(1)
+
+    def __iter__(self):
+        for _ in range(ROWS):
+            yield {"x": torch.rand((), generator=self.generator)}
+
+
+class OneIterator(IterableDataset):
+    """Every pass goes on with one iterator, which only load_state_dict replaces."""
+
+    def __init__(self):
+        self.load_state_dict({"at": -1})
+
+    def __iter__(self):
+        for _ in range(ROWS):
+            self.at = next(self.rows)
+            yield {"x": torch.tensor(float(self.at))}
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at, self.rows = state["at"], iter(range(state["at"] + 1, 10_000))
+
+
+class Normed(Seen):
+    """Its statistics are collected again for averaged weights, in another pass over the training data."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(1)
+
+    def forward(self, x):
+        return super().forward(x) if not self.training else {"loss": super().forward(x)["loss"] + 0 * self.norm(x.reshape(-1, 1)).sum()}
+
+
+def seen(make, root, interval, lengths=(24,), **given):
+    """The rows that a model was trained on, and the warnings."""
+    model = Normed()
+    settings = {"val": {"x": torch.ones(4)}, "val_check_interval": interval, "max_epochs": 4, "lr": 1e-4, **given}
+    bench = trained(make(), root, lengths[0], model, **settings)
+    said = []
+    for number, length in enumerate(lengths):
+        job = bench.fit(start="continue" if number else "fresh", max_steps=length)
+        job.result()
+        said += [event.text for event in job.events if isinstance(event, Message) and event.level == "warning"]
+    return model.rows, said
+
+
+@pytest.mark.parametrize(("interval", "lengths"), [(2, (24,)), (1.0, (24,)), (2, (9, 24))])
+@pytest.mark.parametrize("kind", ["hugging face", "hugging face, shuffled", "numbers", "continues", "draws"])
+def test_statistics_for_averaged_weights_move_no_stream(kind, interval, lengths, tmp_path):
+    """In the middle of an epoch and at its end, also where a run continues."""
+    make = {**STREAMS, "continues": Continues, "draws": Draws}[kind]
+    plain, _ = seen(make, tmp_path / "plain", interval)
+    found, said = seen(make, tmp_path / "averaged", interval, lengths, weight_averaging="ema")
+    assert found == plain
+    assert not said
+
+
+def test_a_stream_that_nothing_moves_back_is_named(tmp_path):
+    """In the middle of an epoch, once; at its end it gets its state for the next one."""
+    plain, _ = seen(OneIterator, tmp_path / "plain", 2)
+    found, said = seen(OneIterator, tmp_path / "ends", 1.0, weight_averaging="ema")
+    assert found == plain
+    assert not said
+    found, said = seen(OneIterator, tmp_path / "middle", 2, weight_averaging="ema")
+    assert found != plain
+    assert len(said) == 1
+    assert "train: dataset was read once more for the statistics of batch normalisation, and cannot be moved back in the middle of an epoch" in said[0]
+
+
+class BeginsAnew(Numbers):
+    """The state of its end is to it that of its beginning."""
+
+    def load_state_dict(self, state):
+        self.begin = state["at"] % ROWS
+
+
+def test_a_stream_that_begins_the_pass_anew_at_the_state_of_its_end_is_refused(tmp_path):
+    """Its samples would be seen twice: a run that ends with an epoch's last batch has not seen yet that the data have ended."""
+    bench = trained(BeginsAnew(), tmp_path, 12, Seen())
+    bench.fit().result()
+    job = bench.fit(start="continue", max_steps=24)
+    with pytest.raises(wb.TaskError, match=r"train \(BeginsAnew\) begins the pass anew where load_state_dict\(\) has put it"):
+        job.result()
+
+
+class Sharded(IterableDataset):
+    """As a stream of MosaicML: its state depends on how many samples were used."""
+
+    def __iter__(self):
+        yield from ({"x": torch.tensor(float(n))} for n in range(ROWS))
+
+    def state_dict(self, num_samples, from_beginning):
+        raise AssertionError("nobody knows these numbers")
+
+    def load_state_dict(self, state):
+        raise AssertionError("there is no state")
+
+
+class TakesMore(Sharded):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state, strict):
+        raise AssertionError("nobody knows whether")
+
+
+class Ordered(Sampler):
+    def __len__(self):
+        return ROWS
+
+    def __iter__(self):
+        return iter(range(ROWS))
+
+    def state_dict(self, rank):
+        raise AssertionError("it has none")
+
+    load_state_dict = Sharded.load_state_dict
+
+
+@pytest.mark.parametrize(
+    "make", [Sharded, TakesMore, lambda: DataLoader([{"x": float(n)} for n in range(ROWS)], sampler=Ordered())], ids=["stream", "load", "sampler"],
+)  # fmt: skip
+def test_a_state_dict_that_needs_arguments_is_none(make, tmp_path):
+    """Such data are resumed as those without one."""
+    whole, model = Seen(), Seen()
+    trained(make(), tmp_path / "whole", 24, whole).fit().result()
+    bench = trained(make(), tmp_path / "parts", 8, model)
+    bench.fit().result()
+    bench.fit(start="continue", max_steps=24).result()
+    assert model.rows == whole.rows

@@ -4,6 +4,7 @@ import gc
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -79,16 +80,31 @@ def test_the_ends_of_epochs_do_not_set_the_rhythm(monkeypatch, tmp_path):
     assert ends == sorted({*range(4, 22, 4), 7, 14, 21})
 
 
-@pytest.mark.parametrize("more", [{}, {"accumulate_grad_batches": 3}, {"log_every_n_steps": 7}])
-def test_the_samples_of_the_updates_are_counted(more, monkeypatch, tmp_path):
-    """By the flushes of a record: those after its last row are in the last event only if no flush by time came in between."""
-    monkeypatch.setattr(meter, "PERIOD", math.inf)
+@pytest.mark.parametrize("more", [{}, {"accumulate_grad_batches": 3}, {"log_every_n_steps": 7}, {"log_every_n_steps": 3, "find_lr_at": [1]}])
+@pytest.mark.parametrize("period", [0.0, math.inf])
+def test_the_samples_of_the_updates_are_counted(period, more, monkeypatch, tmp_path):
+    """Also those after the last row of a record, in each epoch; a search within the fit trains on none."""
+    monkeypatch.setattr(meter, "PERIOD", period)
     model = torch.nn.Linear(2, 1)
     with wb.Workbench(model, train=(torch.randn(50, 2), torch.randn(50, 1)), loss=F.mse_loss, max_epochs=2, batch_size=8, root=tmp_path, **more) as bench:
         job = bench.fit()
+        run = job.result()
+        events = [event for event in job.events if isinstance(event, StepsDone)]
+    assert [sum(event.samples for event in events if event.epoch == epoch) for epoch in (0, 1)] == [50, 50]  # the last batch of an epoch is short
+    if not period:
+        assert events[-1].done == (6 if "accumulate_grad_batches" in more else 14)
+    assert (np.diff(run.history["step"]) == more.get("log_every_n_steps", 1)).all()
+
+
+def test_the_samples_of_a_run_that_continues(monkeypatch, tmp_path):
+    """Its record has those of the updates before, which end between two of its rows."""
+    monkeypatch.setattr(meter, "PERIOD", 0.0)
+    x, y = torch.randn(50, 2), torch.randn(50, 1)
+    with wb.Workbench(torch.nn.Linear(2, 1), train=(x, y), loss=F.mse_loss, max_epochs=3, batch_size=8, log_every_n_steps=3, root=tmp_path) as bench:
+        bench.fit(max_steps=12).result()
+        job = bench.fit(start="continue", max_steps=17)
         job.result()
-        counts = [event.samples for event in job.events if isinstance(event, StepsDone)]
-    assert sum(counts) == 100  # the last batch of an epoch is short
+        assert sum(event.samples for event in job.events if isinstance(event, StepsDone)) == 100 + 3 * 8
 
 
 def test_samples_of_which_nobody_knows_are_not_counted(tmp_path):
@@ -168,7 +184,7 @@ def test_totals_that_a_flush_computes_are_those_of_each_update(order):
         if step != 1:  # nothing had a gradient
             measured.put_norms(0, None, row)
         measured.record(step, [0.1], torch.tensor(1.0))
-    (event,) = measured.flush(0, wait=True)
+    (event,) = measured.flush(3, 0, wait=True)
     totals = [total_norm(row, order).item() for row in norms]
     found = event.array("grad_norm").tolist()
     assert math.isnan(found.pop(1))
@@ -199,7 +215,7 @@ def test_losses_and_norms_that_are_put_together(others, kind):
             loss.mul_(100)
         for measured in (together, apart):
             measured.record(step, [0.1], loss)
-    (one,), (other,) = together.flush(0, wait=True), apart.flush(0, wait=True)
+    (one,), (other,) = together.flush(3, 0, wait=True), apart.flush(3, 0, wait=True)
     assert one.columns == other.columns
     assert one.array("loss").dtype == torch.empty(0, dtype=kind).numpy().dtype
     assert not torch.isnan(torch.tensor(one.array("loss"))).any()

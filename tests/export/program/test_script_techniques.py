@@ -154,6 +154,13 @@ CASES: dict[str, tuple[str, str]] = {
     "a buffer that validations change, no sanity check": (
         "Counting(), train=(x, y), val=(x[:30], y[:30]), loss=F.cross_entropy, batch_size=10, max_epochs=2, num_sanity_val_steps=0", COUNTING,
     ),
+    "a sampler of validation data with a state, which the sanity check leaves": (
+        f"{PAIR}, val=torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x[:30], y[:30]), 10, sampler=Rolling()), max_epochs=3",
+        "class Rolling(torch.utils.data.Sampler):\n    def __init__(self):\n        self.passes = 0\n\n    def __len__(self):\n        return 20\n\n"
+        "    def __iter__(self):\n        self.passes += 1\n        return iter([(n * self.passes) % 30 for n in range(20)])\n\n"
+        "    def state_dict(self):\n        return {'passes': self.passes}\n\n"
+        "    def load_state_dict(self, state):\n        self.passes = state['passes']\n",
+    ),
     "early stopping, good enough": (f"{TOLD_BY}, early_stopping={{'monitor': 'val_said', 'stopping_threshold': 2.0}}", "said = [9.0, 4, 2, 1, 3, 1, 1, 1, 1]\n"),
     "early stopping, not finite before it may end": (
         f"{TOLD_BY}, min_epochs=6, early_stopping={{'monitor': 'val_said', 'patience': 3, 'divergence_threshold': 50.0}}",

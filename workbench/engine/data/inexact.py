@@ -40,6 +40,14 @@ def read_further(name: str) -> str:
     return f"{name} had been read further than it was used, and was not read back"
 
 
+def moved(name: str, paths: Iterable[str]) -> str:
+    """Data that were read a second time within a pass, and did not return to their place."""
+    return (
+        f"{name}: {', '.join(paths)} was read once more for the statistics of batch normalisation, and cannot be moved back in the middle of "
+        "an epoch: keep what a pass changes in numbers, lists, dicts or small arrays, or validate at the ends of epochs alone"
+    )
+
+
 def another_batch(name: str, number: int) -> str:
     """Data that were read again, and are not those of then."""
     return (

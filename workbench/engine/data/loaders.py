@@ -56,6 +56,8 @@ class Loaders:
         """Training batches of an epoch; None where they cannot be known."""
         if self.batches == 0:
             raise TaskError(f"limit_train_batches={settings.limit_train_batches!r}: no batch is left to train on.")
+        self._moved: set[str] = set()
+        """In words, the data of which it is known that nothing moves them back."""
         self._given, self._whole = 0, False
         """For data without a length: the batches of the last whole epoch, or of the first one so far."""
         self.checksums: list[str] | None = None
@@ -228,15 +230,19 @@ class Loaders:
             return iter(batches)
         return pieces(batches, length, self.settings.tbptt_time_dim, self._task.split)
 
-    def again(self) -> Iterator[Any]:
-        """Training batches of one epoch from a separate loader that changes nothing, for statistics."""
+    def again(self, lost: list[str]) -> Iterator[Any]:
+        """Training batches of one epoch from a separate loader, for statistics. lost: gets, in words and once, what could not be moved back."""
         assert self._task.train is not None
+        reading = self._current if self._current is not None and self._current.reads else self._train
         loader = _train_loader(self._task.train, self.settings)
-        set_epoch(loader, self.epoch)
-        try:
-            yield from self.split(first_batches(loader, self._given if self.batches is None else self.batches))
-        finally:
-            close_workers(loader)
+        with reading.untouched() as moved:
+            set_epoch(loader, self.epoch)
+            try:
+                yield from self.split(first_batches(loader, self._given if self.batches is None else self.batches))
+            finally:
+                close_workers(loader)
+        lost += [what for what in moved if what not in self._moved]
+        self._moved.update(moved)
 
     @property
     def validates(self) -> bool:
@@ -273,15 +279,15 @@ class Loaders:
                 untouched.enter_context(reading.untouched())
                 set_epoch(reading.loader, self.epoch)
             self._count_val()
-        return self._all_apart(self.val_batches, states=True)
+        return self._all_apart(self.val_batches)
 
-    def _all_apart(self, most: Sequence[int | None], *, states: bool = False) -> list[HeldOut]:
-        """This many validation batches of each set from separate loaders. states: see `ResumableLoader.untouched`."""
-        return [(spec, self._apart(spec, reading, count, states)) for (spec, reading), count in zip(self._val, most, strict=True)]
+    def _all_apart(self, most: Sequence[int | None]) -> list[HeldOut]:
+        """This many validation batches of each set from separate loaders."""
+        return [(spec, self._apart(spec, reading, count)) for (spec, reading), count in zip(self._val, most, strict=True)]
 
-    def _apart(self, spec: DataSpec, reading: ResumableLoader, most: int | None, states: bool) -> Iterator[Any]:
+    def _apart(self, spec: DataSpec, reading: ResumableLoader, most: int | None) -> Iterator[Any]:
         loader = spec.loader(self.settings)
-        with reading.untouched(states and most is not None and most != length_of(loader)):
+        with reading.untouched():
             set_epoch(loader, self.epoch)
             try:
                 yield from with_sample_counts(self._task, loader, first_batches(loader, most))

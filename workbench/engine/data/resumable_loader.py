@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from typing import Any
 
 from workbench.engine.data import inexact
@@ -13,7 +13,7 @@ from workbench.engine.data.loader_rng import ReadingRng, WorkerSeeds
 from workbench.task.data.datasets import Batches
 from workbench.task.data.loader_parts import length_of
 from workbench.task.data.resumable_sampler import checksum_of
-from workbench.task.data.rng_state import DataRngState
+from workbench.task.data.rng_state import NO_STATE, DataRngState
 from workbench.task.data.sharding import has_ended, has_known_length
 from workbench.task.data.spec import (
     Loader,
@@ -81,6 +81,11 @@ class ResumableLoader:
         """The iterator of the latest pass."""
 
     @property
+    def reads(self) -> bool:
+        """Whether a pass has begun and not ended, here or where it is resumed from."""
+        return self._iterator_in_use is not None or self._placed is not None
+
+    @property
     def counted(self) -> bool:
         """Whether a pass surely has as many batches as its loader's length."""
         return self._sampler is not None and self._by_index and has_known_length(self._sampler.batches)
@@ -109,6 +114,8 @@ class ResumableLoader:
                     self._last = batch
                     if self._stream.awaits_batch:
                         self._stream.note_batch(self._data)
+                    elif self.taken == 1:
+                        self._stream.note_first(self._data)
                 yield batch
                 if self._rereads and not self._by_index:
                     self._remember()
@@ -190,25 +197,41 @@ class ResumableLoader:
         return DataRngState(dataset=users_dataset(self.loader), collate_fn=users_collate(self.loader))
 
     @contextlib.contextmanager
-    def untouched(self, states: bool = False) -> Iterator[None]:
-        """Context manager in which another loader may read the same data: the next pass here begins as it would have.
+    def untouched(self) -> Iterator[list[str]]:
+        """Context manager in which another loader may read the same data: the rest of a pass here, and the next one, are as they would
+        have been. The list gets, in words, what could not be moved back.
 
-        states: a sampler, and data that are read by number, get back what their load_state_dict takes.
+        A state that attributes do not bring back is loaded for the next pass; where a pass has begun, that would not be its place.
         """
+        lost: list[str] = []
         self._data = self._data_rng_state()
-        sampler = None if self._sampler is None else self._sampler.held()
-        before, order = self._stream.state(self._data), None if sampler is None else sampler.state()
-        counters = self._stream.counters(self._data) if self._cut else []
+        parts = [self._data] if self._sampler is None else [self._data, self._sampler.held()]
+        before = [one.state() for one in parts]
         try:
-            yield
+            with contextlib.ExitStack() as kept:
+                read_on = [kept.enter_context(one.attributes_kept()) for one in parts]
+                yield lost
         finally:
-            self._data.put(before, states=states and self._by_index)
-            for part, numbers in counters:
-                vars(part).update(numbers)
-            if sampler is not None and order is not None:
-                sampler.put(order, states=states)
-            if not self._cut and self._stream.is_known_between(self._data):
-                self._stream.next = before["states"]
+            for one, state, paths in zip(parts, before, read_on, strict=True):
+                one.put(state, states=False)
+                lost += self._move_back(one, state["states"], paths)
+
+    def _move_back(self, data: DataRngState, states: Mapping[str, Any], read_on: Collection[str]) -> list[str]:
+        """Let the next pass begin from these states of some parts; returns, in words, what is elsewhere in the pass that has begun.
+
+        read_on: the parts with an iterator that was read.
+        """
+        now = {path: checksum_of(part.state_dict()) for path, part in data.stateful.items()}
+        moved = {path: state for path, state in states.items() if path in read_on or now[path] != checksum_of(state)}
+        if not moved:
+            return []
+        if self.reads:
+            return [inexact.moved(self._name, moved)]
+        if data is not self._data or self._by_index:
+            data.put({**NO_STATE, "states": moved})
+        elif not self._cut and self._stream.next is None and self._stream.is_known_between(data):
+            self._stream.next = states
+        return []
 
     # -- between two passes
 
@@ -285,6 +308,7 @@ class ResumableLoader:
             "here": self._in_process,
             "epoch": self.epoch,
             "before": self._before if rereads else None,
+            "first": self._stream.first,
             "last": crc if not ahead else None,
             "ended": self._has_ended and not rereads,
             "doubts": self._doubts_inside(taken, ahead),
@@ -343,7 +367,7 @@ class ResumableLoader:
 
     def _resume_stream(self, position: Mapping[str, Any], rereads: bool) -> list[str]:
         """Let a stream with a state_dict continue from its state."""
-        self._ended = position["ended"]
+        self._ended, self._stream.first = position["ended"], position.get("first")
         if rereads:
             self._stream.next = position["before"]["data"]["states"]
             self._read_once_more(position["before"])

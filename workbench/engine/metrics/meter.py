@@ -323,15 +323,17 @@ class Meter:
         """Whether it is time to flush."""
         return self.row == CAPACITY or perf_counter() - self._last_flush >= PERIOD
 
-    def flush(self, epoch: int, wait: bool = False) -> list[StepsDone]:
-        """The rows that have arrived, as events. `wait`: all of them, now; the time of the next flush does not
-        change.
+    def flush(self, step: int, epoch: int, wait: bool = False) -> list[StepsDone]:
+        """The rows that have arrived, as events. `wait`: all of them, now, and an event without rows for the samples of updates
+        after the last row; the time of the next flush does not change. step: how many updates have been taken.
         """
         arrived = self._finish_copy(wait or self.row > 0)
         if self.row:
             self._begin_copy(epoch)
             if wait or self._ring.device.type == "cpu":
                 arrived += self._finish_copy(True)
+        elif wait and self.samples:
+            arrived.append(self._without_rows(step, epoch))
         if not wait:  # else the ends of short epochs would set the rhythm in which views draw
             self._last_flush = perf_counter()
         return arrived
@@ -359,6 +361,13 @@ class Meter:
         if ratios is not None and self._ratios is not None:
             self._ratios[: len(rows)] = float("nan")
             self._rated = False
+
+    def _without_rows(self, step: int, epoch: int) -> StepsDone:
+        """What was counted since the last flush, as an event whose columns are empty."""
+        rows = torch.empty(0, self._width, dtype=self._ring.dtype)
+        samples, self.samples = self.samples, 0
+        pending = _PendingCopy(rows, None, None, step, [], [], {}, epoch, self.seconds, self.waited, self._look(), samples)
+        return self._event(pending, rows.numpy())
 
     def _take_norms(self) -> None:
         """Copy the norms that were put aside into the ring."""
@@ -441,7 +450,7 @@ class Meter:
         return [self._event(pending, pending.rows.numpy())]
 
     def _event(self, pending: _PendingCopy, rows: Numbers) -> StepsDone:
-        lrs = np.asarray(pending.lrs)
+        lrs = np.asarray(pending.lrs).reshape(len(rows), self._several or 1)
         wide = rows.dtype == np.float64
         columns = {"loss": pack(rows[:, LOSS], wide), "lr": pack(lrs[:, 0])}
         self._totals(columns, rows, "")

@@ -13,6 +13,7 @@ from torch import nn
 from workbench.engine.distributed.fsdp_forward import PaddingBatch
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.engine.session import Session
+from workbench.events import Message
 from workbench.task import rng
 from workbench.task.modules import Modes, kept_buffers
 from workbench.techniques.averaging import batch_norms, has_batch_norm, refreshing_batch_norm
@@ -69,7 +70,8 @@ def _mean_over_ranks(model: nn.Module, ranks: ProcessGroup) -> None:
 
 def _pass(session: Session) -> None:
     hiddens = None
-    items = session.data.again()
+    lost: list[str] = []
+    items = session.data.again(lost)
     for number, item in enumerate(session.ranks.rounds(items) if session.weights.sharded else items):
         extra: dict[str, Any] = {}
         if isinstance(item, PaddingBatch):
@@ -91,3 +93,4 @@ def _pass(session: Session) -> None:
                 )
             if isinstance(item, Piece) and isinstance(result, dict):
                 hiddens = detached(result.get("hiddens"))
+    session.notes += [Message(f"the rest of this epoch may not be as it would have been: {what}.", "warning", session.state.step) for what in lost]

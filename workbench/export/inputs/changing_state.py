@@ -34,10 +34,12 @@ class Change(str):
 
     lasts: bool
     """Whether a search leaves it changed: it restores numbers, arrays and generators, and no lists, dicts and iterators."""
+    of_data: bool
+    """Whether it is a sampler's, or the state or a generator of a data set: the sanity check leaves these as they were."""
 
-    def __new__(cls, text: str, lasts: bool) -> Self:
+    def __new__(cls, text: str, lasts: bool, *, of_data: bool = False) -> Self:
         made = super().__new__(cls, text)
-        made.lasts = lasts
+        made.lasts, made.of_data = lasts, of_data
         return made
 
 
@@ -164,6 +166,8 @@ def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] 
     if any("Scheduler" in base or base.endswith("LR") for base in map(ast.unparse, node.bases)):
         return  # its state_dict has all attributes
     functions = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.args.args]
+    sampler, data = (any(base.endswith(kind) for base in map(ast.unparse, node.bases)) for kind in ("Sampler", "Dataset"))
+    tells = {"state_dict", "load_state_dict"} <= {part.name for part in functions}
     # The first argument of a static one is no instance: `ctx` of a `torch.autograd.Function` is made for each call.
     methods = [part for part in functions if "staticmethod" not in map(ast.unparse, part.decorator_list)]
     first: list[ast.ClassDef | ast.FunctionDef] = [node, *(method for method in methods if method.name in _BEGINS)]
@@ -179,17 +183,18 @@ def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] 
         registered.add("state")  # its state_dict has it
     for statement in node.body:
         for name, lasts in _generators(statement, known):
-            yield Change(f"{node.name} has a generator of its own ({name})", lasts)
+            yield Change(f"{node.name} has a generator of its own ({name})", lasts, of_data=(sampler or data) and not lasts)
     for method in methods:
         for part in ast.walk(method):
             for target, value in _bindings(part):
                 if _makes_generator(value, known) and _attribute(target, method):
-                    yield Change(f"{node.name} has a generator of its own ({ast.unparse(target)})", _is_iterator(value))
+                    lasts = _is_iterator(value)
+                    yield Change(f"{node.name} has a generator of its own ({ast.unparse(target)})", lasts, of_data=(sampler or data) and not lasts)
         if method.name in _BEGINS or method.name.startswith("configure_") or method in building:
             continue
         for name, lasts in _changed(method, methods):
             if name not in emptied | registered | _KEPT:
-                yield Change(f"{node.name}.{method.name} changes self.{name}", lasts)
+                yield Change(f"{node.name}.{method.name} changes self.{name}", lasts, of_data=sampler or (data and tells))
 
 
 def _attribute(node: ast.expr, method: ast.FunctionDef) -> str | None:

@@ -155,7 +155,7 @@ class Supervisor:
 
     def _pass_on(self, event: Event) -> None:
         if isinstance(event, StepsDone):
-            self.outcome.updates = event.step + event.every * (event.rows - 1) + 1
+            self.outcome.updates = event.done
         self._emit(event)
 
     def _take_end(self, member: WorkerHandle, ended: RankEnded, fds: list[int]) -> None:

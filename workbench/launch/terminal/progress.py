@@ -117,12 +117,13 @@ class Progress:
             if isinstance(event, Message) and event.level != "info":  # there is no bar, or not yet
                 print(printable(event.text, lines=True), file=sys.stderr)
         elif isinstance(event, StepsDone):
-            self._bar.n = int(event.steps[-1]) + 1
+            self._bar.n = event.done
             # Pauses do not count: its clock is the run's.
             self._seconds = event.seconds
             self._bar.start_t = time.time() - event.seconds
             self._facts["epoch"] = f"{event.epoch + 1}/{self._epochs}" if self._epochs else str(event.epoch + 1)
-            self._facts["loss"] = number(event.array('loss')[-1])
+            if event.rows:
+                self._facts["loss"] = number(event.array('loss')[-1])
             self._note_values(event.on_bar)
         elif isinstance(event, Resumed):
             self._bar.n = self._bar.initial = event.step

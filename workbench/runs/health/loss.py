@@ -47,7 +47,7 @@ class Standstill(Rule):
         self._first += loss[: self.FIRST - len(self._first)]
         self._last.extend(loss)
         self._seen += len(loss)
-        self._step = int(event.steps[-1]) + 1 if event.rows else self._step
+        self._step = event.done
 
     def findings(self) -> Iterator[Finding]:
         if not self._knows or self._seen < (self.AT_END if self._over else self.AFTER):

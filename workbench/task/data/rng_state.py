@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
+import io
+import math
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset, Sampler
 
+from workbench.task.contents import (
+    content_of,
+    copy_of,
+    is_container,
+    mark_of,
+    put_attributes,
+    put_content,
+    put_items,
+    put_place,
+)
 from workbench.task.rng import GENERATORS, State, generator_state, is_generator, is_own, set_generator_state
-from workbench.task.walk import Parts, cells, library, parts, walk
+from workbench.task.signature import fits
+from workbench.task.walk import OF_THREADS, Parts, cells, library, parts, walk
 
 NO_STATE: Mapping[str, Any] = {"generators": {}, "states": {}, "counts": {}}
 """What `DataRngState.state` returns where nothing has a state."""
-_CLOSED = (Tensor, np.ndarray, str, bytes, int, float, complex, type, types.ModuleType)
+_ARRAYS = (Tensor, np.ndarray)
+_CLOSED = (*_ARRAYS, str, bytes, int, float, complex, type, types.ModuleType)
 _LIBRARIES = frozenset({"builtins", "torch", "numpy", "workbench"})
 _DEPTH = 7
+_LONG = 100_000
+"""Containers and arrays with more parts are data: they are not copied."""
 
 
 class DataRngState:
@@ -37,7 +55,7 @@ class DataRngState:
                 if part is not beside and is_own(part):
                     self.generators[path] = part
             elif isinstance(part, (Dataset, Sampler)) or path in roots:
-                if callable(getattr(part, "state_dict", None)) and callable(getattr(part, "load_state_dict", None)):
+                if _tells_state(part):
                     self._stateful[path] = part
                 elif isinstance(part, Sampler) and library(type(part)) not in ("torch", "workbench"):
                     self._samplers[path] = part
@@ -78,6 +96,27 @@ class DataRngState:
                 )
         return doubts
 
+    @contextlib.contextmanager
+    def attributes_kept(self) -> Iterator[list[str]]:
+        """Context manager in which the parts with a state, and samplers, may be read: afterwards they, and the objects inside them, have
+        the attributes that they had, containers and arrays their contents, and files their places. The list gets the parts with an iterator that was
+        read, which nothing puts back.
+        """
+        read_on: list[str] = []
+        put_back: list[Callable[[], None]] = []
+        marks: list[tuple[str, Any, Any]] = []
+        for name, part in {**self._stateful, **self._samplers}.items():
+            for _, value, _ in walk({name: part}, _within, depth=_DEPTH, closed=_is_left_out, ends=(*GENERATORS, *_ARRAYS)):
+                put_back += _puts(value)
+                if isinstance(value, Iterator):
+                    marks.append((name, value, mark_of(value)))
+        try:
+            yield read_on
+        finally:
+            for put in put_back:
+                put()
+            read_on += [name for name, value, mark in marks if mark_of(value) != mark]
+
     def _counts(self) -> dict[str, int]:
         """Return the integer attributes of the user's samplers, which may count passes."""
         return {
@@ -86,6 +125,33 @@ class DataRngState:
             for name, value in vars(sampler).items()
             if type(value) is int
         }
+
+
+def _tells_state(part: Any) -> bool:
+    """Whether it has torchdata's `state_dict()` and `load_state_dict(state)`; methods that need other arguments are another protocol's."""
+    give, take = getattr(part, "state_dict", None), getattr(part, "load_state_dict", None)
+    return callable(give) and callable(take) and fits(give) and fits(take, {})
+
+
+def _is_left_out(value: Any) -> bool:
+    """Whether it holds nothing to put back, or other threads may use it meanwhile."""
+    return not isinstance(value, _ARRAYS) and (isinstance(value, _CLOSED) or library(type(value)) in OF_THREADS)
+
+
+def _puts(value: Any) -> Iterator[Callable[[], None]]:
+    """The ways to give an object back what it holds."""
+    if isinstance(value, _ARRAYS):
+        if math.prod(value.shape) <= _LONG and (content := content_of(value)) is not None:
+            yield functools.partial(put_content, value, content)
+    elif is_container(value):
+        if len(value) <= _LONG:
+            yield functools.partial(put_items, value, copy_of(value))
+    elif isinstance(value, io.IOBase):
+        with contextlib.suppress(OSError, ValueError):
+            yield functools.partial(put_place, value, value.tell())
+    elif not isinstance(value, (types.FunctionType, nn.Module)) and hasattr(value, "__dict__"):
+        before = dict(vars(value))
+        yield lambda: put_attributes(value, before, vars(value))
 
 
 def _within(value: Any) -> Parts:

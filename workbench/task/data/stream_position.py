@@ -23,7 +23,8 @@ class StreamPosition:
 
     `load_state_dict` gives the position of the next pass, and the pass after that begins anew. A stream of Hugging Face
     would begin every later pass at that position too, so `forget` clears it once a pass has begun there. A user's own
-    stream that begins there again raises TaskError: its first samples would never be seen again.
+    stream that begins there again raises TaskError: its first samples would never be seen again. So does one that begins
+    the pass anew where it was put: all samples of that pass would be seen twice.
     Methods take the present `data`, which knows the parts of the data set that have a state.
     """
 
@@ -36,6 +37,10 @@ class StreamPosition:
         """The states from which the next pass begins; None: it begins as the stream does by itself."""
         self._resumed: int | None = None
         """A checksum of the states at the first batch after a position within a pass; None: none was loaded."""
+        self.first: int | None = None
+        """A checksum of the states at the first batch of the latest pass; None: they are not known."""
+        self._loaded: int | None = None
+        """A checksum of the states that were loaded last."""
 
     def is_known(self, data: DataRngState) -> bool:
         """Whether the states are the position: the samples in a shuffle buffer are in no state."""
@@ -49,21 +54,6 @@ class StreamPosition:
         """The state of the data, with the states from which the next pass begins."""
         return data.state() if self.next is None else {**data.state(), "states": self.next}
 
-    def counters(self, data: DataRngState) -> list[tuple[Any, dict[str, Any]]]:
-        """The numbers that the parts with a state keep as attributes.
-
-        Where a pass was left before its end, one stream begins the next anew, and another one continues. Its state does not tell which,
-        but with the same numbers it does the same. A part that also keeps an iterator is left out: nothing can move that back.
-        """
-        if not self.is_known_between(data):
-            return []
-        own = [(part, getattr(part, "__dict__", {})) for part in data.stateful.values()]
-        return [
-            (part, {name: value for name, value in names.items() if isinstance(value, (int, float))})
-            for part, names in own
-            if not any(hasattr(value, "__next__") for value in names.values())
-        ]
-
     def load(self, data: DataRngState, within: bool) -> None:
         """Give the stream the states of the next pass, which is about to begin. within: they are a position within a pass."""
         if self.next is None:
@@ -71,6 +61,7 @@ class StreamPosition:
         lost = data.put({**NO_STATE, "states": self.next})
         if lost:
             raise TaskError(f"{self._name}: {lost[0]}: give the data that the run had.")
+        self._loaded = checksum_of(self.next)
         self.next, self._resumed = None, _NO_BATCH_YET if within else None
 
     @property
@@ -78,10 +69,19 @@ class StreamPosition:
         """Whether no batch has come yet since a position within a pass was loaded."""
         return self._resumed == _NO_BATCH_YET
 
+    def note_first(self, data: DataRngState) -> None:
+        """Note the states at the first batch of a pass."""
+        self.first = checksum_of(data.state()["states"]) if self.is_known(data) else None
+
     def note_batch(self, data: DataRngState) -> None:
-        """Note the states at the first batch after a position within a pass."""
+        """Note the states at the first batch after a position within a pass. TaskError: they are those of the pass's first batch."""
         self.forget(data)
         self._resumed = checksum_of(data.state()["states"])
+        if self._resumed == self.first != self._loaded:
+            raise TaskError(
+                f"{self._users_name()} begins the pass anew where load_state_dict() has put it, so that a resumed run sees its samples twice: "
+                "with the state of the end of a pass, let __iter__() give no sample, and begin anew when it is called again."
+            )
 
     def begins_after_restored(self) -> bool:
         """Whether the next whole pass is the first one after a restored position."""
@@ -91,10 +91,13 @@ class StreamPosition:
         """Raise TaskError if a whole pass has begun where the pass before was resumed. empty: no batch has come."""
         if empty or checksum_of(data.state()["states"]) == self._resumed:
             raise TaskError(
-                f"{self._name} ({type(users_data(self._dataset)).__name__}) begins each pass where load_state_dict() has put it, so that a "
+                f"{self._users_name()} begins each pass where load_state_dict() has put it, so that a "
                 "resumed run never sees its first samples again: forget that position in __iter__() once it is used."
             )
         self._resumed = None
+
+    def _users_name(self) -> str:
+        return f"{self._name} ({type(users_data(self._dataset)).__name__})"
 
     @staticmethod
     def forget(data: DataRngState) -> None:

@@ -36,16 +36,13 @@ class Clock:
 
     def steps(self, event: StepsDone) -> None:
         """Add one flush."""
-        if not event.rows:
-            return
         if self._seconds is None:  # where its first update began
             began = max(0.0, event.seconds) if event.step else 0.0
             self._channel.add([float(event.step), self._epochs(event.step, event.epoch), 0.0, began, math.nan])
         self._seconds = event.seconds
         self._samples = math.nan if event.samples is None else self._samples + event.samples
-        done = int(event.steps[-1]) + 1
         memory = math.nan if event.memory is None else float(event.memory)
-        self._channel.add([float(done), self._epochs(done, event.epoch), self._samples, event.seconds, memory])
+        self._channel.add([float(event.done), self._epochs(event.done, event.epoch), self._samples, event.seconds, memory])
 
     def _epochs(self, done: int, epoch: int) -> float:
         """How many epochs `done` updates are; with fractions where an epoch's length is known, else those that have begun."""

@@ -73,8 +73,7 @@ class Progress:
 
     def steps(self, event: StepsDone, values: list[list[str]]) -> None:
         """Count the updates of a flush. values: its last values, as pairs of a name and a text."""
-        if event.rows:
-            self._done = int(event.steps[-1]) + 1
+        self._done = event.done
         if "skipped" in event.columns:
             self._skipped += int((event.array("skipped") > 0).sum())
         self._epoch, self._seconds, self._values = event.epoch, event.seconds, values
