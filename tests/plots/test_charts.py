@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.events import Suggestion, Trial
+from workbench.plots.clip_statistics import WINDOW, moving_share, was_cut
 from workbench.plots.drawing import matplotlib, plotly
 from workbench.plots.names import fold, shorten
 from workbench.plots.ranges import span, wide
@@ -18,7 +19,7 @@ from workbench.plots.searches.batch_size import batch_size
 from workbench.plots.searches.lr_curve import lr_curve
 from workbench.plots.smooth import ema
 from workbench.plots.training.changes import change_marks
-from workbench.plots.training.clipping import WINDOW, Clipped, clipping, moving_share, was_cut
+from workbench.plots.training.clipping import Clipped, clipping
 from workbench.plots.training.grad_norm import grad_norm
 from workbench.plots.training.logged import logged
 from workbench.plots.training.loss import loss

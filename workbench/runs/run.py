@@ -282,7 +282,7 @@ class Run(RunRecord):
 
     @property
     def clip_suggestion(self) -> float | None:
-        """A clip value from the last 200 recorded norms: nine of ten are below it (`plots.training.clipping.suggest_clip`
+        """A clip value from the last 200 recorded norms: nine of ten are below it (`plots.clip_statistics.suggest_clip`
         says why).
 
         None where fewer than 20 are known, or where the recorded norm (`track_grad_norm`) is not the clipped one.

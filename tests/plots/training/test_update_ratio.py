@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from workbench.events import Event, RunEnded, RunStarted, StepsDone, pack
+from workbench.plots.clip_statistics import suggest_clip
 from workbench.plots.drawing import matplotlib, plotly
-from workbench.plots.training.clipping import suggest_clip
 from workbench.plots.training.update_ratio import update_ratio
 from workbench.runs.run import Run
 from workbench.settings import Settings

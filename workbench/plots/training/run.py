@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from workbench.plots.chart import Array, Chart, Mark
+from workbench.plots.clip_statistics import clip_share, suggest_clip
+from workbench.plots.searches.clip_value import clip_value
 from workbench.plots.training.changes import Changes, only
-from workbench.plots.training.clipping import Clipped, clip_share, clipping, cut_by_value, suggest_clip
+from workbench.plots.training.clipping import Clipped, clipping
 from workbench.plots.training.grad_norm import grad_norm
 from workbench.plots.training.logged import Points, logged
 from workbench.plots.training.loss import loss
@@ -129,7 +131,7 @@ class RunData:
         limit = self.limit if self.clips_norm else None
         charts = clipping(self.history["step"], parts, limit, only(self.changes, "gradient_clip_val"))
         if self.clips_norm:
-            charts.append(cut_by_value([part.before for part in parts.values()], self.suggested_clip()))
+            charts.append(clip_value([part.before for part in parts.values()], self.suggested_clip()))
         return charts
 
     def clipped(self, suffix: str = "") -> Clipped:
