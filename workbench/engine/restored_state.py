@@ -42,10 +42,11 @@ from workbench.task.walk import Parts, cells, library, methods, parts, walk
 _DEPTH = 8
 _LONG = 100_000
 """Containers with more parts are data: they are not copied."""
-_LIBRARIES = frozenset({
+_NOT_OWN_CODE = frozenset({
     "builtins", "torch", "numpy", "workbench", "threading", "_thread", "io", "_io", "weakref", "asyncio", "multiprocessing",
     "concurrent", "logging", "IPython", "ipykernel", "traitlets", "functools", "types", "re", "abc",
 })  # fmt: skip
+"""The libraries whose classes are not the user's own: their methods are not read."""
 _OF_THREADS = frozenset({"threading", "_thread", "queue", "_queue", "asyncio", "multiprocessing", "concurrent", "logging", "weakref"})
 """Their objects are not entered: other threads use them meanwhile."""
 _CLOSED = (str, bytes, int, float, complex, type, types.ModuleType, types.CodeType, Optimizer)
@@ -76,7 +77,7 @@ def own_objects(task: Task) -> list[tuple[Any, frozenset[str]]]:
         if isinstance(value, types.FunctionType):
             names = frozenset({value.__name__} if _is_own_code(value.__code__) else ())
         else:
-            names = frozenset(kind.__name__ for kind in type(value).__mro__ if library(kind) not in _LIBRARIES)
+            names = frozenset(kind.__name__ for kind in type(value).__mro__ if library(kind) not in _NOT_OWN_CODE)
         if names and type(value).__weakrefoffset__:
             found.append((value, names))
     return found
@@ -131,7 +132,7 @@ def _counters(task: Task) -> Iterator[tuple[str, Restore]]:
             yield from ((path, put) for put in _values(value))
         elif isinstance(value, (Tensor, np.ndarray)):
             yield from ((path, put) for put in (() if ours else _values(value)))
-        elif library(type(value)) not in _LIBRARIES or isinstance(value, types.FunctionType):
+        elif library(type(value)) not in _NOT_OWN_CODE or isinstance(value, types.FunctionType):
             yield path, _numbers(getattr(value, "__dict__", {}), counted)
     for function in (one for one in functions if _is_own_code(one.__code__)):
         named = _set_names(function.__code__)
@@ -170,7 +171,7 @@ def _is_closed(value: Any) -> bool:
 
 
 def _within(value: Any) -> Parts:
-    return parts(value, (dict, list, tuple, set, deque), _LIBRARIES, _used_by)
+    return parts(value, (dict, list, tuple, set, deque), _NOT_OWN_CODE, _used_by)
 
 
 def _used_by(function: types.FunctionType) -> Parts:
@@ -185,7 +186,7 @@ def _used_by(function: types.FunctionType) -> Parts:
 
 def _functions(value: Any) -> list[types.FunctionType]:
     """A function, or the methods of an object that is no library's."""
-    return [value] if isinstance(value, types.FunctionType) else [function for _, function in methods(value, _LIBRARIES)]
+    return [value] if isinstance(value, types.FunctionType) else [function for _, function in methods(value, _NOT_OWN_CODE)]
 
 
 def _is_own_code(code: types.CodeType) -> bool:
@@ -221,7 +222,7 @@ def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, Restore]]:
         yield "", functools.partial(_compare, value, _mark(value))
         if hasattr(value, "__dict__"):
             yield "", functools.partial(_put_attributes, value, dict(vars(value)), only_numbers)
-    elif library(type(value)) not in _LIBRARIES:
+    elif library(type(value)) not in _NOT_OWN_CODE:
         if hasattr(value, "__dict__"):
             yield "", functools.partial(_put_attributes, value, dict(vars(value)), only_numbers)
         for function in _functions(value):

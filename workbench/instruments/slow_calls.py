@@ -34,7 +34,7 @@ MAKES = frozenset(("tensor", "as_tensor", "asarray", "new_tensor"))
 """Functions that may copy Python's or NumPy's values to a device."""
 LEAST = 0.02
 """The least share of an update for which a call is reported."""
-_LIBRARIES = (str(Path(torch.__file__).parents[1]) + os.sep, str(Path(__file__).parents[1]) + os.sep, "/lib/python")
+_LIBRARY_PATHS = (str(Path(torch.__file__).parents[1]) + os.sep, str(Path(__file__).parents[1]) + os.sep, "/lib/python")
 
 
 class _Functions:
@@ -158,7 +158,7 @@ def _place(frame: FrameType | None) -> tuple[str, int] | None:
     """The innermost line of the user's code; None: the call did not come from the user's code."""
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith("<frozen") and not any(part in name for part in _LIBRARIES):
+        if not name.startswith("<frozen") and not any(part in name for part in _LIBRARY_PATHS):
             return name, frame.f_lineno
         frame = frame.f_back
     return None

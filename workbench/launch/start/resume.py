@@ -173,7 +173,7 @@ class ResumeSettings:
         settings = own.replace(**{**self.local(asked), **edits})
         edited = {name: value for name, value in settings.model_dump().items() if not _same(name, settings, own)}
         self.refuse_fixed(id, own, settings)
-        self._refuse_over(id, point, state, settings, edited, events)
+        self._refuse_finished(id, point, state, settings, edited, events)
         checked = state["checks"]["checked"]
         return ResumePlan(id, folder, point, checked, settings, edited, self._differing(own, settings, edits), events)
 
@@ -211,7 +211,7 @@ class ResumeSettings:
                     f"{name}={was!r}{where}. To train on from its weights alone: bench.load({id!r}), then bench.fit()."
                 )
 
-    def _refuse_over(
+    def _refuse_finished(
         self, id: str, point: Checkpoint, state: Mapping[str, Any], settings: Settings, edited: Mapping[str, Any],
         events: Callable[[], Sequence[Event]],
     ) -> None:  # fmt: skip

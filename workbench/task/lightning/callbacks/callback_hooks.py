@@ -41,7 +41,8 @@ _LONG = 100_000
 _GIVEN = frozenset({"log", "log_dict"})
 """Attributes that a callback has only while a job runs."""
 _SHARED = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType)
-_LIBRARIES = frozenset({"builtins", "torch", "numpy", "workbench", "threading", "_thread", "io", "_io", "weakref", "logging", "concurrent"})
+_NOT_ENTERED = frozenset({"builtins", "torch", "numpy", "workbench", "threading", "_thread", "io", "_io", "weakref", "logging", "concurrent"})
+"""The libraries whose objects are kept as they are: their attributes are not copied."""
 
 
 class CallbackHooks(Shared):
@@ -194,7 +195,7 @@ class KeptState:
             if len(value) <= _LONG:
                 parts = [(key, self._copy(one)) for key, one in value.items()] if isinstance(value, dict) else [(None, self._copy(one)) for one in value]
                 found.parts = parts
-        elif hasattr(value, "__dict__") and (isinstance(value, nn.Module) or type(value).__module__.partition(".")[0] not in _LIBRARIES):
+        elif hasattr(value, "__dict__") and (isinstance(value, nn.Module) or type(value).__module__.partition(".")[0] not in _NOT_ENTERED):
             found.attributes = {name: self._copy(one) for name, one in vars(value).items()}
         return found
 
