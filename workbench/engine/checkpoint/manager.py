@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from workbench.engine.checkpoint import files, per_rank
+from workbench.engine.checkpoint.fit_state import ResumePoint, state_of
 from workbench.engine.checkpoint.module_state import ModuleState
-from workbench.engine.checkpoint.resume import ResumePoint, state_of
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.loop import Checkpointing
 from workbench.engine.metrics.flush import Recorder
