@@ -30,13 +30,13 @@ from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
 from workbench.engine.dry_run import dry_run as trial
 from workbench.engine.validation.monitors import refuse_unreported
-from workbench.events import Annotated, Called, Compared, Deleted, Shown, Validated
+from workbench.events import Annotated, Called, Compared, Deleted, Shown
 from workbench.export.file_format import ENDINGS, ExportOptions, Format
 from workbench.export.source.capture import CallSite
 from workbench.launch import jobs, select_launcher
 from workbench.launch.assignments import EvaluateAssignment, PredictAssignment
 from workbench.launch.code_line import Name, line
-from workbench.launch.job import Job
+from workbench.launch.job import Job, metrics_of
 from workbench.launch.job_folder import (
     brief_of,
     instead_of_run,
@@ -250,7 +250,7 @@ class Workbench(Searches):
         refuse_of_training(kind, given)
         chosen = self._chosen(given, "validate" if stage == "val" else "test")
         work = jobs.AssignmentWork(EvaluateAssignment(self._task, chosen, stage))
-        return self._submit(kind, chosen, given, work, _metrics_of)
+        return self._submit(kind, chosen, given, work, metrics_of)
 
     # -- recorded runs
 
@@ -475,8 +475,3 @@ class Workbench(Searches):
 
     def _run_of(self, job: Job[Run]) -> Run:
         return Run.from_events(job.events, None if job.folder is None else job.folder.path, reference(self.model))
-
-
-def _metrics_of(job: Job[dict[str, float]]) -> dict[str, float]:
-    """The metrics of a validation or a test."""
-    return next((dict(e.metrics) for e in reversed(job.events) if isinstance(e, Validated)), {})

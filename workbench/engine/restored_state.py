@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
 from workbench.task.contents import (
+    MOST_PARTS,
     content_of,
     copy_of,
     is_container,
@@ -40,8 +41,6 @@ from workbench.task.rng import GENERATORS, is_generator
 from workbench.task.walk import Parts, cells, library, methods, parts, walk
 
 _DEPTH = 8
-_LONG = 100_000
-"""Containers with more parts are data: they are not copied."""
 _NOT_OWN_CODE = frozenset({
     "builtins", "torch", "numpy", "workbench", "threading", "_thread", "io", "_io", "weakref", "asyncio", "multiprocessing",
     "concurrent", "logging", "IPython", "ipykernel", "traitlets", "functools", "types", "re", "abc",
@@ -209,7 +208,7 @@ def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, Restore]]:
     if isinstance(value, (Tensor, np.ndarray)):
         yield from (("", put) for put in _values(value))
     elif is_container(value):
-        if len(value) <= _LONG:
+        if len(value) <= MOST_PARTS:
             yield "", functools.partial(put_items, value, copy_of(value))
     elif isinstance(value, types.FunctionType):
         if _is_own_code(value.__code__):  # `loss.calls += 1`

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Changed, Logged, Resumed, RunStarted, StepsDone, Validated
+from workbench.metric_mode import AVERAGED
 from workbench.plots.smooth import Smoother
 from workbench.plots.training.compare import are_losses
 from workbench.runs.chart_data import UNMARKED
@@ -18,8 +19,6 @@ from workbench.ui.canvas.transport.channels import Buckets, Samples
 from workbench.ui.canvas.transport.messages import Outbox, cut
 
 LINE_BUCKETS = 1000
-AVERAGED = "_averaged"
-"""The suffix of a metric of the averaged weights."""
 MARKS = 100
 """The most live changes on the plot; the oldest are dropped."""
 MARK = 160

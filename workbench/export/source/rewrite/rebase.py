@@ -14,8 +14,8 @@ from workbench.export.source.rewrite import layout
 from workbench.export.source.rewrite.layout import Block
 from workbench.export.source.source import CODE_ARGUMENTS, Sliced
 from workbench.export.source.uses import uses
+from workbench.task.lightning.overrides import LIGHTNING
 
-_PACKAGES = ("lightning", "pytorch_lightning")
 _ELSEWHERE = {"hparams", "save_hyperparameters", "load_from_checkpoint", "freeze", "unfreeze", "to_onnx", "to_torchscript"}
 """What code outside of a class may use of a LightningModule, and of little else."""
 
@@ -62,7 +62,7 @@ def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str, 
         code=layout.join(tuple(blocks)),
         blocks=tuple(blocks),
         names=sliced.names - dropped | {item.binds for item in kept},
-        modules=sliced.modules - set(_PACKAGES),
+        modules=sliced.modules - set(LIGHTNING),
     )
 
 
@@ -181,7 +181,7 @@ def _check_uses(statement: ast.stmt, own: set[str], known: Mapping[str, str]) ->
 
 
 def _is_lightning(path: str) -> bool:
-    return path.partition(".")[0] in _PACKAGES
+    return path.partition(".")[0] in LIGHTNING
 
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
