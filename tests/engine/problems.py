@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import time
 from collections.abc import Iterator
 
 import torch
@@ -112,14 +111,6 @@ def bench(model, data, root, optimizer=sgd, **settings):
     settings = {"accelerator": "cpu", **size, "lr": 0.05, **settings}
     loss = settings.pop("loss", F.cross_entropy)
     return wb.Workbench(model, train=data, loss=loss, optimizer=optimizer, root=root, **settings)
-
-
-def until(true, seconds=120.0):
-    """Wait for what another thread or process does."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it has not come to that"
-        time.sleep(0.01)
 
 
 def loss_of(model, batch):

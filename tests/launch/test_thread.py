@@ -26,11 +26,10 @@ from tests.engine.problems import (
     same_weights,
     sgd,
     twin_of,
-    until,
     weights,
 )
-from tests.launch.launched import wait_for
 from tests.reference import loop
+from tests.waiting import wait_for
 from workbench.bench import base
 from workbench.events import (
     Called,
@@ -133,7 +132,7 @@ def test_warnings_are_shown_once_with_and_without_a_bar(tmp_path, capsys, shows,
     capsys.readouterr()
     job = b.fit()
     if late:
-        until(job.done)
+        wait_for(job.done)
     job.wait(0.01)
     job.result()
     job.result()

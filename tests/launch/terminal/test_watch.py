@@ -22,7 +22,8 @@ import torch.nn.functional as F
 
 from tests import warm
 from tests.engine.problems import bench, labelled, plain_net
-from tests.launch.launched import kill_all_of, wait_for
+from tests.launch.launched import kill_all_of
+from tests.waiting import wait_for
 from workbench.commands import Pause
 from workbench.events import RunStarted
 from workbench.launch.terminal import watch
@@ -117,7 +118,7 @@ class _Terminal:
         self._terminal = terminal  # a terminal that nobody has open yet is at its end
         self._text = ""
 
-    def until(self, words: str, seconds: float = 60.0) -> str:
+    def wait_for(self, words: str, seconds: float = 60.0) -> str:
         """Wait for words after those that were waited for before; returns what is before them."""
         end = time.monotonic() + seconds
         while words not in self._text:

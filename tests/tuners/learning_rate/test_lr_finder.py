@@ -26,10 +26,10 @@ from tests.engine.problems import (
     same_weights,
     sgd,
     twin_of,
-    until,
     weights,
 )
 from tests.reference import finder, loop
+from tests.waiting import wait_for
 from workbench.commands import Stop
 from workbench.settings import SettingsError
 from workbench.task.errors import TaskError
@@ -168,7 +168,7 @@ class HeldUp:
     def __call__(self, output, y):
         self.calls += 1
         if self.calls == self.at:
-            until(self.asked)
+            wait_for(self.asked)
         return F.cross_entropy(output, y)
 
     def hold(self, bench, points):
@@ -266,7 +266,7 @@ def test_no_trace_after_an_interrupt(tmp_path):
         """
         import sys, threading, _thread
         import numpy as np, torch
-        from tests.engine.problems import until
+        from tests.waiting import wait_for
         from tests.tuners.learning_rate.test_lr_finder import HeldUp, Trace, alone, make_bench, check_fit
         from pathlib import Path
         torch.set_num_threads(1)
@@ -283,7 +283,7 @@ def test_no_trace_after_an_interrupt(tmp_path):
             return frame is not None
         def listener(event):
             if type(event).__name__ == "CurvePoint" and event.index == 20:
-                until(in_result)  # elsewhere an interrupt would be no matter of the job's
+                wait_for(in_result)  # elsewhere an interrupt would be no matter of the job's
                 fired.append(1)
                 _thread.interrupt_main()
         b.subscribe(listener)
@@ -417,7 +417,7 @@ def test_no_loader_process_is_left_by_a_failure(tmp_path):
     fit = b.fit()
     with pytest.raises(ValueError, match="had enough"):
         fit.result()
-    until(lambda: set(loaders()) <= before)  # else they live on, held by the traceback of the error
+    wait_for(lambda: set(loaders()) <= before)  # else they live on, held by the traceback of the error
     assert job.exception() is not None  # which the job still holds
 
 
