@@ -17,9 +17,9 @@ from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
 from workbench.task.data.to_dataset import UNNAMED
 from workbench.task.errors import TaskError
+from workbench.task.lightning.fit_loop import FitLoop
 from workbench.task.lightning.loggers import Logger
 from workbench.task.lightning.logging.log import Log, Shared
-from workbench.task.lightning.loops import FitLoop
 from workbench.task.lightning.strategy import Strategy, UnsupportedTrainerAttribute
 from workbench.task.protocol import Optimization, Phase, Progress, Tracker
 from workbench.task.ranks import Communication, SingleProcess, rank_of_job

@@ -10,8 +10,8 @@ from torch import nn
 
 from workbench.export.errors import ExportError
 from workbench.export.source.origins import Import, imported
-from workbench.export.source.rewrite import layout
-from workbench.export.source.rewrite.layout import Block
+from workbench.export.source.rewrite import source_text
+from workbench.export.source.rewrite.source_text import Block
 from workbench.export.source.source import CODE_ARGUMENTS, Sliced
 from workbench.export.source.uses import uses
 from workbench.task.lightning.overrides import LIGHTNING
@@ -26,7 +26,7 @@ def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str, 
     lightning: the class LightningModule. given: its attributes that the script gives to the model, once it is made; modules inside it
     only get their trainer. model: the name of the model's class. inside: those of the modules inside it.
     """
-    imports, futures = layout.parsed_imports(sliced.imports)
+    imports, futures = source_text.parsed_imports(sliced.imports)
     known = {item.binds: item.identity for item in imports}
     base = next((name + _MODULE[path] for name, path in known.items() if path in _MODULE), "")
     if not base:
@@ -58,8 +58,8 @@ def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str, 
     dropped = {item.binds for item in imports} - {item.binds for item in kept}
     return replace(
         sliced,
-        imports=layout.set_imports(kept, futures),
-        code=layout.join(tuple(blocks)),
+        imports=source_text.set_imports(kept, futures),
+        code=source_text.join(tuple(blocks)),
         blocks=tuple(blocks),
         names=sliced.names - dropped | {item.binds for item in kept},
         modules=sliced.modules - set(LIGHTNING),
