@@ -21,7 +21,7 @@ from workbench.runs.printable import printable
 from workbench.runs.read import RUNS, list_runs, read_header, summary
 from workbench.runs.record.event_log import EventLog
 from workbench.runs.run import Run
-from workbench.settings import Settings
+from workbench.settings import recorded_settings
 from workbench.tuners.batch_size.batch_size_finder import BatchSizes
 from workbench.tuners.clip_search import ClipSearch
 from workbench.tuners.decay_search import WeightDecaySearch
@@ -116,9 +116,8 @@ class _Following:
     def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
         self.follower = LaunchedJob(folder, lambda command: control.send(folder, command), threading.Event())
         self.folder, self.updates = folder, 0
-        known = {name: value for name, value in (header.get("settings") or {}).items() if name in Settings.model_fields}
-        self.settings = Settings.make(**known)
-        """The settings of the job; those of a newer version are left out."""
+        self.settings = recorded_settings(header.get("settings") or {})
+        """The settings of the job."""
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         if summary(self.folder).unseen:
