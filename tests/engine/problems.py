@@ -113,6 +113,12 @@ def bench(model, data, root, optimizer=sgd, **settings):
     return wb.Workbench(model, train=data, loss=loss, optimizer=optimizer, root=root, **settings)
 
 
+def two_groups(parameters, lr):
+    """SGD with two parameter groups, of which the second has a tenth of the rate."""
+    parameters = list(parameters)
+    return torch.optim.SGD([{"params": parameters[:2], "lr": lr}, {"params": parameters[2:], "lr": lr / 10}])
+
+
 def loss_of(model, batch):
     x, y = batch
     return F.cross_entropy(model(x), y)

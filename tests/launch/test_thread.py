@@ -26,6 +26,7 @@ from tests.engine.problems import (
     same_weights,
     sgd,
     twin_of,
+    two_groups,
     weights,
 )
 from tests.reference import loop
@@ -387,12 +388,8 @@ def test_schedules_and_ratios_multiply_a_changed_rate(name, tmp_path):
     import workbench as wb
     from tests.engine.twins.test_fit_against_twin import SCHEDULES
 
-    def groups(parameters, lr):
-        parameters = list(parameters)
-        return torch.optim.SGD([{"params": parameters[:2], "lr": lr}, {"params": parameters[2:], "lr": lr / 10}])
-
     scheduler = SCHEDULES["cosine" if name == "groups" else name]
-    make = groups if name == "groups" else torch.optim.SGD
+    make = two_groups if name == "groups" else torch.optim.SGD
 
     def run(root, change):
         gate = Gate()

@@ -26,6 +26,7 @@ from tests.engine.problems import (
     same_weights,
     sgd,
     twin_of,
+    two_groups,
     weights,
 )
 from tests.reference import finder, loop
@@ -67,14 +68,10 @@ def test_ended_says_how(tmp_path):
 
 
 def test_param_groups_keep_their_ratio(tmp_path):
-    def make(parameters, lr):
-        parameters = list(parameters)
-        return torch.optim.SGD([{"params": parameters[:2], "lr": lr}, {"params": parameters[2:], "lr": lr / 10}])
-
     model, data = plain_net(), labelled()
     twin = twin_of(model)
-    curve = bench(model, data, tmp_path, make).find_lr(num_training=40).result()
-    _, losses, _ = finder.sweep(twin, loss_of, make(twin.parameters(), lr=0.05), loop.loader_of(data, 8), n=40)
+    curve = bench(model, data, tmp_path, two_groups).find_lr(num_training=40).result()
+    _, losses, _ = finder.sweep(twin, loss_of, two_groups(twin.parameters(), lr=0.05), loop.loader_of(data, 8), n=40)
     np.testing.assert_allclose(curve.losses, losses, rtol=1e-4)
 
 
@@ -82,12 +79,8 @@ def test_warmup_from_zero_does_not_hide_the_ratio(tmp_path):
     """A schedule that starts at 0 makes every group's rate 0 when the sweep begins."""
     import workbench as wb
 
-    def make(parameters, lr):
-        parameters = list(parameters)
-        return torch.optim.SGD([{"params": parameters[:2], "lr": lr}, {"params": parameters[2:], "lr": lr / 10}])
-
     def curve(root, scheduler):
-        b = wb.Workbench(plain_net(), train=labelled(), loss=F.cross_entropy, optimizer=make, scheduler=scheduler,
+        b = wb.Workbench(plain_net(), train=labelled(), loss=F.cross_entropy, optimizer=two_groups, scheduler=scheduler,
                          root=root, accelerator="cpu", batch_size=8)  # fmt: skip
         return b.find_lr(num_training=20).result()
 
