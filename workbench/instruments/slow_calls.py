@@ -50,9 +50,9 @@ class _Functions:
         self._timing = 0
         self._replaced: list[tuple[ModuleType, str, Callable[..., Any], Callable[..., Any]]] = []
         self.here = threading.local()
-        """`calls`: the SlowCalls of this thread."""
+        """`calls`: the CallTimer of this thread."""
 
-    def begin(self, calls: SlowCalls) -> None:
+    def begin(self, calls: CallTimer) -> None:
         """From now on report this thread's calls to `calls`."""
         self.here.calls = calls
         with self._lock:
@@ -89,7 +89,7 @@ class _Functions:
             try:
                 return users(*args, **kwargs)
             finally:
-                calls: SlowCalls | None = getattr(self.here, "calls", None)
+                calls: CallTimer | None = getattr(self.here, "calls", None)
                 if calls is not None:
                     calls.add(name, perf_counter() - began, sys._getframe(1))
 
@@ -99,7 +99,7 @@ class _Functions:
 _functions = _Functions()
 
 
-class SlowCalls(TorchFunctionMode):
+class CallTimer(TorchFunctionMode):
     """Context manager that times calls in the user's code; their results do not change."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from workbench.launch.select_launcher import ranks
 from workbench.settings import Settings, SettingsError
 from workbench.tuners.batch_size.effective_batch import effective_batch
 from workbench.ui import texts
-from workbench.ui.controls.setting_control import Control, SettingControls, tooltip
+from workbench.ui.controls.setting_control import SettingControl, SettingControls, tooltip
 from workbench.ui.controls.widget_utils import shown
 
 LOWEST, HIGHEST, STEP = -7, 1, 0.02
@@ -146,7 +146,7 @@ def _near(value: Any, current: Any) -> bool:
     return math.isclose(value, current, rel_tol=1e-3) if numbers else bool(value == current)
 
 
-def _bare(control: Control, title: str, width: str) -> Control:
+def _bare(control: SettingControl, title: str, width: str) -> SettingControl:
     """Hide a label whose step's title says the same; screen readers still get it (controls/controls.css)."""
     control.widget.description = title
     control.widget.layout.width = width
@@ -160,7 +160,7 @@ def _button(text: str, tooltip: str, clicked: Callable[[], None]) -> widgets.But
     return button
 
 
-def _step(number: str, title: str, control: Control, parts: list[widgets.Widget], note: str = "") -> widgets.VBox:
+def _step(number: str, title: str, control: SettingControl, parts: list[widgets.Widget], note: str = "") -> widgets.VBox:
     row = widgets.HBox(parts)
     control.stands_in(row)
     return widgets.VBox([widgets.HTML(_name(number, title, note)), row]).add_class("wb-step")
