@@ -268,8 +268,7 @@ class Workbench(Searches):
 
         which: of a run, "last", "best", "start" (those at its beginning), or those after this many updates.
         """
-        if any(not job.done() for job in self.jobs):
-            raise RuntimeError("a job is running or queued and uses the model: wait for it or stop() it, then load.")
+        self._check_idle("load")
         if isinstance(run, str | Path) and is_one(Path(run)):
             if which != "last":
                 raise TaskError(f"load({str(run)!r}, {which!r}): the file is one checkpoint: leave out which={which!r}.")
@@ -311,7 +310,7 @@ class Workbench(Searches):
         """
         from workbench.export.script import export
 
-        self._check_idle()
+        self._check_idle("export")
         chosen = run_to_export(run, self.root, self.jobs)
         given = {"run": None if run is None else chosen.id, "evidence": evidence, "format": format, "data": data, "base": base}
         said = {name: value for name, value in given.items() if value}
@@ -339,7 +338,7 @@ class Workbench(Searches):
         """
         from workbench.export.script import script
 
-        self._check_idle()
+        self._check_idle("export")
         chosen = run_to_export(run, self.root, self.jobs)
         file = Path(path or f"train{ENDINGS.get(format or 'script', '.py')}")
         with self._idle():
@@ -466,12 +465,12 @@ class Workbench(Searches):
     def _idle(self) -> Iterator[None]:
         """Context manager in which no job begins, while export opens a session on the model to read it."""
         with alone():
-            self._check_idle()
+            self._check_idle("export")
             yield
 
-    def _check_idle(self) -> None:
+    def _check_idle(self, then: str) -> None:
         if any(not job.done() for job in self.jobs):
-            raise RuntimeError("a job is running or queued and uses the model: wait for it or stop() it, then export.")
+            raise RuntimeError(f"a job is running or queued and uses the model: wait for it or stop() it, then {then}.")
 
     def _run_of(self, job: Job[Run]) -> Run:
         return Run.from_events(job.events, None if job.folder is None else job.folder.path, reference(self.model))
