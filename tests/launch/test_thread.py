@@ -57,8 +57,8 @@ PATIENCE = 200.0
 class Gate:
     """A loss that holds the training at given calls until it is opened, so that a test knows where the run is."""
 
-    def __init__(self, loss=F.cross_entropy):
-        self.loss, self.calls = loss, 0
+    def __init__(self):
+        self.calls = 0
         self.holds = {}
 
     def hold(self, update):
@@ -73,7 +73,7 @@ class Gate:
         if held is not None:
             held[0].set()
             assert held[1].wait(PATIENCE)
-        return self.loss(output, y)
+        return F.cross_entropy(output, y)
 
 
 def of(job, kind):
