@@ -118,7 +118,7 @@ class _Terminal:
         self._terminal = terminal  # a terminal that nobody has open yet is at its end
         self._text = ""
 
-    def wait_for(self, words: str, seconds: float = 60.0) -> str:
+    def until(self, words: str, seconds: float = 60.0) -> str:
         """Wait for words after those that were waited for before; returns what is before them."""
         end = time.monotonic() + seconds
         while words not in self._text:
