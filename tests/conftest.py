@@ -69,7 +69,7 @@ def _no_fsync() -> Iterator[None]:
 
 
 AHEAD = (
-    "tests.short_trials", "pytest", "hypothesis", "workbench.bench", "tests.engine.problems", "tests.engine.ranked", "tests.engine.resuming",
+    "tests.short_trials", "pytest", "hypothesis", "workbench.bench", "tests.engine.problems", "tests.engine.fit_results", "tests.engine.resuming",
     "tests.engine.sharded", "tests.reference.techniques", "tests.huge_pages",
 )  # fmt: skip
 """What nearly every process of the fork server would import for a function of a test, for a tenth of a second. The trials are short

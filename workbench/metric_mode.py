@@ -6,6 +6,8 @@ import re
 from typing import Literal
 
 Mode = Literal["min", "max"]
+AVERAGED = "_averaged"
+"""The suffix of a metric of the averaged weights."""
 
 _LOWER = frozenset(
     "loss losses error errors err perplexity ppl mse mae rmse mape smape msle rmsle wer cer mer wil fid kid lpips nll "
@@ -23,7 +25,7 @@ _WEAK = frozenset(["score", "scores", "similarity"])
 
 def known_mode(metric: str) -> Mode | None:
     """Whether lower or higher values of a metric are better, as its name says; None: it does not say."""
-    whole = metric.removesuffix("_averaged")
+    whole = metric.removesuffix(AVERAGED)
     name = whole.partition("/")[0]  # of one of several sets of data, whose name says nothing: val_accuracy/errors
     for part in (name, whole) if name.startswith("val_") else (whole,):
         found = _mode_by_words(part)

@@ -11,7 +11,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-_LIBRARIES = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+"""The folders of Python's library and of installed packages."""
 
 
 class UserError(ValueError):
@@ -77,7 +78,7 @@ _OWN = f"{os.path.dirname(_causes.__code__.co_filename)}/"
 def _of_the_user(files: list[str]) -> list[bool]:
     """All frames before the first one of ours, and those of the user's own code that we called."""
     first = next((n for n, file in enumerate(files) if file.startswith(_OWN)), len(files))
-    return [n < first or not file.startswith((_OWN, "<frozen", *_LIBRARIES)) for n, file in enumerate(files)]
+    return [n < first or not file.startswith((_OWN, "<frozen", *INSTALLED)) for n, file in enumerate(files)]
 
 
 def _of_others(files: list[str]) -> list[bool]:
@@ -98,7 +99,7 @@ def user_line(error: BaseException) -> str:
 
     An error of another process has that process's traceback among its causes.
     """
-    frames = [found for found in _FRAME.finditer(_text(error)) if not found["file"].startswith((_OWN, "<frozen", "<string>", *_LIBRARIES))]
+    frames = [found for found in _FRAME.finditer(_text(error)) if not found["file"].startswith((_OWN, "<frozen", "<string>", *INSTALLED))]
     if not frames:
         return ""
     last = frames[-1]

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from tests.attacks.strangers import bench, messages, of
-from tests.engine.problems import until
+from tests.waiting import wait_for
 from workbench.commands import Pause, Stop
 from workbench.engine.checkpoint import files as checkpoint
 from workbench.events import Validated
@@ -110,9 +110,9 @@ def test_control_as_a_link_does_not_command_a_fit_and_is_told_once(tmp_path: Pat
     job, after = first.fit(max_epochs=100_000), waits.fit()
     for one in (job, after):
         (tmp_path / "runs" / one.id / "control").symlink_to(theirs, target_is_directory=True)
-    until(lambda: messages(job))
+    wait_for(lambda: messages(job))
     job.validate()
-    until(lambda: any(event.asked for event in of(job, Validated)))
+    wait_for(lambda: any(event.asked for event in of(job, Validated)))
     assert job.status == "running", "the Stop of another folder is not for it"
     job.stop()
     for one in (job, after):
@@ -132,7 +132,7 @@ def test_what_is_no_command_does_not_hold_up_those_after_it(tmp_path: Path, thei
     (folder / "2.json").symlink_to(theirs / "0001.json")
     os.mkfifo(folder / "0.json")
     control.send(folder.parent, Pause())
-    until(lambda: job.status == "paused")
+    wait_for(lambda: job.status == "paused")
     assert [(name, name in " ".join(messages(job))) for name in ("0.json", "1.json", "2.json")] == [(f"{n}.json", True) for n in range(3)]
     assert list(folder.iterdir()) == []
     assert (theirs / "0001.json").exists()

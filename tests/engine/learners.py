@@ -124,9 +124,9 @@ class SpellingLearner(Speller):
 class TwoSpellers(Speller):
     """Two optimizers over one text: the cell with its letters, and the head."""
 
-    def __init__(self, cell="LSTM", lr=0.05, make=sgd, frequencies=None):
-        super().__init__(cell)
-        self.lr, self.make, self.frequencies = lr, make, frequencies
+    def __init__(self, make=sgd, frequencies=None):
+        super().__init__("LSTM")
+        self.lr, self.make, self.frequencies = 0.05, make, frequencies
 
     def training_step(self, batch, batch_idx, optimizer_idx, hiddens):
         output, hiddens = self(batch[0], hiddens)
@@ -178,14 +178,14 @@ def supervised(model, loss, carries=False):
     return step
 
 
-def checker(data, loss_of, batch_size=8):
+def checker(data, loss_of):
     """check(model) for the twin: the mean over the samples of validation data."""
 
     def check(model):
         model.eval()
         total = 0.0
         with torch.no_grad():
-            for batch in loop.loader_of(data, batch_size, shuffle=False):
+            for batch in loop.loader_of(data, 8, shuffle=False):
                 total += float(loss_of(model, batch)) * len(batch[-1])
         model.train()
         return {"val_loss": total / len(data)}
@@ -238,10 +238,10 @@ def assert_same(run, record, model, *, exact=True, rtol=1e-5, columns=None):
     assert_same_checks(run, record)
 
 
-def assert_same_checks(run, record, rtol=1e-5):
+def assert_same_checks(run, record):
     if not record.validations:
         return
     assert run.validation["step"].tolist() == [step for step, _ in record.validations]
     for name in {name for _, metrics in record.validations for name in metrics}:
         theirs = [metrics.get(name, float("nan")) for _, metrics in record.validations]
-        np.testing.assert_allclose(run.validation[name], theirs, rtol=rtol, err_msg=name)
+        np.testing.assert_allclose(run.validation[name], theirs, rtol=1e-5, err_msg=name)

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import time
 from collections.abc import Iterator
 
 import torch
@@ -114,12 +113,10 @@ def bench(model, data, root, optimizer=sgd, **settings):
     return wb.Workbench(model, train=data, loss=loss, optimizer=optimizer, root=root, **settings)
 
 
-def until(true, seconds=120.0):
-    """Wait for what another thread or process does."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it has not come to that"
-        time.sleep(0.01)
+def two_groups(parameters, lr):
+    """SGD with two parameter groups, of which the second has a tenth of the rate."""
+    parameters = list(parameters)
+    return torch.optim.SGD([{"params": parameters[:2], "lr": lr}, {"params": parameters[2:], "lr": lr / 10}])
 
 
 def loss_of(model, batch):

@@ -8,8 +8,8 @@ from tests.engine.problems import labelled, sgd
 from workbench.commands import Mailbox
 from workbench.engine import loop
 from workbench.engine.checkpoint.files import read_state
+from workbench.engine.checkpoint.fit_state import restore
 from workbench.engine.checkpoint.manager import CheckpointManager
-from workbench.engine.checkpoint.resume import restore
 from workbench.engine.setup import open_session
 from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Logged, Message, Saved, StepsDone, Validated

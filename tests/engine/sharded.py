@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.engine.ranked import fit
-from tests.ranks import on_ranks
+from tests.engine.fit_results import fit
+from tests.on_ranks import on_ranks
 
 FSDP = {
     "WORKBENCH_SHARDS": "FSDP", "FSDP_VERSION": "1", "FSDP_SHARDING_STRATEGY": "FULL_SHARD", "FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP",

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from tests.engine.problems import Stream, labelled, noisy_net, plain_net
 from tests.engine.resuming import Fit, assert_goes_on_as, learning, resumed, settings_of, supervised
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from workbench.commands import Checkpoint, Mailbox, Pause, Resume, Stop, Validate
 from workbench.engine import control, loop
 from workbench.engine.checkpoint.files import read_state

@@ -12,7 +12,8 @@ from torch.nn.utils.parametrizations import spectral_norm
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import workbench as wb
-from tests.engine.problems import labelled, noisy_net, plain_net, sgd, until
+from tests.engine.problems import labelled, noisy_net, plain_net, sgd
+from tests.waiting import wait_for
 from workbench.engine.backward import WindowBackward
 from workbench.engine.replay import Replay
 from workbench.engine.setup import open_session
@@ -89,7 +90,7 @@ def test_no_loader_process_outlives_a_failed_fit(tmp_path, persistent):
     job = bench(tmp_path, train=Broken(), num_workers=2, persistent_workers=persistent, shuffle=False).fit()
     with pytest.raises(KeyError):
         job.result()
-    until(lambda: set(multiprocessing.active_children()) <= set(before))  # one that is slow to end is told to, and not waited for
+    wait_for(lambda: set(multiprocessing.active_children()) <= set(before))  # one that is slow to end is told to, and not waited for
     assert job.exception() is not None  # which the job still holds
 
 

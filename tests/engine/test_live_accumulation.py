@@ -13,7 +13,7 @@ from tests.combinations import every
 from tests.engine.learners import Speller, letters_loss, sentences
 from tests.engine.problems import labelled, noisy_net, plain_net, sgd, stepped_by_hand
 from tests.engine.resuming import Fit, assert_goes_on_as, learning, resumed, settings_of, supervised
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from tests.reference import loop as twin
 from workbench.commands import Change, Pause, Resume
 from workbench.engine import loop

@@ -11,19 +11,23 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pytest
 import torch
 from ruff import find_ruff_bin
 from torch.distributed import TCPStore
 
 import workbench as wb
 from tests.warm import Warm
+from workbench.engine import loop
+from workbench.engine.session import Session
 from workbench.events import Logged, StepsDone, Validated
+from workbench.launch.job import Job
 
 PRELUDE = """\
 import torch
@@ -252,6 +256,20 @@ def repeats(bench: wb.Workbench, runner: Runner, folder: Path) -> None:
         if name.startswith("val_"):
             assert f"{name} {value:.4f}" in outcome.said
     bench.close()
+
+
+def fit_asking(bench: wb.Workbench, ask: Callable[[Job[wb.Run], int], object], **settings: Any) -> wb.Run:
+    """The run of a fit; after each update `ask(job, step)` may request something of its job."""
+    update = loop.train_step
+
+    def asking(session: Session, window: Sequence[Any]) -> torch.Tensor | None:
+        loss = update(session, window)
+        ask(bench.jobs[-1], session.state.step)
+        return loss
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "train_step", asking)
+        return bench.fit(**settings).result()
 
 
 def lint(script: Path) -> None:

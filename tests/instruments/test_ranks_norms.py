@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from tests.engine.fit_results import Heard
 from tests.engine.learners import TwoSided
 from tests.engine.problems import labelled
-from tests.engine.ranked import Heard
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from workbench.commands import Mailbox
 from workbench.engine.dry_run.dry_run import dry_run
 from workbench.events import StepsDone

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.engine.problems import bench, labelled, noisy_net, plain_net
 from workbench.events import Observed
-from workbench.instruments.slow_calls import SlowCalls
+from workbench.instruments.slow_calls import CallTimer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -69,7 +69,7 @@ def test_calls_of_libraries_do_not_count():
     for group in optimizer.param_groups:
         for p in group["params"]:
             p.grad = torch.ones_like(p)
-    with (calls := SlowCalls()):
+    with (calls := CallTimer()):
         optimizer.step()
     assert calls.found() == ()
 
@@ -83,13 +83,13 @@ def test_a_tensor_that_is_moved_counts_where_it_goes_to_a_device():
             return super().__torch_function__(func, types, args, kwargs)
 
     x = torch.ones(3).as_subclass(Slow)
-    with (calls := SlowCalls()):
+    with (calls := CallTimer()):
         x.to(torch.float64)  # it stays where it is
         x.to("meta")
     (sentence,) = calls.found()
     assert sentence.startswith('`x.to("meta")`')
     assert sentence.endswith("in to()")
-    with (calls := SlowCalls()):
+    with (calls := CallTimer()):
         bool(torch.ones(()))
         time.sleep(0.05)
     assert calls.found() == ()
@@ -97,7 +97,7 @@ def test_a_tensor_that_is_moved_counts_where_it_goes_to_a_device():
 
 def test_values_that_are_copied_to_a_device_count_where_the_tensor_is_made():
     values = [0.5] * 300_000
-    with (calls := SlowCalls()):
+    with (calls := CallTimer()):
         torch.tensor(values[:3])
         torch.tensor(values, device="meta")
     (sentence,) = calls.found()
@@ -126,8 +126,8 @@ def test_freeing_memory_in_each_update_is_found_with_its_time(tmp_path, monkeypa
 
 def test_two_threads_that_time_their_calls_put_the_functions_back():
     users = gc.collect
-    with (one := SlowCalls()):
-        other = threading.Thread(target=lambda: SlowCalls().__enter__().__exit__(None, None, None))
+    with (one := CallTimer()):
+        other = threading.Thread(target=lambda: CallTimer().__enter__().__exit__(None, None, None))
         other.start()
         other.join()
         assert gc.collect is not users

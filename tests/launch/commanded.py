@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import workbench as wb
 from tests.engine.problems import bench, labelled, plain_net
-from tests.launch.launched import wait_for
+from tests.waiting import wait_for
 from workbench.events import BenchEvent, Called, Event, Saved, StatusChanged, StepsDone, Validated
 from workbench.launch.job import Job
 from workbench.runs.run import Run

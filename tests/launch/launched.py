@@ -7,21 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
 from tests import warm
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 200.0) -> None:
-    """Until it is so. As long as a slow machine may take: what never comes costs the test its time, what comes costs none."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not come to pass"
-        time.sleep(0.02)
 
 
 def gone(pid: int) -> bool:

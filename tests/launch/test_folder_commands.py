@@ -17,8 +17,9 @@ import workbench as wb
 from tests import warm
 from tests.launch import pools
 from tests.launch.commanded import SECOND, ask, commanded, told
-from tests.launch.launched import kernel, wait_for
+from tests.launch.launched import kernel
 from tests.runs.records import read_events
+from tests.waiting import wait_for
 from workbench.commands import Change, Checkpoint, Command, Pause, Resume, Stop, Validate
 from workbench.events import BenchEvent, Called, Changed, Message, Saved, StatusChanged, StepsDone, Validated
 from workbench.launch.job import Job

@@ -14,8 +14,8 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 from tests import warm
-from tests.launch.launched import wait_for
 from tests.launch.pools import named
+from tests.waiting import wait_for
 
 CELLS = """
 import json, os

@@ -26,11 +26,11 @@ from tests.engine.problems import (
     same_weights,
     sgd,
     twin_of,
-    until,
+    two_groups,
     weights,
 )
-from tests.launch.launched import wait_for
 from tests.reference import loop
+from tests.waiting import wait_for
 from workbench.bench import base
 from workbench.events import (
     Called,
@@ -57,8 +57,8 @@ PATIENCE = 200.0
 class Gate:
     """A loss that holds the training at given calls until it is opened, so that a test knows where the run is."""
 
-    def __init__(self, loss=F.cross_entropy):
-        self.loss, self.calls = loss, 0
+    def __init__(self):
+        self.calls = 0
         self.holds = {}
 
     def hold(self, update):
@@ -73,7 +73,7 @@ class Gate:
         if held is not None:
             held[0].set()
             assert held[1].wait(PATIENCE)
-        return self.loss(output, y)
+        return F.cross_entropy(output, y)
 
 
 def of(job, kind):
@@ -133,7 +133,7 @@ def test_warnings_are_shown_once_with_and_without_a_bar(tmp_path, capsys, shows,
     capsys.readouterr()
     job = b.fit()
     if late:
-        until(job.done)
+        wait_for(job.done)
     job.wait(0.01)
     job.result()
     job.result()
@@ -388,12 +388,8 @@ def test_schedules_and_ratios_multiply_a_changed_rate(name, tmp_path):
     import workbench as wb
     from tests.engine.twins.test_fit_against_twin import SCHEDULES
 
-    def groups(parameters, lr):
-        parameters = list(parameters)
-        return torch.optim.SGD([{"params": parameters[:2], "lr": lr}, {"params": parameters[2:], "lr": lr / 10}])
-
     scheduler = SCHEDULES["cosine" if name == "groups" else name]
-    make = groups if name == "groups" else torch.optim.SGD
+    make = two_groups if name == "groups" else torch.optim.SGD
 
     def run(root, change):
         gate = Gate()

@@ -53,8 +53,8 @@ MUTATIONS = (
     Mutation("engine/snapshot.py", "            self.random.restore()\n", "", "tests/launch/search/test_scheduled_searches.py"),
     Mutation("engine/snapshot.py", "                opt.base_lr, opt.taken = base_lr, taken\n", "", "tests/engine/checkpoint/test_weights_copy.py"),
     Mutation("task/rng.py", "            state.restore()\n", "            pass\n", "tests/tuners/learning_rate/test_lr_finder.py"),
-    Mutation("engine/checkpoint/resume.py", "session.weights.load_gradients(state[\"gradients\"])", "pass", "tests/engine/checkpoint tests/lightning"),
-    Mutation("engine/checkpoint/resume.py", "    RandomState.from_state(state[\"random\"]).restore()\n", "", "tests/engine/checkpoint"),
+    Mutation("engine/checkpoint/fit_state.py", "session.weights.load_gradients(state[\"gradients\"])", "pass", "tests/engine/checkpoint tests/lightning"),
+    Mutation("engine/checkpoint/fit_state.py", "    RandomState.from_state(state[\"random\"]).restore()\n", "", "tests/engine/checkpoint"),
     Mutation("engine/checkpoint/optimizer_state.py", "parts.built_in.load_state_dict(state[\"built_in\"][\"state\"])", "pass", "tests/engine/checkpoint"),
     Mutation("engine/checkpoint/manager.py", "% self._updates == 0", "% self._updates == 1", "tests/engine/checkpoint/test_manager.py"),
     Mutation("engine/validation/validate.py", "            modes.restore()\n", "            pass\n", "tests/engine/validation"),
@@ -75,5 +75,5 @@ MUTATIONS = (
     Mutation("launch/module_diff.py", "        vars(part).pop(name, None)\n", "        pass\n", "tests/launch/test_module_diff.py"),
     Mutation("launch/pool/failures.py", "        kind = 1\n", "        kind = 0\n", "tests/launch/pool/test_failures.py"),
     Mutation("launch/process/fork_server.py", "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n", "", "tests/launch/process/test_child_handle.py"),
-    Mutation("launch/start/start_spec.py", "if not untouched(job.id):", "if untouched(job.id):", "tests/launch/start/test_resume.py"),
+    Mutation("launch/start/start_spec.py", "if not untouched(job.id):", "if untouched(job.id):", "tests/launch/start/test_resume_plan.py"),
 )

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.events import Suggestion, Trial
+from workbench.plots.clip_statistics import WINDOW
 from workbench.plots.drawing import matplotlib, plotly
 from workbench.plots.names import fold, shorten
 from workbench.plots.ranges import span, wide
@@ -18,7 +19,7 @@ from workbench.plots.searches.batch_size import batch_size
 from workbench.plots.searches.lr_curve import lr_curve
 from workbench.plots.smooth import ema
 from workbench.plots.training.changes import change_marks
-from workbench.plots.training.clipping import WINDOW, Clipped, clipping, moving_share, was_cut
+from workbench.plots.training.clipping import Clipped, clipping
 from workbench.plots.training.grad_norm import grad_norm
 from workbench.plots.training.logged import logged
 from workbench.plots.training.loss import loss
@@ -274,20 +275,6 @@ def test_folded_names_stay_apart(names: list[str]) -> None:
 def test_charts_take_anything_shaped_like_a_suggestion() -> None:
     rule = SimpleNamespace(name="mine", lr=0.1, index=None, why="")
     assert math.isclose(lr_curve(LRS, CURVE, CURVE, [rule], 0.1).marks[0].x, 0.1)
-
-
-def test_what_rounding_does_is_no_clipping() -> None:
-    before = np.array([1.0, 1.0, 2.0, np.nan, np.inf, 3.0], np.float32)
-    after = np.array([1.0, 1.0 - 1e-6, 1.0, 1.0, 1.0, np.nan], np.float32)
-    np.testing.assert_array_equal(was_cut(before, after), [0, 0, 1, np.nan, np.nan, np.nan])
-
-
-@given(st.lists(st.sampled_from([0.0, 1.0, math.nan]), max_size=60), st.integers(1, 20))
-def test_the_moving_share_is_the_mean_of_the_known(values: list[float], window: int) -> None:
-    got = moving_share(np.array(values), window)
-    for i, share in enumerate(got.tolist()):
-        seen = [v for v in values[max(0, i + 1 - window) : i + 1] if v == v]
-        assert math.isnan(share) if math.isnan(values[i]) else share == pytest.approx(sum(seen) / len(seen))
 
 
 def test_clipping_shows_both_norms_and_how_many_were_cut() -> None:

@@ -11,19 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.records import read_events, read_record
+from tests.runs.records import read_events, read_record, write_run
 from workbench.events import Message, RunEnded, RunStarted
 from workbench.runs.folder.alive import identity
 from workbench.runs.read import list_runs, read_header
 from workbench.runs.store import RunFolder
-
-
-def make(root: Path, id: str, *, created: float = 0.0, over: bool = True, **header: object) -> Path:
-    with RunFolder.create(root, id, {"kind": "fit", "created": created, **header}) as folder:
-        folder.append(RunStarted(id, "fit", {}, "cpu"))
-        if over:
-            folder.append(RunEnded("finished", 1, 0.1))
-    return folder.path
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -59,7 +51,7 @@ def test_the_folder_of_checkpoints_is_made_when_asked_for(tmp_path: Path) -> Non
 
 
 def test_a_taken_id_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    path = make(tmp_path, "mine")
+    path = write_run(tmp_path, "mine")
     before = (path / "run.json").read_text(), read_events(path)
     with pytest.raises(FileExistsError, match="mine"):
         RunFolder.create(tmp_path, "mine", {})

@@ -13,8 +13,8 @@ from accelerate.tracking import GeneralTracker
 
 import workbench as wb
 from tests.lightning.both import boring, loader, pl
-from tests.lightning.ranks.ranked import Net, batches, fit
-from tests.ranks import on_ranks
+from tests.lightning.ranks.rank_fits import Net, batches, fit
+from tests.on_ranks import on_ranks
 from workbench.task.lightning.loggers import Logger
 
 pytestmark = pytest.mark.usefixtures("one_thread")

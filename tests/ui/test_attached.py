@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,16 +11,10 @@ from ipywidgets.widgets.widget import _instances
 
 from tests.ui.fakes import FakeBench, FakeJob
 from tests.ui.mirror import Mirror
+from tests.waiting import wait_for
 from workbench.events import Changed, Message
 from workbench.ui.attached import AttachedPanel
 from workbench.ui.controls.widget_utils import tree
-
-
-def until(true: Callable[[], object], seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
 
 
 class Job(FakeJob):
@@ -53,7 +46,7 @@ def job() -> Job:
     bench = FakeBench(lr=0.1, gradient_clip_val=1.0, epochs=1, updates=40)
     real = bench.fit()
     assert real.wait(60)
-    until(lambda: type(real.events[-1]).__name__ == "RunEnded")
+    wait_for(lambda: type(real.events[-1]).__name__ == "RunEnded")
     return Job(real.events)
 
 
@@ -74,13 +67,13 @@ def test_it_shows_the_whole_history_and_what_comes(job: Job, monkeypatch: pytest
     view = AttachedPanel.of(job)
     assert AttachedPanel.of(job) is view
     mirror = browser(view, monkeypatch)
-    until(lambda: mirror.state.get("progress", {}).get("status") == "running")
+    wait_for(lambda: mirror.state.get("progress", {}).get("status") == "running")
     assert [one.disabled for one in (view.pause, view.stop)] == [False, False]
     job.events.extend(later)
     job.finish()
-    until(lambda: mirror.state["progress"]["status"] == "finished")
+    wait_for(lambda: mirror.state["progress"]["status"] == "finished")
     assert mirror.state["progress"]["done"] == 40
-    until(lambda: all(one.disabled for one in (view.stop, view.pause, view.validate)))
+    wait_for(lambda: all(one.disabled for one in (view.stop, view.pause, view.validate)))
 
 
 def test_a_view_whose_cell_runs_again_ends(job: Job) -> None:
@@ -103,7 +96,7 @@ def test_a_view_whose_cell_runs_again_ends(job: Job) -> None:
     again.stop.click()
     assert job.stopped
     job.finish()
-    until(lambda: again.stop.disabled)
+    wait_for(lambda: again.stop.disabled)
     assert not view.stop.disabled, "it hears no more"
 
 
@@ -111,12 +104,12 @@ def test_the_line_of_what_was_asked_is_shown(job: Job, monkeypatch: pytest.Monke
     view = AttachedPanel(job)
     mirror = browser(view, monkeypatch)
     job.said("wb.attach('0012-fit').pause()")
-    until(lambda: mirror.state.get("code") == "wb.attach('0012-fit').pause()")
+    wait_for(lambda: mirror.state.get("code") == "wb.attach('0012-fit').pause()")
 
 
 def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
     view = AttachedPanel(job)
-    until(lambda: view._in_run)
+    wait_for(lambda: view._in_run)
     assert view.dispatcher.drain(60)  # the boxes have been brought to what the run has
     view.validate.click()
     assert job.asked == ["validate"]
@@ -140,7 +133,7 @@ def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
 
 def test_the_lines_in_the_canvas_are_the_boxes_as_long_as_they_can_be_dragged(job: Job) -> None:
     view = AttachedPanel(job)
-    until(lambda: view._in_run)
+    wait_for(lambda: view._in_run)
     assert view.dispatcher.drain(60)
     assert (view.canvas.marker, view.canvas.clip) == (0.1, 1.0)
     view.canvas.set_state({"marker": 0.02, "clip": 0.5})  # as a browser does
@@ -148,7 +141,7 @@ def test_the_lines_in_the_canvas_are_the_boxes_as_long_as_they_can_be_dragged(jo
     view.boxes["lr"].widget.value = "0.03"
     assert view.canvas.marker == 0.03
     job.finish()
-    until(lambda: (view.canvas.marker, view.canvas.clip) == (0.0, 0.0))
+    wait_for(lambda: (view.canvas.marker, view.canvas.clip) == (0.0, 0.0))
     view.canvas._heard(None, {"type": "ask", "what": "use_clip", "value": 0.7}, None)
     assert "does not train now" in view.notice.lines[0][1]
     assert view.boxes["gradient_clip_val"].read() == 0.5
@@ -159,7 +152,7 @@ def test_the_lines_in_the_canvas_are_the_boxes_as_long_as_they_can_be_dragged(jo
 
 def test_a_change_of_the_run_is_not_offered_to_be_undone(job: Job) -> None:
     view = AttachedPanel(job)
-    until(lambda: view._in_run)
+    wait_for(lambda: view._in_run)
     assert view.dispatcher.drain(60)
     view.boxes["gradient_clip_val"].widget.value = "0.5"  # a person's own
     view.dispatcher.put(Changed(20, {"lr": 0.01, "gradient_clip_val": 2.0, "weight_decay": 0.1}))
@@ -172,5 +165,5 @@ def test_a_change_of_the_run_is_not_offered_to_be_undone(job: Job) -> None:
 def test_messages_of_the_run_are_said(job: Job) -> None:
     job.events.insert(1, Message("weights <changed>", "warning"))
     view = AttachedPanel(job)
-    until(lambda: ("warning", "weights <changed>") in view.notice.lines)
+    wait_for(lambda: ("warning", "weights <changed>") in view.notice.lines)
     job.finish()

@@ -18,6 +18,7 @@ from torch import nn
 
 import workbench as wb
 from tests.ui.fakes import LAYERS, FakeBench, FakeJob, flush
+from tests.waiting import wait_for
 from workbench.events import (
     Called,
     Changed,
@@ -38,13 +39,6 @@ from workbench.ui import texts
 from workbench.ui.attached import AttachedPanel
 from workbench.ui.controls.header import HIGHEST, LOWEST, STEP, on_slider, rounded
 from workbench.ui.panel import Panel
-
-
-def until(true: Callable[[], object], seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
 
 
 def visible(widget: Any) -> bool:
@@ -80,10 +74,10 @@ def test_slider_box_marker_and_settings_move_together(panel: Panel, bench: FakeB
     panel.header.slider.value = 10**-2
     assert places(panel) == [0.01] * 3
     bench.set(lr=0.3)
-    until(lambda: panel.canvas.marker == 0.3)
+    wait_for(lambda: panel.canvas.marker == 0.3)
     assert places(panel) == [0.3] * 3
     bench.set(lr=1e-12)  # beyond the slider, which waits at its end
-    until(lambda: panel.canvas.marker == 1e-12)
+    wait_for(lambda: panel.canvas.marker == 1e-12)
     assert places(panel) == [1e-12] * 3
 
 
@@ -135,7 +129,7 @@ def test_train_says_which_box_is_wrong(panel: Panel, bench: FakeBench) -> None:
     panel.header.find_batch_size.click()
     assert [job.kind for job in bench.jobs] == ["find_batch_size"], "it looks for the value that is wrong"
     assert bench.jobs[0].wait(60)
-    until(lambda: visible(panel.header.use_batch_size))
+    wait_for(lambda: visible(panel.header.use_batch_size))
     panel.header.use_batch_size.click()
     assert (box.value, below(panel, "batch_size"), panel.notice.lines) == ("256", "", [])
     assert panel.run.fit.description == "▶ Train"
@@ -150,10 +144,10 @@ def test_a_line_in_the_canvas_that_is_refused_goes_back(panel: Panel, bench: Fak
 def test_a_rate_of_0_is_a_rate(panel: Panel, bench: FakeBench) -> None:
     panel.header.lr.widget.value = "0"
     assert bench.settings.lr == 0
-    until(lambda: panel.canvas.marker == panel.header.lr.read() == 0)
+    wait_for(lambda: panel.canvas.marker == panel.header.lr.read() == 0)
     assert panel.notice.lines == []
     bench.set(lr=0.1)
-    until(lambda: panel.canvas.marker == panel.header.lr.read() == 0.1)
+    wait_for(lambda: panel.canvas.marker == panel.header.lr.read() == 0.1)
 
 
 def test_a_text_that_is_refused_stays_until_it_is_put_right(panel: Panel, bench: FakeBench) -> None:
@@ -178,7 +172,7 @@ def test_a_refused_text_can_be_emptied_and_gives_way_to_code(panel: Panel, bench
     assert below(panel, "max_time") == ""
     control.widget.value = "soon"
     bench.set(max_time="00:00:10:00")
-    until(lambda: control.widget.value == "00:00:10:00" and not control.why)
+    wait_for(lambda: control.widget.value == "00:00:10:00" and not control.why)
 
 
 def test_one_batch_is_not_all_of_them(panel: Panel, bench: FakeBench) -> None:
@@ -192,7 +186,7 @@ def test_the_form_and_the_bench_follow_each_other(panel: Panel, bench: FakeBench
     panel.form.controls["seed"].widget.value = "7"
     assert bench.settings.seed == 7
     bench.set(num_workers=3, max_epochs=None)
-    until(lambda: panel.form.controls["num_workers"].read() == 3)
+    wait_for(lambda: panel.form.controls["num_workers"].read() == 3)
     assert panel.header.epochs.widget.placeholder == "10"
 
 
@@ -218,7 +212,7 @@ def test_devices_are_set_from_the_form_and_a_batch_is_each_ones(panel: Panel, be
 def test_found_values_are_offered_and_only_a_click_applies_them(panel: Panel, bench: FakeBench) -> None:
     panel.header.find_lr.click()
     panel.header.find_batch_size.click()
-    until(lambda: visible(panel.header.use_lr) and visible(panel.header.use_batch_size))
+    wait_for(lambda: visible(panel.header.use_lr) and visible(panel.header.use_batch_size))
     assert (bench.settings.lr, bench.settings.batch_size) == (1e-3, 32)
     assert panel.header.use_lr.description == "Use 4.7e-3"
     assert panel.header.use_batch_size.description == "Use 256"
@@ -260,13 +254,13 @@ def test_buttons_say_what_can_be_done() -> None:
     assert panel.run.stop.disabled
     assert panel.run.pause.disabled
     panel.run.fit.click()
-    until(lambda: not panel.run.stop.disabled and not panel.run.pause.disabled)
+    wait_for(lambda: not panel.run.stop.disabled and not panel.run.pause.disabled)
     panel.run.pause.click()
-    until(lambda: panel.run.pause.description == "▶ Resume")
+    wait_for(lambda: panel.run.pause.description == "▶ Resume")
     panel.run.pause.click()
-    until(lambda: panel.run.pause.description == "❚❚ Pause")
+    wait_for(lambda: panel.run.pause.description == "❚❚ Pause")
     panel.run.stop.click()
-    until(lambda: panel.run.stop.disabled)
+    wait_for(lambda: panel.run.stop.disabled)
     assert slow.jobs[0].status == "stopped"
 
 
@@ -282,25 +276,25 @@ def test_a_stopped_fit_can_be_continued() -> None:
     panel, lines = Panel(bench), said(bench)
     assert not visible(panel.run.continue_), "there is nothing to go on with"
     panel.run.fit.click()
-    until(lambda: not panel.run.pause.disabled)
+    wait_for(lambda: not panel.run.pause.disabled)
     assert not visible(panel.run.continue_)
     panel.run.stop.click()
-    until(lambda: visible(panel.run.continue_))
+    wait_for(lambda: visible(panel.run.continue_))
     late = Panel(bench)
     assert visible(late.run.continue_), "a panel made now says the same"
     panel.run.continue_.click()
     panel.run.continue_.click()
     assert lines == ["bench.fit()", "bench.fit(start='continue')"], "once, however often it is clicked"
-    until(lambda: not visible(panel.run.continue_) and not visible(late.run.continue_))
+    wait_for(lambda: not visible(panel.run.continue_) and not visible(late.run.continue_))
     bench.jobs[1].stop()
-    until(lambda: visible(panel.run.continue_))
+    wait_for(lambda: visible(panel.run.continue_))
     bench.trouble = RuntimeError("no")
     panel.run.continue_.click()
     assert panel.notice.lines == [("error", "Continue: RuntimeError: no")]
     assert visible(panel.run.continue_)
     bench.jobs[1].folder = SimpleNamespace(path=Path("no-such-run"))
     bench.tell(Deleted(bench.jobs[1].id))
-    until(lambda: not visible(panel.run.continue_))
+    wait_for(lambda: not visible(panel.run.continue_))
 
 
 def test_a_finished_fit_can_be_continued_to_another_length(panel: Panel, bench: FakeBench) -> None:
@@ -327,12 +321,12 @@ def test_a_fit_is_continued_as_code_would(tmp_path: Path) -> None:
         model.reached.clear()
         stopped = bench.fit(max_epochs=3)
         assert model.reached.wait(120)  # stopped before its first update it would have nothing to go on from
-        until(lambda: panel._run_id == stopped.id)
+        wait_for(lambda: panel._run_id == stopped.id)
         panel.run.stop.click()
         model.gate.set()
         done = stopped.result()
         assert done.status == "stopped"
-        until(lambda: visible(panel.run.continue_))
+        wait_for(lambda: visible(panel.run.continue_))
         panel.run.continue_.click()
         whole = bench.jobs[-1].result()
         assert (whole.status, whole.settings.max_epochs) == ("finished", 3)
@@ -351,14 +345,14 @@ def test_a_running_fit_is_changed_by_its_own_button_only() -> None:
     panel = Panel(bench)
     assert not visible(panel.run.apply)
     panel.run.fit.click()
-    until(lambda: not panel.run.pause.disabled)
+    wait_for(lambda: not panel.run.pause.disabled)
     panel.header.lr.widget.value = "2e-4"
     panel.header.clip.widget.value = "0"
     assert visible(panel.run.apply)
     assert panel.run.apply.description == "Apply to the run: lr 2e-4, clip off"
     assert bench.jobs[0].changes == {}
     panel.run.apply.click()
-    until(lambda: not visible(panel.run.apply))
+    wait_for(lambda: not visible(panel.run.apply))
     bench.jobs[0].stop()
 
 
@@ -372,7 +366,7 @@ def test_errors_of_a_click_are_shown(panel: Panel, bench: FakeBench) -> None:
     panel.run.fit.click()
     assert panel.notice.lines == [("error", "Train: RuntimeError: the <b>bench</b> is closed")]
     asked(panel, "write_script", path="")
-    until(lambda: len(panel.notice.lines) == 2)
+    wait_for(lambda: len(panel.notice.lines) == 2)
     assert "Export" in panel.notice.lines[0][1]
     assert "the &lt;b&gt;bench&lt;/b&gt; is closed" in panel.notice._text.value
     assert "<b>" not in panel.notice._text.value
@@ -418,24 +412,24 @@ def test_export_writes_where_it_is_told(panel: Panel, bench: FakeBench) -> None:
     bench.script = late  # type: ignore[method-assign]
     panel.run.export.value = True
     asked(panel, "write_script", path="out/mine.py")
-    until(lambda: bench.exported)
+    wait_for(lambda: bench.exported)
     assert bench.exported == ["out/mine.py"]
-    until(lambda: panel.notice.lines)
+    wait_for(lambda: panel.notice.lines)
     assert panel.notice.lines == [("info", "Written: out/mine.py")]
     gate.set()
-    until(lambda: panel.canvas._picture.outbox._values.get("script"))
+    wait_for(lambda: panel.canvas._picture.outbox._values.get("script"))
     assert panel.notice.lines == [("info", "Written: out/mine.py")], "the preview comes behind it, and takes nothing away"
 
 
 def test_export_offers_other_formats(panel: Panel, bench: FakeBench) -> None:
     shown = panel.canvas._picture.outbox._values
     panel.run.export.value = True
-    until(lambda: (shown.get("script") or {}).get("format") == "script")
+    wait_for(lambda: (shown.get("script") or {}).get("format") == "script")
     asked(panel, "choose_format", format="notebook")
-    until(lambda: shown["script"]["format"] == "notebook")
+    wait_for(lambda: shown["script"]["format"] == "notebook")
     assert shown["script.0"]["text"] == "# %% [markdown]\n# # A\n\n# %%\nx = 1\ny = 2\n"
     asked(panel, "write_script", path="")
-    until(lambda: bench.exported)
+    wait_for(lambda: bench.exported)
     assert bench.exported == ["train.ipynb"]
 
 
@@ -457,17 +451,17 @@ def test_the_script_of_the_last_fit_is_that_of_the_last_fit(panel: Panel, bench:
     assert bench.jobs[0].wait(60)
     assert panel.dispatcher.drain(60)
     panel.run.export.value = True
-    until(lambda: (shown.get("script.0") or {}).get("text") == "# 1 fits\n" and previewed())
+    wait_for(lambda: (shown.get("script.0") or {}).get("text") == "# 1 fits\n" and previewed())
     panel.run.fit.click()
-    until(lambda: shown["script.0"]["text"] == "# 2 fits\n" and previewed())
+    wait_for(lambda: shown["script.0"]["text"] == "# 2 fits\n" and previewed())
     # With a search behind the fit, or before it: when both are over.
     with bench._one:
         bench.fit()
         bench.find_lr()
-    until(lambda: shown["script.0"]["text"] == "# 4 fits\n" and previewed())
+    wait_for(lambda: shown["script.0"]["text"] == "# 4 fits\n" and previewed())
     assert panel.notice.lines == []
     asked(panel, "close_script")
-    until(lambda: shown["script"] is None)
+    wait_for(lambda: shown["script"] is None)
     assert panel.run.export.value is False
 
 
@@ -486,7 +480,7 @@ def test_a_panel_made_later_has_seen_it_all_once(bench: FakeBench, monkeypatch: 
     assert panel.dispatcher.drain(60)
     assert panel._replayed == panel._on_their_way == {}
     picture = panel.canvas._picture
-    assert len(picture._gradients._recent["grad_norm"]) == 80
+    assert len(picture._gradients.clipping.norms["grad_norm"]) == 80
     assert visible(panel.header.use_lr)
     assert panel.run.stop.disabled
 
@@ -525,7 +519,7 @@ def test_the_static_face_has_a_picture_and_a_table(panel: Panel, bench: FakeBenc
     assert "image/png" not in before
     panel.run.fit.click()
     assert bench.jobs[0].wait(60)
-    until(lambda: panel.run.stop.disabled and panel.static_output.text())
+    wait_for(lambda: panel.run.stop.disabled and panel.static_output.text())
     after, _ = panel._repr_mimebundle_()
     assert "fit finished" in after["text/plain"]
     assert len(after["image/png"]) > 5000
@@ -637,9 +631,9 @@ def test_a_job_that_waits_is_shown_and_can_be_stopped(tmp_path: Path) -> None:
         values = panel.canvas._picture.outbox._values
         model.gate.clear()
         other.fit()
-        until(lambda: other.jobs[0].status == "running")
+        wait_for(lambda: other.jobs[0].status == "running")
         first, second = bench.fit(), bench.fit()
-        until(lambda: not panel.run.stop.disabled)
+        wait_for(lambda: not panel.run.stop.disabled)
         assert panel.dispatcher.drain(60)
         assert values["progress"]["status"] == "queued"
         assert panel.run.pause.disabled
@@ -651,7 +645,7 @@ def test_a_job_that_waits_is_shown_and_can_be_stopped(tmp_path: Path) -> None:
         assert panel.dispatcher.drain(60)
         assert values["code"] == "bench.jobs[0].stop()"
         panel.run.stop.click()
-        until(lambda: panel.run.stop.disabled and late.run.stop.disabled)
+        wait_for(lambda: panel.run.stop.disabled and late.run.stop.disabled)
         assert second.result().status == "stopped"
         assert panel.dispatcher.drain(60)
         assert values["code"] == "bench.job.stop()"
@@ -667,22 +661,22 @@ def test_what_another_process_asks_of_a_job_is_shown_as_its_line(tmp_path: Path)
         values = panel.canvas._picture.outbox._values
         model.gate.clear()
         fit = bench.fit()
-        until(model.reached.is_set)
+        wait_for(model.reached.is_set)
         job = wb.attach(fit.id, tmp_path)
         job.change(lr=0.25)
         there = AttachedPanel.of(job)  # type: ignore[arg-type]
-        until(lambda: not there.pause.disabled)
+        wait_for(lambda: not there.pause.disabled)
         there.pause.click()
-        until(lambda: values["code"] == f"wb.attach('0001-fit', {str(tmp_path)!r}).pause()")
+        wait_for(lambda: values["code"] == f"wb.attach('0001-fit', {str(tmp_path)!r}).pause()")
         model.gate.set()
-        until(lambda: panel.run.pause.description == texts.RESUME)
+        wait_for(lambda: panel.run.pause.description == texts.RESUME)
         assert panel.dispatcher.drain(60)
         assert values["progress"]["status"] == "paused"
         assert panel._in_run["lr"] == 0.25
-        until(lambda: there.pause.description == texts.RESUME)
+        wait_for(lambda: there.pause.description == texts.RESUME)
         there.stop.click()
         assert fit.result().status == "stopped"
-        until(lambda: values["progress"]["status"] == "stopped")
+        wait_for(lambda: values["progress"]["status"] == "stopped")
         assert values["code"] == f"wb.attach('0001-fit', {str(tmp_path)!r}).stop()"
 
 
@@ -693,7 +687,7 @@ def test_a_click_goes_to_the_job_that_runs_and_then_to_the_one_behind_it(tmp_pat
         values = panel.canvas._picture.outbox._values
         model.gate.clear()
         fit = bench.fit()
-        until(lambda: panel._run_id == fit.id)
+        wait_for(lambda: panel._run_id == fit.id)
         sweep = bench.find_lr()
         assert panel.dispatcher.drain(60)
         assert values["progress"]["status"] == "running"
@@ -717,7 +711,7 @@ def test_a_click_goes_to_the_job_that_runs_and_then_to_the_one_behind_it(tmp_pat
         assert panel._job() is sweep, "whatever the panel has heard by now"
         sweep.result()
         assert sweep.status == "finished"
-        until(lambda: panel.run.stop.disabled and values["progress"]["status"] == "finished")
+        wait_for(lambda: panel.run.stop.disabled and values["progress"]["status"] == "finished")
         assert values["progress"]["doing"] == "Learning-rate finder"
 
 
@@ -730,21 +724,21 @@ def test_clicks_start_one_job_of_a_kind_and_those_that_wait_can_be_removed(tmp_p
         for _ in range(3):
             panel.run.fit.click()
         assert len(bench.jobs) == 1
-        until(lambda: panel.run.fit.description == "Training…")
+        wait_for(lambda: panel.run.fit.description == "Training…")
         panel.header.find_lr.click()
         panel.header.find_lr.click()
         fits = [bench.fit(), bench.fit()]
-        until(lambda: [one["words"] for one in values["queue"]] == ["Learning-rate finder", "Training", "Training"])
+        wait_for(lambda: [one["words"] for one in values["queue"]] == ["Learning-rate finder", "Training", "Training"])
         panel.canvas._heard(panel.canvas, {"type": "ask", "what": "stop", "job": fits[0].id}, [])
         assert fits[0].result().status == "stopped", "without its turn"
-        until(lambda: [one["job"] for one in values["queue"]] == [bench.jobs[1].id, fits[1].id])
+        wait_for(lambda: [one["job"] for one in values["queue"]] == [bench.jobs[1].id, fits[1].id])
         assert values["progress"]["status"] == "running"
         assert values["code"] == "bench.jobs[2].stop()"
         panel.canvas._heard(panel.canvas, {"type": "ask", "what": "stop_all"}, [])
         model.gate.set()
         assert [job.wait(120) and job.status for job in bench.jobs] == ["stopped"] * 4
-        until(lambda: values["queue"] == [] and panel.run.fit.description == "▶ Train")
-        until(lambda: values["code"] == "[job.stop() for job in bench.jobs]")
+        wait_for(lambda: values["queue"] == [] and panel.run.fit.description == "▶ Train")
+        wait_for(lambda: values["code"] == "[job.stop() for job in bench.jobs]")
 
 
 def collected(gone: weakref.ref[Any]) -> bool:
@@ -763,7 +757,7 @@ def test_a_closed_bench_leaves_nothing_behind(tmp_path: Path) -> None:
     assert set(_instances) <= before, "layouts and styles are closed too"
     gone = weakref.ref(bench)
     del bench, panel
-    until(lambda: collected(gone))
+    wait_for(lambda: collected(gone))
 
 
 def test_a_closed_panel_is_not_held_by_its_bench(tmp_path: Path) -> None:
@@ -772,7 +766,7 @@ def test_a_closed_panel_is_not_held_by_its_bench(tmp_path: Path) -> None:
         panel.close()
         gone = weakref.ref(panel)
         del panel
-        until(lambda: collected(gone))
+        wait_for(lambda: collected(gone))
 
 
 def test_a_resumed_run_is_drawn_whole_and_says_nothing_of_the_past(panel: Panel, bench: FakeBench) -> None:
@@ -798,7 +792,7 @@ def test_a_resumed_run_is_drawn_whole_and_says_nothing_of_the_past(panel: Panel,
         """As far as the panel has drawn it: an event is in its job's list before it is told."""
         return str(panel.canvas._picture.outbox._values.get("progress", {}).get("words"))
 
-    until(lambda: "150/400" in done())
+    wait_for(lambda: "150/400" in done())
     assert panel.dispatcher.drain(60)
     assert panel.dispatcher.errors == ()
     assert panel.notice.lines == [("info", "it continues with its own seed=3")]
@@ -812,7 +806,7 @@ def test_a_resumed_run_is_drawn_whole_and_says_nothing_of_the_past(panel: Panel,
         assert state["progress"]["words"][0] == "150/400"
         assert ["train_acc", "0.5"] in state["progress"]["values"]
     bench.set(lr=0.2)
-    until(lambda: visible(panel.run.apply))
+    wait_for(lambda: visible(panel.run.apply))
     job.stop()
     assert job.wait(60)
     late.close()

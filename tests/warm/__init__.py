@@ -175,9 +175,9 @@ class Warm:
     def _start(self) -> None:
         if self._process is not None:
             self._process.wait(120)  # it takes no jobs any more
-        client = shlex.join([sys.executable, "-S", str(Path(__file__).with_name("client.py")), self._address])
+        stand_in = shlex.join([sys.executable, "-S", str(Path(__file__).with_name("stand_in.py")), self._address])
         executable = self.folder / "python"
-        executable.write_text(f'#!/bin/sh\nexec {client} "$@"\n')
+        executable.write_text(f'#!/bin/sh\nexec {stand_in} "$@"\n')
         executable.chmod(0o700)
         Path(self._address).unlink(missing_ok=True)
         run = _run()
@@ -190,7 +190,7 @@ class Warm:
             listener.bind(self._address)
             listener.listen()
             self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("server.py")), str(listener.fileno()), json.dumps(given)],
+                [sys.executable, str(Path(__file__).with_name("forking_process.py")), str(listener.fileno()), json.dumps(given)],
                 pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL, env=known, umask=UMASK,
             )  # fmt: skip
 

@@ -30,13 +30,13 @@ from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
 from workbench.engine.dry_run import dry_run as trial
 from workbench.engine.validation.monitors import refuse_unreported
-from workbench.events import Annotated, Called, Compared, Deleted, Shown, Validated
+from workbench.events import Annotated, Called, Compared, Deleted, Shown
 from workbench.export.file_format import ENDINGS, ExportOptions, Format
 from workbench.export.source.capture import CallSite
 from workbench.launch import jobs, select_launcher
 from workbench.launch.assignments import EvaluateAssignment, PredictAssignment
 from workbench.launch.code_line import Name, line
-from workbench.launch.job import Job
+from workbench.launch.job import Job, metrics_of
 from workbench.launch.job_folder import (
     brief_of,
     instead_of_run,
@@ -250,7 +250,7 @@ class Workbench(Searches):
         refuse_of_training(kind, given)
         chosen = self._chosen(given, "validate" if stage == "val" else "test")
         work = jobs.AssignmentWork(EvaluateAssignment(self._task, chosen, stage))
-        return self._submit(kind, chosen, given, work, _metrics_of)
+        return self._submit(kind, chosen, given, work, metrics_of)
 
     # -- recorded runs
 
@@ -268,8 +268,7 @@ class Workbench(Searches):
 
         which: of a run, "last", "best", "start" (those at its beginning), or those after this many updates.
         """
-        if any(not job.done() for job in self.jobs):
-            raise RuntimeError("a job is running or queued and uses the model: wait for it or stop() it, then load.")
+        self._check_idle("load")
         if isinstance(run, str | Path) and is_one(Path(run)):
             if which != "last":
                 raise TaskError(f"load({str(run)!r}, {which!r}): the file is one checkpoint: leave out which={which!r}.")
@@ -311,7 +310,7 @@ class Workbench(Searches):
         """
         from workbench.export.script import export
 
-        self._check_idle()
+        self._check_idle("export")
         chosen = run_to_export(run, self.root, self.jobs)
         given = {"run": None if run is None else chosen.id, "evidence": evidence, "format": format, "data": data, "base": base}
         said = {name: value for name, value in given.items() if value}
@@ -339,7 +338,7 @@ class Workbench(Searches):
         """
         from workbench.export.script import script
 
-        self._check_idle()
+        self._check_idle("export")
         chosen = run_to_export(run, self.root, self.jobs)
         file = Path(path or f"train{ENDINGS.get(format or 'script', '.py')}")
         with self._idle():
@@ -466,17 +465,12 @@ class Workbench(Searches):
     def _idle(self) -> Iterator[None]:
         """Context manager in which no job begins, while export opens a session on the model to read it."""
         with alone():
-            self._check_idle()
+            self._check_idle("export")
             yield
 
-    def _check_idle(self) -> None:
+    def _check_idle(self, then: str) -> None:
         if any(not job.done() for job in self.jobs):
-            raise RuntimeError("a job is running or queued and uses the model: wait for it or stop() it, then export.")
+            raise RuntimeError(f"a job is running or queued and uses the model: wait for it or stop() it, then {then}.")
 
     def _run_of(self, job: Job[Run]) -> Run:
         return Run.from_events(job.events, None if job.folder is None else job.folder.path, reference(self.model))
-
-
-def _metrics_of(job: Job[dict[str, float]]) -> dict[str, float]:
-    """The metrics of a validation or a test."""
-    return next((dict(e.metrics) for e in reversed(job.events) if isinstance(e, Validated)), {})

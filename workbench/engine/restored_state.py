@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
 from workbench.task.contents import (
+    MOST_PARTS,
     content_of,
     copy_of,
     is_container,
@@ -40,12 +41,11 @@ from workbench.task.rng import GENERATORS, is_generator
 from workbench.task.walk import OF_THREADS, Parts, cells, library, methods, parts, walk
 
 _DEPTH = 8
-_LONG = 100_000
-"""Containers with more parts are data: they are not copied."""
-_LIBRARIES = frozenset({
+_NOT_OWN_CODE = frozenset({
     "builtins", "torch", "numpy", "workbench", "threading", "_thread", "io", "_io", "weakref", "asyncio", "multiprocessing",
     "concurrent", "logging", "IPython", "ipykernel", "traitlets", "functools", "types", "re", "abc",
 })  # fmt: skip
+"""The libraries whose classes are not the user's own: their methods are not read."""
 _CLOSED = (str, bytes, int, float, complex, type, types.ModuleType, types.CodeType, Optimizer)
 Restore = Callable[[], str | None]
 """Restores one object; returns the name of what could not be restored."""
@@ -74,7 +74,7 @@ def own_objects(task: Task) -> list[tuple[Any, frozenset[str]]]:
         if isinstance(value, types.FunctionType):
             names = frozenset({value.__name__} if _is_own_code(value.__code__) else ())
         else:
-            names = frozenset(kind.__name__ for kind in type(value).__mro__ if library(kind) not in _LIBRARIES)
+            names = frozenset(kind.__name__ for kind in type(value).__mro__ if library(kind) not in _NOT_OWN_CODE)
         if names and type(value).__weakrefoffset__:
             found.append((value, names))
     return found
@@ -129,7 +129,7 @@ def _counters(task: Task) -> Iterator[tuple[str, Restore]]:
             yield from ((path, put) for put in _values(value))
         elif isinstance(value, (Tensor, np.ndarray)):
             yield from ((path, put) for put in (() if ours else _values(value)))
-        elif library(type(value)) not in _LIBRARIES or isinstance(value, types.FunctionType):
+        elif library(type(value)) not in _NOT_OWN_CODE or isinstance(value, types.FunctionType):
             yield path, _numbers(getattr(value, "__dict__", {}), counted)
     for function in (one for one in functions if _is_own_code(one.__code__)):
         named = _set_names(function.__code__)
@@ -168,7 +168,7 @@ def _is_closed(value: Any) -> bool:
 
 
 def _within(value: Any) -> Parts:
-    return parts(value, (dict, list, tuple, set, deque), _LIBRARIES, _used_by)
+    return parts(value, (dict, list, tuple, set, deque), _NOT_OWN_CODE, _used_by)
 
 
 def _used_by(function: types.FunctionType) -> Parts:
@@ -183,7 +183,7 @@ def _used_by(function: types.FunctionType) -> Parts:
 
 def _functions(value: Any) -> list[types.FunctionType]:
     """A function, or the methods of an object that is no library's."""
-    return [value] if isinstance(value, types.FunctionType) else [function for _, function in methods(value, _LIBRARIES)]
+    return [value] if isinstance(value, types.FunctionType) else [function for _, function in methods(value, _NOT_OWN_CODE)]
 
 
 def _is_own_code(code: types.CodeType) -> bool:
@@ -206,7 +206,7 @@ def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, Restore]]:
     if isinstance(value, (Tensor, np.ndarray)):
         yield from (("", put) for put in _values(value))
     elif is_container(value):
-        if len(value) <= _LONG:
+        if len(value) <= MOST_PARTS:
             yield "", functools.partial(put_items, value, copy_of(value))
     elif isinstance(value, types.FunctionType):
         if _is_own_code(value.__code__):  # `loss.calls += 1`
@@ -219,7 +219,7 @@ def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, Restore]]:
         yield "", functools.partial(_compare, value, mark_of(value))
         if hasattr(value, "__dict__"):
             yield "", functools.partial(_put_attributes, value, dict(vars(value)), only_numbers)
-    elif library(type(value)) not in _LIBRARIES:
+    elif library(type(value)) not in _NOT_OWN_CODE:
         if hasattr(value, "__dict__"):
             yield "", functools.partial(_put_attributes, value, dict(vars(value)), only_numbers)
         for function in _functions(value):

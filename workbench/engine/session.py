@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from workbench.engine.data.loaders import Loaders, NoLoaders
-from workbench.engine.distributed.placement import check_shardable, distributed, place_weights
+from workbench.engine.distributed.place_weights import check_shardable, distributed, place_weights
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
 from workbench.engine.distributed.single import Single
 from workbench.engine.hooks.update_hooks import UpdateHooks

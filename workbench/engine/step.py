@@ -66,7 +66,7 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
         state.step += 1
         if meter.samples is not None and not state.searching:
             meter.count(_samples(window, session.ranks.world, tbptt=session.plan.tbptt is not None))
-        _step_schedules(session, stepped)
+        _step_schedules_and_average(session, stepped)
     session.update_hooks.end_update()
     _record(session, loss, lrs)
     session.sync_device()
@@ -186,7 +186,7 @@ def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any],
     return taken
 
 
-def _step_schedules(session: Session, taken: Sequence[OptimizerHandle]) -> None:
+def _step_schedules_and_average(session: Session, taken: Sequence[OptimizerHandle]) -> None:
     """After the step of these optimizers: their schedules, and the average of the weights."""
     for opt in taken:
         opt.taken += 1

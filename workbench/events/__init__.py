@@ -21,6 +21,7 @@ from workbench.events.event import (
     Event,
     SettingsSet,
     Shown,
+    Unrecorded,
     size_of,
 )
 from workbench.events.json_fields import (
@@ -106,6 +107,7 @@ __all__ = [
     "Trial",
     "TrialStarted",
     "TuneStep",
+    "Unrecorded",
     "Validated",
     "from_line",
     "last_of",

@@ -91,4 +91,5 @@ class Annotated:
     run: str
 
 
-BenchEvent = Event | Called | SettingsSet | Shown | Compared | Deleted | Annotated
+Unrecorded = Called | SettingsSet | Shown | Compared | Deleted | Annotated
+BenchEvent = Event | Unrecorded

@@ -40,7 +40,7 @@ from workbench.export.inputs.optimizers import optimizers_of
 from workbench.export.inputs.saved_data import SavedData, check_unchanged
 from workbench.export.inputs.step import step_of
 from workbench.export.inputs.trainer import reads
-from workbench.export.resumed import epoch_ends_of, resume_points_of
+from workbench.export.resume_points import epoch_ends_of, resume_points_of
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.capture import CallSite, Earlier
 from workbench.export.source.source import Sliced, slice_call

@@ -22,7 +22,7 @@ from workbench.export.inputs.collect import (
     Schedule,
     Step,
 )
-from workbench.export.resumed import ResumePoints
+from workbench.export.resume_points import ResumePoints
 from workbench.export.source.source import Sliced
 from workbench.settings import Settings
 from workbench.task.lightning.hooks import TRANSFER

@@ -34,7 +34,7 @@ MAKES = frozenset(("tensor", "as_tensor", "asarray", "new_tensor"))
 """Functions that may copy Python's or NumPy's values to a device."""
 LEAST = 0.02
 """The least share of an update for which a call is reported."""
-_LIBRARIES = (str(Path(torch.__file__).parents[1]) + os.sep, str(Path(__file__).parents[1]) + os.sep, "/lib/python")
+_LIBRARY_PATHS = (str(Path(torch.__file__).parents[1]) + os.sep, str(Path(__file__).parents[1]) + os.sep, "/lib/python")
 
 
 class _Functions:
@@ -50,9 +50,9 @@ class _Functions:
         self._timing = 0
         self._replaced: list[tuple[ModuleType, str, Callable[..., Any], Callable[..., Any]]] = []
         self.here = threading.local()
-        """`calls`: the SlowCalls of this thread."""
+        """`calls`: the CallTimer of this thread."""
 
-    def begin(self, calls: SlowCalls) -> None:
+    def begin(self, calls: CallTimer) -> None:
         """From now on report this thread's calls to `calls`."""
         self.here.calls = calls
         with self._lock:
@@ -89,7 +89,7 @@ class _Functions:
             try:
                 return users(*args, **kwargs)
             finally:
-                calls: SlowCalls | None = getattr(self.here, "calls", None)
+                calls: CallTimer | None = getattr(self.here, "calls", None)
                 if calls is not None:
                     calls.add(name, perf_counter() - began, sys._getframe(1))
 
@@ -99,7 +99,7 @@ class _Functions:
 _functions = _Functions()
 
 
-class SlowCalls(TorchFunctionMode):
+class CallTimer(TorchFunctionMode):
     """Context manager that times calls in the user's code; their results do not change."""
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ def _place(frame: FrameType | None) -> tuple[str, int] | None:
     """The innermost line of the user's code; None: the call did not come from the user's code."""
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith("<frozen") and not any(part in name for part in _LIBRARIES):
+        if not name.startswith("<frozen") and not any(part in name for part in _LIBRARY_PATHS):
             return name, frame.f_lineno
         frame = frame.f_back
     return None

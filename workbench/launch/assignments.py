@@ -17,8 +17,8 @@ from workbench.commands import Inbox, Stop
 from workbench.engine import loop
 from workbench.engine.checkpoint import lightning_file
 from workbench.engine.checkpoint.files import read_state, restoring
+from workbench.engine.checkpoint.fit_state import first_steps, restore
 from workbench.engine.checkpoint.manager import CheckpointManager
-from workbench.engine.checkpoint.resume import first_steps, restore
 from workbench.engine.checkpoint.weights_copy import WeightsCopy
 from workbench.engine.data.first_batches import first_batches
 from workbench.engine.data.loaders import with_sample_counts

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from workbench.events import Event, Message, RunStarted
 from workbench.launch.job import EventSink
-from workbench.launch.start.resume import ResumeHistory
+from workbench.launch.start.resume_plan import ResumeHistory
 from workbench.trackers.listener import TrackerListener
 
 _PAST = 60.0

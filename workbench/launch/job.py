@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
 from workbench import commands
 from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Resume, Stop, Validate
-from workbench.events import Event, Message, RunEnded, RunStarted, Status, StatusChanged
+from workbench.events import Event, Message, RunEnded, RunStarted, Status, StatusChanged, Validated
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import code_line
 from workbench.launch.terminal.progress import Progress
@@ -446,6 +446,11 @@ def _hint(name: str) -> str:
     if near:
         return f"Did you mean {near[0]!r}?"
     return f"The result may have it: use .result().{name}"
+
+
+def metrics_of(job: Job[dict[str, float]]) -> dict[str, float]:
+    """The metrics of a validation or a test."""
+    return next((dict(e.metrics) for e in reversed(job.events) if isinstance(e, Validated)), {})
 
 
 def _clear(error: BaseException | None) -> None:

@@ -41,7 +41,7 @@ from workbench.launch.search import scheduled_searches
 from workbench.launch.search.distributed_search import RankSearch, trials_of_ranks
 from workbench.launch.search.trial_process import trials
 from workbench.launch.start.initial_weights import InitialWeights
-from workbench.launch.start.resume import ResumeHistory
+from workbench.launch.start.resume_plan import ResumeHistory
 from workbench.launch.start.start_spec import StartResolver, StartSpec
 from workbench.runs.checkpoints import Checkpoint
 from workbench.runs.folder.files import make_folder

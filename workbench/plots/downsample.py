@@ -39,3 +39,9 @@ def downsample(x: NDArray[Any], y: NDArray[Any], n: int) -> tuple[NDArray[Any], 
     greatest = first + high.reshape(full, width).argmax(axis=1)
     kept = np.unique(np.concatenate([ends, least, greatest]))
     return x[kept], y[kept]
+
+
+def corners(limit: NDArray[Any]) -> NDArray[Any]:
+    """The places where a stepped line gets another value, and its two ends."""
+    same = (limit[1:] == limit[:-1]) | (np.isnan(limit[1:]) & np.isnan(limit[:-1]))
+    return np.unique(np.concatenate([[0], np.flatnonzero(~same) + 1, [len(limit) - 1]]))

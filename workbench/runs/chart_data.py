@@ -23,8 +23,7 @@ from workbench.events import (
     Trial,
 )  # fmt: skip
 from workbench.plots.chart import Chart
-from workbench.plots.searches import batch_size, decay, lr_curve, speed
-from workbench.plots.training import clipping
+from workbench.plots.searches import batch_size, clip_value, decay, lr_curve, speed
 from workbench.plots.training.changes import Changes
 from workbench.plots.training.run import Best
 from workbench.settings import setting_text
@@ -76,7 +75,7 @@ def search_charts(events: Sequence[Event]) -> list[Chart]:
         return batch_size.batch_size(trials, over.best if over else None, over.largest if over else None)
     clip = next((e for e in reversed(events) if isinstance(e, ClipSearchEnded)), None)
     if clip is not None:
-        return [clipping.cut_by_value([np.asarray(one, np.float64) for one in clip.norms], clip.suggestion)]
+        return [clip_value.clip_value([np.asarray(one, np.float64) for one in clip.norms], clip.suggestion)]
     decays = [e for e in events if isinstance(e, DecayTrial)]
     if decays:
         said = next((e for e in events if isinstance(e, DecaySearchEnded)), None)

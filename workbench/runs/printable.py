@@ -11,7 +11,7 @@ _HARMLESS = "\u00a0\u202f\u200d"
 
 def printable(text: str, *, lines: bool = False) -> str:
     """The text with everything that a terminal would obey (escapes, carriage returns, changes of direction) written
-    out: "\\x1b". lines: it may have several lines, and tabs.
+    out: "\\x1b".
 
     lines: it may have several lines, and tabs.
     """

@@ -38,7 +38,7 @@ from workbench.runs.record.event_log import Recorded, RecordGone, now
 from workbench.runs.record.series import Series, joined, write_csv
 from workbench.runs.run_record import RunRecord
 from workbench.runs.tables.render import data_frame
-from workbench.settings import Settings, SettingsError, setting_text
+from workbench.settings import Settings, SettingsError, recorded_settings, setting_text
 from workbench.units import RATES, duration, number, rate
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Run(RunRecord):
     @property
     def settings(self) -> Settings:
         """The settings the run began with (`changes` has what came after). Unknown ones of a newer version are left out."""
-        return Settings.make(**{k: v for k, v in self._recorded.items() if k in Settings.model_fields})
+        return recorded_settings(self._recorded)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -282,7 +282,7 @@ class Run(RunRecord):
 
     @property
     def clip_suggestion(self) -> float | None:
-        """A clip value from the last 200 recorded norms: nine of ten are below it (`plots.training.clipping.suggest_clip`
+        """A clip value from the last 200 recorded norms: nine of ten are below it (`plots.clip_statistics.suggest_clip`
         says why).
 
         None where fewer than 20 are known, or where the recorded norm (`track_grad_norm`) is not the clipped one.

@@ -11,7 +11,7 @@ from workbench.runs.folder import control
 from workbench.runs.live_change import live_change
 from workbench.server.errors import ConflictError
 from workbench.server.rows import Entry
-from workbench.settings import Settings, SettingsError
+from workbench.settings import Settings, SettingsError, recorded_settings
 
 
 def send(entry: Entry, given: Mapping[str, Any]) -> None:
@@ -37,8 +37,7 @@ def send(entry: Entry, given: Mapping[str, Any]) -> None:
 
 def settings_of(entry: Entry) -> Settings:
     """The settings that a run began with; those of a newer version, or of a foreign record, are left out."""
-    known = {name: value for name, value in entry.settings.items() if name in Settings.model_fields}
     try:
-        return Settings.make(**known)
+        return recorded_settings(entry.settings)
     except SettingsError:
         return Settings()

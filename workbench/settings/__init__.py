@@ -8,3 +8,4 @@ from workbench.settings.settings import SettingsError as SettingsError
 from workbench.settings.settings import lists_keywords as lists_keywords
 from workbench.settings.settings import metadata_of as metadata_of
 from workbench.settings.settings import reason as reason
+from workbench.settings.settings import recorded_settings as recorded_settings

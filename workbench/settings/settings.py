@@ -461,6 +461,11 @@ def _stays(value: object, present: object) -> bool:
     return value is None is present or (type(value) is type(present) and type(value) in (bool, int, float, str) and repr(value) == repr(present))
 
 
+def recorded_settings(values: Mapping[str, Any]) -> Settings:
+    """The settings of a record, without those of a newer version. SettingsError: one has a wrong value."""
+    return Settings.make(**{name: value for name, value in values.items() if name in Settings.model_fields})
+
+
 def metadata_of(name: str) -> SettingMetadata:
     """The panel's metadata of one setting."""
     return next(item for item in Settings.model_fields[name].metadata if isinstance(item, SettingMetadata))

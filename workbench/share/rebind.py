@@ -5,7 +5,7 @@ file's, pinned, or shared with a process), no array was ever made of it (torch t
 be resized), no other tensor or storage object refers to it, nothing in C++ holds the tensor (DLPack, a running
 operation or graph), and it does not train. Later writes to it go to private pages.
 
-`python -m tests.benchmarks.ranks memory` shows what it saves: with a TensorDataset of 512 MiB and devices=2, the first job adds 1.03
+`python -m tests.benchmarks.rank_costs memory` shows what it saves: with a TensorDataset of 512 MiB and devices=2, the first job adds 1.03
 times the data to the notebook's copy, the jobs after it 0.03 times. The same holds with `random_split`, a DataLoader or a pair of
 tensors. Nothing is saved where the tensor came from numpy or the data set has slices of it.
 """

@@ -80,6 +80,8 @@ def _is_plain(value: Any) -> bool:
 # ---- tensors, arrays, generators --------------------------------------------------------------------------------
 
 _LARGE = 1 << 24
+MOST_PARTS = 100_000
+"""A container with more parts is data: who copies what an object holds leaves it out."""
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 

@@ -24,8 +24,9 @@ from workbench.engine.step import train_step
 from workbench.events import ClipSearchEnded, Emit, StepsDone, last_of
 from workbench.instruments.finite import NonFiniteError
 from workbench.plots.chart import Chart
+from workbench.plots.clip_statistics import ENOUGH, clip_share, suggest_clip
 from workbench.plots.drawing.drawable import Drawable
-from workbench.plots.training.clipping import ENOUGH, clip_share, cut_by_value, suggest_clip
+from workbench.plots.searches.clip_value import clip_value
 from workbench.runs.printable import printable
 from workbench.settings import Settings, SettingsError
 from workbench.task import rng
@@ -70,7 +71,7 @@ class ClipSearch(Drawable):
         return clip_share(self.norms, clip_val)
 
     def _charts(self) -> list[Chart]:
-        return [cut_by_value(self.norms, self.suggestion)]
+        return [clip_value(self.norms, self.suggestion)]
 
     def __repr__(self) -> str:
         best = ", ".join(f"{name}={value!r}" for name, value in self.best.items()) or "unchanged"

@@ -69,12 +69,10 @@ def measure(
         return measured(session, settings, size, steps, method, epoch)
 
 
-def measure_here(
-    task: Task, settings: Settings, size: int, steps: int, method: str = "fit", epoch: int = 0
-) -> Trial:
+def measure_here(task: Task, settings: Settings, size: int, steps: int, method: str = "fit") -> Trial:
     """`measure` in this process: running out of memory is a failed trial, and its memory is freed."""
     try:
-        return measure(task, settings, size, steps, method, epoch)
+        return measure(task, settings, size, steps, method)
     except Exception as error:
         if not is_out_of_memory(error):
             raise

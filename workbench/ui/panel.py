@@ -43,7 +43,7 @@ from workbench.ui.controls import next_actions
 from workbench.ui.controls.export import ExportForm
 from workbench.ui.controls.finders import Finders
 from workbench.ui.controls.form import Form
-from workbench.ui.controls.header import Finding, Header
+from workbench.ui.controls.header import FinderCalls, Header
 from workbench.ui.controls.notice import CLICKED, Notice
 from workbench.ui.controls.run_buttons import Actions, RunButtons
 from workbench.ui.controls.run_history import RunHistory
@@ -71,10 +71,10 @@ class Panel(PanelBox):
         self.notice = Notice()
         self.controls = SettingControls(bench.settings, self._edit, self._offer_jobs)
         self._finders = Finders(bench, self._begin)
-        finding = Finding(
+        finders = FinderCalls(
             self._finders.find_batch_size, self._finders.find_lr, self._finders.find_clip_val, self._look_at, self._use
         )  # fmt: skip
-        self.header = Header(bench.settings, self.controls, lambda lr: self._move("lr", lr), finding, bench.summary.optimizers)
+        self.header = Header(bench.settings, self.controls, lambda lr: self._move("lr", lr), finders, bench.summary.optimizers)
         self.canvas = LiveView(marker=bench.settings.lr, clip=bench.settings.gradient_clip_val or 0.0)
         self.canvas.search_in(bench.root)
         self.export_form = ExportForm(bench, lambda: self.run, self.canvas.put, self.notice)

@@ -1,1 +1,1 @@
-"""What `tests.benchmarks.ranks` measures: one job on several ranks, by the workbench and by its peers."""
+"""What `tests.benchmarks.rank_costs` measures: one job on several ranks, by the workbench and by its peers."""

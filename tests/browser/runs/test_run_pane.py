@@ -14,8 +14,9 @@ from tests import warm
 from tests.browser.faces import LAB
 from tests.browser.lab import Lab
 from tests.conftest import count
-from tests.launch.launched import ended, wait_for
+from tests.launch.launched import ended
 from tests.server.records import Record
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.browser
 

@@ -16,8 +16,9 @@ import workbench as wb
 from tests.browser.faces import LAB
 from tests.browser.lab import Lab
 from tests.conftest import count
-from tests.launch.launched import kernel, wait_for
+from tests.launch.launched import kernel
 from tests.server.records import Record
+from tests.waiting import wait_for
 from workbench.runs.folder.annotations import annotate, read_annotations
 
 pytestmark = pytest.mark.browser

@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.engine.fit_results import fit, same
 from tests.engine.learners import Learner, TwoSided
 from tests.engine.problems import labelled, noisy_net, plain_net, sgd
-from tests.engine.ranked import fit, same
 from tests.engine.resuming import Fit, settings_of, supervised
 from tests.engine.sharded import FSDP, alone, sharded
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from workbench.commands import Mailbox
 from workbench.engine.checkpoint.files import read_state
 from workbench.engine.distributed import fsdp

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.engine.fit_results import fit, same
 from tests.engine.learners import Learner
 from tests.engine.problems import labelled, plain_net, sgd
-from tests.engine.ranked import fit, same
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 
 SIZE = 4
 

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.engine.fit_results import Heard, fit, same
 from tests.engine.problems import labelled, plain_net, sgd
-from tests.engine.ranked import Heard, fit, same
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from workbench.commands import Change, Mailbox, Pause, Resume, Stop
 from workbench.engine.dry_run.dry_run import dry_run
 from workbench.engine.metrics import meter

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
+from tests.engine.fit_results import Heard, fit, same
 from tests.engine.learners import Learner
 from tests.engine.problems import labelled, plain_net, sgd
-from tests.engine.ranked import Heard, fit, same
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from workbench.commands import Mailbox
 from workbench.engine.distributed.process_group import MultiProcessGroup
 from workbench.engine.dry_run.dry_run import dry_run

@@ -22,9 +22,9 @@ from torch.utils.data import (
 import workbench as wb
 from tests.combinations import every, pairs
 from tests.engine.data.test_loaders_position import Given, Noisy, copied, through_a_file
+from tests.engine.fit_results import fit, same
 from tests.engine.problems import Augmented, Stream, labelled, plain_net, sgd
-from tests.engine.ranked import fit, same
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from tests.task.data import test_spec
 from tests.task.data.test_sharding import Own
 from tests.task.data.test_sharding import Stream as Shuffled

@@ -15,7 +15,7 @@ from tests.engine.data.test_loaders_position import Noisy
 from tests.engine.learners import SpellingLearner, sentences
 from tests.engine.problems import Augmented, Stream, labelled, noisy_net, plain_net, stepped_by_hand
 from tests.engine.resuming import Fit, assert_goes_on_as, learning, settings_of, supervised
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from workbench.commands import Stop
 from workbench.engine.checkpoint import manager
 from workbench.engine.checkpoint.files import read_state

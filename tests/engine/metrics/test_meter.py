@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
 from tests.engine.resuming import Fit, resumed, settings_of, supervised
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from workbench.engine.metrics import meter
 from workbench.events import StepsDone
 from workbench.instruments.grad_norm import total_norm

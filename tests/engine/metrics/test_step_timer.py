@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 import workbench as wb
 from tests.engine.problems import bench, labelled, plain_net
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from workbench.engine.metrics import step_timer
 from workbench.engine.metrics.step_timer import StepTimer
 from workbench.events import TimeSpent

@@ -11,7 +11,7 @@ from torch import nn
 from tests.engine.learners import TwoSided
 from tests.engine.problems import noisy_net, plain_net
 from tests.engine.resuming import Fit, learning, settings_of, supervised
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from tests.runs.records import history
 from workbench.commands import Change
 from workbench.engine import loop

@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import workbench as wb
-from tests.engine.ranked import fit, same
+from tests.engine.fit_results import fit, same
 from tests.engine.sharded import sharded
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from workbench.events import RunStarted, StepsDone
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.task.errors import TaskError

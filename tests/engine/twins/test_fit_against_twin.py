@@ -22,6 +22,7 @@ from tests.engine.problems import (
     same_weights,
     sgd,
     twin_of,
+    two_groups,
 )
 from tests.reference import loop
 from tests.reference.norms import total_norm_flat
@@ -284,14 +285,10 @@ def test_schedules_step_once_per_update(name, accumulate, tmp_path):
 
 
 def test_parameter_groups_keep_their_ratios(tmp_path):
-    def make(parameters, lr):
-        parameters = list(parameters)
-        return torch.optim.SGD([{"params": parameters[:2], "lr": lr}, {"params": parameters[2:], "lr": lr / 10}])
-
     model, data = plain_net(), labelled()
     twin = twin_of(model)
-    run = bench(model, data, tmp_path, make, max_epochs=2).fit(lr=0.2).result()
-    expected = loop.fit(twin, loss_of, make(twin.parameters(), lr=0.2), loop.loader_of(data, 8), 2)
+    run = bench(model, data, tmp_path, two_groups, max_epochs=2).fit(lr=0.2).result()
+    expected = loop.fit(twin, loss_of, two_groups(twin.parameters(), lr=0.2), loop.loader_of(data, 8), 2)
     assert same(run.history["loss"], expected["loss"])
     assert same_weights(model, twin)
 

@@ -11,9 +11,9 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 import workbench as wb
-from tests.engine.ranked import fit
+from tests.engine.fit_results import fit
 from tests.engine.sharded import alone, sharded
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from workbench.events import Validated
 from workbench.task.errors import TaskError
 

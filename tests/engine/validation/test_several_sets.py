@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
 import workbench as wb
+from tests.engine.fit_results import fit as ranked
 from tests.engine.problems import labelled, plain_net
-from tests.engine.ranked import fit as ranked
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from workbench.events import Message, Validated
 from workbench.launch.thread import alone
 from workbench.task.errors import TaskError

@@ -9,7 +9,7 @@ import pytest
 
 from tests.export.export_running import Runner, lint, make_bench, repeats
 from workbench.export.program.build import Built, built
-from workbench.export.source.rewrite.layout import Block
+from workbench.export.source.rewrite.source_text import Block
 
 OURS = "def validate(network, loader):\n    return metrics\n\n\ndef main(config):\n    return model.train(data, limit)\n"
 

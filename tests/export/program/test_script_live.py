@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 import workbench as wb
-from tests.export.export_running import Runner, check, make_bench
-from workbench.engine import loop
-from workbench.engine.session import Session
+from tests.export.export_running import Runner, check, fit_asking, make_bench
 from workbench.export.errors import ExportError
+from workbench.launch.job import Job
 from workbench.runs.run import Run
 
 PAIR = "model, train=(x, y), loss=F.cross_entropy, optimizer=torch.optim.AdamW, batch_size=8"
@@ -33,22 +31,15 @@ ASKS = "\n    def on_train_batch_start(self, batch, index):\n        print(self.
 SKIPS = HOOKED.replace("        return F.cross", "        if index == 5:\n            return None\n        return F.cross")
 
 
-def changed(bench: wb.Workbench, sizes: Mapping[int, int], monkeypatch: pytest.MonkeyPatch) -> Run:
+def changed(bench: wb.Workbench, sizes: Mapping[int, int]) -> Run:
     """The fit of a bench in which so many batches make an update from these updates on; beside it ratios are measured."""
-    update, jobs = loop.train_step, []
 
-    def watched(session: Session, window: object) -> object:
-        while not jobs:
-            time.sleep(0.01)
-        loss = update(session, window)  # type: ignore[arg-type]
-        if session.state.step in sizes:
-            jobs[0].change(accumulate_grad_batches=sizes[session.state.step], track_update_ratio=session.state.step % 2 == 0)
-            jobs[0].change(accumulate_grad_batches=sizes[session.state.step])
-        return loss
+    def ask(job: Job[wb.Run], step: int) -> None:
+        if step in sizes:
+            job.change(accumulate_grad_batches=sizes[step], track_update_ratio=step % 2 == 0)
+            job.change(accumulate_grad_batches=sizes[step])
 
-    monkeypatch.setattr(loop, "train_step", watched)
-    jobs.append(bench.fit())
-    run: Run = jobs[0].result()
+    run = fit_asking(bench, ask)
     assert [change.step for change in run.changes] == [step for step in sizes for _ in range(2)]
     return run
 
@@ -66,12 +57,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_its_updates_are_those_of_the_run(
-    case: str, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_updates_are_those_of_the_run(case: str, runner: Runner, tmp_path: Path) -> None:
     arguments, sizes = CASES[case]
     bench = make_bench(tmp_path, f"{PAIR}, {arguments}")
-    run = changed(bench, sizes, monkeypatch)
+    run = changed(bench, sizes)
     script = bench.export(tmp_path / "out" / "train.py")
     check(bench, run, runner.run(script))
     text = script.read_text()
@@ -79,25 +68,18 @@ def test_its_updates_are_those_of_the_run(
     assert "CHANGES" not in text
 
 
-def test_with_what_a_person_has_asked_for(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_what_a_person_has_asked_for(runner: Runner, tmp_path: Path) -> None:
     """A look at the validation data and a checkpoint at the end of an epoch, where a change of the rate comes too."""
     bench = make_bench(tmp_path, f"{PAIR}, max_epochs=3, val=(x, y), lr_schedule='linear'")
-    update, jobs = loop.train_step, []
 
-    def watched(session: Session, window: object) -> object:
-        while not jobs:
-            time.sleep(0.01)
-        loss = update(session, window)  # type: ignore[arg-type]
-        if session.state.step in (5, 13):
-            jobs[0].validate()
-            jobs[0].checkpoint()
-            jobs[0].change(lr=0.01)
-            jobs[0].validate()
-        return loss
+    def ask(job: Job[wb.Run], step: int) -> None:
+        if step in (5, 13):
+            job.validate()
+            job.checkpoint()
+            job.change(lr=0.01)
+            job.validate()
 
-    monkeypatch.setattr(loop, "train_step", watched)
-    jobs.append(bench.fit())
-    run = jobs[0].result()
+    run = fit_asking(bench, ask)
     assert list(run.validation["step"]) == [5, 13, 13, 26, 39]  # asked for twice before one update: done once
     check(bench, run, runner.run(bench.export(tmp_path / "out" / "train.py")))
 
@@ -119,11 +101,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("why", "arguments", "before"), REFUSED)
-def test_what_no_script_carries_yet(
-    why: str, arguments: str, before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_script_carries_yet(why: str, arguments: str, before: str, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, arguments, f"{before}\n\n")
-    changed(bench, {3: 2}, monkeypatch)
+    changed(bench, {3: 2})
     with pytest.raises(ExportError, match=f"accumulate_grad_batches that was changed during the run.*{why}"):
         bench.export(tmp_path / "out" / "train.py")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,13 @@ import pytest
 import torch
 from ruff import find_ruff_bin
 
+import workbench as wb
 from tests.combinations import every
 from tests.engine.problems import SAM
-from tests.export.export_running import Runner, check, lint, make_bench, repeats
-from workbench.engine import loop
+from tests.export.export_running import Runner, check, fit_asking, lint, make_bench, repeats
 from workbench.engine.session import Session
 from workbench.engine.validation import schedule
+from workbench.launch.job import Job
 from workbench.techniques.precision import Precision
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -319,23 +319,16 @@ def test_a_technique(case: str, runner: Runner, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("stop", [12, 15])  # in the middle of an epoch, and behind one
-def test_a_stop_between_averages(stop: int, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_between_averages(stop: int, runner: Runner, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, f"{BOTH}, weight_averaging='swa', swa_epoch_start=1, swa_lrs=0.1, max_epochs=9, lr=0.01")
-    update, jobs = loop.train_step, []
 
-    def watched(session: Session, window: object) -> object:
-        while not jobs:
-            time.sleep(0.01)
-        loss = update(session, window)  # type: ignore[arg-type]
-        if session.state.step == 11:
-            jobs[0].change(lr=0.2)
-        if session.state.step == stop:
-            jobs[0].stop()
-        return loss
+    def ask(job: Job[wb.Run], step: int) -> None:
+        if step == 11:
+            job.change(lr=0.2)
+        if step == stop:
+            job.stop()
 
-    monkeypatch.setattr(loop, "train_step", watched)
-    jobs.append(bench.fit())
-    run = jobs[0].result()
+    run = fit_asking(bench, ask)
     assert (run.status, run.step, len(run.changes)) == ("stopped", stop, 1)
     script = bench.export(tmp_path / "out" / "train.py")
     check(bench, run, runner.run(script))
@@ -348,27 +341,15 @@ def test_a_stop_behind_the_last_update_of_an_epoch_of_swa(
 ) -> None:
     """In the check that follows, the weights of that epoch are averaged already; before it they are not."""
     bench = make_bench(tmp_path, f"{BOTH}, weight_averaging='swa', swa_epoch_start=0, max_epochs=9")
-    update, validate, jobs = loop.train_step, schedule.validate, []
-
-    def stop(session: Session, wanted: bool) -> None:
-        while not jobs:
-            time.sleep(0.01)
-        if wanted and session.state.step == 10:
-            jobs[0].stop()
-
-    def updated(session: Session, window: object) -> object:
-        loss = update(session, window)  # type: ignore[arg-type]
-        stop(session, not within)
-        return loss
+    validate = schedule.validate
 
     def validated(session: Session, batches: object, **more: Any) -> object:
-        stop(session, within)
+        if within and session.state.step == 10:
+            bench.jobs[-1].stop()
         return validate(session, batches, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop, "train_step", updated)
     monkeypatch.setattr(schedule, "validate", validated)
-    jobs.append(bench.fit())
-    run = jobs[0].result()
+    run = fit_asking(bench, lambda job, step: job.stop() if not within and step == 10 else None)
     assert (run.status, run.step) == ("stopped", 10)
     check(bench, run, runner.run(bench.export(tmp_path / "train.py")))
 

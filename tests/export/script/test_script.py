@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
+import workbench as wb
 from tests.combinations import every
-from tests.export.export_running import PRELUDE, Runner, check, lint, make_bench
-from workbench.engine import loop
-from workbench.engine.session import Session
+from tests.export.export_running import PRELUDE, Runner, check, fit_asking, lint, make_bench
 from workbench.export.errors import ExportError
+from workbench.launch.job import Job
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -300,30 +299,21 @@ LIVE = (
 
 
 @pytest.mark.parametrize(("arguments", "stop"), LIVE)
-def test_live_changes_and_a_stop(
-    arguments: str, stop: int, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_live_changes_and_a_stop(arguments: str, stop: int, runner: Runner, tmp_path: Path) -> None:
     groups = "lambda p, lr: torch.optim.SGD([{'params': p[:2], 'lr': lr / 3}, {'params': p[2:]}], lr=lr)"
     bench = make_bench(tmp_path, f"{PAIR}, optimizer={groups}, gradient_clip_val=0.2, lr=0.03{arguments}")
-    update, jobs = loop.train_step, []
 
-    def watched(session: Session, window: object) -> object:
-        while not jobs:
-            time.sleep(0.01)
-        loss = update(session, window)  # type: ignore[arg-type]
-        if session.state.step == 3:
-            jobs[0].change(lr=0.2)
-            jobs[0].change(lr=0.1, gradient_clip_val=0.05)
-        if session.state.step == 5:
-            jobs[0].change(gradient_clip_val=None)
-        if session.state.step == stop:
-            jobs[0].change(lr=5.0)  # no update comes after it
-            jobs[0].stop()
-        return loss
+    def ask(job: Job[wb.Run], step: int) -> None:
+        if step == 3:
+            job.change(lr=0.2)
+            job.change(lr=0.1, gradient_clip_val=0.05)
+        if step == 5:
+            job.change(gradient_clip_val=None)
+        if step == stop:
+            job.change(lr=5.0)  # no update comes after it
+            job.stop()
 
-    monkeypatch.setattr(loop, "train_step", watched)
-    jobs.append(bench.fit())
-    run = jobs[0].result()
+    run = fit_asking(bench, ask)
     assert (run.status, run.step, len(run.changes)) == ("stopped", stop, 4)
     script = bench.export(tmp_path / "out" / "train.py")
     check(bench, run, runner.run(script))

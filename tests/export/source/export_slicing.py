@@ -101,10 +101,10 @@ def execute(sliced: Sliced) -> dict[str, Any]:
     return namespace
 
 
-def run_file(path: Path, text: str, *, name: str = "__main__") -> Workbench:
+def run_file(path: Path, text: str) -> Workbench:
     """Run `text` as the file `path`; the last Workbench it made."""
     install()
     path.write_text(text)
     linecache.checkcache(str(path))
-    exec(compile(text, str(path), "exec", dont_inherit=True), {"__name__": name, "__file__": str(path)})
+    exec(compile(text, str(path), "exec", dont_inherit=True), {"__name__": "__main__", "__file__": str(path)})
     return Workbench.made[-1]

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 
 import workbench as wb
 from tests.engine.problems import bench, labelled, noisy_net, plain_net, sgd
-from tests.launch.launched import ended, kernel, processes_of, wait_for
+from tests.launch.launched import ended, kernel, processes_of
+from tests.waiting import wait_for
 from workbench.events import Changed, Message, RunEnded, RunStarted, StatusChanged, StepsDone
 from workbench.launch.accelerate.failure_files import LaunchError
 from workbench.runs.run import Run

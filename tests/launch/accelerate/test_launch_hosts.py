@@ -17,7 +17,8 @@ import pytest
 
 from tests import warm
 from tests.engine.problems import bench, labelled, plain_net
-from tests.launch.launched import ended, kill_all_of, wait_for
+from tests.launch.launched import ended, kill_all_of
+from tests.waiting import wait_for
 from workbench.events import Message
 from workbench.runs.run import Run
 

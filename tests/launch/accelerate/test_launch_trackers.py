@@ -14,8 +14,9 @@ from accelerate.tracking import GeneralTracker
 
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
-from tests.launch.launched import ended, processes_of, wait_for
+from tests.launch.launched import ended, processes_of
 from tests.trackers.test_listener import scalars, words
+from tests.waiting import wait_for
 from workbench.events import Message, StepsDone
 
 pytestmark = [pytest.mark.usefixtures("one_thread", "forked_ranks"), pytest.mark.timeout(300)]

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 
 import workbench as wb
 from tests.engine.problems import bench, labelled, plain_net
-from tests.launch.launched import wait_for
 from tests.runs.records import read_events
+from tests.waiting import wait_for
 from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Stop
 from workbench.events import Message, RunEnded, RunStarted, StepsDone, pack, to_line
 from workbench.launch.accelerate import private_file

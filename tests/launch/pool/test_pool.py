@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from tests import warm
-from tests.launch.launched import wait_for
 from tests.launch.pools import Net, bench, data, losses, net, nothing_new, ranks, shared, warmed
+from tests.waiting import wait_for
 from workbench.commands import Change, Command, Mailbox
 from workbench.events import Changed, Event, StepsDone, Validated
 from workbench.launch.assignments import FitAssignment

@@ -20,8 +20,9 @@ from torch.utils.data import Dataset
 
 from tests import warm
 from tests.conftest import count
-from tests.launch.launched import gone, wait_for
+from tests.launch.launched import gone
 from tests.launch.pools import bench, losses, named, net, nothing_new, ranks, shared
+from tests.waiting import wait_for
 from workbench.commands import Mailbox
 from workbench.events import RunStarted
 from workbench.launch.assignments import FitAssignment

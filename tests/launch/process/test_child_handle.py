@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests import warm
-from tests.launch.launched import gone, kill_all_of, wait_for
+from tests.launch.launched import gone, kill_all_of
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
 

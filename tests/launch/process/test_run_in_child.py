@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from tqdm.std import tqdm
 
 from tests.conftest import count
-from tests.launch.launched import gone, wait_for
+from tests.launch.launched import gone
 from tests.launch.pools import named
+from tests.waiting import wait_for
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.process import fork_client
 from workbench.launch.process import run_in_child as child

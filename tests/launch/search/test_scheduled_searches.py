@@ -11,7 +11,7 @@ import workbench as wb
 from tests.combinations import every
 from tests.engine.learners import Learner
 from tests.engine.problems import adam, bench, labelled, noisy_net, plain_net, same_weights, weights
-from tests.launch.launched import wait_for
+from tests.waiting import wait_for
 from workbench.commands import Change, Mailbox, Pause, Stop
 from workbench.engine.setup import open_session
 from workbench.events import (

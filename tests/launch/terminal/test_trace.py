@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from workbench.launch.terminal.trace import BLOCKS, Trace, blocks
+from workbench.launch.terminal.trace import Trace, blocks
+from workbench.runs.tables.render import BLOCKS
 
 
 def test_a_long_history_keeps_its_course_in_bounded_memory() -> None:

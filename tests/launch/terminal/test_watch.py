@@ -22,7 +22,8 @@ import torch.nn.functional as F
 
 from tests import warm
 from tests.engine.problems import bench, labelled, plain_net
-from tests.launch.launched import kill_all_of, wait_for
+from tests.launch.launched import kill_all_of
+from tests.waiting import wait_for
 from workbench.commands import Pause
 from workbench.events import RunStarted
 from workbench.launch.terminal import watch

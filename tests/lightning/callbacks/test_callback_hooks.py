@@ -10,8 +10,8 @@ from torch import nn
 
 import workbench as wb
 from tests.lightning.both import CountsBatches, Losses, boring, loader, pl, same_state, trainer
-from tests.lightning.ranks.ranked import Net, alone, batches, fit, same
-from tests.ranks import on_ranks
+from tests.lightning.ranks.rank_fits import Net, alone, batches, fit, same
+from tests.on_ranks import on_ranks
 from workbench.task.lightning.callbacks.translate import with_hooks
 
 pytestmark = pytest.mark.usefixtures("one_thread")

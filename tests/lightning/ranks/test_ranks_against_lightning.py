@@ -7,8 +7,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.lightning.both import Losses, pl, trainer
-from tests.lightning.ranks.ranked import Net, batches, fit, pairs
-from tests.ranks import on_ranks
+from tests.lightning.ranks.rank_fits import Net, batches, fit, pairs
+from tests.on_ranks import on_ranks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

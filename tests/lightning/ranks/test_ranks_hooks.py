@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from tests.engine.ranked import Heard
-from tests.lightning.ranks.ranked import Net, alone, batches, each, made, ranks, same
-from tests.ranks import on_ranks
+from tests.engine.fit_results import Heard
+from tests.lightning.ranks.rank_fits import Net, alone, batches, each, made, ranks, same
+from tests.on_ranks import on_ranks
 from workbench.commands import Mailbox
 from workbench.launch.assignments import EvaluateAssignment, FitAssignment
 from workbench.task.lightning import setup as lightning_setup

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.lightning.ranks.ranked import Net, alone, batches, pairs, ranks, same
+from tests.lightning.ranks.rank_fits import Net, alone, batches, pairs, ranks, same
 from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.lightning.ranks.ranked import Net, alone, each, ranks, same
+from tests.lightning.ranks.rank_fits import Net, alone, each, ranks, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

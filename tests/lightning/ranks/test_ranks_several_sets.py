@@ -4,8 +4,8 @@ import pytest
 import torch
 from torchmetrics import MeanMetric, SumMetric
 
-from tests.lightning.ranks.ranked import Net, batches, fit
-from tests.ranks import on_ranks
+from tests.lightning.ranks.rank_fits import Net, batches, fit
+from tests.on_ranks import on_ranks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -7,7 +7,6 @@ import pytest
 
 from workbench.events import Event, RunEnded, RunStarted, StepsDone, pack
 from workbench.plots.drawing import matplotlib, plotly
-from workbench.plots.training.clipping import suggest_clip
 from workbench.plots.training.update_ratio import update_ratio
 from workbench.runs.run import Run
 from workbench.settings import Settings
@@ -30,17 +29,6 @@ def test_only_measured_updates_are_columns_and_a_value_holds() -> None:
 
 def test_without_measurements_there_is_no_chart() -> None:
     assert update_ratio(STEP, {}) == update_ratio(STEP, {"a": np.full(6, NAN)}) == []
-
-
-def test_the_suggested_clip_value_has_nine_of_ten_below_it() -> None:
-    norms = np.random.default_rng(0).lognormal(size=1000)
-    found = suggest_clip(norms)
-    assert found is not None
-    assert (norms[-200:] < found).mean() == pytest.approx(0.9, abs=0.02)
-    norms[-3:] = 1e6, np.inf, NAN
-    assert suggest_clip(norms) == pytest.approx(found, rel=0.1), "spikes do not move it"
-    assert suggest_clip(norms[:10], 4 * norms[:500]) == suggest_clip(4 * norms[:500])
-    assert suggest_clip(norms[:19]) is suggest_clip(np.zeros(50)) is suggest_clip() is None
 
 
 def a_run(rows: int = 40, **settings: object) -> Run:

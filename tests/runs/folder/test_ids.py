@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.folder.test_prune import make
+from tests.runs.records import write_run
 from workbench.runs.folder.ids import check_id, new_id
 from workbench.runs.store import RunFolder
 
@@ -28,13 +28,13 @@ def test_names_of_one_s_own_are_fine() -> None:
 
 
 def test_the_root_is_hidden_from_git_unless_it_holds_other_things(tmp_path: Path) -> None:
-    make(tmp_path / ".workbench", "a")
-    make(tmp_path / ".workbench", "b")
+    write_run(tmp_path / ".workbench", "a")
+    write_run(tmp_path / ".workbench", "b")
     assert (tmp_path / ".workbench" / ".gitignore").read_text() == "*\n"
     project = tmp_path / "project"
     project.mkdir()
     (project / "model.py").write_text("x = 1\n")
-    make(project, "a")
+    write_run(project, "a")
     assert not (project / ".gitignore").exists()
 
 
@@ -44,9 +44,9 @@ def test_ids_count_up(tmp_path: Path) -> None:
         "0002-find_lr",
         "0003-a-b-c",
     ]
-    make(tmp_path, "0041-fit")
-    make(tmp_path, "baseline")
-    make(tmp_path, "2031-05-01")
+    write_run(tmp_path, "0041-fit")
+    write_run(tmp_path, "baseline")
+    write_run(tmp_path, "2031-05-01")
     assert new_id(tmp_path, "fit") == "0042-fit"
     RunFolder.create(tmp_path, "0042-fit", {}).close()  # the reserved folder may be used
 

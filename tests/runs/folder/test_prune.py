@@ -10,18 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from workbench.events import RunEnded, RunStarted
+from tests.runs.records import write_run
 from workbench.runs.folder.delete import mark_next, next_to_go, prune
 from workbench.runs.read import list_runs
-from workbench.runs.store import RunFolder
-
-
-def make(root: Path, id: str, *, created: float = 0.0, over: bool = True, **header: object) -> Path:
-    with RunFolder.create(root, id, {"kind": "fit", "created": created, **header}) as folder:
-        folder.append(RunStarted(id, "fit", {}, "cpu"))
-        if over:
-            folder.append(RunEnded("finished", 1, 0.1))
-    return folder.path
 
 
 def a_dead_process() -> dict[str, object]:
@@ -40,7 +31,7 @@ def prune_named(root: Path, keep: int) -> list[str]:
 
 def test_prune_takes_the_oldest_that_are_over(tmp_path: Path) -> None:
     for i in range(6):
-        make(tmp_path, f"r{i}", created=float(i), over=i != 1)
+        write_run(tmp_path, f"r{i}", created=float(i), over=i != 1)
     assert prune_named(tmp_path, 10) == []
     assert prune_named(tmp_path, 3) == ["r0", "r2", "r3"]  # r1 runs: this process is its writer
     assert [r.id for r in list_runs(tmp_path)] == ["r1", "r4", "r5"]
@@ -52,7 +43,7 @@ def test_prune_takes_the_oldest_that_are_over(tmp_path: Path) -> None:
 
 
 def test_prune_takes_no_fit_that_was_not_named(tmp_path: Path) -> None:
-    paths = [make(tmp_path, f"r{i}", created=float(i)) for i in range(4)]
+    paths = [write_run(tmp_path, f"r{i}", created=float(i)) for i in range(4)]
     assert prune(tmp_path, "fit", 1) == []
     assert next_to_go(tmp_path, 2, "r3") == paths[:3]  # with one more there would be five
     mark_next(tmp_path, paths[:1], "r3")
@@ -64,7 +55,7 @@ def test_prune_takes_no_fit_that_was_not_named(tmp_path: Path) -> None:
 
 def test_prune_keeps_to_one_kind(tmp_path: Path) -> None:
     for i in range(4):
-        make(tmp_path, f"r{i}", created=float(i), kind="validate" if i % 2 else "find_lr")
+        write_run(tmp_path, f"r{i}", created=float(i), kind="validate" if i % 2 else "find_lr")
     assert prune(tmp_path, "validate", 1) == ["r1"]
     assert prune(tmp_path, "fit", 0) == []
     assert [r.id for r in list_runs(tmp_path)] == ["r0", "r2", "r3"]
@@ -72,11 +63,11 @@ def test_prune_keeps_to_one_kind(tmp_path: Path) -> None:
 
 def test_prune_takes_the_dead_and_spares_what_may_live(tmp_path: Path) -> None:
     dead = a_dead_process()
-    make(tmp_path, "dead", over=False, **dead)
-    make(tmp_path, "elsewhere", over=False, **dead | {"host": "another-machine"})
-    make(tmp_path, "rebooted", over=False, **dead | {"boot": "another boot"})
-    make(tmp_path, "contained", over=False, **dead | {"pid_namespace": "pid:[1]"})
-    make(tmp_path, "nameless", over=False, pid=None)
+    write_run(tmp_path, "dead", over=False, **dead)
+    write_run(tmp_path, "elsewhere", over=False, **dead | {"host": "another-machine"})
+    write_run(tmp_path, "rebooted", over=False, **dead | {"boot": "another boot"})
+    write_run(tmp_path, "contained", over=False, **dead | {"pid_namespace": "pid:[1]"})
+    write_run(tmp_path, "nameless", over=False, pid=None)
     for file in (tmp_path / "runs").glob("*/*"):
         then = file.stat().st_mtime - 30 * 86400
         os.utime(file, (then, then))
@@ -90,7 +81,7 @@ def test_prune_stays_inside(tmp_path: Path) -> None:
     (outside / "run.json").write_text("{}")
     (outside / "metrics.jsonl").write_text("")
     root = tmp_path / "root"
-    path = make(root, "a", created=5.0)
+    path = write_run(root, "a", created=5.0)
     (path / "link").symlink_to(outside, target_is_directory=True)
     (root / "runs" / "linked").symlink_to(outside, target_is_directory=True)
     (root / "runs" / ".gone-link").symlink_to(outside, target_is_directory=True)
@@ -104,13 +95,13 @@ def test_prune_stays_inside(tmp_path: Path) -> None:
     assert (root / "runs" / "file.txt").exists()
     linked = tmp_path / "linked"
     linked.mkdir()
-    make(root, "b")
+    write_run(root, "b")
     (linked / "runs").symlink_to(root / "runs", target_is_directory=True)
     assert prune(linked, "fit", 0) == []
 
 
 def test_what_a_killed_prune_left_goes_next_time(tmp_path: Path) -> None:
-    make(tmp_path, "a")
+    write_run(tmp_path, "a")
     (tmp_path / "runs" / "a").rename(tmp_path / "runs" / ".gone-a")
     assert list_runs(tmp_path) == []
     prune(tmp_path, "fit", 5)

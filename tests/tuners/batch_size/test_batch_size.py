@@ -15,9 +15,9 @@ from tests.engine.problems import (
     noisy_net,
     plain_net,
     same_weights,
-    until,
     weights,
 )
+from tests.waiting import wait_for
 from workbench.events import RunEnded, RunStarted, SearchEnded, Trial, TrialStarted
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
@@ -149,7 +149,7 @@ def test_a_stop_does_not_wait_for_the_end_of_a_trial(init_val, tmp_path):
     b = bench(model, labelled(), tmp_path)
     model.fast = False
     job = b.find_batch_size(init_val=init_val)
-    until(begun.exists)  # the child is in the middle of its trial, which takes ten minutes and more
+    wait_for(begun.exists)  # the child is in the middle of its trial, which takes ten minutes and more
     job.stop()
     found = job.result(timeout=60)
     assert job.status == "stopped"

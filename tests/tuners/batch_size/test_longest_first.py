@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 import workbench as wb
 from tests.engine.problems import bench, labelled, plain_net, same_weights, weights
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from workbench.settings import Settings, SettingsError
 from workbench.task.errors import TaskError
 from workbench.tuners.batch_size.longest_first import longest_first

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.engine.fit_results import Heard, fit, same
 from tests.engine.problems import adam, labelled, noisy_net, plain_net, same_weights, sgd, weights
-from tests.engine.ranked import Heard, fit, same
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from workbench.commands import Mailbox, Stop
 from workbench.events import SearchEnded, Trial
 from workbench.launch.search.distributed_search import RankSearch, RankTrial

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.engine.problems import adam, bench, labelled, plain_net
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from tests.tuners.learning_rate.test_ranks_lr_finder import sweep
 from workbench.events import CurveEnded
 from workbench.tuners.learning_rate.lr_finder import LRRequest

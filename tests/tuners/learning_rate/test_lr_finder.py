@@ -26,10 +26,11 @@ from tests.engine.problems import (
     same_weights,
     sgd,
     twin_of,
-    until,
+    two_groups,
     weights,
 )
 from tests.reference import finder, loop
+from tests.waiting import wait_for
 from workbench.commands import Stop
 from workbench.settings import SettingsError
 from workbench.task.errors import TaskError
@@ -67,14 +68,10 @@ def test_ended_says_how(tmp_path):
 
 
 def test_param_groups_keep_their_ratio(tmp_path):
-    def make(parameters, lr):
-        parameters = list(parameters)
-        return torch.optim.SGD([{"params": parameters[:2], "lr": lr}, {"params": parameters[2:], "lr": lr / 10}])
-
     model, data = plain_net(), labelled()
     twin = twin_of(model)
-    curve = bench(model, data, tmp_path, make).find_lr(num_training=40).result()
-    _, losses, _ = finder.sweep(twin, loss_of, make(twin.parameters(), lr=0.05), loop.loader_of(data, 8), n=40)
+    curve = bench(model, data, tmp_path, two_groups).find_lr(num_training=40).result()
+    _, losses, _ = finder.sweep(twin, loss_of, two_groups(twin.parameters(), lr=0.05), loop.loader_of(data, 8), n=40)
     np.testing.assert_allclose(curve.losses, losses, rtol=1e-4)
 
 
@@ -82,12 +79,8 @@ def test_warmup_from_zero_does_not_hide_the_ratio(tmp_path):
     """A schedule that starts at 0 makes every group's rate 0 when the sweep begins."""
     import workbench as wb
 
-    def make(parameters, lr):
-        parameters = list(parameters)
-        return torch.optim.SGD([{"params": parameters[:2], "lr": lr}, {"params": parameters[2:], "lr": lr / 10}])
-
     def curve(root, scheduler):
-        b = wb.Workbench(plain_net(), train=labelled(), loss=F.cross_entropy, optimizer=make, scheduler=scheduler,
+        b = wb.Workbench(plain_net(), train=labelled(), loss=F.cross_entropy, optimizer=two_groups, scheduler=scheduler,
                          root=root, accelerator="cpu", batch_size=8)  # fmt: skip
         return b.find_lr(num_training=20).result()
 
@@ -168,7 +161,7 @@ class HeldUp:
     def __call__(self, output, y):
         self.calls += 1
         if self.calls == self.at:
-            until(self.asked)
+            wait_for(self.asked)
         return F.cross_entropy(output, y)
 
     def hold(self, bench, points):
@@ -266,7 +259,7 @@ def test_no_trace_after_an_interrupt(tmp_path):
         """
         import sys, threading, _thread
         import numpy as np, torch
-        from tests.engine.problems import until
+        from tests.waiting import wait_for
         from tests.tuners.learning_rate.test_lr_finder import HeldUp, Trace, alone, make_bench, check_fit
         from pathlib import Path
         torch.set_num_threads(1)
@@ -283,7 +276,7 @@ def test_no_trace_after_an_interrupt(tmp_path):
             return frame is not None
         def listener(event):
             if type(event).__name__ == "CurvePoint" and event.index == 20:
-                until(in_result)  # elsewhere an interrupt would be no matter of the job's
+                wait_for(in_result)  # elsewhere an interrupt would be no matter of the job's
                 fired.append(1)
                 _thread.interrupt_main()
         b.subscribe(listener)
@@ -417,7 +410,7 @@ def test_no_loader_process_is_left_by_a_failure(tmp_path):
     fit = b.fit()
     with pytest.raises(ValueError, match="had enough"):
         fit.result()
-    until(lambda: set(loaders()) <= before)  # else they live on, held by the traceback of the error
+    wait_for(lambda: set(loaders()) <= before)  # else they live on, held by the traceback of the error
     assert job.exception() is not None  # which the job still holds
 
 

@@ -25,7 +25,7 @@ from tests.engine.problems import (
     weights,
 )
 from tests.engine.resuming import settings_of, supervised
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from tests.reference import loop
 from tests.tuners.learning_rate.test_ranks_lr_finder import sweep
 from workbench.engine.setup import open_session

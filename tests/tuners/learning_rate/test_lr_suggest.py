@@ -16,12 +16,10 @@ from workbench.tuners.learning_rate import lr_suggest
 from workbench.tuners.learning_rate.curve import LRCurve
 from workbench.tuners.learning_rate.lr_suggest import (
     Died,
+    Landmarks,
     Raced,
     divergence,
-    doubts,
-    landmarks,
     suggest_all,
-    trust,
 )
 from workbench.tuners.learning_rate.rules import minimum, slide, steepest, valley
 from workbench.tuners.learning_rate.sweep import rates, smooth
@@ -77,8 +75,8 @@ class TestKnownAnswers:
 
     @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
     def test_no_rule_depends_on_the_unit_of_the_loss(self, scale):
-        plain = suggest_all(LRS, bowl(), smooth(bowl()), **SGD)
-        scaled = suggest_all(LRS, bowl() * scale, smooth(bowl() * scale), **SGD)
+        plain = suggest_all(Landmarks(LRS, bowl(), **SGD), smooth(bowl()))
+        scaled = suggest_all(Landmarks(LRS, bowl() * scale, **SGD), smooth(bowl() * scale))
         assert [s.index for s in plain] == [s.index for s in scaled]
 
     def test_landmarks_by_hand(self):
@@ -89,25 +87,25 @@ class TestKnownAnswers:
         v = 4 * LRS[10 + slow.valley_index(s[10:].tolist())]
         m = LRS[5 + np.argmin(s[5:])] * math.sqrt(0.1) * 0.316
         middle = sorted([e, v, m])[1]
-        assert landmarks(LRS, y, **SGD).lr == pytest.approx(0.75 * middle)
+        assert Landmarks(LRS, y, **SGD).suggestion.lr == pytest.approx(0.75 * middle)
         for falling in ("one_cycle", "linear", "cosine"):
-            assert landmarks(LRS, y, **SGD, schedule=falling).lr == pytest.approx(1.33 * middle)
+            assert Landmarks(LRS, y, **SGD, schedule=falling).suggestion.lr == pytest.approx(1.33 * middle)
 
     def test_the_edge_is_above_four_times_the_start_and_not_at_it(self):
         y = np.linspace(1.0, 0.5, 100)
         base = np.median(y[:10])
         at, above = y.copy(), y.copy()
         at[60], above[60] = 4 * base, 4 * base * 1.001
-        assert any("No edge seen" in note for note in trust(LRS, at, **SGD))
-        assert not any("No edge seen" in note for note in trust(LRS, above, **SGD))
+        assert any("No edge seen" in note for note in Landmarks(LRS, at, **SGD).notes())
+        assert not any("No edge seen" in note for note in Landmarks(LRS, above, **SGD).notes())
 
     def test_a_loss_that_is_not_finite_is_an_edge(self):
         y = bowl(edge=9)
         y[70] = math.nan
         exploded = bowl(edge=9)
         exploded[70] = 1e9
-        assert landmarks(LRS, y, **SGD) == landmarks(LRS, exploded, **SGD)
-        assert f"below divergence ({LRS[70]:.2g})" in " ".join(trust(LRS, y, **SGD))
+        assert Landmarks(LRS, y, **SGD).suggestion == Landmarks(LRS, exploded, **SGD).suggestion
+        assert f"below divergence ({LRS[70]:.2g})" in " ".join(Landmarks(LRS, y, **SGD).notes())
 
     def test_where_the_loss_stays_near_its_start_is_an_edge(self):
         """A transformer that breaks: its loss goes back to where it began, and diverges much later, if ever."""
@@ -115,23 +113,23 @@ class TestKnownAnswers:
         broken = np.where(LOG < -1.5, y, 2.9)
         at = np.flatnonzero(broken == 2.9)[0]
         for late in (broken, np.where(LOG < 0.5, broken, 100.0)):
-            notes = trust(LRS, late, **SGD)
+            notes = Landmarks(LRS, late, **SGD).notes()
             assert f"below {rate(LRS[at], 2)}, from where on the loss stays near its start." in " ".join(notes)
             assert f"from the edge {rate(1.5 * LRS[at] * 0.1 * 0.316, 2)}" in " ".join(notes)
             assert not any("No edge seen" in note for note in notes)
         soon = np.where(LOG < -0.8, broken, 100.0)
-        assert f"below divergence ({rate(LRS[np.argmax(soon)], 2)})" in " ".join(trust(LRS, soon, **SGD))
+        assert f"below divergence ({rate(LRS[np.argmax(soon)], 2)})" in " ".join(Landmarks(LRS, soon, **SGD).notes())
 
     @pytest.mark.parametrize("seed", range(20))
     def test_noise_has_no_such_edge(self, seed):
         y = 2.3 + 0.1 * np.random.default_rng(seed).normal(size=100)
-        assert "stays near its start" not in " ".join(trust(LRS, y, **SGD))
+        assert "stays near its start" not in " ".join(Landmarks(LRS, y, **SGD).notes())
 
     def test_what_is_behind_the_edge_does_not_count(self):
         y, other = bowl(), bowl()
         behind = np.flatnonzero(y > 8)[1:]
         other[behind] = -1e3
-        assert landmarks(LRS, y, **SGD) == landmarks(LRS, other, **SGD)
+        assert Landmarks(LRS, y, **SGD).suggestion == Landmarks(LRS, other, **SGD).suggestion
 
     @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.9, 0.95]), st.booleans(), st.booleans())
     def test_landmarks_equal_the_slow_twin(self, seed, beta, adaptive, one_cycle):
@@ -140,7 +138,7 @@ class TestKnownAnswers:
         y = np.abs(y * (1 + 0.05 * rng.normal(size=100))) + 1e-3
         y = np.where(lost < LOG, np.minimum(y, 1.9), y) if (lost := rng.uniform(-2, 2)) < 0.5 else y
         schedule = "one_cycle" if one_cycle else "constant"
-        found = landmarks(LRS, y, beta=beta, adaptive=adaptive, schedule=schedule)
+        found = Landmarks(LRS, y, beta=beta, adaptive=adaptive, schedule=schedule).suggestion
         assert found.lr == pytest.approx(
             slow.landmarks(LRS.tolist(), y.tolist(), beta, adaptive, one_cycle), rel=1e-9
         )
@@ -163,30 +161,30 @@ class TestNothingToSay:
     @pytest.mark.parametrize("value", [1.0, 0.0, -1.0])
     def test_a_constant_loss_gives_reasons_and_no_rate(self, value):
         y = np.full(100, value)
-        for s in suggest_all(LRS, y, smooth(y), **SGD):
+        for s in suggest_all(Landmarks(LRS, y, **SGD), smooth(y)):
             assert (s.lr, s.index) == (None, None)
             assert s.why
-        assert trust(LRS, y, **SGD)[0].startswith("No recommendation: the loss never fell")
+        assert Landmarks(LRS, y, **SGD).notes()[0].startswith("No recommendation: the loss never fell")
 
     def test_a_loss_that_only_rises_gives_none(self):
         y = np.linspace(1, 3, 100)
-        assert landmarks(LRS, y, **SGD).lr is None
+        assert Landmarks(LRS, y, **SGD).suggestion.lr is None
         assert minimum(LRS, y).lr is None
         assert steepest(LRS, y).lr is None
         assert valley(LRS, y).lr is None
 
     def test_an_explosion_at_once_asks_for_a_lower_start(self):
-        found = landmarks(LRS[:7], [1.0] * 6 + [math.inf], **SGD, num_training=100)
+        found = Landmarks(LRS[:7], [1.0] * 6 + [math.inf], **SGD, num_training=100).suggestion
         assert found.lr is None
         assert "lower rates" in found.why
 
     @pytest.mark.parametrize("n", range(14))
     def test_short_curves(self, n):
         y = np.linspace(2, 1, 100)[:n]
-        for s in suggest_all(LRS[:n], y, smooth(y), **SGD):
+        for s in suggest_all(Landmarks(LRS[:n], y, **SGD), smooth(y)):
             assert s.why
             assert (s.lr is None) == (s.index is None)
-        assert trust(LRS[:n], y, **SGD)
+        assert Landmarks(LRS[:n], y, **SGD).notes()
 
     @given(
         st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=110),
@@ -196,14 +194,14 @@ class TestNothingToSay:
     def test_never_an_exception_and_never_a_rate_that_is_none_or_silly(self, losses, num_training, beta):
         lrs = rates(1e-5, 10, 110)[: len(losses)]
         given_ = {"beta": beta, "adaptive": True, "num_training": num_training}
-        for s in suggest_all(lrs, losses, smooth(losses), **given_):
+        for s in suggest_all(Landmarks(lrs, losses, **given_), smooth(losses)):
             assert s.why
             assert (s.lr is None) == (s.index is None)
             if s.lr is not None:
                 assert math.isfinite(s.lr)
                 assert 0 < s.lr <= 40
                 assert 0 <= s.index < len(losses)
-        assert all(isinstance(note, str) for note in trust(lrs, losses, **given_))
+        assert all(isinstance(note, str) for note in Landmarks(lrs, losses, **given_).notes())
 
     def test_columns_of_different_length_are_the_callers_mistake(self):
         with pytest.raises(ValueError, match="2 learning rates and 3 losses"):
@@ -213,20 +211,20 @@ class TestNothingToSay:
 class TestNegativeLosses:
     def test_an_edge_is_a_rise_against_the_range(self):
         shifted = bowl() - 5.0  # -3 and falling
-        found = landmarks(LRS, shifted, **SGD)
+        found = Landmarks(LRS, shifted, **SGD).suggestion
         assert found.lr is not None
-        assert not any("No edge seen" in note for note in trust(LRS, shifted, **SGD))
-        assert 0.2 < found.lr / landmarks(LRS, bowl(), **SGD).lr < 5
+        assert not any("No edge seen" in note for note in Landmarks(LRS, shifted, **SGD).notes())
+        assert 0.2 < found.lr / Landmarks(LRS, bowl(), **SGD).suggestion.lr < 5
 
     def test_falling_is_no_edge(self):
         y = -0.01 - np.linspace(0, 5, 100)
-        assert any("No edge seen" in note for note in trust(LRS, y, **SGD))
+        assert any("No edge seen" in note for note in Landmarks(LRS, y, **SGD).notes())
 
 
 class TestTrust:
     def test_says_landmarks_distance_and_band(self):
-        notes = trust(LRS, bowl(), **SGD)
-        lr = landmarks(LRS, bowl(), **SGD).lr
+        notes = Landmarks(LRS, bowl(), **SGD).notes()
+        lr = Landmarks(LRS, bowl(), **SGD).suggestion.lr
         assert notes[0].startswith("Three estimates: from the edge")
         assert "range" in notes[0]
         edge = LRS[np.flatnonzero(bowl() > 8)[0]]
@@ -234,7 +232,7 @@ class TestTrust:
         assert f"{lr / 2:.2g} to {lr * 2:.2g}" in notes[2]
 
     def test_a_good_curve_has_no_flags(self):
-        assert len(trust(LRS, bowl(turn=-1), **SGD)) == 3
+        assert len(Landmarks(LRS, bowl(turn=-1), **SGD).notes()) == 3
 
     @pytest.mark.parametrize(
         ("losses", "context", "flag"),
@@ -246,17 +244,17 @@ class TestTrust:
         ],
     )
     def test_flags(self, losses, context, flag):
-        assert any(flag in note for note in trust(LRS, losses, **context))
+        assert any(flag in note for note in Landmarks(LRS, losses, **context).notes())
 
     def test_doubts_are_the_notes_that_speak_against_it(self):
-        notes, against = trust(LRS, bowl(fall=0.1), **SGD), doubts(LRS, bowl(fall=0.1), **SGD)
+        notes, against = Landmarks(LRS, bowl(fall=0.1), **SGD).notes(), Landmarks(LRS, bowl(fall=0.1), **SGD).doubts()
         assert notes[:-3] == against, "before the facts, so that they follow the suggestion where a curve is printed"
         assert len(against) == 1
         assert "less than 15%" in against[0]
-        assert doubts(LRS, bowl(turn=-1), **SGD) == ()
+        assert Landmarks(LRS, bowl(turn=-1), **SGD).doubts() == ()
         rising = np.linspace(1, 2, 100)
-        assert doubts(LRS, rising, **SGD) == trust(LRS, rising, **SGD)
-        assert doubts(LRS, rising, **SGD)[0].startswith("No recommendation")
+        assert Landmarks(LRS, rising, **SGD).doubts() == Landmarks(LRS, rising, **SGD).notes()
+        assert Landmarks(LRS, rising, **SGD).doubts()[0].startswith("No recommendation")
 
     def test_divergence_is_the_edge(self):
         y = bowl()
@@ -270,12 +268,12 @@ class TestTrust:
         assert divergence(LRS, shifted) == pytest.approx(1.0, rel=0.3)
 
     def test_one_cycle_is_no_matter_with_momentum(self):
-        assert not any("One-cycle" in note for note in trust(LRS, bowl(), **SGD, schedule="one_cycle"))
+        assert not any("One-cycle" in note for note in Landmarks(LRS, bowl(), **SGD, schedule="one_cycle").notes())
 
     def test_short_sweeps_are_flagged(self):
         lrs = rates(1e-5, 10, 30)
         y = np.interp(np.log(lrs), np.log(LRS), bowl())
-        assert any("30 updates" in note for note in trust(lrs, y, **SGD, num_training=30))
+        assert any("30 updates" in note for note in Landmarks(lrs, y, **SGD, num_training=30).notes())
 
 
 class TestUnitsThatDie:
@@ -287,30 +285,30 @@ class TestUnitsThatDie:
         died = Died(70, "body.0")
         exploded = self.FALL.copy()
         exploded[70:] = 1e3
-        assert landmarks(LRS, self.FALL, **SGD, died=died) == landmarks(LRS, exploded, **SGD)
-        assert landmarks(LRS, self.FALL, **SGD, died=died).lr < landmarks(LRS, self.FALL, **SGD).lr
-        notes = " ".join(trust(LRS, self.FALL, **SGD, died=died))
+        assert Landmarks(LRS, self.FALL, **SGD, died=died).suggestion == Landmarks(LRS, exploded, **SGD).suggestion
+        assert Landmarks(LRS, self.FALL, **SGD, died=died).suggestion.lr < Landmarks(LRS, self.FALL, **SGD).suggestion.lr
+        notes = " ".join(Landmarks(LRS, self.FALL, **SGD, died=died).notes())
         assert f"below {LRS[70]:.2g}, from where on most units of layer body.0 are dead" in notes
 
     def test_after_divergence_it_does_not_matter(self):
         edge = int(np.flatnonzero(bowl() > 8)[0])
-        assert landmarks(LRS, bowl(), **SGD, died=Died(edge + 1, "")) == landmarks(LRS, bowl(), **SGD)
+        assert Landmarks(LRS, bowl(), **SGD, died=Died(edge + 1, "")).suggestion == Landmarks(LRS, bowl(), **SGD).suggestion
 
     def test_a_loss_that_only_fell_to_that_of_a_dead_model_is_not_to_be_trusted(self):
-        [doubt] = doubts(LRS, self.FALL, **SGD, died=Died(70, ""))
+        [doubt] = Landmarks(LRS, self.FALL, **SGD, died=Died(70, "")).doubts()
         assert doubt.startswith("Do not trust this rate: the loss began at 20 and never fell clearly below 1,")
         learned = self.FALL.copy()
         learned[40:70] = 0.5
-        assert doubts(LRS, learned, **SGD, died=Died(70, "")) == ()
-        assert doubts(LRS, bowl(turn=-1), **SGD, died=Died(80, "")) == ()
+        assert Landmarks(LRS, learned, **SGD, died=Died(70, "")).doubts() == ()
+        assert Landmarks(LRS, bowl(turn=-1), **SGD, died=Died(80, "")).doubts() == ()
 
     def test_a_race_that_learned_ends_the_doubt(self):
         died = Died(70, "")
-        assert doubts(LRS, self.FALL, **SGD, died=died, raced=Raced(0.01, 0.5)) == ()
-        assert doubts(LRS, self.FALL, **SGD, died=died, raced=Raced(0.01, 1.0))[0].startswith("Do not trust")
+        assert Landmarks(LRS, self.FALL, **SGD, died=died).doubts(Raced(0.01, 0.5)) == ()
+        assert Landmarks(LRS, self.FALL, **SGD, died=died).doubts(Raced(0.01, 1.0))[0].startswith("Do not trust")
 
     def test_too_early_a_death_asks_for_lower_rates_and_scaled_inputs(self):
-        found = landmarks(LRS, self.FALL, **SGD, died=Died(5, ""))
+        found = Landmarks(LRS, self.FALL, **SGD, died=Died(5, "")).suggestion
         assert found.lr is None
         assert "units died" in found.why
         assert "scale inputs and targets" in found.why
@@ -319,19 +317,19 @@ class TestUnitsThatDie:
 class TestNoEdge:
     def test_a_max_lr_within_the_fall_is_the_only_limit(self):
         y, cut = bowl(turn=-2), 40
-        found = landmarks(LRS[:cut], y[:cut], **SGD, num_training=100).lr
-        assert LRS[cut - 1] / 4 < found <= LRS[cut - 1] < landmarks(LRS, y, **SGD).lr
-        assert any("a higher max_lr says more" in note for note in trust(LRS[:cut], y[:cut], **SGD))
+        found = Landmarks(LRS[:cut], y[:cut], **SGD, num_training=100).suggestion.lr
+        assert LRS[cut - 1] / 4 < found <= LRS[cut - 1] < Landmarks(LRS, y, **SGD).suggestion.lr
+        assert any("a higher max_lr says more" in note for note in Landmarks(LRS[:cut], y[:cut], **SGD).notes())
 
     def test_a_max_lr_above_the_lowest_loss_changes_nothing(self):
         y = bowl(turn=-2, edge=0.9) + np.maximum(0, 1.5 * (LOG + 1))
         cut = int(np.flatnonzero(LOG > 0)[0])
-        whole, found = landmarks(LRS, y, **SGD).lr, landmarks(LRS[:cut], y[:cut], **SGD, num_training=100).lr
+        whole, found = Landmarks(LRS, y, **SGD).suggestion.lr, Landmarks(LRS[:cut], y[:cut], **SGD, num_training=100).suggestion.lr
         assert found == pytest.approx(whole, rel=0.3)
-        assert not any("max_lr" in note for note in trust(LRS[:cut], y[:cut], **SGD))
+        assert not any("max_lr" in note for note in Landmarks(LRS[:cut], y[:cut], **SGD).notes())
 
     def test_an_explosion_within_the_first_points_is_told(self):
-        found = landmarks(LRS[:2], [1.0, 1e4], **SGD, num_training=100)
+        found = Landmarks(LRS[:2], [1.0, 1e4], **SGD, num_training=100).suggestion
         assert found.lr is None
         assert f"diverged or was not finite at {rate(LRS[1], 2)}" in found.why
 
@@ -341,15 +339,15 @@ class TestOtherLengths:
     def test_the_same_curve_gives_about_the_same_rate(self, n):
         lrs = rates(1e-5, 10, n)
         y = np.interp(np.log(lrs), np.log(LRS), bowl())
-        found = landmarks(lrs, y, **SGD, num_training=n).lr
-        assert 0.6 < found / landmarks(LRS, bowl(), **SGD).lr < 1.6
+        found = Landmarks(lrs, y, **SGD, num_training=n).suggestion.lr
+        assert 0.6 < found / Landmarks(LRS, bowl(), **SGD).suggestion.lr < 1.6
 
     def test_a_sweep_that_ended_early_is_told_by_num_training(self):
         lrs = rates(1e-5, 10, 300)
         y = np.interp(np.log(lrs), np.log(LRS), bowl())
-        whole = landmarks(lrs, y, **SGD, num_training=300)
+        whole = Landmarks(lrs, y, **SGD, num_training=300).suggestion
         end = int(np.flatnonzero(y > 8)[0]) + 1
-        assert landmarks(lrs[:end], y[:end], **SGD, num_training=300).lr == whole.lr
+        assert Landmarks(lrs[:end], y[:end], **SGD, num_training=300).suggestion.lr == whole.lr
 
 
 def points(losses=None, start=0):
@@ -360,8 +358,8 @@ def points(losses=None, start=0):
 
 def end(losses=None):
     losses = bowl() if losses is None else losses
-    found = suggest_all(LRS, losses, smooth(losses), **SGD)
-    return CurveEnded("all points done", found, lr_suggest.recommended(found), trust(LRS, losses, **SGD))
+    found = suggest_all(Landmarks(LRS, losses, **SGD), smooth(losses))
+    return CurveEnded("all points done", found, lr_suggest.recommended(found), Landmarks(LRS, losses, **SGD).notes())
 
 
 class TestCurve:

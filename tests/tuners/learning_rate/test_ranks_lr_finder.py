@@ -5,10 +5,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.engine.fit_results import Heard, fit, same
 from tests.engine.learners import TwoSided
 from tests.engine.problems import adam, labelled, noisy_net, plain_net, same_weights, sgd, weights
-from tests.engine.ranked import Heard, fit, same
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from workbench.commands import Mailbox, Stop
 from workbench.engine.dry_run.dry_run import dry_run
 from workbench.events import CurveEnded, CurvePoint

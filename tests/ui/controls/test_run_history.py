@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from tests.runs.tables.test_brief import events, recorded
 from tests.ui.fakes import FakeBench
 from tests.ui.mirror import Mirror
+from tests.waiting import wait_for
 from workbench.events import (
     Annotated,
     Compared,
@@ -52,13 +52,6 @@ TASK = {"model": "ResNet", "parameters": 11_181_642}
 """As tests.ui.fakes.Summary has it."""
 
 
-def until(true: Callable[[], object], seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
-
-
 def reading() -> bool:
     """Whether a record is being read: the table's, one that is shown, those that are compared."""
     return any(thread.name in ("workbench-runs", "workbench-show", "workbench-compare") for thread in threading.enumerate())
@@ -78,7 +71,7 @@ class Face:
 
     def settled(self, true: Callable[[], object] = lambda: True) -> None:
         """Until this holds with all read that is to be read, and all sent: nothing moves then but a job that goes on."""
-        until(lambda: self.panel.dispatcher.drain(60) and not reading() and self.panel.dispatcher.drain(60) and true())
+        wait_for(lambda: self.panel.dispatcher.drain(60) and not reading() and self.panel.dispatcher.drain(60) and true())
 
     def state(self, name: str) -> Any:
         return self.mirror.state.get(name)
@@ -115,7 +108,7 @@ def test_a_view_that_opens_before_its_panel_is_made_finds_the_runs(tmp_path: Pat
     panel.canvas.send = lambda content, buffers: mirror.on_event(content, buffers)
     panel.canvas._picture.outbox.everything()
     panel.dispatcher.wake()
-    until(lambda: panel.dispatcher.drain(60) and not reading() and panel.dispatcher.drain(60) and mirror.state.get("runs"))
+    wait_for(lambda: panel.dispatcher.drain(60) and not reading() and panel.dispatcher.drain(60) and mirror.state.get("runs"))
 
 
 def test_the_table_lists_fits_newest_first(tmp_path: Path) -> None:
@@ -194,7 +187,7 @@ def test_a_run_that_is_gone_is_said_in_the_panel(tmp_path: Path) -> None:
     three(tmp_path)
     face = Face(tmp_path)
     face.bench.tell(Compared(("0003-fit", "0009-fit")))
-    until(lambda: "Compare" in str(face.panel.notice.lines))
+    wait_for(lambda: "Compare" in str(face.panel.notice.lines))
     face.panel.close()
 
 
@@ -330,13 +323,13 @@ def test_a_run_that_goes_on_elsewhere_is_followed_and_its_row_moves(tmp_path: Pa
     row = face.state("runs")["rows"][0]
     whole = RunBrief.read(path)
     assert (row["loss"], row["value"], len(row["spark"])) == (f"{whole.loss:.4g}", f"{whole.value:.4g}", 32)
-    until(lambda: not alive("workbench-rows") and not alive("workbench-follow"), 60)  # nothing is left to look at
+    wait_for(lambda: not alive("workbench-rows") and not alive("workbench-follow"), 60)  # nothing is left to look at
     recorded(tmp_path, told[:4], "0002-fit", created=9e9, task=TASK)
     face.ask("refresh")
     face.settled(lambda: len(face.state("runs")["rows"]) == 2)
     assert alive("workbench-rows")
     face.panel.close()
-    until(lambda: not alive("workbench-rows"), 60)
+    wait_for(lambda: not alive("workbench-rows"), 60)
 
 
 def add(path: Path, of: list[Any]) -> None:
@@ -372,11 +365,11 @@ def test_a_comparison_that_is_put_away_while_it_is_read_stays_away(tmp_path: Pat
 
     face.bench.compare = compare  # type: ignore[attr-defined]
     face.ask("compare", runs=["0001-fit", "0002-fit"])
-    until(lambda: asked)
+    wait_for(lambda: asked)
     face.ask("compare", runs=["0001-fit", "0002-fit", "0003-fit"])
     face.ask("compare", runs=[])
     gate.set()
-    until(lambda: not reading())
+    wait_for(lambda: not reading())
     face.settled()
     assert (asked, face.state("compared")) == ([("0001-fit", "0002-fit"), ()], None)
     assert face.panel.history._compared == ()
@@ -473,7 +466,7 @@ def test_requests_are_calls_of_the_bench(tmp_path: Path) -> None:
     ):  # fmt: skip
         face.ask(what, **more)
     compared = ("compare", "0001-fit", "0002-fit")  # it may take a while
-    until(lambda: compared in calls)
+    wait_for(lambda: compared in calls)
     assert [call for call in calls if call != compared] == [("show", "0001-fit"), ("show", None), ("fit", {"start": "0001-fit"})]
     face.panel.close()
 
@@ -523,7 +516,7 @@ def test_a_broken_folder_is_no_row(tmp_path: Path) -> None:
     read: list[list[RunBrief]] = []
     table = RunsTable(tmp_path, lambda briefs, count: read.append(briefs), pytest.fail, pytest.fail)
     table.refresh()
-    until(lambda: read)
+    wait_for(lambda: read)
     assert [one.id for one in read[-1]] == ["0003-fit"]
     table.close()
     assert fits(tmp_path / "nowhere") == []

@@ -12,15 +12,15 @@ from typing import Any
 from torch import Tensor
 
 from workbench.engine.checkpoint import files, per_rank
+from workbench.engine.checkpoint.fit_state import ResumePoint, state_of
 from workbench.engine.checkpoint.module_state import ModuleState
-from workbench.engine.checkpoint.resume import ResumePoint, state_of
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.loop import Checkpointing
 from workbench.engine.metrics.flush import Recorder
 from workbench.engine.session import Session
 from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Emit, Message, Saved
-from workbench.metric_mode import Mode
+from workbench.metric_mode import AVERAGED, Mode
 from workbench.runs import checkpoints
 from workbench.runs.checkpoints import best_values, list_checkpoints, mode_of, name_of, obsolete
 from workbench.task.errors import TaskError
@@ -28,7 +28,6 @@ from workbench.values import seconds as in_seconds
 
 AUTOMATIC = 600.0
 """Seconds between checkpoints at ends of epochs, where no setting asks for others."""
-_AVERAGED = "_averaged"
 
 
 class CheckpointManager(Checkpointing):
@@ -50,7 +49,7 @@ class CheckpointManager(Checkpointing):
         self._top_k = settings.save_top_k
         self._monitor = settings.monitor or "val_loss"
         self._mode: Mode = mode_of(self._monitor, settings.monitor_mode) if self._top_k else "min"
-        self._of_average = session.settings.weight_averaging is not None and self._monitor.endswith(_AVERAGED)
+        self._of_average = session.settings.weight_averaging is not None and self._monitor.endswith(AVERAGED)
         self._extras = ModuleState(session.task, session.state.moved)
         self._step, self._seconds = session.state.step, session.seconds
         """When the last one was written."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
-from workbench.engine.checkpoint.weights_copy import checksum
+from workbench.engine.checkpoint.weights_copy import checksum_of_tensors
 from workbench.task.batch import leaves, to_device
 from workbench.task.contents import is_container
 from workbench.task.modules import is_own_name, named_parts, parts_of, set_attribute, slots_of
@@ -175,7 +175,7 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 def fingerprint(packed: Any) -> Any:
     """Fingerprint of a plain value, without its tensors."""
     if isinstance(packed, Tensor):
-        return packed.dtype, packed.shape, packed.layout, checksum([packed.to_dense()])
+        return packed.dtype, packed.shape, packed.layout, checksum_of_tensors([packed.to_dense()])
     if isinstance(packed, dict):
         return type(packed), [(key, fingerprint(own)) for key, own in packed.items()]
     if isinstance(packed, (list, tuple)):

@@ -164,7 +164,7 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
         if _is_grown(opt, state):
             own = _grown(own, opt.optimizer.state_dict(), state["names"], opt.names())
             opt.grown = True
-        _put_state(opt, own)
+        _load(opt, opt.weights.own_optimizer_state(opt.optimizer, own))
         for number, group in list(enumerate(opt.optimizer.param_groups))[opt.made_groups :]:  # the setting says nothing of a group that a hook added
             base = group.get("initial_lr", group["lr"])
             fresh[number] = {**{name: value for name, value in group.items() if name != "params"}, "lr": base, "initial_lr": base}
@@ -233,10 +233,6 @@ def _schedule_state(scheduler: Any) -> dict[str, Any]:
         raise NotPlainError(f"the scheduler {kind} has no state_dict()")
     # Functions are not part of its state: the scheduler that loads the state has its own.
     return {"type": kind, "state": to_plain(scheduler.state_dict(), f"the state of {kind}", functions=False)}
-
-
-def _put_state(opt: OptimizerHandle, state: dict[str, Any]) -> None:
-    _load(opt, opt.weights.own_optimizer_state(opt.optimizer, state))
 
 
 def _load(opt: OptimizerHandle, state: dict[str, Any]) -> None:

@@ -109,7 +109,7 @@ class Fingerprint:
         shapes = zlib.crc32(repr([b.shape for b in buffers]).encode())
         parts = parts_of(task.modules)
         attributes = {part: plain_attributes(part) for part in parts}
-        return cls(checksum(parameters, shapes), checksum(buffers), attributes, {part: _own(part) for part in parts})
+        return cls(checksum_of_tensors(parameters, shapes), checksum_of_tensors(buffers), attributes, {part: _own(part) for part in parts})
 
     def set_since(self, before: Fingerprint) -> dict[nn.Module, dict[str, Any]]:
         """The attributes that are new or different."""
@@ -144,7 +144,7 @@ def _drop_others(part: nn.Module, names: Collection[str]) -> None:
             del vars(part)[name]
 
 
-def checksum(tensors: Iterable[Tensor], total: int = 0) -> int:
+def checksum_of_tensors(tensors: Iterable[Tensor], total: int = 0) -> int:
     """A checksum of the tensors' contents."""
     for tensor in tensors:
         flat = tensor.detach().cpu().contiguous().view(-1)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
+from workbench.engine.optim.optimizers import counted_parameters
 from workbench.engine.restored_state import restored_state
 from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
@@ -225,9 +226,8 @@ def _warn_of_outside_parameters(task: Task, optimizers: Sequence[OptimizerHandle
     known += [p for opt in optimizers for group in opt.optimizer.param_groups for p in group["params"]]
     found = unknown_parameters(loss, known)
     if found:
-        shapes = ", ".join(str(tuple(p.shape)) for p in found[:3]) + (", …" if len(found) > 3 else "")
         warnings.warn(
-            f"the loss depends on {len(found)} parameter{'s' if len(found) > 1 else ''} (of shape {shapes}) that no optimizer of the "
+            f"the loss depends on {counted_parameters(found)} that no optimizer of the "
             "run trains: to train them, give the nn.Module that has them as loss=, or make it a part of the model; else "
             "requires_grad_(False) saves their gradients.",
             stacklevel=2,

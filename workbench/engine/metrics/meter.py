@@ -255,7 +255,7 @@ class Meter:
         completes. total None: a flush computes it from the norms; only where `adds_up`.
         """
         row = self.row
-        self._separate(row)
+        self._separate()
         if total is not None:
             self._put_norm(3 * column + TOTAL, total)
         else:  # a task may have stepped before within this update
@@ -281,16 +281,16 @@ class Meter:
             self.put_norms(0, None, as_tensor(norms))
             return
         self._widen_for(loss)
-        self._separate(self.row)
+        self._separate()
         self._at_flush.get(TOTAL, {}).pop(self.row, None)
         self._layer_norms.pop(self.row, None)
         self._updates[self.row] = torch.stack((loss, *norms))
         self._loss = loss, loss._version
 
-    def _separate(self, row: int) -> None:
-        """Keep the norms of this row without the loss that was put with them: another value takes its place."""
-        if row in self._updates:
-            self._layer_norms[row] = self._updates.pop(row)[1:]
+    def _separate(self) -> None:
+        """Keep the row's norms without the loss that was put with them: another value takes its place."""
+        if self.row in self._updates:
+            self._layer_norms[self.row] = self._updates.pop(self.row)[1:]
         self._loss = None
 
     def record(self, step: int, lrs: Sequence[float], loss: Tensor, skipped: bool = False) -> None:
@@ -298,7 +298,7 @@ class Meter:
         if not self.row:
             self._first = step
         if self._loss is None or loss is not self._loss[0] or loss._version != self._loss[1]:  # a hook may have changed it in place
-            self._separate(self.row)
+            self._separate()
             if self._host is None or loss.dtype is torch.float64:
                 self.put_loss(0, loss)
         self._loss = None

@@ -15,7 +15,7 @@ from workbench.engine.data.checksums import BATCHES, of_setup, of_weights
 from workbench.engine.metrics.flush import Recorder
 from workbench.engine.session import Session
 from workbench.events import Checksums, Observed
-from workbench.instruments.slow_calls import SlowCalls, has_compiled
+from workbench.instruments.slow_calls import CallTimer, has_compiled
 
 TIMED = range(20, 23)
 """The updates of a fit in which calls of the user's code are timed: the first ones take longer than the others."""
@@ -35,8 +35,8 @@ class Observations:
         self._order: tuple[int, int] | None = None
         self._repeats = False
         self._updates = 0
-        self._calls = None if session.weights.sharded else SlowCalls()
-        self.calls_to_time: SlowCalls | None = None
+        self._calls = None if session.weights.sharded else CallTimer()
+        self.calls_to_time: CallTimer | None = None
         """Surrounds the next update, if calls of the user's code are timed in it."""
         self._checksums: Checksums | None = None
         """What is known so far of the beginning; None: it is not looked at, or it has been emitted."""

@@ -140,12 +140,12 @@ def _refuse_others_parameters(task: Task, optimizer: Optimizer) -> None:
     kind = type(optimizer).__name__
     if given and len(others) == len(given):
         raise TaskError(
-            f"the {kind} has {_counted(others)}, none of which belongs to the model, so nothing would be trained: make it of the "
+            f"the {kind} has {counted_parameters(others)}, none of which belongs to the model, so nothing would be trained: make it of the "
             "parameters that the optimizer function is given, optimizer=lambda params, lr: …, or of bench.model's own."
         )
     if others:
         raise TaskError(
-            f"the {kind} has {_counted(others)} that belongs to no module of the run, so that its value would be neither stored "
+            f"the {kind} has {counted_parameters(others)} that belongs to no module of the run, so that its value would be neither stored "
             "nor put back: make it part of the model (model.scale = nn.Parameter(…)), or of an nn.Module given as loss=."
         )
 
@@ -164,7 +164,7 @@ def _refuse_stateless(optimizer: Optimizer) -> None:
         ) from error
 
 
-def _counted(parameters: list[Tensor]) -> str:
+def counted_parameters(parameters: list[Tensor]) -> str:
     """'2 parameters (of shape (3, 4), (3,))'."""
     shapes = ", ".join(str(tuple(p.shape)) for p in parameters[:3]) + (", …" if len(parameters) > 3 else "")
     return f"{len(parameters)} parameter{'s' if len(parameters) > 1 else ''} (of shape {shapes})"

@@ -9,6 +9,7 @@ from types import CodeType
 from typing import Any
 
 from workbench.export.errors import ExportError
+from workbench.task.lightning.overrides import LIGHTNING
 
 CARRIED = {
     "current_epoch", "global_step", "should_stop", "is_last_batch",
@@ -93,7 +94,7 @@ def methods(owner: Any) -> Iterator[CodeType]:
     """The code of an object's methods, but for those of Lightning's and torch's own classes."""
     for base in type(owner).__mro__:
         package, _, rest = base.__module__.partition(".")
-        if package in ("lightning", "pytorch_lightning", "torch", "builtins") and ".demos." not in f".{rest}.":
+        if package in (*LIGHTNING, "torch", "builtins") and ".demos." not in f".{rest}.":
             continue
         for value in vars(base).values():
             function = inspect.unwrap(value.fget) if isinstance(value, property) and value.fget else value

@@ -7,6 +7,7 @@ from typing import Any
 from workbench.export.inputs.collect import Data, at, quoted
 from workbench.export.program import hooks, optimizers
 from workbench.export.script_spec import ScriptSpec
+from workbench.metric_mode import AVERAGED
 
 Monitor = dict[str, Any]
 """What `main` has of one metric that may end the run."""
@@ -92,7 +93,7 @@ def _remembered(monitors: list[Monitor]) -> list[str]:
 
 def is_of_average(r: ScriptSpec, name: str) -> bool:
     """Whether a metric is that of the averaged weights, rather than one whose own name ends so."""
-    return r.averages and name.endswith("_averaged")
+    return r.averages and name.endswith(AVERAGED)
 
 
 def comes_late(r: ScriptSpec, name: str) -> bool:

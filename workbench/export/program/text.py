@@ -22,7 +22,7 @@ from workbench.export.program.unused import without_unread, without_unused
 from workbench.export.program.values import THREADS, values
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.origins import Import
-from workbench.export.source.rewrite.layout import Block, join, parsed_imports, set_imports
+from workbench.export.source.rewrite.source_text import Block, join, parsed_imports, set_imports
 from workbench.task.data.to_dataset import UNNAMED
 
 _DATA = "torch.utils.data"

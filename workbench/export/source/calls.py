@@ -175,9 +175,9 @@ def arguments(call: ast.Call, parameters: tuple[str, ...], wanted: frozenset[str
             yield keyword.value
 
 
-def has_true(call: ast.Call, name: str) -> bool:
-    """Whether a call has the argument `name=True`."""
-    return any(k.arg == name and isinstance(k.value, ast.Constant) and k.value.value is True for k in call.keywords)
+def is_inplace(call: ast.Call) -> bool:
+    """Whether a call has the argument `inplace=True`."""
+    return any(k.arg == "inplace" and isinstance(k.value, ast.Constant) and k.value.value is True for k in call.keywords)
 
 
 def reads_command_line(node: ast.AST) -> bool:

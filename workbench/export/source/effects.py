@@ -285,7 +285,7 @@ class _Changes(ast.NodeVisitor):
         path = self._path(call.func)
         if name in calls.HARMLESS or (path or "").partition(".")[0] in calls.SHOWING:
             return
-        if path is not None and calls.PURE.fullmatch(path) and not calls.has_true(call, "inplace"):
+        if path is not None and calls.PURE.fullmatch(path) and not calls.is_inplace(call):
             return
         if self.depth and name in calls.IN_A_LOOP:
             return
@@ -321,7 +321,7 @@ class _Changes(ast.NodeVisitor):
         """Any call: what is known to change something."""
         name = calls.terminal(call.func)
         root = calls.first_name(call.func)
-        in_place = (name.endswith("_") and not name.startswith("_")) or calls.has_true(call, "inplace")
+        in_place = (name.endswith("_") and not name.startswith("_")) or calls.is_inplace(call)
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         self._add(self._fitted(call))
         self._add({name for keyword in call.keywords if keyword.arg == "out" for name in self._roots(keyword.value)})

@@ -30,7 +30,7 @@ from workbench.export.source.statements import (
     run,
     stop_at,
 )
-from workbench.export.source.uses import local_names, parameters, uses
+from workbench.export.source.uses import local_names, parameters, positional, uses
 
 
 def statements_in_order(site: CallSite, sources: list[Source], call: ast.Call, model: ast.expr | None, owner: Owner | None) -> tuple[Line, int]:
@@ -156,7 +156,7 @@ class _Order:
                 plain = isinstance(call.func, ast.Name) and call.func.id == function.name and not function.decorator_list
                 if not plain or any(isinstance(value, ast.Starred) for value in call.args):
                     return {}
-                names = [one.arg for one in [*function.args.posonlyargs, *function.args.args]]
+                names = positional(function.args)
                 found = dict(zip(names, call.args, strict=False)) | {one.arg: one.value for one in call.keywords if one.arg in parameters(function.args)}
                 rebound = {n for s in function.body for n in uses(s).binds}
                 return {name: ast.unparse(value) for name, value in found.items() if name is not None and name not in rebound}

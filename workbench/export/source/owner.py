@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from workbench.export.errors import ExportError
 from workbench.export.source.capture import CallSite, Frame, Spot
 from workbench.export.source.origins import imported
-from workbench.export.source.rewrite.layout import GONE
+from workbench.export.source.rewrite.source_text import GONE
 from workbench.export.source.slicer import FACE
 from workbench.export.source.statements import Source, contains, first_line
 from workbench.export.source.uses import uses

@@ -20,7 +20,7 @@ parts.py       what names may hold
 writer.py      the text of the slice, in one namespace
 annotation_names.py  what annotations name
 unresolved.py  why a name is defined nowhere
-layout.py      text
+source_text.py  statements cut out of source text, and joined
 Known limits: what a statement changes cannot be known in general (`effects` has the assumptions); random numbers drawn
 by code that is not needed are not drawn by the script (`Sliced.differs` says so).
 """
@@ -41,9 +41,9 @@ from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.order import bench_of, statements_in_order
 from workbench.export.source.origins import Import
 from workbench.export.source.owner import Owner, kept_as, owner_of
-from workbench.export.source.rewrite import annotation_names, layout
-from workbench.export.source.rewrite.layout import Block
+from workbench.export.source.rewrite import annotation_names, source_text
 from workbench.export.source.rewrite.secret_literals import Secrets, hide_in_comments
+from workbench.export.source.rewrite.source_text import Block
 from workbench.export.source.rewrite.writer import Writer, joined
 from workbench.export.source.slicer import Slicer
 from workbench.export.source.statements import (
@@ -126,19 +126,19 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
             writer.write(each)
     edits = tuple(wanted.attributes)
     arguments = {
-        name: layout.cut_expression(source, node, joined(edits if name in CODE_ARGUMENTS else (), secrets.edits(node)))
+        name: source_text.cut_expression(source, node, joined(edits if name in CODE_ARGUMENTS else (), secrets.edits(node)))
         for name, node in given.items()
     }
     if secrets.module == "os" and secrets.read:
         writer.imports.append(Import("os"))
     blocks = tuple(replace(block, text=hide_in_comments(block.text)) for block in writer.blocks)
     sliced = Sliced(
-        imports=layout.set_imports(writer.imports, writer.futures),
-        code=layout.join(blocks),
+        imports=source_text.set_imports(writer.imports, writer.futures),
+        code=source_text.join(blocks),
         blocks=blocks,
         arguments=arguments,
         names=frozenset(writer.names),
-        modules=layout.third_party(writer.modules),
+        modules=source_text.third_party(writer.modules),
         ready=ready,
         notes=secrets.notes(),
         differs=(

@@ -260,6 +260,11 @@ def parameters(node: ast.arguments) -> list[str]:
     return [argument.arg for argument in arguments if argument is not None]
 
 
+def positional(node: ast.arguments) -> list[str]:
+    """The names of the parameters that may be given by their place."""
+    return [argument.arg for argument in (*node.posonlyargs, *node.args)]
+
+
 def defaults(node: ast.arguments) -> dict[str, ast.expr]:
     """The expressions of the parameters that have a default."""
     positional = [*node.posonlyargs, *node.args]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from workbench.commands import Command, Mailbox
-from workbench.events import Message, Status, Validated
+from workbench.events import Event, Message, Status
 from workbench.launch.accelerate.failure_files import LaunchError
 from workbench.launch.attached.attached_job import LaunchedJob, in_words
 from workbench.launch.code_line import attached, line
-from workbench.launch.job import WORKERS, Job, JobSink
+from workbench.launch.job import WORKERS, Job, JobSink, metrics_of
 from workbench.launch.thread import JobRunner
 from workbench.runs.folder import control
 from workbench.runs.folder.ids import check_id
@@ -21,7 +21,7 @@ from workbench.runs.printable import printable
 from workbench.runs.read import RUNS, list_runs, read_header, summary
 from workbench.runs.record.event_log import EventLog
 from workbench.runs.run import Run
-from workbench.settings import Settings
+from workbench.settings import recorded_settings
 from workbench.tuners.batch_size.batch_size_finder import BatchSizes
 from workbench.tuners.clip_search import ClipSearch
 from workbench.tuners.decay_search import WeightDecaySearch
@@ -31,6 +31,16 @@ from workbench.tuners.speed_search import SpeedSearch
 
 _PATIENCE = 30.0
 """The most seconds that `attach` waits for the record to be read."""
+_FOUND: Mapping[str, Callable[[Sequence[Event]], Any]] = {
+    "find_lr": LRCurve.from_events,
+    "find_batch_size": BatchSizes.from_events,
+    "find_num_workers": SpeedSearch.from_events,
+    "find_precision": SpeedSearch.from_events,
+    "find_clip_val": ClipSearch.from_events,
+    "find_weight_decay": WeightDecaySearch.from_events,
+    "tune": Plan.from_events,
+}
+"""What a search of each kind found, from its events."""
 
 
 def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
@@ -106,9 +116,8 @@ class _Following:
     def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
         self.follower = LaunchedJob(folder, lambda command: control.send(folder, command), threading.Event())
         self.folder, self.updates = folder, 0
-        known = {name: value for name, value in (header.get("settings") or {}).items() if name in Settings.model_fields}
-        self.settings = Settings.make(**known)
-        """The settings of the job; those of a newer version are left out."""
+        self.settings = recorded_settings(header.get("settings") or {})
+        """The settings of the job."""
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         if summary(self.folder).unseen:
@@ -148,18 +157,8 @@ def _folder(run_id: str, root: Path) -> Path:
 
 def _finish(kind: str, folder: Path) -> Callable[[Job[Any]], Any]:
     """The result of a job of this kind."""
-    if kind == "find_lr":
-        return lambda job: LRCurve.from_events(job.events)
-    if kind == "find_batch_size":
-        return lambda job: BatchSizes.from_events(job.events)
-    if kind in ("find_num_workers", "find_precision"):
-        return lambda job: SpeedSearch.from_events(job.events)
-    if kind == "find_clip_val":
-        return lambda job: ClipSearch.from_events(job.events)
-    if kind == "find_weight_decay":
-        return lambda job: WeightDecaySearch.from_events(job.events)
-    if kind == "tune":
-        return lambda job: Plan.from_events(job.events)
     if kind in ("validate", "test"):
-        return lambda job: next((dict(e.metrics) for e in reversed(job.events) if isinstance(e, Validated)), {})
+        return metrics_of
+    if kind in _FOUND:
+        return lambda job: _FOUND[kind](job.events)
     return lambda job: Run.open(folder)

@@ -21,9 +21,10 @@ from pathlib import Path
 import torch
 
 from workbench.commands import Mailbox
-from workbench.events import Event, Message, RunStarted
+from workbench.events import Message
 from workbench.instruments.memory import available_memory
 from workbench.launch.assignments import Assignment, Done
+from workbench.launch.first_events import FirstEvents, FirstMessages
 from workbench.launch.job import EventSink
 from workbench.launch.module_diff import ModuleDiff
 from workbench.launch.pool.failures import cause
@@ -101,7 +102,7 @@ _working = threading.Lock()
 def run(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit: EventSink, inbox: Mailbox) -> Done:
     """Run an assignment on the ranks; afterwards the task here has their changes. Its errors are raised."""
     with _working, _pack_job(assignment, len(devices)) as (handles, note):
-        outlet = _NoteSink(emit, note)
+        outlet = FirstEvents(emit, FirstMessages([] if note is None else [Message(note, "warning")]))
         outcome = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
         if _never_began(outcome):  # the server died between two jobs
             outcome = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
@@ -213,19 +214,6 @@ def _pack_job(assignment: Assignment, ranks: int) -> Iterator[tuple[list[int], s
         header, handles = write_message(request(assignment.kind, threads), [package])
         with header:
             yield [handle for handle in handles if isinstance(handle, int)], package.note
-
-
-class _NoteSink:
-    """An event sink that adds, after the job's beginning, the message about its packing."""
-
-    def __init__(self, emit: EventSink, note: str | None) -> None:
-        self._emit, self._note = emit, note
-        self.settle, self.printed = emit.settle, emit.printed
-
-    def __call__(self, event: Event, /) -> None:
-        self._emit(event)
-        if self._note is not None and isinstance(event, RunStarted):
-            self._emit(Message(self._note, "warning"))
 
 
 def _never_began(outcome: JobOutcome) -> bool:

@@ -16,7 +16,6 @@ import queue
 import signal
 import socket
 import sys
-import sysconfig
 import threading
 import traceback
 from collections.abc import Sequence
@@ -54,9 +53,9 @@ from workbench.launch.process.child_main import (
 )
 from workbench.share.package import Package, pack, read_message, write_message
 from workbench.share.segment import Segment
+from workbench.tracebacks import INSTALLED
 
 _OURS = (__file__, child_main.__file__)
-_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _LONG = datetime.timedelta(days=30)
 """The limit of the process group, longer than any job needs: the pool's watchdog decides when ranks hang."""
 
@@ -191,7 +190,7 @@ def _own_files(known: frozenset[str]) -> dict[str, int]:
     files = {}
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
-        if name not in known and isinstance(file, str) and not file.startswith(_INSTALLED):
+        if name not in known and isinstance(file, str) and not file.startswith(INSTALLED):
             with contextlib.suppress(OSError):
                 files[file] = os.stat(file).st_mtime_ns
     return files

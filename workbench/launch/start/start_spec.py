@@ -11,7 +11,7 @@ from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.events import Message, RunStarted
 from workbench.launch.job import AnyJob
 from workbench.launch.job_folder import instead_of_run, run_folder, weights_of
-from workbench.launch.start.resume import LightningPlan, ResumePlan, ResumeSettings
+from workbench.launch.start.resume_plan import LightningPlan, ResumePlan, ResumeSettings
 from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
 from workbench.runs.folder.ids import check_id, is_id
 from workbench.runs.printable import printable

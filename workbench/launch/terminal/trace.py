@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-BLOCKS = "▁▂▃▄▅▆▇█"
+from workbench.runs.tables.render import BLOCKS
+
 _MOST = 512
 """The most points that are kept; where there are more, each pair becomes its mean."""
 

@@ -1,4 +1,4 @@
-"""Plots clipping, and computes from gradient norms what a clip value cuts and which value to suggest.
+"""Plots what clipping did in a run: the norms before and after it, and the share of updates that were cut.
 
 How to read it: a share near 0% means that the clip value only catches spikes; near 100% it is the clip value, and not
 the gradient, that sets the length of every step.
@@ -6,18 +6,16 @@ the gradient, that sets the length of every step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.plots.chart import Array, Axis, Chart, Mark, Series
+from workbench.plots.chart import Array, Axis, Chart, Series
+from workbench.plots.clip_statistics import WINDOW, moving_share, was_cut
+from workbench.plots.downsample import corners
 from workbench.plots.ranges import span, wide
 from workbench.plots.training.changes import Changes, change_marks
-from workbench.units import rate
-
-WINDOW = 200
-_ROUNDING = 1e-4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,13 +45,6 @@ class Clipped:
         """The share of updates that were cut; None where clipping was off all through, or that is not known."""
         known = self.cut[np.isfinite(self.cut)]
         return float(known.mean()) if known.size else None
-
-
-def was_cut(before: Array, after: Array) -> Array:
-    """1 where the norm fell by more than rounding, 0 where it did not, NaN where it was not measured."""
-    before, after = np.asarray(before, np.float64), np.asarray(after, np.float64)
-    known = np.isfinite(before) & ~np.isnan(after)
-    return np.where(known, (after < before * (1 - _ROUNDING)).astype(np.float64), np.nan)
 
 
 def clipping(step: Array, parts: Mapping[str, Clipped], limit: Array | None = None, changes: Changes = ()) -> list[Chart]:
@@ -103,68 +94,3 @@ def _norms(step: Array, rows: Array, name: str, part: Clipped, limit: Array | No
         tuple(series),
         notes=(note,),
     )
-
-
-ENOUGH = 20
-"""The fewest norms from which a clip value is proposed."""
-_PERCENTILE = 90
-
-
-def suggest_clip(*norms: Array) -> float | None:
-    """A clip value from the norms before clipping, shape (rows,) for each optimizer: nine of ten of the last `WINDOW` lie below.
-
-    It cuts the tail and leaves the rest alone, and a spike does not move it. Of several optimizers, each clipped by its own
-    norm, the largest: none is cut more often than that. Two digits; None where fewer than `ENOUGH` finite norms are known.
-
-    Taking it from norms that were seen is the advice of Pascanu, Mikolov & Bengio (2013), "On the difficulty of training
-    recurrent neural networks", section 3.2; taking a percentile is AutoClip (Seetharaman et al., 2020), whose own choice, the
-    10th, cuts nine of ten and so sets the length of nearly every step: more than a suggestion should do.
-    """
-    found = []
-    for one in norms:
-        known = np.asarray(one, np.float64)
-        known = known[np.isfinite(known)][-WINDOW:]
-        if len(known) >= ENOUGH:
-            found.append(float(np.percentile(known, _PERCENTILE)))
-    return float(f"{max(found):.2g}") if found and max(found) > 0 else None
-
-
-def clip_share(norms: Sequence[Array], clip_val: float) -> float:
-    """The share of updates that a clip value would cut, by their norms before clipping (shape (rows,) for each optimizer)."""
-    known = np.concatenate([np.asarray(one, np.float64) for one in norms] or [np.empty(0)])
-    known = known[np.isfinite(known)]
-    return float((known > clip_val * (1 + _ROUNDING)).mean()) if len(known) else 0.0
-
-
-def cut_by_value(norms: Sequence[Array], suggestion: float | None = None) -> Chart:
-    """The share of updates that each clip value would cut: of the first, the middle and the last third of the updates.
-
-    How to read it: lines that lie apart mean that norms change while it trains, so no single value cuts the same share
-    all the time.
-    """
-    series: list[Series] = []
-    for tone, (name, part) in enumerate((("first third", 0), ("middle third", 1), ("last third", 2))):
-        thirds = [np.array_split(np.asarray(one, np.float64), 3)[part] for one in norms]
-        known = np.sort(np.concatenate([one[np.isfinite(one) & (one > 0)] for one in thirds] or [np.empty(0)]))
-        if len(known):
-            series.append(Series(name, known, 100 * (1 - np.arange(1, len(known) + 1) / len(known)), "line", tone))
-    marks = () if suggestion is None else (Mark(suggestion, rate(suggestion), None, emphasis=True, why="a tenth of the last norms exceed it"),)
-    return Chart(
-        "Share of updates that a clip value would cut", Axis("clip value", log=True), Axis("clipped", "%", range=(-4, 104)), tuple(series), marks
-    )
-
-
-def moving_share(cut: Array, window: int = WINDOW) -> Array:
-    """The mean of the known among the last `window` values, shape (rows,); NaN where the value itself is unknown."""
-    known = np.isfinite(cut)
-    ones = np.concatenate([[0.0], np.cumsum(np.where(known, cut, 0.0))])
-    count = np.concatenate([[0], np.cumsum(known)])
-    first = np.maximum(np.arange(len(cut)) + 1 - window, 0)
-    total = count[1:] - count[first]
-    return np.where(known, (ones[1:] - ones[first]) / np.maximum(total, 1), np.nan)
-
-
-def corners(limit: Array) -> Array:
-    """The places where a stepped line gets another value, and its two ends."""
-    same = (limit[1:] == limit[:-1]) | (np.isnan(limit[1:]) & np.isnan(limit[:-1]))
-    return np.unique(np.concatenate([[0], np.flatnonzero(~same) + 1, [len(limit) - 1]]))

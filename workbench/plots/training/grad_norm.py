@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from workbench.plots.chart import Array, Axis, Chart, Heat, Series
+from workbench.plots.downsample import corners
 from workbench.plots.ranges import span, wide
-from workbench.plots.training import clipping
 from workbench.plots.training.changes import Changes, change_marks
 
 _COLUMNS = 400
@@ -47,7 +47,7 @@ def grad_norm(
     series = [Series("total, before clipping", step, total, "thin")]
     limit = np.full(len(step), np.nan) if clip is None else np.asarray(clip, np.float64)
     if np.isfinite(limit).any():
-        kept = clipping.corners(limit)
+        kept = corners(limit)
         series.append(Series("clip value", step[kept], limit[kept], "limit", 1))
     # A spike of a few updates is what one looks for: it must stay in the picture, and not flatten the rest.
     log = wide(np.concatenate([total, limit]), 10)

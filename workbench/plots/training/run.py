@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from workbench.metric_mode import AVERAGED
 from workbench.plots.chart import Array, Chart, Mark
+from workbench.plots.clip_statistics import clip_share, suggest_clip
+from workbench.plots.searches.clip_value import clip_value
 from workbench.plots.training.changes import Changes, only
-from workbench.plots.training.clipping import Clipped, clip_share, clipping, cut_by_value, suggest_clip
+from workbench.plots.training.clipping import Clipped, clipping
 from workbench.plots.training.grad_norm import grad_norm
 from workbench.plots.training.logged import Points, logged
 from workbench.plots.training.loss import loss
@@ -21,7 +24,6 @@ from workbench.units import number
 _LAYER = "grad_norm/"
 _RATIO = "update_ratio/"
 _NOISE = "gradient_noise_scale"
-_AVERAGED = "_averaged"
 _OF_SETS = "val_loss/"
 """The prefix of the losses of several validation sets."""
 
@@ -129,7 +131,7 @@ class RunData:
         limit = self.limit if self.clips_norm else None
         charts = clipping(self.history["step"], parts, limit, only(self.changes, "gradient_clip_val"))
         if self.clips_norm:
-            charts.append(cut_by_value([part.before for part in parts.values()], self.suggested_clip()))
+            charts.append(clip_value([part.before for part in parts.values()], self.suggested_clip()))
         return charts
 
     def clipped(self, suffix: str = "") -> Clipped:
@@ -157,13 +159,13 @@ class RunData:
         checks = _points(self.validation, name, f"{name}_epoch")
         if updates is None and epochs is None and checks is None:
             return []
-        averaged = _points(self.validation, f"{name}{_AVERAGED}", f"{name}_epoch{_AVERAGED}")
+        averaged = _points(self.validation, f"{name}{AVERAGED}", f"{name}_epoch{AVERAGED}")
         return [logged(name, updates, epochs, checks, averaged, self.changes, self._best_of(name))]
 
     def _best_of(self, metric: str) -> tuple[Mark, ...]:
         """A point at the best checkpoint, where this metric has chosen it."""
         best = self.best
-        if best is None or not {metric, f"{metric}_epoch"} & {best.metric, best.metric.removesuffix(_AVERAGED)}:
+        if best is None or not {metric, f"{metric}_epoch"} & {best.metric, best.metric.removesuffix(AVERAGED)}:
             return ()
         why = f"after {best.step} updates, {best.metric} {number(best.value)}"
         return (Mark(best.step, "best checkpoint", best.value, why=why),)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Changed, Event, RunStarted, StepsDone
-from workbench.plots.training.clipping import WINDOW, was_cut
+from workbench.plots.clip_statistics import WINDOW, was_cut
 from workbench.runs.health.finding import Finding, OneFinding, Rule, taken
 from workbench.runs.record.series import column
 from workbench.units import number, rate

@@ -118,7 +118,7 @@ class RunBrief:
         return float(self.checks[-1, 3]) if len(self.checks) else None
 
 
-class Best:
+class BestAndLast:
     """The best and the last value of a metric."""
 
     def __init__(self, mode: Mode | None) -> None:
@@ -180,7 +180,7 @@ class Fold:
         self._smoother, self._curve, self._checks = Smoother(), Thinned(POINTS), Thinned(CHECKS)
         self._start: RunStarted | None = None
         self._metrics: dict[str, float] = {}
-        self._best: dict[str, Best] = {}
+        self._best: dict[str, BestAndLast] = {}
         self._monitor, self._origin, self._changes, self._seconds = "", "", 0, 0.0
         self._updates: int | None = None
         self._health = Health()
@@ -208,7 +208,7 @@ class Fold:
         if isinstance(event, Validated | Logged):
             for name, value in event.metrics.items():
                 if name in self._best or len(self._best) < METRICS:
-                    self._best.setdefault(name, Best(known_mode(name))).add(np.array([event.step]), np.array([value]))
+                    self._best.setdefault(name, BestAndLast(known_mode(name))).add(np.array([event.step]), np.array([value]))
 
     def brief(self, id: str, state: read.State, created: float, model: tuple[str, int | None], path: Path | None) -> RunBrief:
         """The brief of the events so far."""

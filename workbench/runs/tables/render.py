@@ -14,7 +14,7 @@ from workbench.runs.printable import printable
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_BARS = "▁▂▃▄▅▆▇█"
+BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
@@ -55,5 +55,5 @@ def sparkline(values: NDArray[np.float64]) -> str:
     low, high = values[there].min(), values[there].max()
     scale = max(abs(low), abs(high)) or 1.0  # a difference of two huge losses has no room in a float
     span = (high / scale - low / scale) or 1.0
-    heights = np.rint((len(_BARS) - 1) * (values / scale - low / scale) / span)
-    return "".join(_BARS[int(height)] if known else " " for height, known in zip(heights, there, strict=True))
+    heights = np.rint((len(BLOCKS) - 1) * (values / scale - low / scale) / span)
+    return "".join(BLOCKS[int(height)] if known else " " for height, known in zip(heights, there, strict=True))

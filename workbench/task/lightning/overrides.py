@@ -27,13 +27,14 @@ SET = "dataloader_idx"
 """The argument for the number of the set, where a validation or a test reads several."""
 LIGHTNING_1_ARGUMENTS = {"dataloader_idx": 0, "unused": 0, "on_tpu": False, "using_native_amp": False, "using_lbfgs": False}
 """Further arguments of Lightning 1's hooks, and their values here."""
-_LIBRARIES = ("lightning", "pytorch_lightning")
+LIGHTNING = ("lightning", "pytorch_lightning")
+"""The packages of Lightning."""
 
 
 def from_lightning(source: Any) -> bool:
     """Whether an object, or a class itself, is one of Lightning's or inherits from one."""
     kinds = (source,) if isinstance(source, type) else type(source).__mro__
-    return any(kind.__module__.partition(".")[0] in _LIBRARIES for kind in kinds)
+    return any(kind.__module__.partition(".")[0] in LIGHTNING for kind in kinds)
 
 
 def own_method(source: Any, name: str) -> Callable[..., Any] | None:

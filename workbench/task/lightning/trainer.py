@@ -17,9 +17,9 @@ from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
 from workbench.task.data.to_dataset import UNNAMED
 from workbench.task.errors import TaskError
+from workbench.task.lightning.fit_loop import FitLoop
 from workbench.task.lightning.loggers import Logger
 from workbench.task.lightning.logging.log import Log, Shared
-from workbench.task.lightning.loops import FitLoop
 from workbench.task.lightning.strategy import Strategy, UnsupportedTrainerAttribute
 from workbench.task.protocol import Optimization, Phase, Progress, Tracker
 from workbench.task.ranks import Communication, SingleProcess, rank_of_job
@@ -64,7 +64,7 @@ class NoneYet:
     searching: bool = False
 
 
-class Plan:
+class PlannedProgress:
     """The `Progress` of a job that has not begun."""
 
     device = torch.device("cpu")
@@ -100,13 +100,13 @@ class Trainer(Shared):
     def __init__(self, module: Any, log: Log) -> None:
         vars(self).update(
             should_stop=False, lightning_module=module, datamodule=None, _log=log, _progress=None, _model=None, callbacks=[], loggers=[],
-            _plan=Plan(Settings()), _phase="fit", _ahead="", _made=(), _specs={}, _batch_idx=0, _mirror=({}, frozenset()),
+            _plan=PlannedProgress(Settings()), _phase="fit", _ahead="", _made=(), _specs={}, _batch_idx=0, _mirror=({}, frozenset()),
             read_sanity_stage=False, _manual=None,
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
         # A session belongs to its process, and refers to everything of a job.
-        return {**vars(self), "_progress": None, "_made": (), "_mirror": ({}, frozenset()), "_plan": Plan(self._plan.settings)}
+        return {**vars(self), "_progress": None, "_made": (), "_mirror": ({}, frozenset()), "_plan": PlannedProgress(self._plan.settings)}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "should_stop":
@@ -180,7 +180,7 @@ class Trainer(Shared):
     def planned(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
         """Context manager in which a job with these settings is to begin; there is no session until `follow`."""
         before = {name: vars(self)[name] for name in ("_plan", "_progress", "_made", "should_stop")}
-        vars(self).update(_plan=Plan(settings, count), _progress=None, _made=(), should_stop=False)
+        vars(self).update(_plan=PlannedProgress(settings, count), _progress=None, _made=(), should_stop=False)
         try:
             yield
         finally:

@@ -17,7 +17,7 @@ AS_FAST = 0.9
 
 
 @dataclass(frozen=True)
-class Choice:
+class BatchSizeChoice:
     """The recommended size, the smallest that is nearly as fast as the fastest, and the reason for the first."""
 
     best: int | None
@@ -38,21 +38,21 @@ class Epoch:
         return math.ceil(math.ceil(self.samples / size) / self.batches)
 
 
-def choose(passed: Sequence[Trial], epoch: Epoch | None = None) -> Choice:
+def choose(passed: Sequence[Trial], epoch: Epoch | None = None) -> BatchSizeChoice:
     """Choose from the trials that passed; epoch: None where its length is unknown or the updates stay as many anyway."""
     if not passed:
-        return Choice(None, None, "")
+        return BatchSizeChoice(None, None, "")
     fastest = _fastest(passed)
     if fastest is None:
         best, reason = max(t.size for t in passed), "the largest; no speed was measured"
     else:
         best, reason = fastest, f"the smallest size with {AS_FAST:.0%} of the highest speed"
     if epoch is None or epoch.updates(best) >= epoch.least:
-        return Choice(best, fastest, f"{best}: {reason}.")
+        return BatchSizeChoice(best, fastest, f"{best}: {reason}.")
     fits = [t.size for t in passed if epoch.updates(t.size) >= epoch.least]
     chosen = max(fits, default=min(t.size for t in passed))
     most = "the largest tried size that makes" if fits else "the smallest tried size; even this makes fewer than"
-    return Choice(
+    return BatchSizeChoice(
         chosen,
         fastest,
         f"{chosen}: {most} {epoch.least} updates in an epoch ({epoch.updates(chosen)}); {best} makes {epoch.updates(best)}.",

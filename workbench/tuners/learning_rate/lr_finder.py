@@ -35,12 +35,11 @@ from workbench.tuners.learning_rate.curve import LRCurve as LRCurve
 from workbench.tuners.learning_rate.dead_units import DeadUnits
 from workbench.tuners.learning_rate.lr_suggest import (
     Died,
+    Landmarks,
     Raced,
     divergence,
-    doubts,
     recommended,
     suggest_all,
-    trust,
 )
 from workbench.tuners.trial_batches import cycled_windows
 from workbench.units import rate
@@ -211,23 +210,11 @@ def _conclude(
     died: Died | None,
     raced: Raced | None = None,
 ) -> CurveEnded:
-    lrs, losses = [p.lr for p in points], [p.loss for p in points]
-    seen, count = (lrs, losses), request.num_training
-    suggestions = suggest_all(
-        lrs,
-        losses,
-        [p.smoothed for p in points],
-        beta=beta,
-        adaptive=adaptive,
-        schedule=schedule,
-        num_training=count,
-        died=died,
-    )
-    notes = trust(*seen, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count, died=died, raced=raced)
-    against = doubts(*seen, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count, died=died, raced=raced)
-    return CurveEnded(
-        ended, suggestions, recommended(suggestions), notes, against, divergence(*seen, num_training=count)
-    )
+    lrs, losses, count = [p.lr for p in points], [p.loss for p in points], request.num_training
+    found = Landmarks(lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count, died=died)
+    suggestions = suggest_all(found, [p.smoothed for p in points])
+    edge = divergence(lrs, losses, num_training=count)
+    return CurveEnded(ended, suggestions, recommended(suggestions), found.notes(raced), found.doubts(raced), edge)
 
 
 def _momentum(optimizer: Optimizer) -> float:

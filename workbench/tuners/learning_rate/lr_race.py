@@ -53,7 +53,7 @@ WHOLE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RaceOutcome:
     """What a race found."""
 
     suggestion: Suggestion
@@ -95,7 +95,7 @@ def race(
     set_lr: Callable[[float], None],
     emit: Emit,
     inbox: Inbox,
-) -> Outcome:
+) -> RaceOutcome:
     """Race rates around `lr`, the sweep's, with `updates` updates in all; the session is as before afterwards.
 
     Three rates, `SPACING` apart, then a fourth beyond the best one, or between the best two. Where the sweep's rate does not move the loss,
@@ -104,13 +104,13 @@ def race(
     length = updates // CANDIDATES
     start, why = stretch.starting_loss(session, length)
     if why:
-        return Outcome(Suggestion(NAME, lr, None, f"There was no race: {why}. The sweep's rate stays"))
+        return RaceOutcome(Suggestion(NAME, lr, None, f"There was no race: {why}. The sweep's rate stays"))
     by_val = start is not None
     if start is None:
         with scratch(session):
             start = stretch.train(session, opt, [], set_lr, by_val=False)
     if not math.isfinite(start):
-        return Outcome(Suggestion(NAME, lr, None, "There was no race: the held-out loss is not finite at the start. The sweep's rate stays"))
+        return RaceOutcome(Suggestion(NAME, lr, None, "There was no race: the held-out loss is not finite at the start. The sweep's rate stays"))
 
     def trained(rate: float, updates: int, watch: Watch | None = None) -> RaceTrial:
         if inbox and inbox.has(Stop):
@@ -129,14 +129,14 @@ def race(
         trials = [first, trained(lr / SPACING, length), trained(lr * SPACING, length)]
         trials.append(trained(stretch.next_value({t.lr: t.loss for t in trials}), length))
     except _Stopped:
-        return Outcome(Suggestion(NAME, lr, None, "The race was stopped: the sweep's rate stays"))
+        return RaceOutcome(Suggestion(NAME, lr, None, "The race was stopped: the sweep's rate stays"))
     lowest = min((t.loss for t in trials if math.isfinite(t.loss)), default=None)
     if lowest is not None and start - lowest < MOVED * abs(start):
         return _guess(first, first, trials, start)
-    return Outcome(conclusion(lr, trials, start, schedule), lowest)
+    return RaceOutcome(conclusion(lr, trials, start, schedule), lowest)
 
 
-def climb(first: RaceTrial, start: float, level: float, left: int, schedule: str, trained: Stretch) -> Outcome:
+def climb(first: RaceTrial, start: float, level: float, left: int, schedule: str, trained: Stretch) -> RaceOutcome:
     """Race higher rates than the sweep's, `first`, which does not move the loss, with `left` updates.
 
     What brings a model off a plateau, such as the one around a saddle, is rate times updates. So the rate is `STEP` times higher, again and
@@ -162,14 +162,14 @@ def climb(first: RaceTrial, start: float, level: float, left: int, schedule: str
         return _guess(best, first, trials, start)
     if best is first:
         why = f"no higher rate comes further in an update, and the sweep's stays. {_told(trials, start)}"
-        return Outcome(Suggestion(NAME, first.lr, None, why))
+        return RaceOutcome(Suggestion(NAME, first.lr, None, why))
     if high == math.inf:  # it moves in a stretch of the usual length, so others of that length can be compared with it
         while left >= length:
             trials.append(trained(stretch.next_value({t.lr: t.loss for t in trials}), length))
             left -= length
-        return Outcome(conclusion(first.lr, trials, start, schedule), min(t.loss for t in trials))
+        return RaceOutcome(conclusion(first.lr, trials, start, schedule), min(t.loss for t in trials))
     why = f"the sweep's rate does not move the loss. {_told(trials, start)}. A whole run bears {WHOLE:g} of a rate that moves it in part of one"
-    return Outcome(Suggestion(NAME, max(low, WHOLE * best.lr), None, why), best.loss)
+    return RaceOutcome(Suggestion(NAME, max(low, WHOLE * best.lr), None, why), best.loss)
 
 
 def _progress(trial: RaceTrial, start: float) -> float:
@@ -177,7 +177,7 @@ def _progress(trial: RaceTrial, start: float) -> float:
     return (start - trial.loss) / trial.updates
 
 
-def _guess(best: RaceTrial, first: RaceTrial, trials: Sequence[RaceTrial], start: float) -> Outcome:
+def _guess(best: RaceTrial, first: RaceTrial, trials: Sequence[RaceTrial], start: float) -> RaceOutcome:
     """The rate of `best`, though no rate moves the loss; `first` is the sweep's."""
     lowest = min(t.loss for t in trials)
     doubt = (
@@ -186,7 +186,7 @@ def _guess(best: RaceTrial, first: RaceTrial, trials: Sequence[RaceTrial], start
     )
     which = "the sweep's rate stays" if best is first else "it is lowest at this one"
     why = f"no rate moves the loss, and {which}. {_told(trials, start)}"
-    return Outcome(Suggestion(NAME, best.lr, None, why), None if best is first else best.loss, doubt)
+    return RaceOutcome(Suggestion(NAME, best.lr, None, why), None if best is first else best.loss, doubt)
 
 
 def _told(trials: Sequence[RaceTrial], start: float) -> str:

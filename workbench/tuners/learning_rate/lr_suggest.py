@@ -1,13 +1,12 @@
 """Suggests a learning rate from a swept curve, and says what to trust.
 
 Every rule takes `lrs` and losses of one sweep, shape (n,), in the order they were swept, and gives a `Suggestion` with
-a sentence of why, or with `lr=None` and the reason for none. `landmarks`, which is recommended, is this project's, and reads the raw
+a sentence of why, or with `lr=None` and the reason for none. `Landmarks`, which is recommended, is this project's, and reads the raw
 losses; `rules` has those of other libraries, which read the smoothed ones.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -60,48 +59,8 @@ class Raced:
     loss: float
 
 
-def suggest_all(
-    lrs: ArrayLike,
-    losses: ArrayLike,
-    smoothed: ArrayLike,
-    *,
-    beta: float,
-    adaptive: bool,
-    schedule: str = "constant",
-    num_training: int | None = None,
-    died: Died | None = None,
-) -> tuple[Suggestion, ...]:
-    """The suggestions of all five rules, the recommended one (`landmarks`) first.
-
-    `beta`: the optimizer's momentum or beta1, 0 without; `adaptive`: it scales gradients per parameter (the Adams,
-    RMSprop, Adagrad); `schedule`: the `lr_schedule` of the fit to come; `num_training`: the planned points of the
-    sweep, where it ended before; `died`: where units died.
-    """
-    return (
-        landmarks(lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=num_training, died=died),
-        steepest(lrs, smoothed, num_training=num_training),
-        valley(lrs, smoothed),
-        minimum(lrs, smoothed),
-        slide(lrs, smoothed, num_training=num_training),
-    )
-
-
-def recommended(suggestions: Iterable[Suggestion]) -> float | None:
-    """The rate to recommend among them, None where the rule found none."""
-    return next((s.lr for s in suggestions if s.name == RECOMMENDED), None)
-
-
-def landmarks(
-    lrs: ArrayLike,
-    losses: ArrayLike,
-    *,
-    beta: float,
-    adaptive: bool,
-    schedule: str = "constant",
-    num_training: int | None = None,
-    died: Died | None = None,
-) -> Suggestion:
-    """The recommended rate: the median of three landmarks of the *raw* losses, which fail at different times.
+class Landmarks:
+    """Three landmarks of the *raw* losses of a sweep, and the rate that follows: their median, since they fail at different times.
 
     - edge: the first rate whose loss is above 4 times the start (the median of the first ten) or not finite, or from
       which on a layer's units are dead (`died`), else the last rate or 10, where the default sweep ends, if that is higher. The loss of
@@ -121,61 +80,75 @@ def landmarks(
     0, or their median is 0, the edge is a rise by 3 times the start's size, or the range of losses seen until then if that is wider
     (`sweep.diverged_above`).
     """
-    found = _find(lrs, losses, beta, adaptive, schedule, num_training, died)
-    if isinstance(found, str):
-        return none_of(RECOMMENDED, found)
-    x = np.asarray(lrs, dtype=np.float64)
-    why = (
-        f"median of three estimates ({found.told}) "
-        f"x {_factor(schedule):g} for a {_SPOKEN.get(schedule, schedule)} rate"
+
+    def __init__(
+        self,
+        lrs: ArrayLike,
+        losses: ArrayLike,
+        *,
+        beta: float,
+        adaptive: bool,
+        schedule: str = "constant",
+        num_training: int | None = None,
+        died: Died | None = None,
+    ) -> None:
+        """beta: the optimizer's momentum or beta1, 0 without; adaptive: it scales gradients per parameter (the Adams, RMSprop, Adagrad).
+
+        schedule: the `lr_schedule` of the fit to come; num_training: the planned points of the sweep, where it ended before; died: where
+        units died.
+        """
+        self.lrs, self.num_training = lrs, num_training
+        self._beta, self._schedule = beta, schedule
+        self._found = _find(lrs, losses, beta, adaptive, schedule, num_training, died)
+
+    @property
+    def suggestion(self) -> Suggestion:
+        """The recommended rate."""
+        found = self._found
+        if isinstance(found, str):
+            return none_of(RECOMMENDED, found)
+        x = np.asarray(self.lrs, dtype=np.float64)
+        why = (
+            f"median of three estimates ({found.told}) "
+            f"x {_factor(self._schedule):g} for a {_SPOKEN.get(self._schedule, self._schedule)} rate"
+        )
+        return Suggestion(RECOMMENDED, found.lr, nearest(x, found.lr), why)
+
+    def notes(self, raced: Raced | None = None) -> tuple[str, ...]:
+        """What a person needs to judge the rate, or the one that a race chose: in plain words, `doubts` first.
+
+        There is no confidence interval: the spread of the landmarks does not predict how wrong they are.
+        """
+        found = self._found
+        facts = () if isinstance(found, str) else tuple(_facts(found, found.lr if raced is None else raced.lr))
+        return self.doubts(raced) + facts
+
+    def doubts(self, raced: Raced | None = None) -> tuple[str, ...]:
+        """The notes that speak against the rate, or say why no rate is recommended."""
+        if isinstance(self._found, str):
+            return (f"No recommendation: {self._found}.",)
+        return tuple(_flags(self._found, self._beta, self._schedule, raced))
+
+
+def suggest_all(landmarks: Landmarks, smoothed: ArrayLike) -> tuple[Suggestion, ...]:
+    """The suggestions of all five rules, the recommended one first. smoothed: the losses of the same sweep."""
+    lrs, num_training = landmarks.lrs, landmarks.num_training
+    return (
+        landmarks.suggestion,
+        steepest(lrs, smoothed, num_training=num_training),
+        valley(lrs, smoothed),
+        minimum(lrs, smoothed),
+        slide(lrs, smoothed, num_training=num_training),
     )
-    return Suggestion(RECOMMENDED, found.lr, nearest(x, found.lr), why)
 
 
-def trust(
-    lrs: ArrayLike,
-    losses: ArrayLike,
-    *,
-    beta: float,
-    adaptive: bool,
-    schedule: str = "constant",
-    num_training: int | None = None,
-    died: Died | None = None,
-    raced: Raced | None = None,
-) -> tuple[str, ...]:
-    """What a person needs to judge `landmarks`, or the rate that a race chose: notes in plain words, those that speak against it first.
-    Arguments as there.
-
-    There is no confidence interval: the spread of the landmarks does not predict how wrong they are.
-    """
-    found = _find(lrs, losses, beta, adaptive, schedule, num_training, died)
-    facts = () if isinstance(found, str) else tuple(_facts(found, found.lr if raced is None else raced.lr))
-    against = doubts(
-        lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=num_training, died=died, raced=raced
-    )
-    return against + facts
-
-
-def doubts(
-    lrs: ArrayLike,
-    losses: ArrayLike,
-    *,
-    beta: float,
-    adaptive: bool,
-    schedule: str = "constant",
-    num_training: int | None = None,
-    died: Died | None = None,
-    raced: Raced | None = None,
-) -> tuple[str, ...]:
-    """The notes of `trust` that speak against the rate, or say why no rate is recommended. The arguments are those of `trust`."""
-    found = _find(lrs, losses, beta, adaptive, schedule, num_training, died)
-    if isinstance(found, str):
-        return (f"No recommendation: {found}.",)
-    return tuple(_flags(found, beta, schedule, raced))
+def recommended(suggestions: Iterable[Suggestion]) -> float | None:
+    """The rate to recommend among them, None where the rule found none."""
+    return next((s.lr for s in suggestions if s.name == RECOMMENDED), None)
 
 
 def divergence(lrs: ArrayLike, losses: ArrayLike, *, num_training: int | None = None) -> float | None:
-    """The edge of `landmarks` itself: the first rate whose loss diverged or is not finite. None: no such rate was seen."""
+    """The edge of `Landmarks` itself: the first rate whose loss diverged or is not finite. None: no such rate was seen."""
     x, y = pair(lrs, losses)
     start = _start(y, points_of(10, num_training, len(x)))
     if not len(start):
@@ -287,23 +260,6 @@ def _find(
     lrs: ArrayLike, losses: ArrayLike, beta: float, adaptive: bool, schedule: str, num_training: int | None, died: Died | None
 ) -> _Found | str:
     """The landmarks, or why the curve has none."""
-    return _found_in(_values(lrs), _values(losses), beta, adaptive, schedule, num_training, died)
-
-
-def _values(given: ArrayLike) -> tuple[float, ...]:
-    return tuple(np.asarray(given, dtype=np.float64).ravel().tolist())
-
-
-@functools.lru_cache(maxsize=2)  # the suggestion and its notes are asked for one after another
-def _found_in(
-    lrs: tuple[float, ...],
-    losses: tuple[float, ...],
-    beta: float,
-    adaptive: bool,
-    schedule: str,
-    num_training: int | None,
-    died: Died | None,
-) -> _Found | str:
     if not 0 <= beta < 1:
         return f"beta={beta!r} is not a momentum: 0 <= beta < 1 is needed"
     x, y = pair(lrs, losses)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from workbench.events import Logged, StepsDone, Validated
 from workbench.metric_mode import known_mode
 from workbench.runs.record.series import column
-from workbench.runs.tables.brief import Best
+from workbench.runs.tables.brief import BestAndLast
 from workbench.ui import format
 from workbench.ui.canvas.transport.channels import Buckets
 from workbench.ui.canvas.transport.messages import Outbox
@@ -42,7 +42,7 @@ class Metrics:
 
     def start(self) -> None:
         """Begin a fit, or without one."""
-        self._best: dict[str, Best] = {}
+        self._best: dict[str, BestAndLast] = {}
         self._of_epochs: set[str] = set()
         """Those that a checkpoint can be judged by: a value at a validation, or for an epoch."""
         self._told: list[str] = []
@@ -74,7 +74,7 @@ class Metrics:
         """Add values at `steps`; taken: how many updates had been taken, where the values are of the weights after them."""
         for name, values in columns.items():
             if name in self._best or len(self._best) < MOST:
-                self._best.setdefault(name, Best(known_mode(name))).add(steps if taken is None else np.array([taken]), values)
+                self._best.setdefault(name, BestAndLast(known_mode(name))).add(steps if taken is None else np.array([taken]), values)
         names = list(self._best)
         if names != self._told:
             before = self._channel.rows(0, self._channel.length)

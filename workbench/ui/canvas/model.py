@@ -36,6 +36,7 @@ from workbench.events import (
     Trial,
     TrialStarted,
     TuneStep,
+    Unrecorded,
     Validated,
 )  # fmt: skip
 from workbench.plots.names import shorten
@@ -132,7 +133,7 @@ class CanvasModel:
                 self._settings(event)
             case TimeSpent() | Message() | Shown() | Compared() | Deleted() | Annotated():
                 pass  # the panel's own: its notices, and the past
-        if fits and not isinstance(event, Called | SettingsSet | Shown | Compared | Deleted | Annotated):
+        if fits and not isinstance(event, Unrecorded):
             self.findings.on_event(event)
             self._time.on_event(event)
 

@@ -1,4 +1,4 @@
-"""Draws a fit on the canvas: loss, validation, live changes. Its gradients are in gradients/gradients.py."""
+"""Draws a fit on the canvas: loss, validation, live changes. Its gradients are in gradients/."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Changed, Logged, Resumed, RunStarted, StepsDone, Validated
+from workbench.metric_mode import AVERAGED
 from workbench.plots.smooth import Smoother
 from workbench.plots.training.compare import are_losses
 from workbench.runs.chart_data import UNMARKED
+from workbench.runs.record.series import column
 from workbench.ui import format, texts
-from workbench.ui.canvas.gradients.gradients import Gradients, column
+from workbench.ui.canvas.gradients.gradients import Gradients
 from workbench.ui.canvas.transport.channels import Buckets, Samples
 from workbench.ui.canvas.transport.messages import Outbox, cut
 
 LINE_BUCKETS = 1000
-AVERAGED = "_averaged"
-"""The suffix of a metric of the averaged weights."""
 MARKS = 100
 """The most live changes on the plot; the oldest are dropped."""
 MARK = 160
@@ -61,7 +61,7 @@ class Training:
         """Add one flush: the loss and the norms."""
         if not event.rows:
             return
-        loss = column(event, "loss")
+        loss = column(event, "loss").astype(np.float64)
         of = self._gradients.steps(event, loss)
         finite = np.where(np.isfinite(loss), loss, np.nan)
         least, most, mean = (finite, of.norm), (finite, of.norm, of.bad), (of.norm, of.clipped, finite)
@@ -125,4 +125,4 @@ def _drawn(value: float | None) -> float:
 
 def _learning_rate(event: StepsDone) -> NDArray[np.float64]:
     """The rate of the first optimizer, where there are several."""
-    return column(event, "lr" if "lr" in event.columns else "lr.0")
+    return column(event, "lr" if "lr" in event.columns else "lr.0").astype(np.float64)

@@ -9,7 +9,7 @@ import ipywidgets as widgets
 
 from workbench.settings import Group, Settings, metadata_of
 from workbench.ui import texts
-from workbench.ui.controls.header import Found
+from workbench.ui.controls.header import UseButton
 from workbench.ui.controls.setting_control import SettingControls
 
 HEADER = ("batch_size", "lr", "gradient_clip_val", "max_epochs")
@@ -36,7 +36,7 @@ class Form(widgets.VBox):  # type: ignore[misc]
         self._searches, self._use = searches, use
         self.find: dict[str, widgets.Button] = {}
         """The Find buttons of the settings that have a search."""
-        self.found: dict[str, Found] = {}
+        self.found: dict[str, UseButton] = {}
         """The buttons that use what these found."""
         self.controls = {name: controls[name] for names in grouped().values() for name in names}
         self._row_layout = widgets.Layout(width="auto")  # one for all: each is a model that the browser makes
@@ -60,7 +60,7 @@ class Form(widgets.VBox):  # type: ignore[misc]
             tooltip, search = self._searches[name]
             self.find[name] = widgets.Button(description=texts.FIND, tooltip=tooltip, layout=widgets.Layout(width="auto"))
             self.find[name].on_click(lambda _: search())
-            self.found[name] = Found(self._use)
+            self.found[name] = UseButton(self._use)
             parts += [self.find[name], self.found[name]]
         row = widgets.Box(parts, layout=self._row_layout).add_class("wb-form-row")
         control.stands_in(row)

@@ -14,14 +14,14 @@ from workbench.launch.select_launcher import ranks
 from workbench.settings import Settings, SettingsError
 from workbench.tuners.batch_size.effective_batch import effective_batch
 from workbench.ui import texts
-from workbench.ui.controls.setting_control import Control, SettingControls, tooltip
+from workbench.ui.controls.setting_control import SettingControl, SettingControls, tooltip
 from workbench.ui.controls.widget_utils import shown
 
 LOWEST, HIGHEST, STEP = -7, 1, 0.02
 """The slider's decades. The box takes any rate; one outside is shown at the slider's end."""
 
 
-class Found(widgets.Button):  # type: ignore[misc]
+class UseButton(widgets.Button):  # type: ignore[misc]
     """The button 'Use 3.2e-3': a search's result, applied only by this click. Hidden without a result.
 
     '3.2e-3 in use' takes no click, and stays: the keyboard focus is on it right after it was pressed.
@@ -48,7 +48,7 @@ class Found(widgets.Button):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class Finding:
+class FinderCalls:
     """The calls of the finders' controls. Each returns at once."""
 
     batch_size: Callable[[bool], None]
@@ -66,7 +66,7 @@ class Finding:
 class Header(widgets.Box):  # type: ignore[misc]
     """The four steps. `slid(lr)` is called when the user moves the slider; `show` never calls it."""
 
-    def __init__(self, settings: Settings, controls: SettingControls, slid: Callable[[float], None], finding: Finding, optimizers: int = 1) -> None:
+    def __init__(self, settings: Settings, controls: SettingControls, slid: Callable[[float], None], finders: FinderCalls, optimizers: int = 1) -> None:
         self._controls = controls
         self.batch_size = _bare(controls["batch_size"], texts.BATCH_SIZE, "82px")
         self.clip = _bare(controls["gradient_clip_val"], texts.CLIPPING_LABEL, "82px")
@@ -78,20 +78,20 @@ class Header(widgets.Box):  # type: ignore[misc]
             value=10 ** on_slider(settings.lr), base=10, min=LOWEST, max=HIGHEST, step=STEP, readout_format=".1e", continuous_update=False,
             layout=widgets.Layout(flex="1 1 70px", width="auto", min_width="70px"), tooltip=tooltip("lr"),
         )  # fmt: skip
-        self.use_batch_size, self.use_lr, self.use_clip = Found(finding.use), Found(finding.use), Found(finding.use)
+        self.use_batch_size, self.use_lr, self.use_clip = UseButton(finders.use), UseButton(finders.use), UseButton(finders.use)
         self.keep = widgets.Checkbox(indent=False, layout=widgets.Layout(width="auto")).add_class("wb-keep")
         self.optimizer = widgets.Dropdown(
             options=[(str(i), i) for i in range(optimizers)], description=texts.OPTIMIZER, layout=widgets.Layout(width="auto"),
             style={"description_width": "auto"}, tooltip=texts.OPTIMIZER_TOOLTIP,
         )  # fmt: skip
         shown(self.optimizer, optimizers > 1)
-        self.find_batch_size = _button(texts.FIND, texts.FIND_BATCH_SIZE, lambda: finding.batch_size(self.keep.value))
-        self.find_lr = _button(texts.FIND, texts.FIND_LR, lambda: finding.lr(self.optimizer.value, False))
+        self.find_batch_size = _button(texts.FIND, texts.FIND_BATCH_SIZE, lambda: finders.batch_size(self.keep.value))
+        self.find_lr = _button(texts.FIND, texts.FIND_LR, lambda: finders.lr(self.optimizer.value, False))
         self.race = _button(
             texts.RACE, texts.RACE_TOOLTIP,
-            lambda: finding.lr(self.optimizer.value, True),
+            lambda: finders.lr(self.optimizer.value, True),
         )  # fmt: skip
-        self.find_clip = _button(texts.FIND, texts.FIND_CLIP, finding.clip_val)
+        self.find_clip = _button(texts.FIND, texts.FIND_CLIP, finders.clip_val)
         self._size_step = _step("①", texts.BATCH_SIZE, self.batch_size, [self.batch_size.widget, self.find_batch_size, self.keep, self.use_batch_size])
         rate = [self.slider, self.lr.widget, self.find_lr, self.race, self.optimizer, self.use_lr]
         super().__init__([
@@ -102,7 +102,7 @@ class Header(widgets.Box):  # type: ignore[misc]
         ])  # fmt: skip
         self.add_class("wb-four")
         self.slider.observe(lambda change: None if controls.shows else slid(rounded(change["new"])), "value")
-        self.optimizer.observe(lambda change: finding.look_at(change["new"]), "value")
+        self.optimizer.observe(lambda change: finders.look_at(change["new"]), "value")
         self.show(settings)
 
     def show(self, settings: Settings) -> None:
@@ -146,7 +146,7 @@ def _near(value: Any, current: Any) -> bool:
     return math.isclose(value, current, rel_tol=1e-3) if numbers else bool(value == current)
 
 
-def _bare(control: Control, title: str, width: str) -> Control:
+def _bare(control: SettingControl, title: str, width: str) -> SettingControl:
     """Hide a label whose step's title says the same; screen readers still get it (controls/controls.css)."""
     control.widget.description = title
     control.widget.layout.width = width
@@ -160,7 +160,7 @@ def _button(text: str, tooltip: str, clicked: Callable[[], None]) -> widgets.But
     return button
 
 
-def _step(number: str, title: str, control: Control, parts: list[widgets.Widget], note: str = "") -> widgets.VBox:
+def _step(number: str, title: str, control: SettingControl, parts: list[widgets.Widget], note: str = "") -> widgets.VBox:
     row = widgets.HBox(parts)
     control.stands_in(row)
     return widgets.VBox([widgets.HTML(_name(number, title, note)), row]).add_class("wb-step")

@@ -7,7 +7,7 @@ from typing import Any
 
 from workbench.events import Event, RunEnded, RunStarted, StepsDone
 from workbench.runs.tables.brief import RunBrief
-from workbench.settings import Settings, SettingsError
+from workbench.settings import Settings, SettingsError, recorded_settings
 from workbench.settings.setting_text import same, text
 from workbench.techniques.stopping import reached
 from workbench.ui import format, texts
@@ -45,7 +45,7 @@ def lengths(run: RunBrief, now: Settings) -> dict[str, Any]:
     """The lengths with which a recorded run is continued: of one that came to its end, those in the controls that differ."""
     if run.status != "finished":
         return {}
-    then = _settings(run)
+    then = recorded_settings(run.settings)
     return {name: getattr(now, name) for name in LENGTHS if not same(getattr(now, name), getattr(then, name))}
 
 
@@ -63,17 +63,13 @@ def why_not_continued(run: RunBrief, resumable: bool, now: Settings, parameters:
         return ""
     epochs = int(run.curve[-1, 1] + 1e-6) if len(run.curve) else 0
     try:
-        longer = _settings(run).replace(**lengths(run, now))
+        longer = recorded_settings(run.settings).replace(**lengths(run, now))
     except SettingsError as error:
         return str(error)
     ended = reached(longer, run.step, epochs, run.seconds)
     if ended is None and lengths(run, now):
         return ""
     return texts.at_its_end(ended or texts.EARLY_STOPPING)
-
-
-def _settings(run: RunBrief) -> Settings:
-    return Settings.make(**{name: value for name, value in run.settings.items() if name in Settings.model_fields})
 
 
 def _leaves_more(events: Sequence[Event], then: Settings, other: Mapping[str, Any]) -> bool:

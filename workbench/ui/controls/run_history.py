@@ -15,16 +15,15 @@ from typing import Any
 from workbench.events import (
     Annotated,
     BenchEvent,
-    Called,
     Compared,
     Deleted,
     Event,
     Message,
     RunEnded,
     RunStarted,
-    SettingsSet,
     Shown,
     StatusChanged,
+    Unrecorded,
 )  # fmt: skip
 from workbench.runs import read
 from workbench.runs.checkpoints import list_checkpoints
@@ -45,7 +44,7 @@ from workbench.ui.controls.widget_utils import aside
 
 EVERY = 0.5
 """Seconds between two reads of a shown record that another process still writes."""
-_OF_NO_RUN = Called | SettingsSet | Message | Shown | Compared | Deleted | Annotated
+_OF_NO_RUN = Message | Unrecorded
 
 
 class RunHistory:

@@ -19,7 +19,7 @@ from workbench.ui import texts
 from workbench.ui.controls.widget_utils import shown
 
 
-class Control:
+class SettingControl:
     """The widget of setting `name`. `means`, `read` and `write` use the setting's own values."""
 
     def __init__(self, name: str, widget: widgets.Widget, means: Callable[[Any], Any], write: Callable[[Any], None]) -> None:
@@ -71,7 +71,7 @@ class SettingControls:
             # The value that the user sent, not the present one: another thread may have shown the old settings over it.
             control.widget.observe(lambda change, control=control: self._changed(control, change["new"]), "value")
 
-    def __getitem__(self, name: str) -> Control:
+    def __getitem__(self, name: str) -> SettingControl:
         return self._controls[name]
 
     @property
@@ -105,7 +105,7 @@ class SettingControls:
                 if not same(control.read(), value):
                     control.write(value)
 
-    def _changed(self, control: Control, entered: Any) -> None:
+    def _changed(self, control: SettingControl, entered: Any) -> None:
         if self.shows:
             return
         self._here.entered = control.name
@@ -118,7 +118,7 @@ class SettingControls:
                 control.widget.value = entered
             self._mark(control, why)
 
-    def _mark(self, control: Control, why: str) -> None:
+    def _mark(self, control: SettingControl, why: str) -> None:
         changes = bool(control.why) != bool(why)
         control.mark(why)
         if changes:
@@ -139,7 +139,7 @@ def shape(name: str) -> Shape:
     return Shape(*_flatten(Settings.model_fields[name].annotation))
 
 
-def make(name: str, value: Any) -> Control:
+def make(name: str, value: Any) -> SettingControl:
     """The control for setting `name`, showing `value`."""
     s = shape(name)
     if s.types == (bool,) and s.choices:
@@ -178,18 +178,18 @@ def _common(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _checkbox(name: str) -> Control:
+def _checkbox(name: str) -> SettingControl:
     box = widgets.Checkbox(**{**_common(name), "style": {"description_width": "0"}}, indent=False)
-    return Control(name, box, lambda shown: shown, lambda value: setattr(box, "value", bool(value)))
+    return SettingControl(name, box, lambda shown: shown, lambda value: setattr(box, "value", bool(value)))
 
 
-def _choice(name: str, options: dict[str, Any]) -> Control:
+def _choice(name: str, options: dict[str, Any]) -> SettingControl:
     box = widgets.Dropdown(options=list(options), **_common(name))
     words = {value: word for word, value in options.items()}  # None as a value would mean that nothing is chosen
-    return Control(name, box, lambda word: options[word], lambda value: setattr(box, "value", words[value]))
+    return SettingControl(name, box, lambda word: options[word], lambda value: setattr(box, "value", words[value]))
 
 
-def _text(name: str, s: Shape) -> Control:
+def _text(name: str, s: Shape) -> SettingControl:
     """A line of text: a number, or what may be None or of several kinds. Empty is the default."""
     default = Settings.model_fields[name].default
     number = s.types in ((int,), (float,)) and not s.optional  # a person reads its default as any other value
@@ -203,7 +203,7 @@ def _text(name: str, s: Shape) -> Control:
         settled = _settled(name, value)
         return value if settled is None else settled[0]
 
-    return Control(name, box, means, write)
+    return SettingControl(name, box, means, write)
 
 
 def _flatten(annotation: Any) -> tuple[tuple[type, ...], tuple[Any, ...], bool]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from tests.combinations import every
-from tests.export.export_running import Runner, check, lint, make_bench
+from tests.export.export_running import Runner, check, fit_asking, lint, make_bench
 from tests.export.program.lightning.export_hooked import (
     ASKS,
     DATA,
@@ -25,8 +24,6 @@ from tests.export.program.lightning.export_hooked import (
     TOLD,
 )
 from tests.warm import Warm
-from workbench.engine import loop
-from workbench.engine.session import Session
 from workbench.export.errors import ExportError
 from workbench.techniques.precision import Precision
 
@@ -83,21 +80,9 @@ def told(folder: Path) -> list[str]:
 def test_a_stop_by_hand(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAID", str(tmp_path / "said by the script"))
     bench = make_bench(tmp_path, f"Every(), {DATA}, max_epochs=3, val_check_interval=3", EVERY, PRELUDE)
-    update, jobs = loop.train_step, []
-
-    def watched(session: Session, window: object) -> object:
-        while not jobs:
-            time.sleep(0.01)
-        loss = update(session, window)  # type: ignore[arg-type]
-        if session.state.step == 12:
-            jobs[0].stop()
-        return loss
-
-    monkeypatch.setattr(loop, "train_step", watched)
-    jobs.append(bench.fit())
-    assert jobs[0].result().status == "stopped"
-    outcome = runner.run(bench.export(tmp_path / "train.py"))
-    check(bench, jobs[0].result(), outcome)
+    run = fit_asking(bench, lambda job, step: job.stop() if step == 12 else None)
+    assert run.status == "stopped"
+    check(bench, run, runner.run(bench.export(tmp_path / "train.py")))
     assert told(runner.folder) == told(tmp_path)
 
 

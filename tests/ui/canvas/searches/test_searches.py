@@ -10,7 +10,8 @@ import pytest
 
 from tests.ui.canvas.test_widget import Screen, started
 from tests.ui.fakes import FakeBench, FakeJob, decays, flush, sizes, speeds, sweep, tuning
-from tests.ui.test_panel import said, until, visible
+from tests.ui.test_panel import said, visible
+from tests.waiting import wait_for
 from workbench.events import (
     Event,
     RunEnded,
@@ -87,9 +88,9 @@ def test_race_and_tune_are_buttons_whose_code_is_shown() -> None:
     bench = FakeBench()
     panel, lines = Panel(bench), said(bench)
     panel.header.race.click()
-    until(lambda: visible(panel.header.use_lr))
+    wait_for(lambda: visible(panel.header.use_lr))
     panel.run.tune.click()
-    until(lambda: visible(panel.header.use_batch_size))
+    wait_for(lambda: visible(panel.header.use_batch_size))
     assert bench.settings.batch_size == 32
     panel.header.use_batch_size.click()
     assert bench.settings.batch_size == 256
@@ -102,12 +103,12 @@ def test_workers_precision_and_decay_have_a_find_button_in_the_form(name: str, v
     panel, lines = Panel(bench), said(bench)
     assert not visible(panel.form.found[name])
     panel.form.find[name].click()
-    until(lambda: visible(panel.form.found[name]))
+    wait_for(lambda: visible(panel.form.found[name]))
     assert getattr(bench.settings, name) != value, "nothing is applied without a click"
     panel.form.found[name].click()
     assert getattr(bench.settings, name) == value
     assert panel.form.controls[name].read() == value
-    until(lambda: panel.form.found[name].description == f"{name}={value} in use")
+    wait_for(lambda: panel.form.found[name].description == f"{name}={value} in use")
     assert lines[-1] == f"bench.set({name}={value!r})"
 
 
@@ -115,7 +116,7 @@ def test_the_clip_value_has_a_find_button_too() -> None:
     bench = FakeBench()
     panel, lines = Panel(bench), said(bench)
     panel.header.find_clip.click()
-    until(lambda: visible(panel.header.use_clip))
+    wait_for(lambda: visible(panel.header.use_clip))
     assert bench.settings.gradient_clip_val is None
     panel.header.use_clip.click()
     assert bench.settings.gradient_clip_val == 0.5
@@ -318,7 +319,7 @@ def test_keeping_the_effective_batch_takes_both_settings_with_one_line(bench: Fa
     assert panel.header.keep.description == "Keep effective batch at 512"
     panel.header.keep.value = True
     panel.header.find_batch_size.click()
-    until(lambda: visible(panel.header.use_batch_size))
+    wait_for(lambda: visible(panel.header.use_batch_size))
     assert panel.header.use_batch_size.description == "Use 2 x 256"
     panel.header.use_batch_size.click()
     assert (bench.settings.batch_size, bench.settings.accumulate_grad_batches) == (256, 2)
@@ -327,7 +328,7 @@ def test_keeping_the_effective_batch_takes_both_settings_with_one_line(bench: Fa
     ask(panel, "use_batch_size", value=64, batches=8)
     assert lines[-1] == "bench.set(batch_size=64, accumulate_grad_batches=8)"
     assert panel.header.keep.description == "Keep effective batch at 512"
-    until(lambda: panel.canvas._picture.outbox._values["chosen"] == {"size": 64, "batches": 8})
+    wait_for(lambda: panel.canvas._picture.outbox._values["chosen"] == {"size": 64, "batches": 8})
     assert runs_the_same(lines, lambda bench: bench.settings) == bench.settings
     ask(panel, "use_batch_size", value=16)
     assert lines[-1] == "bench.set(batch_size=16)"
@@ -337,7 +338,7 @@ def test_an_effective_batch_that_changes_cannot_be_kept(bench: FakeBench) -> Non
     panel = Panel(bench)
     panel.header.keep.value = True
     bench.set(accumulate_grad_batches={0: 8, 4: 4})
-    until(lambda: "changes during the fit" in panel.header.keep.tooltip)  # it is said last
+    wait_for(lambda: "changes during the fit" in panel.header.keep.tooltip)  # it is said last
     assert panel.header.keep.disabled
     assert panel.header.keep.value is False
 
@@ -347,11 +348,11 @@ def test_a_choice_of_optimizer_decides_what_find_sweeps_and_what_is_offered(benc
     panel, lines = Panel(bench), said(bench)
     assert visible(panel.header.optimizer)
     panel.header.find_lr.click()
-    until(lambda: panel.header.use_lr.description == "Use 4.7e-3")
+    wait_for(lambda: panel.header.use_lr.description == "Use 4.7e-3")
     panel.header.optimizer.value = 1
     assert not visible(panel.header.use_lr), "nothing is known of it yet"
     panel.header.find_lr.click()
-    until(lambda: visible(panel.header.use_lr))
+    wait_for(lambda: visible(panel.header.use_lr))
     assert lines == ["bench.find_lr()", "bench.find_lr(optimizer=1)"]
     assert panel.header.use_lr.description == "Use 4.7e-3 (lr=9.4e-3)", "its rate is half of the setting"
     panel.header.use_lr.click()
@@ -363,7 +364,7 @@ def test_a_choice_of_optimizer_decides_what_find_sweeps_and_what_is_offered(benc
     assert runs_the_same(lines, lambda bench: bench.settings) == bench.settings
 
     bench.find_lr(optimizer=1)  # from code: the panel follows
-    until(lambda: panel.header.optimizer.value == 1)
+    wait_for(lambda: panel.header.optimizer.value == 1)
     assert not visible(Panel(FakeBench()).header.optimizer)
 
 
@@ -371,7 +372,7 @@ def test_a_panel_made_later_has_the_earlier_curves_of_each_optimizer(bench: Fake
     bench.summary = type(bench.summary)(optimizers=2)
     for optimizer in (0, 0, 0, 0, 1, 1):
         assert bench.find_lr(**({"optimizer": 1} if optimizer else {})).wait(60)
-    until(lambda: bench.jobs[-1].over.is_set())
+    wait_for(lambda: bench.jobs[-1].over.is_set())
     panel = Panel(bench)
     assert panel.dispatcher.drain(60)
     values = panel.canvas._picture.outbox._values

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from workbench.export.source import calls
 from workbench.export.source.namespace import At, Namespace
-from workbench.export.source.uses import defaults, own_level, parameters
+from workbench.export.source.uses import defaults, own_level, parameters, positional
 
 _SECOND = {"torch.save", "safetensors.torch.save_file", "safetensors.torch.save_model", "joblib.dump", "urllib.request.urlretrieve"}
 """Functions whose second argument is the file that they write."""
@@ -100,7 +100,7 @@ class _Scope:
 
     def _arguments(self, call: ast.Call, function: ast.FunctionDef) -> dict[str, str | None]:
         """The paths among a function's arguments; None: of this one it is not known."""
-        names = [one.arg for one in [*function.args.posonlyargs, *function.args.args]]
+        names = positional(function.args)
         placed = itertools.takewhile(lambda one: not isinstance(one, ast.Starred), call.args)  # what follows has no known place
         values = defaults(function.args) | dict(zip(names, placed, strict=False))
         values |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}

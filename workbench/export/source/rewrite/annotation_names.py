@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from workbench.export.source import origins
 from workbench.export.source.namespace import Namespace
 from workbench.export.source.origins import Import
-from workbench.export.source.rewrite import layout
-from workbench.export.source.rewrite.layout import Block
+from workbench.export.source.rewrite import source_text
+from workbench.export.source.rewrite.source_text import Block
 from workbench.export.source.slicer import Slicer
 from workbench.export.source.uses import DOT
 
@@ -52,7 +52,7 @@ def keep_annotations(slicer: Slicer, check: Callable[[], None]) -> tuple[TypeOnl
 
 def type_checking_block(found: tuple[TypeOnly, ...]) -> Block:
     """The `if TYPE_CHECKING:` block that imports these names."""
-    text = layout.set_imports([one.imported for one in found], ()).strip()
+    text = source_text.set_imports([one.imported for one in found], ()).strip()
     return Block("if TYPE_CHECKING:\n" + "\n".join(f"    {line}" if line else "" for line in text.split("\n")))
 
 

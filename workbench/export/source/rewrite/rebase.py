@@ -10,12 +10,12 @@ from torch import nn
 
 from workbench.export.errors import ExportError
 from workbench.export.source.origins import Import, imported
-from workbench.export.source.rewrite import layout
-from workbench.export.source.rewrite.layout import Block
+from workbench.export.source.rewrite import source_text
+from workbench.export.source.rewrite.source_text import Block
 from workbench.export.source.source import CODE_ARGUMENTS, Sliced
 from workbench.export.source.uses import uses
+from workbench.task.lightning.overrides import LIGHTNING
 
-_PACKAGES = ("lightning", "pytorch_lightning")
 _ELSEWHERE = {"hparams", "save_hyperparameters", "load_from_checkpoint", "freeze", "unfreeze", "to_onnx", "to_torchscript"}
 """What code outside of a class may use of a LightningModule, and of little else."""
 
@@ -26,7 +26,7 @@ def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str, 
     lightning: the class LightningModule. given: its attributes that the script gives to the model, once it is made; modules inside it
     only get their trainer. model: the name of the model's class. inside: those of the modules inside it.
     """
-    imports, futures = layout.parsed_imports(sliced.imports)
+    imports, futures = source_text.parsed_imports(sliced.imports)
     known = {item.binds: item.identity for item in imports}
     base = next((name + _MODULE[path] for name, path in known.items() if path in _MODULE), "")
     if not base:
@@ -58,11 +58,11 @@ def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str, 
     dropped = {item.binds for item in imports} - {item.binds for item in kept}
     return replace(
         sliced,
-        imports=layout.set_imports(kept, futures),
-        code=layout.join(tuple(blocks)),
+        imports=source_text.set_imports(kept, futures),
+        code=source_text.join(tuple(blocks)),
         blocks=tuple(blocks),
         names=sliced.names - dropped | {item.binds for item in kept},
-        modules=sliced.modules - set(_PACKAGES),
+        modules=sliced.modules - set(LIGHTNING),
     )
 
 
@@ -181,7 +181,7 @@ def _check_uses(statement: ast.stmt, own: set[str], known: Mapping[str, str]) ->
 
 
 def _is_lightning(path: str) -> bool:
-    return path.partition(".")[0] in _PACKAGES
+    return path.partition(".")[0] in LIGHTNING
 
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workbench.export.errors import ExportError
-from workbench.export.source.uses import defaults
+from workbench.export.source.uses import defaults, positional
 from workbench.secrets import HIDDEN, hide, is_secret_name, looks_secret
 
 _SHORTEST = 6
@@ -368,16 +368,12 @@ def _parameters(trees: Iterable[ast.AST]) -> dict[str, list[str]]:
     for tree in trees:
         for part in ast.walk(tree):
             if isinstance(part, ast.FunctionDef):
-                found[part.name] = _positional(part)
+                found[part.name] = positional(part.args)
             elif isinstance(part, ast.ClassDef):
                 inits = [one for one in part.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
                 fields = [one.target.id for one in part.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
-                found[part.name] = _positional(inits[0])[1:] if inits else fields
+                found[part.name] = positional(inits[0].args)[1:] if inits else fields
     return found
-
-
-def _positional(node: ast.FunctionDef) -> list[str]:
-    return [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
 
 
 def _span(text: str, node: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -10,10 +10,10 @@ from workbench.export.errors import ExportError
 from workbench.export.source import origins, process_state
 from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.origins import Import
-from workbench.export.source.rewrite import annotation_names, layout
+from workbench.export.source.rewrite import annotation_names, source_text
 from workbench.export.source.rewrite.annotation_names import TypeOnly
-from workbench.export.source.rewrite.layout import Block
 from workbench.export.source.rewrite.secret_literals import Secrets, needs
+from workbench.export.source.rewrite.source_text import Block
 from workbench.export.source.slicer import Slicer
 from workbench.export.source.statements import Statement
 from workbench.export.source.uses import Uses
@@ -69,14 +69,14 @@ class Writer:
         self.names |= program.bound(place)
         self.modules |= {item.module for part in ast.walk(statement.node) for item in origins.imported(part, program.package)}
 
-    def _without_secrets(self, statement: Statement, edits: layout.Edits) -> Block:
+    def _without_secrets(self, statement: Statement, edits: source_text.Edits) -> Block:
         """The text of a statement; what is secret in it is read from the environment."""
         set_here = self.secrets.sets(statement.node)
         if set_here:
-            cut = layout.cut(statement)
+            cut = source_text.cut(statement)
             return replace(cut, text=f"# {needs(set_here)}")
         secret = self.secrets.edits(statement.node)
-        block = layout.cut(statement, joined(edits, secret))
+        block = source_text.cut(statement, joined(edits, secret))
         return replace(block, text=f"# {needs(self.secrets.variables_of(secret))}\n{block.text}") if secret else block
 
     def _write_import(self, program: Namespace, place: int, node: ast.Import | ast.ImportFrom) -> None:
@@ -177,7 +177,7 @@ class Writer:
         return [program for program in self.slicer.programs.values() if program.kept]
 
 
-def joined(edits: Iterable[tuple[ast.AST, str]], secret: layout.Edits) -> layout.Edits:
+def joined(edits: Iterable[tuple[ast.AST, str]], secret: source_text.Edits) -> source_text.Edits:
     """All edits; of those inside of one another, the secret's."""
     inside = {id(part) for node, _ in secret for part in ast.walk(node)}
     return (*(edit for edit in edits if id(edit[0]) not in inside), *secret)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.task.contents import (
+    MOST_PARTS,
     content_of,
     is_container,
     put_attributes,
@@ -36,12 +37,11 @@ _HOOKS = frozenset({
 })  # fmt: skip
 """The hooks of Lightning 2's Callback. Another method, also of a name that a module has as a hook, is the callback's own business."""
 
-_LONG = 100_000
-"""Containers with more parts count as data, and are not copied."""
 _GIVEN = frozenset({"log", "log_dict"})
 """Attributes that a callback has only while a job runs."""
 _SHARED = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType)
-_LIBRARIES = frozenset({"builtins", "torch", "numpy", "workbench", "threading", "_thread", "io", "_io", "weakref", "logging", "concurrent"})
+_NOT_ENTERED = frozenset({"builtins", "torch", "numpy", "workbench", "threading", "_thread", "io", "_io", "weakref", "logging", "concurrent"})
+"""The libraries whose objects are kept as they are: their attributes are not copied."""
 
 
 class CallbackHooks(Shared):
@@ -191,10 +191,10 @@ class KeptState:
             if not (isinstance(value, Tensor) and _storage(value) in self._storages):
                 found.content = content_of(value)
         elif is_container(value) or isinstance(value, tuple):
-            if len(value) <= _LONG:
+            if len(value) <= MOST_PARTS:
                 parts = [(key, self._copy(one)) for key, one in value.items()] if isinstance(value, dict) else [(None, self._copy(one)) for one in value]
                 found.parts = parts
-        elif hasattr(value, "__dict__") and (isinstance(value, nn.Module) or type(value).__module__.partition(".")[0] not in _LIBRARIES):
+        elif hasattr(value, "__dict__") and (isinstance(value, nn.Module) or type(value).__module__.partition(".")[0] not in _NOT_ENTERED):
             found.attributes = {name: self._copy(one) for name, one in vars(value).items()}
         return found
 

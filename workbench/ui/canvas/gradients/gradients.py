@@ -1,4 +1,4 @@
-"""Draws a fit's gradients on the canvas: the total norm and its clip line, each layer's norms and update ratios."""
+"""Draws a fit's gradients on the canvas: the total norm, each layer's norms and update ratios, and where they were not finite."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ from numpy.typing import NDArray
 
 from workbench.events import Changed, Floats, RunStarted, StepsDone
 from workbench.plots.smooth import Smoother
-from workbench.plots.training.clipping import WINDOW, clip_share, suggest_clip, was_cut
-from workbench.runs.record import series
-from workbench.ui import format, texts
+from workbench.runs.record.series import column
+from workbench.ui import texts
+from workbench.ui.canvas.gradients.clipping import Clipping
 from workbench.ui.canvas.gradients.layers import Layers
 from workbench.ui.canvas.transport.messages import Outbox, cut
 
-CLIPS = 100
-"""The most clip values that are kept; the oldest are dropped."""
 EVERY = 0.5
 """Seconds of the run between two captions: numbers that change more often cannot be read."""
-_NEAR = 0.1
-"""A suggestion that moves by less is not changed: a button that changes under the hand cannot be pressed."""
 
 
 class Norms(NamedTuple):
@@ -34,10 +30,10 @@ class Norms(NamedTuple):
 
 
 class Gradients:
-    """Folds events into bounded state: the caption of the total, and `layers`."""
+    """Folds events into bounded state: `clipping` of the total, and `layers`."""
 
     def __init__(self, outbox: Outbox, layers: Layers) -> None:
-        self._outbox, self.layers = outbox, layers
+        self._outbox, self.layers, self.clipping = outbox, layers, Clipping(outbox)
         self._running = False
         self._resting = False
         """Something other than updates came last (a validation, a pause): the next ones may take a while, so all are
@@ -48,26 +44,12 @@ class Gradients:
         """The view of the heat map whose rows were sent."""
         self._wanted = False
         """Whether the next fit is to measure update ratios."""
-        self._chosen: float | None = None
-        """The clip value that is set for the next fit."""
         self._clear({}, ())
 
     def _clear(self, settings: dict[str, Any], names: tuple[str, ...]) -> None:
         self._names = names
         self._smooth = Smoother()
-        self._recent: dict[str, NDArray[np.float64]] = {}
-        """The last norms before clipping: of all, and of each optimizer where there are several."""
-        self._first: NDArray[np.float64] = np.empty(0)
-        """The first norms of all."""
-        self._cut: NDArray[np.float64] = np.empty(0)
-        self._clips: list[list[Any]] = [[0, settings.get("gradient_clip_val")]]
-        self._by_norm = settings.get("gradient_clip_algorithm", "norm") == "norm"
-        order = settings.get("track_grad_norm", 2.0)
-        self._order = float(order) if isinstance(order, int | float) and order > 0 else None
-        self._same = self._order == 2.0
-        """Whether the norm after clipping, which is the 2-norm, is of the same order as those before it."""
         self._measuring = bool(settings.get("track_update_ratio", False))
-        self._suggested: float | None = None
         self._seconds, self._captioned = 0.0, -EVERY
         self._broken: dict[str, Any] | None = None
         self._alive = np.zeros(len(names), np.bool_)
@@ -78,7 +60,7 @@ class Gradients:
         self._running, self._resting = True, False
         self._clear(event.settings, event.layers)
         self.layers.start(event.layers)
-        self._outbox.put("clips", self._clips.copy())
+        self.clipping.start(event.settings)
         self._untold = True
 
     def clear(self) -> None:
@@ -86,7 +68,7 @@ class Gradients:
         self._running = False
         self._clear({}, ())
         self.layers.clear()
-        self._outbox.put("clips", self._clips.copy())
+        self.clipping.start({})
         self._untold = True
 
     def ended(self) -> None:
@@ -102,20 +84,18 @@ class Gradients:
     def settings(self, settings: dict[str, Any]) -> None:
         """The settings of the next fit."""
         self._wanted = bool(settings.get("track_update_ratio", False))
-        chosen = settings.get("gradient_clip_val")
-        if chosen != self._chosen:
-            self._chosen, self._captioned = chosen, -EVERY  # who drags the clip line wants to know now
+        if self.clipping.choose(settings.get("gradient_clip_val")):
+            self._captioned = -EVERY  # who drags the clip line wants to know now
         self._untold = True
 
     def steps(self, event: StepsDone, loss: NDArray[np.float64]) -> Norms:
         """Add one flush; `loss` is of shape (rows,)."""
-        norm, layers = column(event, "grad_norm"), _by_layer(event, "layer_norms")
+        norm, layers = column(event, "grad_norm").astype(np.float64), _by_layer(event, "layer_norms")
         known = np.isfinite(norm)
         bad = ~np.isfinite(loss)
         if not known.all():  # an update without norms did not go wrong
             bad |= ~known & (~np.isnan(norm) | ~np.isnan(layers).all(axis=1))
-        after = column(event, "grad_norm_clipped") if self._same else np.full(event.rows, np.nan)
-        clipped = was_cut(norm, after) > 0
+        clipped = self.clipping.cut(event, norm)
         finite = np.where(known & ~bad, norm, np.nan)
         if bad.any():
             self._note_first(event, int(np.argmax(bad)), loss, layers)
@@ -131,7 +111,7 @@ class Gradients:
             self.layers.hold_ratios(event.steps, event.every)
         else:
             self.layers.no_ratios()
-        self._remember(event, finite, clipped)
+        self.clipping.add(event, finite, clipped)
         self._seconds, self._resting = event.seconds, False
         self._untold = True
         smooth = np.where(bad, np.nan, _trend(self._smooth, finite))
@@ -140,9 +120,7 @@ class Gradients:
     def changed(self, event: Changed) -> None:
         """A live change: a new clip line from there on; ratios are measured, or no longer."""
         if "gradient_clip_val" in event.values:
-            self._clips.append([event.step, event.values["gradient_clip_val"]])
-            del self._clips[:-CLIPS]
-            self._outbox.put("clips", [*self._clips])
+            self.clipping.changed(event.step, event.values["gradient_clip_val"])
         if "track_update_ratio" in event.values:
             self._measuring = bool(event.values["track_update_ratio"])
             self._untold = True
@@ -169,33 +147,17 @@ class Gradients:
             return
         self._untold = False
         if not self._running or self._resting or not 0 <= self._seconds - self._captioned < EVERY:
-            self._captioned = self._seconds if self._recent else -EVERY
-            self._outbox.put("norm", {
-                "caption": self._caption(),
-                "by_norm": self._by_norm,
-                "lined": self._by_norm and self._same,  # the clip value is a line among these norms
-                "suggested": self._suggest(),
-            })  # fmt: skip
-        total = self._recent.get("grad_norm", np.empty(0))
-        last = float(total[-1]) if len(total) else np.nan
+            self._captioned = self._seconds if self.clipping.norms else -EVERY
+            self.clipping.tell()
+        total = self.clipping.norms.get("grad_norm", np.empty(0))
         if self._view != self.layers.heat.view:
             self._view = self.layers.heat.view
             self._outbox.put("map", self.layers.map())
-        self._outbox.put("picks", self.layers.picks(last, self._order))
+        self._outbox.put("picks", self.layers.picks(float(total[-1]) if len(total) else np.nan, self.clipping.order))
         self._outbox.put("broken", self._broken)
         self._tell_ratios()
 
     # -- within ----------------------------------------------------------------------------------------------------
-
-    def _remember(self, event: StepsDone, norm: NDArray[np.float64], clipped: NDArray[np.bool_]) -> None:
-        there = np.isfinite(norm)
-        self._cut = np.concatenate([self._cut, clipped[there]])[-WINDOW:]
-        self._recent["grad_norm"] = _last(self._recent.get("grad_norm"), norm[there])
-        if len(self._first) < WINDOW:
-            self._first = np.concatenate([self._first, norm[there]])[:WINDOW]
-        for name in event.columns:
-            if name.startswith("grad_norm.") and name.removeprefix("grad_norm.").isdigit():
-                self._recent[name] = _last(self._recent.get(name), column(event, name))
 
     def _look_for_life(self, layers: Floats) -> None:
         if layers.shape[1] == len(self._names) and not self._alive.all():
@@ -234,53 +196,12 @@ class Gradients:
             said = texts.RATIOS_NEXT if on else texts.NO_RATIOS
         self._outbox.put("ratios", {"on": on, "words": said})
 
-    def _suggest(self) -> float | None:
-        """Suggest a clip value from the 2-norm of each optimizer; from other norms nothing follows."""
-        if not self._by_norm or not self._same:
-            return None
-        apart = [norms for name, norms in self._recent.items() if name != "grad_norm"]
-        new = suggest_clip(*(apart or self._recent.values()))
-        if new is None or self._suggested is None or abs(new - self._suggested) > _NEAR * self._suggested:
-            self._suggested = new
-        return self._suggested
-
-    def _caption(self) -> str:
-        norms = self._recent.get("grad_norm", np.empty(0))
-        if not len(norms):
-            return ""
-        p50, p95 = np.percentile(norms, [50, 95])
-        spread = texts.norms(format.number(float(p50)), format.number(float(p95)))
-        if not self._clips[-1][1]:
-            return texts.no_clipping(spread) + self._would_cut(norms)
-        if not self._same:
-            return texts.clip_not_drawn(self._by_norm, spread)
-        return texts.clipped(format.percent(float(self._cut.mean())), len(self._cut), spread) + self._would_cut(norms)
-
-    def _would_cut(self, norms: NDArray[np.float64]) -> str:
-        """What the value that is set for the next fit would have cut of this one; "" where it is this one's, or off."""
-        value = self._chosen
-        if not value or value == self._clips[-1][1] or not self._by_norm or not self._same or len(self._recent) > 1:
-            return ""
-        then, now = (format.percent(clip_share([part], value)) for part in (self._first, norms))
-        return texts.would_clip(format.rate(value), then, len(self._first), now, len(norms))
-
-
-def column(event: StepsDone, name: str) -> NDArray[np.float64]:
-    """A column of the record (`series.column`) as float64."""
-    values: NDArray[np.float64] = series.column(event, name).astype(np.float64)
-    return values
-
 
 def _by_layer(event: StepsDone, name: str) -> Floats:
     """A table by layer, shape (rows, layers); one column of NaN where the flush lacks it."""
     if not event.rows or not event.columns.get(name):
         return np.full((event.rows, 1), np.nan, np.float32)
     return event.array(name)
-
-
-def _last(known: NDArray[np.float64] | None, new: NDArray[np.float64]) -> NDArray[np.float64]:
-    finite = new[np.isfinite(new)]
-    return (finite if known is None else np.concatenate([known, finite]))[-WINDOW:]
 
 
 def _trend(smoother: Smoother, norm: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -15,14 +15,14 @@ from workbench.launch.pool.supervisor import is_echo
 from workbench.launch.process.run_in_child import Outcome, run_in_child
 
 
-def on_ranks(world: int, function: Callable[..., Any], *args: Any, memory_limit: int | None = None) -> list[Any]:
+def on_ranks(world: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     """What `function(*args)` returns on each of `world` ranks; the first error is raised."""
     outcomes: list[Outcome] = [Outcome("stopped")] * world
 
     def call(rank: int, store: str) -> None:
         given = (rank, world, store, function, args)
         try:
-            outcomes[rank] = run_in_child(_as_rank, *given, threads=1, memory_limit=memory_limit)
+            outcomes[rank] = run_in_child(_as_rank, *given, threads=1)
         except Exception as error:  # no process could be had, say
             outcomes[rank] = Outcome("error", error=error)
 

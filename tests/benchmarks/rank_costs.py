@@ -1,4 +1,4 @@
-"""What several ranks cost, beside other launchers: `python -m tests.benchmarks.ranks [--gib 1] [memory start update alone]`.
+"""What several ranks cost, beside other launchers: `python -m tests.benchmarks.rank_costs [--gib 1] [memory start update alone]`.
 
 memory: of a job's processes at its last update, relative to the data; what the same job takes with next to no data is
 taken off. "added": by all processes beyond the kernel's own copy; "at most": the same at the worst moment.

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.engine.ranked import Heard
+from tests.engine.fit_results import Heard
 from tests.lightning.both import pl
-from tests.ranks import on_ranks
+from tests.on_ranks import on_ranks
 from workbench.commands import Mailbox
 from workbench.engine.dry_run.dry_run import dry_run
 from workbench.events import Logged, Message, StepsDone, Validated

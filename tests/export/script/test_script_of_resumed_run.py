@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import workbench as wb
-from tests.export.export_running import Runner, check, lint, make_bench
-from workbench.engine import loop
-from workbench.engine.session import Session
+from tests.export.export_running import Runner, check, fit_asking, lint, make_bench
 from workbench.export.errors import ExportError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -26,30 +22,11 @@ DRAWN = "model, train=Noisy(), val=(x, y), loss=F.cross_entropy, batch_size=10"
 EPOCHS = "scheduler=lambda o, updates: wb.Schedule(torch.optim.lr_scheduler.StepLR(o, 1, 0.5), 'epoch')"
 
 
-@pytest.fixture
-def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[..., wb.Run]:
-    """Fits, and stops behind so many updates."""
-    update = loop.train_step
-
-    def fit(bench: wb.Workbench, step: int, **settings: Any) -> wb.Run:
-        jobs: list[Any] = []
-
-        def watched(session: Session, window: object) -> object:
-            loss = update(session, window)  # type: ignore[arg-type]
-            if session.state.step == step:
-                while not jobs:
-                    time.sleep(0.01)
-                jobs[0].stop()
-            return loss
-
-        monkeypatch.setattr(loop, "train_step", watched)
-        jobs.append(bench.fit(**settings))
-        run = jobs[0].result()
-        monkeypatch.setattr(loop, "train_step", update)
-        assert (run.status, run.step) == ("stopped", step)
-        return run
-
-    return fit
+def stopped(bench: wb.Workbench, at: int, **settings: Any) -> wb.Run:
+    """The run of a fit that is stopped after so many updates."""
+    run = fit_asking(bench, lambda job, step: job.stop() if step == at else None, **settings)
+    assert (run.status, run.step) == ("stopped", at)
+    return run
 
 
 def repeat(bench: wb.Workbench, run: Any, runner: Runner, folder: Path) -> str:
@@ -60,7 +37,7 @@ def repeat(bench: wb.Workbench, run: Any, runner: Runner, folder: Path) -> str:
     return script.read_text()
 
 
-def test_a_run_that_was_stopped_and_continued(runner: Runner, tmp_path: Path, stopped: Callable[..., wb.Run]) -> None:
+def test_a_run_that_was_stopped_and_continued(runner: Runner, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, f"{DRAWN}, max_epochs=3, weight_averaging='ema', accumulate_grad_batches=2", NOISY)
     stopped(bench, 5)
     stopped(bench, 8, start="continue")
@@ -102,9 +79,7 @@ def test_a_run_that_went_on(case: str, runner: Runner, tmp_path: Path) -> None:
     repeat(bench, run, runner, tmp_path)
 
 
-def test_another_rate_within_an_epoch_and_at_its_end(
-    runner: Runner, tmp_path: Path, stopped: Callable[..., wb.Run]
-) -> None:
+def test_another_rate_within_an_epoch_and_at_its_end(runner: Runner, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, f"{PAIR}, {EPOCHS}, max_epochs=4, gradient_clip_val=0.5")
     stopped(bench, 5)
     stopped(bench, 14, start="continue", lr=0.003)
@@ -132,23 +107,10 @@ def test_another_rate_where_swa_begins(runner: Runner, tmp_path: Path) -> None:
     repeat(bench, run, runner, tmp_path)
 
 
-def test_a_change_behind_the_last_update_of_an_epoch(
-    runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_behind_the_last_update_of_an_epoch(runner: Runner, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, f"{PAIR}, {EPOCHS}, max_epochs=4")
-    update, jobs = loop.train_step, []
-
-    def watched(session: Session, window: object) -> object:
-        while not jobs:
-            time.sleep(0.01)
-        loss = update(session, window)  # type: ignore[arg-type]
-        if session.state.step in (3, 7, 14):
-            jobs[0].change(lr=0.037 / session.state.step)
-        return loss
-
-    monkeypatch.setattr(loop, "train_step", watched)
-    jobs.append(bench.fit())
-    assert "if step in (7, 14):" in repeat(bench, jobs[0].result(), runner, tmp_path)
+    run = fit_asking(bench, lambda job, step: job.change(lr=0.037 / step) if step in (3, 7, 14) else None)
+    assert "if step in (7, 14):" in repeat(bench, run, runner, tmp_path)
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -172,7 +134,7 @@ def test_what_was_edited_and_no_script_replays(match: str, tmp_path: Path) -> No
     assert not (tmp_path / "train.py").exists()
 
 
-def test_a_model_with_hooks(runner: Runner, tmp_path: Path, stopped: Callable[..., wb.Run]) -> None:
+def test_a_model_with_hooks(runner: Runner, tmp_path: Path) -> None:
     code = (
         "class Own(Net):\n    def training_step(self, batch, batch_idx):\n"
         "        return F.cross_entropy(self(batch[0]), batch[1]) * (1 + self.global_step % 3 + self.trainer.current_epoch)\n\n"

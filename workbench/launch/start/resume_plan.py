@@ -16,7 +16,7 @@ from workbench.runs.checkpoints import Checkpoint
 from workbench.runs.folder import inherited
 from workbench.runs.printable import printable
 from workbench.runs.read import read_header
-from workbench.settings import LOCAL, Settings, SettingsError, metadata_of, setting_text
+from workbench.settings import LOCAL, Settings, SettingsError, metadata_of, recorded_settings, setting_text
 from workbench.techniques import limits
 from workbench.techniques.stopping import reached
 from workbench.values import first_names
@@ -168,12 +168,12 @@ class ResumeSettings:
         started the run; None: it comes from elsewhere.
         """
         state = peek(point.path, "settings", "seconds", "checking", "checks")
-        own = _known(state["settings"])
+        own = recorded_settings(state["settings"])
         edits = {**since, **self.given}
         settings = own.replace(**{**self.local(asked), **edits})
         edited = {name: value for name, value in settings.model_dump().items() if not _same(name, settings, own)}
         self.refuse_fixed(id, own, settings)
-        self._refuse_over(id, point, state, settings, edited, events)
+        self._refuse_finished(id, point, state, settings, edited, events)
         checked = state["checks"]["checked"]
         return ResumePlan(id, folder, point, checked, settings, edited, self._differing(own, settings, edits), events)
 
@@ -211,7 +211,7 @@ class ResumeSettings:
                     f"{name}={was!r}{where}. To train on from its weights alone: bench.load({id!r}), then bench.fit()."
                 )
 
-    def _refuse_over(
+    def _refuse_finished(
         self, id: str, point: Checkpoint, state: Mapping[str, Any], settings: Settings, edited: Mapping[str, Any],
         events: Callable[[], Sequence[Event]],
     ) -> None:  # fmt: skip
@@ -251,11 +251,6 @@ class ResumeSettings:
         return Message(f"{'; '.join(told)}; what is given to fit() counts.") if told else None
 
 
-def _known(settings: Mapping[str, Any]) -> Settings:
-    """Recorded settings, without those of a newer version."""
-    return Settings.make(**{name: value for name, value in settings.items() if name in Settings.model_fields})
-
-
 def _first(folder: Path, events: Sequence[Event], settings: Settings) -> dict[str, Any]:
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     try:
@@ -263,7 +258,7 @@ def _first(folder: Path, events: Sequence[Event], settings: Settings) -> dict[st
     except (OSError, ValueError, KeyError):
         recorded = settings.model_dump()
     now = {name: getattr(settings, name) for name in (*LENGTHS, *ASIDE)}
-    return _known(recorded).replace(**now).model_dump()
+    return recorded_settings(recorded).replace(**now).model_dump()
 
 
 def _values(names: Sequence[str], of: Settings) -> str:
