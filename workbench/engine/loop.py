@@ -317,7 +317,7 @@ class _Fit:
             emit(Message(f"{ENDED_EARLY}: {ended}.", "info", state.step))
         if state.left_out:
             what = "1 update was" if state.left_out == 1 else f"{state.left_out} updates were"
-            emit(Message(f"{what} skipped because of numbers that are not finite.", "warning", state.step))
+            emit(Message(f"{what} left out because of numbers that are not finite.", "warning", state.step))
         if session.average is not None and not session.average.count and state.step:
             text = "no weights were averaged: the run was over before the first average (averaging_start, should_update)."
             emit(Message(text, "warning", state.step))

@@ -68,7 +68,7 @@ REFUSED = [
     (callbacks.Timer("00:01:00:00", interval="epoch"), "interval='epoch'"),
     (Own("val_loss"), "Own, a EarlyStopping of Lightning's is not used here"),
     (callbacks.ModelPruning("l1_unstructured"), "ModelPruning of Lightning's is not used here. Instead: torch.nn.utils.prune"),
-    (print, "is no callback of Lightning's. Give listeners="),
+    (print, "is not a callback of Lightning. Give listeners="),
     (
         [callbacks.ModelCheckpoint(monitor="a", save_top_k=2), callbacks.ModelCheckpoint(monitor="b", save_top_k=2)],
         "asks for monitor='b', and another callback for monitor='a': a fit has one",
