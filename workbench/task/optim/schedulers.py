@@ -155,5 +155,5 @@ def refuse_built_in(settings: Settings, where: str) -> None:
     ]
     if asked:
         raise TaskError(
-            f"{' and '.join(asked)} cannot be combined with {where}: both would change the learning rate. Keep one of them."
+            f"{' and '.join(asked)} cannot go with {where}: both would change the learning rate. Keep one of them."
         )
