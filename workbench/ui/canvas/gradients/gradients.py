@@ -16,15 +16,15 @@ from workbench.ui.canvas.gradients.layers import Layers
 from workbench.ui.canvas.transport.messages import Outbox, cut
 
 CLIPS = 100
-"""The most clip values that are kept; the oldest are dropped."""
+"""How many clip values are kept; the oldest are dropped."""
 EVERY = 0.5
-"""Seconds of the run between two captions: numbers that change more often cannot be read."""
+"""Seconds of the run between two captions; numbers that change more often cannot be read."""
 _NEAR = 0.1
-"""A suggestion that moves by less is not changed: a button that changes under the hand cannot be pressed."""
+"""A suggestion that changes by less is not updated, so that the user can press its button."""
 
 
 class Norms(NamedTuple):
-    """What one flush adds to the plot of the total norm, each of shape (rows,)."""
+    """The columns that one flush adds to the plot of the total norm, each of shape (rows,)."""
 
     norm: NDArray[np.float64]
     smooth: NDArray[np.float64]
@@ -40,7 +40,7 @@ class Gradients:
         self._outbox, self.layers = outbox, layers
         self._running = False
         self._resting = False
-        """Something other than updates came last (a validation, a pause): the next ones may take a while, so all are
+        """Whether the last event was no update (a validation, a pause): the next update may take a while, so everything is
         shown.
         """
         self._untold = False
@@ -65,13 +65,13 @@ class Gradients:
         order = settings.get("track_grad_norm", 2.0)
         self._order = float(order) if isinstance(order, int | float) and order > 0 else None
         self._same = self._order == 2.0
-        """Whether the norm after clipping, which is the 2-norm, is of the same order as those before it."""
+        """Whether the norm before clipping is the 2-norm, as the norm after clipping is."""
         self._measuring = bool(settings.get("track_update_ratio", False))
         self._suggested: float | None = None
         self._seconds, self._captioned = 0.0, -EVERY
         self._broken: dict[str, Any] | None = None
         self._alive = np.zeros(len(names), np.bool_)
-        """Layers that had a gradient: one that never has one is NaN too."""
+        """Which layers ever had a gradient: the norm of a layer without one is NaN, too."""
 
     def start(self, event: RunStarted) -> None:
         """Begin a fit."""
@@ -90,21 +90,21 @@ class Gradients:
         self._untold = True
 
     def ended(self) -> None:
-        """The fit is over."""
+        """Note that the fit has ended."""
         self._running = False
         self._untold = True
 
     def rest(self) -> None:
-        """Something other than updates came."""
+        """Note an event that is no update."""
         self._resting = True
         self._untold = True
 
     def settings(self, settings: dict[str, Any]) -> None:
-        """The settings of the next fit."""
+        """Take the settings of the next fit."""
         self._wanted = bool(settings.get("track_update_ratio", False))
         chosen = settings.get("gradient_clip_val")
         if chosen != self._chosen:
-            self._chosen, self._captioned = chosen, -EVERY  # who drags the clip line wants to know now
+            self._chosen, self._captioned = chosen, -EVERY  # a user who drags the clip line sees its effect at once
         self._untold = True
 
     def steps(self, event: StepsDone, loss: NDArray[np.float64]) -> Norms:
@@ -112,7 +112,7 @@ class Gradients:
         norm, layers = column(event, "grad_norm"), _by_layer(event, "layer_norms")
         known = np.isfinite(norm)
         bad = ~np.isfinite(loss)
-        if not known.all():  # an update without norms did not go wrong
+        if not known.all():  # an update without norms is not bad
             bad |= ~known & (~np.isnan(norm) | ~np.isnan(layers).all(axis=1))
         after = column(event, "grad_norm_clipped") if self._same else np.full(event.rows, np.nan)
         clipped = was_cut(norm, after) > 0
@@ -121,7 +121,7 @@ class Gradients:
             self._note_first(event, int(np.argmax(bad)), loss, layers)
         self._look_for_life(layers)
         if bad.any():
-            # A NaN in a bad update is a broken gradient, where there is one: it is drawn as an infinite one.
+            # In a bad update, the NaN of a layer that has gradients is drawn as an infinite norm.
             layers = np.where(self._wrong(layers) & (bad & event.layer_rows)[:, None], np.float32(np.inf), layers)
         if layers.shape[1] > 1 or not np.isnan(layers).all():  # not a flush without norms
             self.layers.add_norms(event.steps, event.every, layers)
@@ -138,7 +138,7 @@ class Gradients:
         return Norms(finite, smooth, bad, np.where(np.isnan(finite), np.nan, clipped))
 
     def changed(self, event: Changed) -> None:
-        """A live change: a new clip line from there on; ratios are measured, or no longer."""
+        """Take a live change: a new clip line from there on, or update ratios on or off."""
         if "gradient_clip_val" in event.values:
             self._clips.append([event.step, event.values["gradient_clip_val"]])
             del self._clips[:-CLIPS]
@@ -164,7 +164,7 @@ class Gradients:
         return True
 
     def tell(self) -> None:
-        """Put into words what has come since the last message: once a message, however many events there were."""
+        """Update caption and suggestion; called once before each message, for all events since the last one."""
         if not self._untold:
             return
         self._untold = False
@@ -173,7 +173,7 @@ class Gradients:
             self._outbox.put("norm", {
                 "caption": self._caption(),
                 "by_norm": self._by_norm,
-                "lined": self._by_norm and self._same,  # the clip value is a line among these norms
+                "lined": self._by_norm and self._same,  # whether the clip value is a line among these norms
                 "suggested": self._suggest(),
             })  # fmt: skip
         total = self._recent.get("grad_norm", np.empty(0))
@@ -211,7 +211,7 @@ class Gradients:
         return np.isinf(layers) | (np.isnan(layers) & there)
 
     def _note_first(self, event: StepsDone, row: int, loss: NDArray[np.float64], layers: Floats) -> None:
-        """Note where it began; the rest is its consequence."""
+        """Note where the first non-finite value was; later ones are its consequence."""
         if self._broken is not None:
             return
         step = int(event.steps[row])
@@ -235,7 +235,7 @@ class Gradients:
         self._outbox.put("ratios", {"on": on, "words": said})
 
     def _suggest(self) -> float | None:
-        """Suggest a clip value from the 2-norm of each optimizer; from other norms nothing follows."""
+        """Suggest a clip value from the 2-norm of each optimizer; other norms give no suggestion."""
         if not self._by_norm or not self._same:
             return None
         apart = [norms for name, norms in self._recent.items() if name != "grad_norm"]
@@ -257,7 +257,7 @@ class Gradients:
         return texts.clipped(format.percent(float(self._cut.mean())), len(self._cut), spread) + self._would_cut(norms)
 
     def _would_cut(self, norms: NDArray[np.float64]) -> str:
-        """What the value that is set for the next fit would have cut of this one; "" where it is this one's, or off."""
+        """How many updates of this fit the clip value of the next fit would have clipped; "": it is the same value, or off."""
         value = self._chosen
         if not value or value == self._clips[-1][1] or not self._by_norm or not self._same or len(self._recent) > 1:
             return ""
@@ -284,5 +284,5 @@ def _last(known: NDArray[np.float64] | None, new: NDArray[np.float64]) -> NDArra
 
 
 def _trend(smoother: Smoother, norm: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Smoothed on the logarithmic scale of the plot: a mean of the norms would follow their spikes."""
+    """The norms smoothed on a logarithmic scale, as in the plot; a mean of the norms would follow their spikes."""
     return np.exp(smoother.add(np.log(np.where(norm > 0, norm, np.nan))))
