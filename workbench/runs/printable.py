@@ -6,14 +6,13 @@ A record may come from anybody, and control characters are commands to a termina
 from __future__ import annotations
 
 _HARMLESS = "\u00a0\u202f\u200d"
-"""Neither letters nor commands: spaces that join words, and characters that join two signs."""
+"""Harmless characters that `str.isprintable` rejects: no-break spaces, and joiners within a sign."""
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """The text with everything that a terminal would obey (escapes, carriage returns, changes of direction) written
-    out: "\\x1b". lines: it may have several lines, and tabs.
+    """The text with all control characters (escapes, carriage returns, changes of direction) written as text: "\\x1b".
 
-    lines: it may have several lines, and tabs.
+    lines: keep line breaks and tabs.
     """
     if text.isprintable():
         return text
