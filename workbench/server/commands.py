@@ -36,7 +36,7 @@ def send(entry: Entry, given: Mapping[str, Any]) -> None:
 
 
 def settings_of(entry: Entry) -> Settings:
-    """The settings that a run began with; those of a newer version, or of a foreign record, are left out."""
+    """Return the settings that a run began with, without those that this version does not know or accept."""
     known = {name: value for name, value in entry.settings.items() if name in Settings.model_fields}
     try:
         return Settings.make(**known)

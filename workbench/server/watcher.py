@@ -23,20 +23,20 @@ from workbench.values import shown
 
 Listener = Callable[[dict[str, Any]], None]
 EVERY = 1.0
-"""Seconds between two looks at the roots while somebody listens."""
+"""Seconds between two checks of the roots while there is a listener."""
 _ROOTS_EVERY = 5.0, 30.0
 """Seconds between two searches for roots, at least and at most."""
 _SHARE = 0.002
-"""The share of a core that searches for roots take, within these bounds."""
+"""The share of a CPU core that searches for roots may use, within these bounds."""
 _SLICE = 0.1
-"""Seconds in which new runs are read, and then the records that pages want, before somebody else has a turn."""
+"""Seconds for which new runs are read, and then the records that pages need, before other work has a turn."""
 _PATIENCE, _FOR_ROWS, _FOR_ONE = 0.5, 0.3, 5.0
 """Seconds that a page waits at most for the list, then for its own rows, and for a run that is not in the list yet. It hears of
 what is read later."""
 _AT_ONCE = 8
-"""Long records at most that are read by turns. Each of them is held open, so further ones wait."""
+"""The most long records that are read in turns. Each of them stays open, so further ones wait."""
 _LIST_EVERY = 5.0
-"""Seconds between two messages that pages lack less than before, while long records are read."""
+"""Seconds between two messages about progress to pages, while long records are read."""
 _log = logging.getLogger("workbench.server")
 
 
@@ -51,16 +51,16 @@ class Watcher:
         self._index = Index(self._changed)
         self._listeners: list[Listener] = []
         self._since = 0.0
-        """When the first of the listeners came; what began before is no news."""
+        """When the first listener was added; runs that began before are not reported as new."""
         self._asked = self._answered = 0
         """The number of the last look that was requested, and of the last one that was done."""
         self._wanted: dict[Key, None] = {}
         """Runs whose whole records are to be read, in this order."""
         self._lacking = False
-        """Whether a page was answered before all was read."""
+        """Whether a request for the list was answered before all records were read."""
         self._list_due = 0.0
         self._longer = False
-        """Whether more runs were read since the listeners last heard of the list."""
+        """Whether more runs were read since the listeners were last notified of the list."""
         self._told: dict[Key, dict[str, Any]] = {}
         """The last row of each live run that the listeners have."""
         self._roots_due = 0.0
@@ -145,14 +145,14 @@ class Watcher:
             return row(entry, self._index.brief(entry.key))
 
     def look(self) -> None:
-        """Look soon: a run was changed or deleted here."""
+        """Check the roots soon, because this process changed or deleted a run."""
         with self._changed:
             self._tell({"type": "list"})
             self._asked += 1
             self._start()
 
     def _look_now(self) -> None:
-        """Look, and wait until all is read, or for a while. The caller holds the lock."""
+        """Check the roots, and wait until all is read, but not for long. The caller holds the lock."""
         self._asked += 1
         asked = self._asked
         self._start()
@@ -166,7 +166,7 @@ class Watcher:
         return self._changed.wait_for(lambda: self._closed or not any(self._index.lacks(one, exact) for one in entries), _FOR_ROWS)
 
     def _read_first(self, key: Key, folder: Path) -> Entry | None:
-        """Have the thread read a folder next; None: it holds no run."""
+        """Let the thread read a folder next, and return its run; None: the folder holds no run."""
         with self._changed:
             if key not in self._index.entries:
                 self._index.unread[key] = folder
@@ -269,7 +269,7 @@ class Watcher:
                 self._tell({"type": "list"})
 
     def _read_wanted(self, until: float) -> None:
-        """Read the records that pages want for a while."""
+        """Read the records that pages need, for a while."""
         while self._wanted and time.monotonic() < until:
             with self._changed:
                 key = next(iter(self._wanted))
