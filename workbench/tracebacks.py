@@ -23,8 +23,8 @@ class UserError(ValueError):
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython shows for this error."""
-        there = sys.modules.get("IPython")
-        shell = None if there is None else there.get_ipython()
+        ipython = sys.modules.get("IPython")
+        shell = None if ipython is None else ipython.get_ipython()
         if shell is None:
             return traceback.format_exception(self)
         show = shell.InteractiveTB
@@ -126,7 +126,7 @@ def _place(file: str, whole: bool = False) -> str:
     cell = _CELL.search(file)
     if cell is None:
         return file if whole else os.path.basename(file)
-    there = sys.modules.get("IPython")
-    shell = None if there is None else there.get_ipython()
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
     number = cell[1] or getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
     return "a cell" if number is None else f"cell {number}"

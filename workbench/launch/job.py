@@ -433,7 +433,7 @@ _MEANT = {
     "output is what its processes printed, and events what they reported": ("log", "logs", "stdout", "stderr", "print"),
     "change(lr=…) changes settings of a fit while it runs": ("set", "update", "set_lr"),
     "checkpoint() writes a checkpoint before the next update": ("save", "save_checkpoint"),
-    "wb.Workbench(…, listeners=[f]) hears every event of its jobs": ("add_done_callback", "subscribe", "on_end", "callbacks"),
+    "wb.Workbench(…, listeners=[f]) gets every event of its jobs": ("add_done_callback", "subscribe", "on_end", "callbacks"),
 }  # fmt: skip
 """Names that other libraries use for methods of a job."""
 _BY_WORD = {word: what for what, words in _MEANT.items() for word in words}

@@ -77,5 +77,5 @@ def _checked(listener: Any) -> Listener:
     refuse_callbacks(listener, "listeners=")
     if not callable(listener):
         raise TaskError(f"listeners=: {shown(listener)} cannot be called; a listener is a function of one event.")
-    heard: Listener = listener
-    return heard
+    typed: Listener = listener
+    return typed

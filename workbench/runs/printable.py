@@ -1,6 +1,6 @@
 """Makes text from a record safe for a terminal.
 
-A record may come from anybody, and control characters are commands to a terminal.
+A record may come from an untrusted source, and control characters are commands to a terminal.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A record is read up to its last complete line: an incomplete line of a killed writer is ignored. Other lines that cannot be
 read (a failed write, an event of a newer version) are skipped and counted.
-A folder may come from anybody. Only regular files are opened, types are checked (`from_line`, `read_header`), and a folder
+A folder may come from an untrusted source. Only regular files are opened, types are checked (`from_line`, `read_header`), and a folder
 that is not a record is left out of the list, with one warning.
 """
 

@@ -68,9 +68,9 @@ class Query:
         ]  # fmt: skip
         key = _KEYS[self.sort]
         found.sort(key=lambda one: (one.summary.created, *one.key), reverse=True)  # among equal ones the newest comes first
-        there = [one for one in found if key(one) is not None and key(one) == key(one)]  # not NaN
-        there.sort(key=key, reverse=self.order == "desc")
-        return there + [one for one in found if key(one) is None or key(one) != key(one)]
+        sortable = [one for one in found if key(one) is not None and key(one) == key(one)]  # not NaN
+        sortable.sort(key=key, reverse=self.order == "desc")
+        return sortable + [one for one in found if key(one) is None or key(one) != key(one)]
 
 
 def one_of(given: Mapping[str, str], name: str, known: Iterable[str]) -> None:

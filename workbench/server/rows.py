@@ -56,7 +56,7 @@ class Entry:
 
     @classmethod
     def read(cls, root: Root, summary: RunSummary, stamp: tuple[int, int]) -> Entry:
-        """Make the entry of a run from its header, the end of its record, and what a person added."""
+        """Make the entry of a run from its header, the end of its record, and its annotations."""
         header, given = summary.header, summary.header.get("settings") or {}
         task, monitor = header.get("task"), given.get("monitor")
         metric = monitor if isinstance(monitor, str) else "val_loss"

@@ -31,8 +31,8 @@ _SHARE = 0.002
 _SLICE = 0.1
 """Seconds for which new runs are read, and then the records that pages need, before other work has a turn."""
 _PATIENCE, _FOR_ROWS, _FOR_ONE = 0.5, 0.3, 5.0
-"""Seconds that a page waits at most for the list, then for its own rows, and for a run that is not in the list yet. It hears of
-what is read later."""
+"""The most seconds that a page waits for the list, then for its own rows, and for a run that is not in the list yet. A later
+message tells it about the rest."""
 _AT_ONCE = 8
 """The most long records that are read in turns. Each of them stays open, so further ones wait."""
 _LIST_EVERY = 5.0
@@ -68,14 +68,14 @@ class Watcher:
         self._closed = False
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tell this listener, which must return at once, of the runs that run, and then of what changes. Call the result to end it.
+        """Send messages to this listener, first about all live runs, then about changes. It must return at once. Call the result to end this.
 
-        Messages: {"type": "rows", "rows": […]}, runs that run and have moved, at most once a second, and first all of them;
-        {"type": "began", "row": …}; {"type": "ended", "row": …}; {"type": "list"}: runs have come, gone or ended, or a person has
-        changed what they have added to one, so that pages are to be fetched again.
+        Messages: {"type": "rows", "rows": […]}, the live runs with something new, at most once a second, and all of them first;
+        {"type": "began", "row": …}; {"type": "ended", "row": …}; {"type": "list"}: runs were added or deleted or ended, or the
+        annotations of a run changed, so that pages should be fetched again.
         """
         with self._changed:
-            began = time.time()  # before the listener hears anything: what begins then is news to it
+            began = time.time()  # before the first message: runs that begin from now on are reported
             self._look_now()
             live = [entry for entry in self._index.entries.values() if entry.live]
             self._read_whole([entry for entry in live if not entry.summary.unseen])
@@ -99,7 +99,7 @@ class Watcher:
             thread.join(5.0)
 
     def page(self, query: Query) -> dict[str, Any]:
-        """A page of the list, after less than a second; "reading": whether there is more to read, of which listeners will hear."""
+        """Return a page of the list, after less than a second; "reading": whether more is to be read, about which listeners get a message."""
         with self._changed:
             self._look_now()
             entries = list(self._index.entries.values())
@@ -181,7 +181,7 @@ class Watcher:
         for at, entry in enumerate(entries):
             try:
                 made.append((entry, row(entry, self._index.brief(entry.key), values[at] if values else ())))
-            except Exception as error:  # noqa: BLE001 - a record of anybody's making
+            except Exception as error:  # noqa: BLE001 - the record may be damaged
                 name_unreadable(entry.summary.path, error)
         return made
 

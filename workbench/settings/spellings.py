@@ -113,7 +113,7 @@ _ALIKE: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "callbacks": (
         (None, [], ()),
         "what Lightning's callbacks do is settings here (early_stopping, checkpoint_every, …), and wb.Workbench(…, "
-        "listeners=[f]) hears every event",
+        "listeners=[f]) gets every event",
     ),
     "enable_checkpointing": (
         (None, True), "every fit keeps its last checkpoint, from which it can continue; save_top_k=0 keeps no others"

@@ -185,7 +185,7 @@ class LaunchedJob:
 def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
     """The error of a run that failed, made from the text in its record; end=None: its process ended without recording an end.
 
-    Nothing in the folder is unpickled, since it may come from anybody.
+    Nothing in the folder is unpickled, since it may come from an untrusted source.
     """
     if end is None:
         return LaunchError(f"the process of {run.name} ended without ending the run.{_last_lines(run)}")

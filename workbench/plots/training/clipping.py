@@ -45,15 +45,15 @@ class Clipped:
     @property
     def share(self) -> float | None:
         """The share of updates that were cut; None where clipping was off all through, or that is not known."""
-        known = self.cut[np.isfinite(self.cut)]
-        return float(known.mean()) if known.size else None
+        finite = self.cut[np.isfinite(self.cut)]
+        return float(finite.mean()) if finite.size else None
 
 
 def was_cut(before: Array, after: Array) -> Array:
     """1 where the norm fell by more than rounding, 0 where it did not, NaN where it was not measured."""
     before, after = np.asarray(before, np.float64), np.asarray(after, np.float64)
-    known = np.isfinite(before) & ~np.isnan(after)
-    return np.where(known, (after < before * (1 - _ROUNDING)).astype(np.float64), np.nan)
+    finite = np.isfinite(before) & ~np.isnan(after)
+    return np.where(finite, (after < before * (1 - _ROUNDING)).astype(np.float64), np.nan)
 
 
 def clipping(step: Array, parts: Mapping[str, Clipped], limit: Array | None = None, changes: Changes = ()) -> list[Chart]:
@@ -122,18 +122,18 @@ def suggest_clip(*norms: Array) -> float | None:
     """
     found = []
     for one in norms:
-        known = np.asarray(one, np.float64)
-        known = known[np.isfinite(known)][-WINDOW:]
-        if len(known) >= ENOUGH:
-            found.append(float(np.percentile(known, _PERCENTILE)))
+        values = np.asarray(one, np.float64)
+        finite = values[np.isfinite(values)][-WINDOW:]
+        if len(finite) >= ENOUGH:
+            found.append(float(np.percentile(finite, _PERCENTILE)))
     return float(f"{max(found):.2g}") if found and max(found) > 0 else None
 
 
 def clip_share(norms: Sequence[Array], clip_val: float) -> float:
     """The share of updates that a clip value would cut, by their norms before clipping (shape (rows,) for each optimizer)."""
-    known = np.concatenate([np.asarray(one, np.float64) for one in norms] or [np.empty(0)])
-    known = known[np.isfinite(known)]
-    return float((known > clip_val * (1 + _ROUNDING)).mean()) if len(known) else 0.0
+    values = np.concatenate([np.asarray(one, np.float64) for one in norms] or [np.empty(0)])
+    finite = values[np.isfinite(values)]
+    return float((finite > clip_val * (1 + _ROUNDING)).mean()) if len(finite) else 0.0
 
 
 def cut_by_value(norms: Sequence[Array], suggestion: float | None = None) -> Chart:
@@ -145,9 +145,9 @@ def cut_by_value(norms: Sequence[Array], suggestion: float | None = None) -> Cha
     series: list[Series] = []
     for tone, (name, part) in enumerate((("first third", 0), ("middle third", 1), ("last third", 2))):
         thirds = [np.array_split(np.asarray(one, np.float64), 3)[part] for one in norms]
-        known = np.sort(np.concatenate([one[np.isfinite(one) & (one > 0)] for one in thirds] or [np.empty(0)]))
-        if len(known):
-            series.append(Series(name, known, 100 * (1 - np.arange(1, len(known) + 1) / len(known)), "line", tone))
+        finite = np.sort(np.concatenate([one[np.isfinite(one) & (one > 0)] for one in thirds] or [np.empty(0)]))
+        if len(finite):
+            series.append(Series(name, finite, 100 * (1 - np.arange(1, len(finite) + 1) / len(finite)), "line", tone))
     marks = () if suggestion is None else (Mark(suggestion, rate(suggestion), None, emphasis=True, why="a tenth of the last norms exceed it"),)
     return Chart(
         "Share of updates that a clip value would cut", Axis("clip value", log=True), Axis("clipped", "%", range=(-4, 104)), tuple(series), marks
@@ -156,12 +156,12 @@ def cut_by_value(norms: Sequence[Array], suggestion: float | None = None) -> Cha
 
 def moving_share(cut: Array, window: int = WINDOW) -> Array:
     """The mean of the known among the last `window` values, shape (rows,); NaN where the value itself is unknown."""
-    known = np.isfinite(cut)
-    ones = np.concatenate([[0.0], np.cumsum(np.where(known, cut, 0.0))])
-    count = np.concatenate([[0], np.cumsum(known)])
+    finite = np.isfinite(cut)
+    ones = np.concatenate([[0.0], np.cumsum(np.where(finite, cut, 0.0))])
+    count = np.concatenate([[0], np.cumsum(finite)])
     first = np.maximum(np.arange(len(cut)) + 1 - window, 0)
     total = count[1:] - count[first]
-    return np.where(known, (ones[1:] - ones[first]) / np.maximum(total, 1), np.nan)
+    return np.where(finite, (ones[1:] - ones[first]) / np.maximum(total, 1), np.nan)
 
 
 def corners(limit: Array) -> Array:

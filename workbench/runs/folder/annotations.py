@@ -1,6 +1,6 @@
 """Stores the user's annotations of a run (a name, notes, tags, a pin) in a file next to its header.
 
-A run folder may come from anybody, so the size of the file is limited, and values of a wrong type are left out.
+A run folder may come from an untrusted source, so the size of the file is limited, and values of a wrong type are left out.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def _results(folder: Path, setting: str, present: Any) -> Iterator[_Result]:
 
 
 def _are_settings(values: Mapping[str, Any]) -> bool:
-    """Whether these are plain values of settings that a search may give; a record may come from anybody."""
+    """Whether these are plain values of settings that a search may give; a record may come from an untrusted source."""
     if not values.keys() <= _GIVEN or not all(value is None or isinstance(value, bool | int | float | str) for value in values.values()):
         return False
     try:

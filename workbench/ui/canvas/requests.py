@@ -132,7 +132,7 @@ class CanvasRequests:
     def _remedy(self, code: str, stop: bool) -> None:
         """Carry out the line of code that a finding advises; `stop`: first stop the running fit, for whose end a search would wait.
 
-        The line may come from a record that a stranger wrote: it is parsed as one call with plain values, never executed.
+        The line may come from a record of an untrusted source: it is parsed as one call with plain values, never executed.
         """
         method, values = remedy(code)
         call = getattr(self._bench, method)

@@ -60,13 +60,13 @@ class Finders:
     def find_lr(self, optimizer: int, race: bool) -> None:
         """Start a sweep of this optimizer's rate, and a race if asked for."""
         # The line of code that is shown leaves out defaults.
-        asked: dict[str, Any] = ({"optimizer": optimizer} if optimizer else {}) | ({"race": True} if race else {})
-        self._begin(texts.ACTIONS["find_lr"], "find_lr", lambda: self._bench.find_lr(**asked), "lr")
+        arguments: dict[str, Any] = ({"optimizer": optimizer} if optimizer else {}) | ({"race": True} if race else {})
+        self._begin(texts.ACTIONS["find_lr"], "find_lr", lambda: self._bench.find_lr(**arguments), "lr")
 
     def find_batch_size(self, keep: bool) -> None:
         """Start a search for the batch size. keep: keep the number of samples in an update."""
-        asked = {"keep_effective": True} if keep else {}
-        self._begin(texts.ACTIONS["find_batch_size"], "find_batch_size", lambda: self._bench.find_batch_size(**asked), "batch_size")
+        arguments = {"keep_effective": True} if keep else {}
+        self._begin(texts.ACTIONS["find_batch_size"], "find_batch_size", lambda: self._bench.find_batch_size(**arguments), "batch_size")
 
     def find_clip_val(self) -> None:
         """Start a search for a clip value."""
