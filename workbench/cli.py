@@ -240,7 +240,7 @@ def export(run: str, file: Path | None, force: bool, root: Path) -> None:
     path = find_run(root, run)
     opened = Run.open(path)
     if file is None:
-        opened.to_csv(_Printable(sys.stdout))  # type: ignore[arg-type]  # it writes, which is all that is asked
+        opened.to_csv(_Printable(sys.stdout))  # type: ignore[arg-type]  # pandas only calls its write()
         return
     _check_file(file, force, path.name)
     _write(file, opened)
@@ -296,7 +296,7 @@ def prune(keep: int, kind: str | None, dry_run: bool, yes: bool, root: Path, as_
     if old and not dry_run:
         if not yes:
             _confirm(len(old))
-        # Somebody may have pinned one, or deleted it, since they were listed.
+        # A run may have been pinned or deleted since they were listed.
         gone, errors = _delete(run.path for run in old if run.path.is_dir() and not read_annotations(run.path).pinned)
     if not dry_run:
         remove_leftovers(root)
@@ -336,7 +336,7 @@ def _delete(paths: Iterable[Path], *, force: bool = False) -> tuple[list[str], l
 
 
 def _raise(errors: list[str]) -> None:
-    """Raise the errors of single runs, after the results of the others were printed."""
+    """Raise one error with those of single runs. Called after the results of the other runs were printed."""
     if errors:
         raise click.ClickException("\n".join(errors))
 
@@ -356,7 +356,7 @@ def _print_json(value: Any) -> None:
 
 
 def _as_json(value: Any) -> str:
-    """JSON in ASCII without control characters; a number that is not finite is null."""
+    """Return JSON in ASCII without control characters; a number that is not finite becomes null."""
     return json.dumps(_finite(value), indent=1).replace("\x7f", "\\u007f")
 
 
@@ -399,7 +399,7 @@ def _write(file: Path, run: Run) -> None:
 
 
 class _Printable:
-    """A file that text from a record is written to."""
+    """A file-like object that writes out control characters in text from a record."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file

@@ -1,6 +1,6 @@
-"""Commands: frozen records of plain data that go down, from the user to a running job.
+"""Commands: frozen dataclasses of plain data, which the user sends to a running job.
 
-The engine reads its inbox between updates; nothing else changes its state.
+The engine reads its inbox between updates; nothing else changes the engine's state.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """New values for live settings, from the next update on."""
+    """Apply new values of live settings, from the next update on."""
 
     values: dict[str, float | None]
 
@@ -41,7 +41,7 @@ class Validate:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Write a checkpoint before the next update, which stays until the run goes."""
+    """Write a checkpoint before the next update. It is kept as long as the run."""
 
 
 Command = Pause | Resume | Stop | Change | Validate | Checkpoint
@@ -57,27 +57,27 @@ def check(method: str, id: str, kind: str, ended: str | None) -> None:
 
 
 def why_not_of(method: str, kind: str) -> str:
-    """Why jobs of this kind do not support `method`, in words; "": they do."""
+    """Say why jobs of this kind do not support `method`; "" if they do."""
     return f"{method}() is for fits; a {kind} job can only be stopped." if kind != "fit" and method != "stop" else ""
 
 
 def too_late(what: str, id: str, kind: str, ended: str) -> str:
-    """Why a job that has ended cannot carry out a method ("pause()"), in words."""
+    """Say why a job that has ended cannot carry out a method ("pause()")."""
     return f"{what} comes too late: {kind} {id} has {ended}."
 
 
 def method_of(command: Command) -> str:
-    """The method of a job that sends this command."""
+    """Return the name of the job's method that sends this command."""
     return type(command).__name__.lower()
 
 
 def to_line(command: Command) -> str:
-    """One command as one line of JSON."""
+    """Write one command as one line of JSON."""
     return json.dumps({"type": type(command).__name__, **asdict(command)})
 
 
 def from_line(line: str) -> Command:
-    """The command that `to_line` wrote; ValueError says why the line is not a command."""
+    """Read a command that `to_line` wrote; ValueError says why the line is not a command."""
     record: Any = json.loads(line)
     if not isinstance(record, dict) or not isinstance(record.get("type"), str) or record["type"] not in _TYPES:
         raise ValueError(f"it has none of the types {', '.join(_TYPES)}")
@@ -112,7 +112,7 @@ class Inbox(Protocol):
 
 
 class Mailbox:
-    """An inbox within one process: any thread puts, the engine's thread takes."""
+    """An inbox within one process: any thread can add a command, and the engine's thread takes them."""
 
     def __init__(self) -> None:
         self._commands: deque[Command] = deque()
@@ -122,7 +122,7 @@ class Mailbox:
         """Add a command, and wake a thread that waits for one."""
         with self._arrived:
             if isinstance(command, Validate) and self.has(Validate):
-                return  # one that waits will do
+                return  # the same command is waiting already
             self._commands.append(command)
             self._arrived.notify_all()
 

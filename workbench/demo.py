@@ -1,4 +1,4 @@
-"""The main job on real data: find a batch size and a learning rate, fit, export, and check that the script repeats it.
+"""A demo on real data: find a batch size and a learning rate, fit, export, and check that the script repeats the run.
 
 Run it with `workbench demo` (or `make demo`). The data are scikit-learn's handwritten digits: 1797 pictures of
 8 x 8 pixels, no download.
@@ -41,13 +41,13 @@ class DigitNet(nn.Module):
 
 
 def accuracy(output: Tensor, y: Tensor) -> Tensor:
-    """The share of samples whose highest score is that of their class."""
+    """The share of samples whose own class has the highest score."""
     return (output.argmax(1) == y).float().mean()
 
 
 def digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Pictures and labels to train on (1437) and to validate on (360)."""
-    # Not at the top: each trial of the batch-size search imports this module.
+    # Imported here, because each trial of the batch-size search imports this module.
     from sklearn.datasets import load_digits
 
     pictures, labels = load_digits(return_X_y=True)
@@ -59,7 +59,7 @@ def digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
 
 def make_bench(root: Path) -> wb.Workbench:
-    """The bench of the demo."""
+    """Make the bench of the demo."""
     torch.manual_seed(0)
     train, val = digits()
     model = DigitNet()
@@ -108,7 +108,7 @@ def demo(output: Path) -> dict[str, Any]:
 
 
 def _losses_of(script: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The losses of the script, run by accelerate in a process of its own."""
+    """Run the script with accelerate in another process, and return its losses."""
     log = script.with_name("losses.jsonl")
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes=1", "--num_machines=1"]
     options = ["--mixed_precision=no", "--dynamo_backend=no"]
@@ -119,7 +119,7 @@ def _losses_of(script: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
     if done.returncode:
         raise SystemExit(f"{script} ended with exit code {done.returncode}")
     rows = [json.loads(line) for line in log.read_text().splitlines()]
-    return np.array([row["loss"] for row in rows if "loss" in row], dtype=np.float32)  # the others are of validations
+    return np.array([row["loss"] for row in rows if "loss" in row], dtype=np.float32)  # the other rows are validations
 
 
 def _save(figure: Any, path: Path) -> None:

@@ -20,11 +20,11 @@ _HIGHER = frozenset(
     "kendall reward return win elbo tpr tnr em exact success purity nmi ari".split()
 )
 _WEAK = frozenset(["score", "scores", "similarity"])
-"""Higher is better, where nothing else in the name says more ("brier_score")."""
+"""Higher is better, unless another word of the name decides ("brier_score": lower)."""
 
 
 def known_mode(metric: str) -> Mode | None:
-    """Whether lower or higher values of a metric are better, as its name says; None: it does not say."""
+    """Return "min" or "max", whether lower or higher values of a metric are better by its name; None: the name does not say."""
     whole = metric.removesuffix(AVERAGED)
     name = whole.partition("/")[0]  # of one of several sets of data, whose name says nothing: val_accuracy/errors
     for part in (name, whole) if name.startswith("val_") else (whole,):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 HIDDEN = "…"
-"""Stands for a secret wherever a person reads."""
+"""The text that replaces a secret."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SECRET = {
@@ -24,7 +24,7 @@ _OF_A_KEY = {
     "api", "access", "auth", "private", "secret", "account", "license", "encryption", "signing", "ssh", "wandb", "comet",
     "neptune", "openai", "anthropic", "aws", "azure", "gcp", "google", "kaggle", "service", "master", "admin",
 }  # fmt: skip
-"""Words next to KEY or TOKEN that leave no doubt; `KEYS` and `TOKENS` count only with one of them."""
+"""Words that make a name with KEY or TOKEN a secret's; `KEYS` and `TOKENS` count only with one of them."""
 _ROLES = {
     "pad", "eos", "bos", "unk", "mask", "sep", "cls", "special", "start", "end", "stop", "begin", "additional", "image",
     "video", "audio", "system", "blank", "oov", "sort", "primary", "foreign", "dict", "label", "target", "input", "output",
@@ -39,7 +39,7 @@ _ABOUT = {
 }  # fmt: skip
 """Last words of names that describe a secret and do not contain it: `token_file`, `key_size`."""
 _LOGIN = {"login", "auth", "authenticate", "authorize", "connect", "signin", "credentials", "client", "session", "api"}
-"""Words in the name of a function whose `key=` and `token=` are secrets, whatever they look like."""
+"""Words in the name of a function whose arguments `key=` and `token=` are secrets, whatever their values look like."""
 
 _SHAPES = re.compile(
     r"\bsk-[A-Za-z0-9_-]{16,}"
@@ -56,7 +56,7 @@ _SHAPES = re.compile(
     r"|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)"
 )
 _SETS = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?P<is>[\"']?\s*[=:]\s*)(?P<quote>[\"']?)(?P<value>[^\s\"'#,;]++)(?P=quote)(?!\s*[=:])")
-"""A line of a .env file, a shell's export, a comment that was code: NAME=value."""
+"""Matches NAME=value: in a .env file, a shell's export, or code that was commented out."""
 _PIECE = re.compile(r"\[\w+\]|<[^<>]*>|\W*|.")
 """A piece of a vocabulary, such as `[PAD]`, `</s>` and `<|end|>`, or a single sign."""
 _PLAIN = re.compile(r"[A-Za-z]+([_ ./-][A-Za-z]+)*")
@@ -67,7 +67,7 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 def is_secret_name(name: str, value: str | None = None, callee: str = "") -> bool:
     """Whether a name is that of a secret; `value`: the text given for it, `callee`: the function that gets it.
 
-    A value can show that it is none: an empty text, a piece of a vocabulary, the name of an environment variable.
+    Some values show that they are no secret: an empty text, a piece of a vocabulary, the name of an environment variable.
     """
     words = [word.lower() for word in _WORD.findall(name)]
     if not words or words[-1] in _ABOUT:
@@ -90,12 +90,12 @@ def is_secret_name(name: str, value: str | None = None, callee: str = "") -> boo
 
 
 def looks_secret(text: str) -> bool:
-    """Whether a text is, or holds, something that has the shape of a secret, or a line that sets one."""
+    """Whether a text contains something that has the shape of a secret, or a line that sets one."""
     return _SHAPES.search(text) is not None or any(_is_set(found) for found in _SETS.finditer(text))
 
 
 def hide(text: str) -> str:
-    """`text` with what has the shape of a secret, and what is set under a secret's name, replaced by `…`."""
+    """Return `text` with `…` in place of everything that has the shape of a secret or is set under a secret's name."""
 
     def value_hidden(found: re.Match[str]) -> str:
         return f"{found['name']}{found['is']}{found['quote']}{HIDDEN}{found['quote']}" if _is_set(found, random_too=True) else found[0]
@@ -104,7 +104,7 @@ def hide(text: str) -> str:
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
-    """Plain data with the secrets in it replaced by `…`: by the names in its mappings, and by their shape."""
+    """Return plain data with its secrets replaced by `…`. Secrets are found by the names in mappings, and by their shape."""
     if isinstance(value, str):
         return HIDDEN if is_secret_name(name, value) else _SHAPES.sub(HIDDEN, value)
     if isinstance(value, Mapping):
@@ -115,7 +115,7 @@ def without_secrets(value: Any, name: str = "") -> Any:
 
 
 def secrets_in(value: Any, name: str = "") -> set[str]:
-    """The texts in plain data that `without_secrets` would hide."""
+    """Return the texts in plain data that `without_secrets` would hide."""
     if isinstance(value, str):
         return {value} if is_secret_name(name, value) or _SHAPES.search(value) else set()
     if isinstance(value, Mapping):

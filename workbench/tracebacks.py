@@ -16,16 +16,16 @@ INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstd
 
 
 class UserError(ValueError):
-    """Something that the user gave cannot be used; the message says what to do.
+    """Raised for something from the user that cannot be used; the message says what to do.
 
-    IPython shows the frames of the user's own code alone. `%xmode Verbose`, `%debug` and `traceback.print_exception(error)`
-    have all of them, as a plain process has.
+    IPython shows only the frames of the user's own code. `%xmode Verbose`, `%debug` and `traceback.print_exception(error)`
+    show all frames, as a process without IPython does.
     """
 
     def _render_traceback_(self) -> list[str]:
-        """The lines that IPython shows for this error."""
-        there = sys.modules.get("IPython")
-        shell = None if there is None else there.get_ipython()
+        """Return the lines that IPython shows for this error."""
+        ipython = sys.modules.get("IPython")
+        shell = None if ipython is None else ipython.get_ipython()
         if shell is None:
             return traceback.format_exception(self)
         show = shell.InteractiveTB
@@ -41,7 +41,7 @@ class UserError(ValueError):
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The causes of an error that are shown with it."""
+    """Yield the causes of an error that Python shows with it."""
     seen = {id(error)}
     while True:
         cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -54,7 +54,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 @contextlib.contextmanager
 def _cut(error: BaseException, wanted: Callable[[list[str]], list[bool]]) -> Iterator[None]:
-    """Context manager in which the error has those frames of its traceback alone that are `wanted`, by their files; one at least."""
+    """Context manager in which the error's traceback has only the frames that `wanted` selects by their files; at least one."""
     whole = error.__traceback__
     frames = []
     link = whole
@@ -76,28 +76,27 @@ _OWN = f"{os.path.dirname(_causes.__code__.co_filename)}/"
 
 
 def _of_the_user(files: list[str]) -> list[bool]:
-    """All frames before the first one of ours, and those of the user's own code that we called."""
+    """Select all frames before the first one of the workbench, and those of user code that the workbench called."""
     first = next((n for n, file in enumerate(files) if file.startswith(_OWN)), len(files))
     return [n < first or not file.startswith((_OWN, "<frozen", *INSTALLED)) for n, file in enumerate(files)]
 
 
 def _of_others(files: list[str]) -> list[bool]:
-    """All frames but ours, and those of torch that call a module's forward."""
+    """Select all frames except those of the workbench, and those of torch that call a module's forward."""
     return [not file.startswith(_OWN) and not file.endswith("torch/nn/modules/module.py") for file in files]
 
 
 _FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in .*\n(?: {4,}(?P<code>\S.*)\n)?', re.MULTILINE)
 _CELL = re.compile(r"ipykernel_\d+[\\/]\d+\.py$|^<ipython-input-(\d+)-")
-"""Files that IPython names for a cell; a terminal's name has the number."""
+"""Matches the file name that IPython gives a cell; in a terminal it contains the number of the cell."""
 LONGEST = 20_000
 """The most characters of a traceback; longer ones lose their beginning."""
 
 
 def user_line(error: BaseException) -> str:
-    """The last line of the user's own code that an error passed: 'cell 4, line 7: loss = self.net(x)'; "" where it
-    passed no such line.
+    """Return the last line of the user's code in an error's traceback: 'cell 4, line 7: loss = self.net(x)'; "" if there is none.
 
-    An error of another process has that process's traceback among its causes.
+    An error from another process has the traceback of that process among its causes.
     """
     frames = [found for found in _FRAME.finditer(_text(error)) if not found["file"].startswith((_OWN, "<frozen", "<string>", *INSTALLED))]
     if not frames:
@@ -108,7 +107,7 @@ def user_line(error: BaseException) -> str:
 
 
 def whole_text(error: BaseException) -> str:
-    """The traceback as text to read and to copy, with the numbers of cells in place of their files."""
+    """Return the traceback as text, with the numbers of cells in place of their file names."""
     text = _FRAME.sub(lambda found: found[0].replace(f'File "{found["file"]}"', _place(found["file"], whole=True).capitalize(), 1)
                       if _CELL.search(found["file"]) else found[0], _text(error))  # fmt: skip
     return text if len(text) <= LONGEST else f"…{text[-LONGEST:]}"
@@ -119,16 +118,16 @@ def _text(error: BaseException) -> str:
 
 
 def shown_line(file: str, line: int | str) -> str:
-    """A line as a person knows it: 'cell 4, line 7' or 'model.py, line 7'."""
+    """Name a line of code for the user: 'cell 4, line 7' or 'model.py, line 7'."""
     return f"{_place(file)}, line {line}"
 
 
 def _place(file: str, whole: bool = False) -> str:
-    """A file as a person knows it: the number of a cell, or the name of a file."""
+    """Name a file for the user: the number of a cell, or the name of the file."""
     cell = _CELL.search(file)
     if cell is None:
         return file if whole else os.path.basename(file)
-    there = sys.modules.get("IPython")
-    shell = None if there is None else there.get_ipython()
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
     number = cell[1] or getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
     return "a cell" if number is None else f"cell {number}"

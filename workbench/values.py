@@ -18,11 +18,11 @@ _CLOCK = re.compile(r"(\d+):(\d{1,2}):(\d{1,2}):(\d{1,2}(?:\.\d+)?)")
 
 
 class SettingsError(UserError):
-    """A setting that does not exist, or a value that it cannot take."""
+    """Raised for a setting that does not exist, or a value that it cannot take."""
 
 
 def _plain(value: object) -> object:
-    """NumPy's numbers as Python's own, which is what they become in a record."""
+    """Return NumPy's numbers as Python's own: a record stores them so, too."""
     if isinstance(value, bool):
         return value
     if isinstance(value, numbers.Integral):
@@ -31,14 +31,14 @@ def _plain(value: object) -> object:
 
 
 def plain(value: Any) -> Any:
-    """An array or tensor without dimensions as the number that it holds; anything else unchanged."""
+    """Return the number in an array or tensor without dimensions; anything else unchanged."""
     if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
         return value.item()
     return value
 
 
 def shown(value: object, most: int = 80) -> str:
-    """A value as an error shows it: an array, tensor or table by its shape, anything long cut."""
+    """Format a value for an error: an array, tensor or table by its shape; a long text is cut."""
     shape, kind = getattr(value, "shape", None), type(value).__name__
     if not isinstance(value, type) and isinstance(shape, tuple) and all(isinstance(size, int) for size in shape) and shape:
         return f"<{kind} of shape {tuple(shape)}>"
@@ -51,12 +51,12 @@ def shown(value: object, most: int = 80) -> str:
 
 
 def first_names(names: Sequence[str], most: int) -> str:
-    """`a, b and 3 more`: the first of these names, and how many others there are."""
+    """List the first of these names and how many others there are: `a, b and 3 more`."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def seconds(duration: str) -> float:
-    """A duration as `Duration` keeps it ("DD:HH:MM:SS") in seconds."""
+    """Convert a duration as `Duration` stores it ("DD:HH:MM:SS") to seconds."""
     found = _CLOCK.fullmatch(duration)
     if found is None:
         raise ValueError(f"{duration!r} should be a duration like '00:01:30:00' (days:hours:minutes:seconds)")
@@ -193,7 +193,7 @@ _PRECISIONS = {
     "64": "64-true", "32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true",
     "no": "32-true",
 }  # fmt: skip
-"""Other words for the same: the numbers of Lightning, and the words of accelerate."""
+"""Other names of precisions: Lightning's numbers, and accelerate's names."""
 _TRUE_16 = "which trains in 16 bits throughout: convert the model and its data, model.to(torch.bfloat16), or take '{}'"
 
 
@@ -318,7 +318,7 @@ def _devices(value: object) -> object:
         return value if value == "auto" else _devices(int(value))
     if isinstance(value, str) and re.fullmatch(r"\d+(,\d+)*,?", value.replace(" ", "")):  # "0,1" are these GPUs, in Lightning
         return _devices([int(number) for number in value.replace(" ", "").strip(",").split(",")])
-    if value in (-1, "-1"):  # Lightning's word for all there are
+    if value in (-1, "-1"):  # in Lightning: all devices
         return "auto"
     if isinstance(value, bool) or not isinstance(value, (int, list, tuple)):
         raise ValueError("should be 'auto', a number of devices, or the numbers of some GPUs: [0, 2]")
@@ -341,7 +341,7 @@ _STRATEGIES = {
 }  # fmt: skip
 """Other libraries' names for strategies."""
 _UNUSED = re.compile(r"(ddp(_spawn|_fork|_notebook)?)_find_unused_parameters_(true|false)")
-"""Lightning's names for finding parameters without a gradient, which is always done here."""
+"""Lightning's strategies that search for parameters without a gradient, which happens here in any case."""
 
 
 def _strategy(value: object) -> object:
@@ -353,7 +353,7 @@ def _strategy(value: object) -> object:
 
 
 Strategy = Annotated[Literal["auto", "thread", "pool", "launch"], BeforeValidator(_strategy)]
-"""Where a job runs: in the process that asks, in a pool of processes of this machine, under `accelerate launch`."""
+"""Where a job runs: in the notebook's process, in a pool of processes on this machine, or under `accelerate launch`."""
 
 
 def _options(value: object) -> object:

@@ -153,7 +153,7 @@ def test_an_optimizer_that_does_not_take_its_own_state(tmp_path: Path, monkeypat
     with bench(tmp_path, optimizer=Picky) as b:
         run = b.fit().result()
         monkeypatch.setattr(Picky, "fails", True)
-        with pytest.raises(TaskError, match=r"Picky\.load_state_dict did not take back .*own table") as caught:
+        with pytest.raises(TaskError, match=r"Picky\.load_state_dict did not load .*own table") as caught:
             b.fit(start=run.id, max_epochs=2).result()
         assert isinstance(caught.value.__cause__, KeyError)
 

@@ -334,7 +334,7 @@ def test_optimizers_of_parts_of_the_model(tmp_path):
 def test_a_function_that_gives_one_optimizer_to_all_runs(tmp_path):
     model = plain_net()
     made = torch.optim.Adam(model.parameters())
-    with refused("returned the same Adam twice, and each run needs its own", "optimizer=lambda params, lr: "):
+    with refused("returned the same Adam twice, and each run needs a new one", "optimizer=lambda params, lr: "):
         make(tmp_path, model, optimizer=lambda params, lr: made)
 
 

@@ -262,7 +262,7 @@ def test_nothing_is_kept_of_a_fit_without_a_folder(tmp_path):
     run = Fit(supervised(plain_net()), settings_of(), commands={3: Checkpoint()})
     assert [text for text in run.said if "no checkpoint was written: this run has no folder" in text]
     run = Fit(supervised(plain_net()), settings_of(fast_dev_run=3), commands={1: Checkpoint()})
-    assert [text for text in run.said if "fast_dev_run=3 is a dry run, of which nothing is kept" in text]
+    assert [text for text in run.said if "fast_dev_run=3 is a dry run, which keeps nothing" in text]
 
 
 # -- several ranks

@@ -25,7 +25,7 @@ from workbench.techniques.cadence import refuse_no_interval
 from workbench.values import shown
 
 _OF_TRAINING = ("optimisation", "length", "validation", "early stopping", "averaging", "scheduled searches", "checkpoints")
-"""Groups of settings that only training uses."""
+"""Groups of settings that only training reads."""
 _OF_MODELS = ("batch_size", "precision", "compile")
 """Groups of settings that all uses of a model share."""
 
@@ -34,7 +34,7 @@ _TAKE_CALLBACKS = ("Workbench", "set", "fit")
 
 
 def settings_named(given: Mapping[str, Any], called: Callable[..., Any], name: str = "") -> dict[str, Any]:
-    """The settings among keyword arguments of a method of the bench; `SettingsError` names what was meant by any other.
+    """Return the settings among the keyword arguments of a method; for any other name, `SettingsError` suggests the right one.
 
     Callbacks of Lightning's become settings, and the caller's line gets a warning that says which.
     """
@@ -58,7 +58,7 @@ def _with_callbacks(given: Mapping[str, Any]) -> dict[str, Any]:
     rest = {name: value for name, value in given.items() if name != "callbacks"}
     if twice := rest.keys() & found.keys():
         name = min(twice)
-        raise SettingsError(f"{name}={shown(rest[name])} is given, and callbacks= asks for {name}={shown(found[name])}: leave one out.")
+        raise SettingsError(f"{name}={shown(rest[name])} is given, and callbacks= sets {name}={shown(found[name])}: leave one out.")
     if told:
         warnings.warn(told, stacklevel=4)
     return {**rest, **found}
@@ -78,11 +78,11 @@ def refuse_unnamed(model: Any, unnamed: Sequence[Any]) -> None:
 
 
 def first_settings(task: Task, given: dict[str, Any]) -> Settings:
-    """The settings of a new bench: what was given, else what the user's objects imply, else the defaults."""
+    """Return the settings of a new bench: what was given, else what the user's objects imply, else the defaults."""
     compiled = {} if task.compiler is None else {"compile": True}
     implied = dict(task.implied)
     if given.get("monitor", implied.get("monitor")) != implied.get("monitor"):
-        implied.pop("monitor_mode", None)  # which was that of another monitor
+        implied.pop("monitor_mode", None)  # it was the mode of another monitor
     settings = Settings.make(**{**compiled, **implied, **given})
     task.refuse_unused(given)
     samples = task.train.samples if task.train is not None else None
@@ -92,10 +92,10 @@ def first_settings(task: Task, given: dict[str, Any]) -> Settings:
 
 
 def callback_note(task: Task, given: Mapping[str, Any], typed: Mapping[str, Any]) -> str:
-    """What became of the callbacks that the module brings; "": it brings none.
+    """Say which settings the module's own callbacks became; "" where it has none.
 
-    given: the settings of the call, of which `typed` has the arguments as they were written. SettingsError: `callbacks=` and the
-    module ask for different things, where Lightning would take the module's.
+    given: the settings of the call, of which `typed` has the arguments as they were written.SettingsError: `callbacks=` and the
+module want different values, where Lightning would take the module's.
     """
     if task.preparation is None or not task.preparation.callback_note:
         return ""
@@ -103,7 +103,7 @@ def callback_note(task: Task, given: Mapping[str, Any], typed: Mapping[str, Any]
     taken = sorted(name for name in own.keys() & given.keys() if given[name] != own[name])
     clash = next((name for name in taken if name not in typed), None)
     if clash is not None:
-        raise SettingsError(f"callbacks= asks for {clash}={shown(given[clash])}, and the module's configure_callbacks for {clash}={shown(own[clash])}: leave one out.")
+        raise SettingsError(f"callbacks= sets {clash}={shown(given[clash])}, and the module's configure_callbacks sets {clash}={shown(own[clash])}: leave one out.")
     return task.preparation.callback_note + (f" Given instead: {', '.join(taken)}." if taken else "")
 
 
@@ -125,18 +125,18 @@ def refuse_unreported_monitor(task: Task, settings: Settings) -> None:
 
 
 def refuse_of_training(kind: str, given: Mapping[str, Any]) -> None:
-    """Raise SettingsError for a setting of training in a job that trains nothing."""
+    """Raise SettingsError for a setting that only training reads, in a job that trains nothing."""
     for name, value in given.items():
         if metadata_of(name).group in _OF_TRAINING and name not in _OF_MODELS:
             raise SettingsError(f"{name}={shown(value)} has no effect on {kind}(), which trains nothing. Leave {name} out.")
 
 
 PUBLIC = ("model", "root", "summary", "jobs")
-"""Attributes that are set when a bench is made, and read-only then."""
+"""Attributes that are set when a bench is made, and are read-only afterwards."""
 
 
 def why_not_set(bench: type, name: str, value: Any) -> str:
-    """What to write instead of `bench.name = value`, as text for an error. bench: its class."""
+    """Say what to write instead of `bench.name = value`, as text for an error. bench: its class."""
     text = shown(value) if isinstance(value, (bool, int, float, str, type(None))) else "…"
     if name in Settings.model_fields:
         return f"bench.{name} = {text} would change nothing: settings are changed by bench.set({name}={text})."
@@ -152,7 +152,7 @@ def why_not_set(bench: type, name: str, value: Any) -> str:
 
 
 def spec_to_predict(data: Any, collate_fn: Collate | None) -> DataSpec:
-    """The spec of the data for a prediction: whatever the bench takes as data, or a single array of inputs."""
+    """Return the spec of the data for a prediction: anything that the bench takes as data, or a single array of inputs."""
     if has_loader(data, "predict_dataloader"):
         found = spec_of("predict", data)
         assert found is not None

@@ -43,13 +43,13 @@ class _Submitted(NamedTuple):
 
 
 _JOBS_WITH: dict[int, tuple[list[_Submitted], ref[Any]]] = {}
-"""The jobs of this process that had an object of the user's, by the `id` of the object, as long as that lives."""
+"""The jobs of this process that used an object of the user's, by the `id` of the object, as long as it lives."""
 
 
 def _add_job_with(value: Any, job: _Submitted) -> None:
-    """Add a job that has this object. Benches in two threads may add to one."""
+    """Record that a job uses this object. Benches in two threads may record the same object."""
     key = id(value)
-    gone = ref(value, lambda _: _JOBS_WITH.pop(key, None))  # before another object can have this `id`
+    gone = ref(value, lambda _: _JOBS_WITH.pop(key, None))  # runs before another object can get this `id`
     _JOBS_WITH.setdefault(key, ([], gone))[0].append(job)
 
 
@@ -68,13 +68,13 @@ class BenchBase:
         self.jobs: list[AnyJob] = []
         self._submitted: list[_Submitted] = []
         self._needs: dict[AnyJob, set[str]] = {}
-        """The runs that each job needs the folders of, until it is over."""
+        """The runs whose folders each job needs until it ends."""
         self._sets: list[dict[str, Any]] = []
         """The arguments of every call of `set`, in order."""
         self._sets_before: dict[AnyJob, int] = {}
         """How many of these calls came before each job."""
         self._jobs_before: dict[AnyJob, tuple[Earlier, ...]] = {}
-        """The jobs of this process before each fit that may have moved what it begins with: counters, generators."""
+        """For each fit, the earlier jobs of this process that may have changed what it starts from: counters, generators."""
         self._trackers = trackers
         self._listeners = Listeners(listeners)
         for tracker in trackers:
@@ -96,7 +96,7 @@ class BenchBase:
     def set(self, **changes: Unpack[SettingsKwargs]) -> Settings:
         """Replace some settings: `bench.set(lr=3e-3)`. Earlier jobs keep theirs."""
         given = settings_named(changes, self.set)
-        with self._lock:  # of two threads that set one thing each, both count
+        with self._lock:  # two threads may each set something, and neither change may be lost
             settings = self._settings.replace(**given)
             refuse_unreported_monitor(self._task, settings)
             self._task.refuse_unused(given)
@@ -122,7 +122,7 @@ class BenchBase:
             return [AskedFit(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :])))) for job in fits]
 
     def _earlier(self, own: Sequence[tuple[Any, frozenset[str]]]) -> tuple[Earlier, ...]:
-        """The jobs so far that may have moved what the next one begins with. own: the objects that it has (`own_objects`)."""
+        """The jobs so far that may have changed what the next one starts from. own: the objects that it uses (`own_objects`)."""
         found: dict[_Submitted, frozenset[str] | None] = dict.fromkeys(self._submitted)
         for value, names in own:
             for job in _JOBS_WITH[id(value)][0] if id(value) in _JOBS_WITH else ():
@@ -149,7 +149,7 @@ class BenchBase:
         """Put a job into the queue.
 
         called: the keywords of the call, and `positional` its other arguments, for the line of code that views show.
-        finish: makes the job's result. needs: the runs that must not be deleted before it is over.
+        finish: makes the job's result. needs: the runs that must not be deleted before it ends.
         """
         self._launcher.check_open()
         with self._lock:
@@ -180,17 +180,17 @@ class BenchBase:
         return job
 
     def _called(self, job: AnyJob, method: str, arguments: Mapping[str, Any], of: str) -> Callable[[], None]:
-        """Report the line of code for a request to one of its jobs: of another process, or under the job's present name."""
+        """Return a function that reports the line of code for a request to a job. of: the job in that line; "": its present name here."""
         name = "job" if self.job is job else f"jobs[{self.jobs.index(job)}]"
-        told = partial(self._listeners.called, line(method, arguments, of=of or f"bench.{name}"))
-        return partial(self._drop, job, told) if method == "stop" else told
+        report = partial(self._listeners.called, line(method, arguments, of=of or f"bench.{name}"))
+        return partial(self._drop, job, report) if method == "stop" else report
 
-    def _drop(self, job: AnyJob, told: Callable[[], None]) -> None:
-        """End a stopped job at once if it still waits for another one to end; a slow listener does not delay that."""
+    def _drop(self, job: AnyJob, report: Callable[[], None]) -> None:
+        """End a stopped job at once if it is still queued; a slow listener does not delay that."""
         waits = job.status == "queued"
         if waits:
             self._launcher.drop(job)
-        told()
+            report()
         if waits:
             self._listeners.tell(StatusChanged("stopped"))
 
@@ -198,7 +198,7 @@ class BenchBase:
 def _in_the_callers_thread(finish: Callable[[Job[T]], T]) -> Callable[[Job[T]], T]:
     """Finish the job when its result is read.
 
-    In the main thread tensors then give up memory that the buffer cache has too: no cell works on one meanwhile.
+    In the main thread, tensors then move to the buffer cache's copy of their memory: no cell works on a tensor meanwhile.
     """
 
     def finished(job: Job[T]) -> T:

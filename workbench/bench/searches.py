@@ -48,15 +48,15 @@ class Searches(BenchBase):
         start: str | Path = "fresh",
         **settings: Unpack[SettingsKwargs],
     ) -> Job[LRCurve]:
-        """Sweep the learning rate from `min_lr` to `max_lr` over `num_training` updates; nothing is changed.
+        """Sweep the learning rate from `min_lr` to `max_lr` over `num_training` updates; the model and the settings stay as they are.
 
         mode: "exponential" or "linear". early_stop_threshold: the sweep ends where the smoothed loss is this many times
         its best; None: never. The suggestion is not applied: `bench.set(lr=curve.suggestion)` does that. start: the
         weights it sweeps from, as for `fit`; "continue": the model's present ones. optimizer: of several, the one
         (counted from 0) whose rate is swept and whose loss is read; the others step at their own rates. The setting
         `lr` is the first one's and moves all of them. group: of its parameter groups, the one (counted from 0) whose rate
-        is swept, with the others at theirs: a head on a pretrained body, say. race: four rates around the suggestion train for `race_updates`
-        updates in all, and held-out batches judge: for a better suggestion.
+        is swept, with the others at theirs: a head on a pretrained body, say. race: for a better suggestion, four rates around
+        the first one train for `race_updates` updates in all; the one with the lowest loss on held-out batches wins.
         """
         given = settings_named(settings, self.find_lr)
         request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer, group, race, race_updates)
@@ -88,12 +88,12 @@ class Searches(BenchBase):
         mode: "power" doubles; "binsearch" goes to the exact maximum, by the memory of the sizes tried, and takes
         `headroom` off. min_updates_per_epoch: `best` is the fastest size that leaves that many. max_memory: bytes that a
         trial on CPU may take (None: what is free). The result's `noise_scale` is the gradient noise scale at the model's
-        present weights, measured after the trials on one device. Not applied: `bench.set(batch_size=…)` does it.
-        On several devices all try a size together: sizes are per device, so is max_memory, samples/s are of all.
+        present weights, measured after the trials on one device. The size is not applied: `bench.set(batch_size=…)` does that.
+        Several devices try a size together: sizes and max_memory are per device, samples/s are the sum over all devices.
         method: "validate", "test" or "predict" try batches of that stage instead of updates.
-        keep_effective: an update holds batch_size x accumulate_grad_batches samples as now, whatever the batch
-        size: the result's `accumulate_grad_batches` is how many batches of `best` make it. Otherwise the rate that
-        was right may not be: `BatchSizes.lr` rescales one.
+        keep_effective: keep the samples per update, batch_size x accumulate_grad_batches, as they are now: the result's
+        `accumulate_grad_batches` is the number of batches of `best` that make one update. Otherwise an update has more
+        samples or fewer, and may need another learning rate: `BatchSizes.lr` rescales one.
         longest: the length of a sample, such as `lambda sample: len(sample[0])`, where samples differ: trials take the
         longest ones, so that a size which passes never runs out of memory later. A sampler with `lengths` needs none.
         """
@@ -117,8 +117,8 @@ class Searches(BenchBase):
     ) -> Job[SpeedSearch]:
         """Try 0, 1, 2, 4, … loader workers with real updates, until training waits no longer or is not faster.
 
-        max_val: the most to try; None: one a core. The result's `best` is the fewest that are nearly as fast as any:
-        `bench.set(**found.best)` takes them. Nothing is changed.
+        max_val: the most to try; None: one per core. The result's `best` is the smallest number that is nearly as fast as the
+        fastest. It is not applied: `bench.set(**found.best)` does that.
         """
         given = settings_named(settings, self.find_num_workers)
         request = WorkersRequest(max_val, seconds_per_trial)
@@ -131,8 +131,8 @@ class Searches(BenchBase):
         """Try float32, bf16 and float16 mixed precision with `updates` updates each: speed, and whether losses agree.
 
         try_compile: the best of them with `torch.compile` as well, which takes a minute or more. tolerance: the share by which
-        the mean of the last ten losses may differ from float32's. The result's `best` is the fastest that agrees:
-        `bench.set(**found.best)` takes it. Nothing is changed.
+        the mean of the last ten losses may differ from float32's. The result's `best` is the fastest that agrees. It is not
+        applied: `bench.set(**found.best)` does that.
         """
         given = settings_named(settings, self.find_precision)
         request = PrecisionRequest(try_compile, updates, tolerance)
@@ -140,11 +140,11 @@ class Searches(BenchBase):
 
     @lists_keywords(SettingsKwargs)
     def find_clip_val(self, *, updates: int = 200, **settings: Unpack[SettingsKwargs]) -> Job[ClipSearch]:
-        """Take `updates` updates without clipping, and read a clip value from their gradient norms; nothing is changed.
+        """Take `updates` updates without clipping, and suggest a clip value from their gradient norms.
 
-        The result's `best` is empty where no norm stands out; `suggestion` is the value that a tenth of the norms
-        exceed, and `share_at(1.0)` the share that any other would cut. After a fit, `run.clip_suggestion` and
-        `run.plot("clip")` say the same of the whole run.
+        The model and the settings stay as they are. The result's `best` is empty where no norm stands out; `suggestion` is the
+        value that a tenth of the norms exceed, and `share_at(1.0)` is the share that a clip value of 1.0 would cut. After a
+        fit, `run.clip_suggestion` and `run.plot("clip")` show the same for the whole run.
         """
         given = settings_named(settings, self.find_clip_val)
         request = ClipRequest(updates)
@@ -152,13 +152,13 @@ class Searches(BenchBase):
 
     @lists_keywords(SettingsKwargs)
     def find_weight_decay(self, *, updates: int = 800, start: str | Path = "fresh", **settings: Unpack[SettingsKwargs]) -> Job[WeightDecaySearch]:
-        """Train with the present weight decay and three others, `updates` updates in all; held-out batches judge.
+        """Train with the present weight decay and three others, `updates` updates in all; compare the losses on held-out batches.
 
         The result's `suggestion` is None, and `best` empty, where no value is clearly better than the present one; less decay
-        needs more evidence than more. A stretch stands for the whole run: its schedule is as short as the stretch, and its decay
-        larger by the root of run / stretch. Find the learning rate before: the best decay depends on it. `tune()` leaves this
-        search out, since it finds something only where a model overfits early. start: the weights that it trains from, as for
-        `find_lr`. Nothing is changed.
+        needs more evidence than more. Each trial stands for the whole run: its schedule is as short as the trial, and its decay
+        is larger by the square root of (updates of the run / updates of the trial). Find the learning rate first: the best decay
+        depends on it. `tune()` leaves this search out, since it finds something only where a model overfits early. start: the
+        weights that it trains from, as for `find_lr`. The model and the settings stay as they are.
         """
         given = settings_named(settings, self.find_weight_decay)
         request, wanted = WeightDecayRequest(updates), StartSpec.of(start)
@@ -172,8 +172,8 @@ class Searches(BenchBase):
     ) -> Job[Plan]:
         """Find loader workers, then a batch size, a learning rate (with a race) and a clip value, as one job.
 
-        Each search runs with what the ones before it found. searches: those to run, in their order. apply: set what was
-        found when the job ends; otherwise `bench.set(**plan.settings)` does.
+        Each search runs with the settings that the searches before it found. searches: those to run, in this order. apply: set
+        what was found when the job ends; otherwise `bench.set(**plan.settings)` does that.
         """
         given = settings_named(settings, self.tune)
         asked = (searches,) if isinstance(searches, str) else tuple(searches)

@@ -101,7 +101,7 @@ def sweep(
 
 
 def _fit(bench: Workbench, trial: Trial, monitor: str, settings: Mapping[str, Any], tag: str) -> Run:
-    """One fit, whose validations are reported to the trial, and which stops when the pruner says so; its run gets the tag."""
+    """Run one fit, report its validations to the trial, and stop it when the pruner says so; its run gets the tag."""
     begun = threading.Event()
     jobs: list[Job[Run]] = []
     running, count, pruned = "", 0, False
@@ -111,9 +111,9 @@ def _fit(bench: Workbench, trial: Trial, monitor: str, settings: Mapping[str, An
         if isinstance(event, RunStarted):
             running = event.run
         if isinstance(event, Validated) and monitor in event.metrics and not pruned and not event.asked:
-            begun.wait()  # until the job is known; other jobs of the bench are heard too
+            begun.wait()  # until `job` is set; events of the bench's other jobs arrive here too
             if jobs and running == jobs[0].id and event.step > 0:
-                count += 1  # and not its update: batches of another size make others
+                count += 1  # not the update: it depends on the batch size
                 trial.report(event.metrics[monitor], count)
                 if trial.should_prune():
                     pruned = True
@@ -125,7 +125,7 @@ def _fit(bench: Workbench, trial: Trial, monitor: str, settings: Mapping[str, An
         begun.set()
         trial.set_user_attr("run", jobs[0].id)
         return jobs[0].result()
-    finally:  # of a trial that failed, or was interrupted, too
+    finally:  # also for a trial that failed or was interrupted
         begun.set()
         end()
         if jobs and (folder := jobs[0].folder) is not None and folder.path.is_dir():
@@ -157,7 +157,7 @@ def _new_name(runs: Sequence[Run]) -> str:
 
 
 def _distribution(base: Settings, name: str, value: Any) -> BaseDistribution:
-    """Optuna's distribution for the values of one setting. SettingsError: the setting does not accept its ends or choices."""
+    """Return Optuna's distribution for the values of one setting. SettingsError: the setting does not accept its ends or choices."""
     from optuna import distributions
 
     if isinstance(value, distributions.BaseDistribution):
@@ -192,7 +192,7 @@ def _check(base: Settings, name: str, values: Iterable[Any]) -> None:
 
 
 def _check_range(base: Settings, name: str, low: float, high: float, *, whole: bool) -> None:
-    between = () if whole else (low + 0.3819660113 * (high - low),)  # no setting of whole numbers takes it
+    between = () if whole else (low + 0.3819660113 * (high - low),)  # a setting that takes only whole numbers refuses this value
     _check(base, name, (low, high, *between))
 
 

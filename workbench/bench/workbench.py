@@ -72,35 +72,35 @@ class Workbench(Searches):
     Args:
         model: an nn.Module with `loss=` (or whose output has `.loss`), an object with `training_step` and
             `configure_optimizers` (a LightningModule, unchanged), or a `wb.Task`.
-        unnamed: nothing; an error says how to give by name what was given here.
+        unnamed: give nothing here. Other positional arguments raise an error, which names the keywords to use.
         train, val, test: a Dataset, a DataLoader, a tuple of arrays, tensors, frames or series (x, y) or (x1, x2, y), a dict
             of these, a list of samples, ready batches as `wb.batches(list)`, or an object with `train_dataloader()`. None: the model object's own.
             `val` and `test` may be several sets, {"clean": a, "shifted": b} or a list; metrics end with the set: "val_loss/clean".
         loss: a function of (output, target) that gives one number. Parameters of a loss module are trained with the model.
-        optimizer: makes an optimizer: `optimizer(params, lr=…, weight_decay=…)`. A rate that it has already
-            (`partial(SGD, lr=0.5)`) is the rate until `lr` is set. Or one for each part of the model, which step together:
-            {"backbone": SGD, "head": AdamW}; "" is the key of what no other key names.
+        optimizer: makes an optimizer: `optimizer(params, lr=…, weight_decay=…)`. A learning rate that it has already
+        (`partial(SGD, lr=0.5)`) is used until `lr` is set. Or a dict with one for each part of the model, which step together:
+        {"backbone": SGD, "head": AdamW}; the key "" stands for all parameters that no other key names.
         scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update. For anything else
             it returns a `wb.Schedule` (every so many updates or epochs), a ReduceLROnPlateau (after each validation),
             or a list of these.
         metrics: {"accuracy": f}, reported as val_accuracy. A function `f(output, y)` of a batch is averaged over the
             samples of a validation. An object with `update`, `compute` and `reset` (a torchmetrics.Metric, a MetricCollection)
-            is updated by batch and computed once a validation, over all ranks. `wb.over_epoch(f)` calls a function once, on all
+            is updated with each batch and computed once per validation, over all ranks. `wb.over_epoch(f)` calls a function once, on all
             outputs and targets of a validation. A dict of numbers is reported by its own names.
         collate_fn: how samples become a batch, as for a DataLoader.
         val_collate_fn: the same for `val`, `test` and `predict`; None: `collate_fn` for all data.
-        avg_fn: with `weight_averaging`, how one average takes in one weight: `avg_fn(averaged, current, count)`
-            returns the new average; `count` of them are in it.
+        avg_fn: with `weight_averaging`, how a weight enters its average: `avg_fn(averaged, current, count)`
+        returns the new average; `count` weights are in the old one.
         should_update: with `weight_averaging`, when to average: `should_update(step, epoch)`, instead of the
             settings' rule. `step` updates have been taken; it is called after each (EMA), or each epoch (SWA).
-        listeners: functions of one event, called off the hot path, in this process: of a run with strategy="launch" they
-            get events as long as this process follows it.
+        listeners: functions of one event, called in a thread of this process, so that they do not slow training. From a run
+        with strategy="launch" they get events as long as this process follows it.
         trackers: where each fit becomes a run: "tensorboard", "wandb", "mlflow", …, several of them,
-            {"mlflow": {its arguments}}, or objects of accelerate's `GeneralTracker`. A launched run takes those of a name
-            along, and continues in them after this process has ended; objects receive events as listeners do.
+            {"mlflow": {its arguments}}, or objects of accelerate's `GeneralTracker`. A launched run starts trackers that are given
+            by name itself, and logs to them after this process has ended; tracker objects get events as listeners do.
         root: the folder for the record of all runs.
-        dry_run: try the model on two samples now, so that a mistake shows at once. What that moves of your own objects
-            (generators, counters) is put back; a warning names what cannot be. False: no sample is read before the first job.
+        dry_run: try the model on two samples now, so that a mistake shows at once. What this changes in your own objects
+        (generators, counters) is restored; a warning names what cannot be. False: no sample is read before the first job.
         settings: any field of `Settings`; `help(wb.Settings)` lists them.
 
     Attributes:
@@ -109,7 +109,7 @@ class Workbench(Searches):
         summary: the numbers of parameters, their bytes, the device on which jobs train, the number of optimizers.
         jobs: all jobs of this bench, oldest first.
 
-    Raises `TaskError` or `SettingsError` with what is wrong and what to do.
+    Raises `TaskError` or `SettingsError`, which say what is wrong and what to do.
     """
 
     @lists_keywords(SettingsKwargs)
@@ -140,7 +140,7 @@ class Workbench(Searches):
         given = settings_named(settings, type(self), "Workbench")
         Settings.make(**given)  # a bad value is refused before anything is tried
         following = tracker_listeners(trackers, Path(root), model)
-        with rng.preserved():  # an object's own set-up may draw random numbers
+        with rng.preserved():  # setup code of the user's objects may use random numbers
             task = task_of(
                 model,
                 train=train,
@@ -181,7 +181,7 @@ class Workbench(Searches):
             raise AttributeError(why_not_set(Workbench, name, value))
 
     def __getattr__(self, name: str) -> Any:
-        """Called only for attributes that do not exist."""
+        """Raise an error with a hint, for an attribute that does not exist."""
         hint = f": a setting is read as bench.settings.{name}" if name in Settings.model_fields else ""
         raise AttributeError(f"a bench has no attribute {name!r}{hint}.", name=name, obj=self)
 
@@ -217,19 +217,19 @@ class Workbench(Searches):
 
     @lists_keywords(SettingsKwargs)
     def validate(self, **settings: Unpack[SettingsKwargs]) -> Job[dict[str, float]]:
-        """The metrics of the validation data with the model's present weights."""
+        """Compute the metrics of the validation data with the model's present weights."""
         return self._evaluate("validate", "val", settings)
 
     @lists_keywords(SettingsKwargs)
     def test(self, **settings: Unpack[SettingsKwargs]) -> Job[dict[str, float]]:
-        """The metrics of the test data with the model's present weights."""
+        """Compute the metrics of the test data with the model's present weights."""
         return self._evaluate("test", "test", settings)
 
     @lists_keywords(SettingsKwargs)
     def predict(self, data: Any = None, **settings: Unpack[SettingsKwargs]) -> Job[list[Any]]:
-        """The model's output for each batch of `data`, with its present weights: a list, on the CPU, in order.
+        """Compute the model's output for each batch of `data`, with its present weights: a list, on the CPU, in order.
 
-        `torch.cat(outputs)` joins the batches of a model that returns a tensor. A stopped job returns those so far.
+        `torch.cat(outputs)` joins the batches of a model that returns a tensor. A stopped job returns the outputs so far.
         data: anything that the bench takes as data, with targets or without, or one array of inputs; None: the model
         object's own `predict_dataloader`, else the test data. It is not shuffled.
         """
@@ -299,7 +299,7 @@ class Workbench(Searches):
         torch and accelerate are all it needs beyond what your own code imports. `ExportError` names what cannot
         be resolved; nothing broken is written. A warning says where the script may get other data than the run: numbers
         drawn without a seed, a file that a cell wrote. evidence: the comment at its top says which searches found its
-        settings, and why.
+        settings, and the reason that each search gave.
 
         format: "script", "notebook", "lightning" (a script with a LightningModule and a Trainer) or "settings" (YAML
         for `wb.Settings.load`). None: what the ending of `path` says: .ipynb is a notebook, .yaml are settings.
@@ -353,7 +353,7 @@ class Workbench(Searches):
     def compare(self, *runs: Run | str) -> Comparison | None: ...
 
     def compare(self, *runs: Run | str) -> Comparison | None:
-        """Fits side by side, two or more: `bench.compare("0011-fit", "0012-fit").plot()`.
+        """Compare two or more fits: `bench.compare("0011-fit", "0012-fit").plot()`.
 
         Up to five that are recorded under this bench's root are shown in the panel as well. `bench.compare()` closes the comparison in the panel.
         """
@@ -430,11 +430,11 @@ class Workbench(Searches):
     # -- views
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with every event from now on, on a thread off the hot path; call the result to end that."""
+        """Call `listener` with every event from now on, in a thread of its own; call the returned function to end that."""
         return self._listeners.add(listener)
 
     def on_close(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` once when the bench has closed; call the result to cancel that."""
+        """Call `callback` once when the bench has closed; call the returned function to cancel that."""
         self._closing.append(callback)
 
         def forget() -> None:
@@ -451,7 +451,7 @@ class Workbench(Searches):
         return self._panel()._repr_mimebundle_()
 
     def _display_(self) -> Any:
-        """What marimo shows."""
+        """Return the panel for marimo to display."""
         return self._panel()._display_()
 
     def _panel(self) -> Any:

@@ -23,24 +23,24 @@ from workbench.techniques.tbptt import detached
 class WindowBackward:
     """Adds a window's gradient to the parameters of one optimizer: `accumulate` takes all batches but the last, `finish` the last.
 
-    In between the task's own step begins (`Hooks.step`). Each batch counts by its weight: known before, or reported by
-    the step. After `finish`, gradients and loss are those of all ranks.
+    Between the two, the task's own optimizer step begins (`Hooks.step`). Each batch counts by its weight, which is known
+    before, or reported by training_step. After `finish`, gradients and loss are those of all ranks.
     """
 
     def __init__(self, session: Session, opt: OptimizerHandle, window: Sequence[Any], *, anew: bool = False) -> None:
-        """anew: this update has gone through the window before, so the task has had the end of each batch already."""
+        """anew: this update evaluates the window again, so the hooks after each batch were called already."""
         self._session, self._opt, self._window, self._anew = session, opt, window, anew
         self._plan = session.parallel.plan(window)
         self._loss = session.parallel.window_loss(self._plan)
         self._forward = WindowForward(session, opt, window)
         self._final = len(self._plan.there) - 1
         self._ready = False
-        """Whether the last batch that was asked for goes forward; else a hook left out the rest of the epoch."""
+        """False once a hook has asked to leave out the rest of the epoch."""
         if session.noise_scale is not None:
             session.noise_scale.begin(session.state.records)
 
     def accumulate(self) -> bool:
-        """Run all batches but the last; returns whether a step follows. False: there is nothing to learn from."""
+        """Run all batches but the last; returns whether a step follows. False: every batch was left out."""
         hooks, parallel = self._session.update_hooks, self._session.parallel
         for place, number in enumerate(self._plan.there):
             self._ready = hooks.continues(self._forward.start(number))
@@ -51,7 +51,7 @@ class WindowBackward:
         return self._ready or parallel.several  # a rank without a batch of its own takes the step with the others
 
     def finish(self) -> Tensor | None:
-        """Run the last batch; returns the mean loss of the window, detached. None: there was nothing to learn from."""
+        """Run the last batch; returns the mean loss of the window, detached. None: every batch was left out."""
         loss, complete = self._run(self._final) if self._ready else (None, False)
         self._forward.leave()
         return loss if complete else self._finish_without_batch()
@@ -86,7 +86,7 @@ class WindowBackward:
         return loss, last and found is not None
 
     def _note_noise(self, noise: RunningNoiseScale, place: int, found: Result, *, first: bool) -> None:
-        """After a backward: measure the gradient of the window's first batch, where that shows the noise in it."""
+        """Measure, after its backward, the gradient of the window's first batch for the noise scale, where it can be used."""
         session, plan = self._session, self._plan
         if found.weight is None:
             if noise.measures and first and len(plan.there) > 1:
@@ -97,8 +97,8 @@ class WindowBackward:
             session.notes.append(Message(text, "warning", session.state.step))
 
     def _finish_without_batch(self) -> Tensor | None:
-        """Finish a window whose last batch was left out, or that has none. A rank still takes part in the update of all,
-        also in the steps that others take; the hooks then follow the all-reduce, since all ranks must change the gradients alike.
+        """Finish a window whose last batch was left out, or that has none. This rank still takes part in the update, also in the
+        steps that other ranks take. The hooks then follow the all-reduce, since all ranks must change the gradients alike.
         """
         session, parallel = self._session, self._session.parallel
         if not parallel.several:
@@ -135,7 +135,7 @@ def of_one_batch(session: Session, opt: OptimizerHandle, window: Sequence[Any]) 
 
 
 class WindowForward:
-    """The forward passes of one optimizer over a window: batch numbers, hooks of the batches, hidden state."""
+    """Runs the forward passes of one optimizer over a window, with batch numbers, hooks and hidden state."""
 
     def __init__(self, session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> None:
         self._session, self._opt, self._window = session, opt, window
@@ -151,9 +151,7 @@ class WindowForward:
         return self._session.update_hooks.start(self._window, number, self._indices[number])
 
     def run(self, number: int, *, last: bool = False) -> Result | None:
-        """Run the training step of one batch; None: it returned nothing to learn from. last: no other of this update
-        follows.
-        """
+        """Run the training step of one batch; None: it left the batch out. last: it is the last step of this update."""
         session, item, mark = self._session, self._window[number], self._session.timer.mark
         batch = session.update_hooks.ready.get(number)
         if batch is None:
@@ -166,7 +164,7 @@ class WindowForward:
                 mark("transfer")
         extra: Mapping[str, Any] = self._opt.extra
         if session.plan.tbptt is not None:
-            self._hiddens = None if item.first else self._hiddens  # also where the step leaves the first piece out
+            self._hiddens = None if item.first else self._hiddens  # a new batch in time begins without state, also where the step leaves its first piece out
             extra = {**extra, "hiddens": self._hiddens}
         session.task.begin_batch(samples_at(self._window, number))
         mark("workbench")
@@ -184,13 +182,13 @@ class WindowForward:
             hooks.end(result, hooks.ready.get(number), self._indices[number], waits=waits)
 
     def leave(self) -> None:
-        """Keep the hidden state for the next piece."""
+        """Store the hidden state for the next piece of the batch."""
         if self._session.plan.tbptt is not None:
             self._session.state.next_hiddens[self._opt.index] = self._hiddens
 
 
 def _run_padding(session: Session, opt: OptimizerHandle, window_loss: WindowLoss) -> None:
-    """Run the steps that other ranks take and this one has no batch for, at no weight."""
+    """Run, with weight 0, the steps for which other ranks have a batch and this one has none."""
     parallel = session.parallel
     extra: dict[str, Any] = {**opt.extra} if session.plan.tbptt is None else {**opt.extra, "hiddens": None}
     for left in reversed(range(parallel.padding_batches)):
@@ -201,7 +199,7 @@ def _run_padding(session: Session, opt: OptimizerHandle, window_loss: WindowLoss
             found = parallel.after_forward(read(parallel.training_step(batch, session.state.batch_idx, last=last, **extra)))
             if found is None:
                 return
-            if last:  # where those that have a batch call theirs
+            if last:  # at the point where ranks with a batch call theirs
                 parallel.begin_reduce(window_loss)
             (found.loss * 0.0).backward()  # type: ignore[no-untyped-call]
 
@@ -209,7 +207,7 @@ def _run_padding(session: Session, opt: OptimizerHandle, window_loss: WindowLoss
 
 
 def losses(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor:
-    """The sum of the window's losses with their graph, to find out where a non-finite value came from."""
+    """The sum of the window's losses with their graph, in which the origin of a non-finite value is searched."""
     forward = WindowForward(session, opt, window)
     found = [forward.run(number) for number in range(len(window))]
     forward.leave()

@@ -1,4 +1,4 @@
-"""Carries out the user's commands between two updates: pause, stop, live changes, validation, a checkpoint."""
+"""Carries out the user's commands between two updates: pause, stop, change, validate, checkpoint."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from workbench.units import rate
 
 
 class ValidationRequests(Protocol):
-    """The validation that a user can ask for (engine/validation/schedule.py)."""
+    """Runs the validations that a user requests (engine/validation/schedule.py)."""
 
     def validate_now(self, control: Control) -> bool:
         """Run a validation that does not count for the run; returns whether it was stopped."""
 
 
 class CheckpointRequests:
-    """The checkpoint that a user can ask for (engine/checkpoint/manager.py); this class writes none."""
+    """Writes the checkpoints that a user requests (engine/checkpoint/manager.py); this base class writes none."""
 
     def save_requested(self) -> bool:
-        """Write a checkpoint of this place that stays as long as the run does; returns whether this run writes any."""
+        """Write a checkpoint that is kept as long as the run; returns whether this run writes checkpoints at all."""
         return False
 
 
 class Control:
-    """Carries out the commands of one fit's user, on all of its ranks alike."""
+    """Carries out the user's commands for one fit, on all of its ranks alike."""
 
     def __init__(
         self, session: Session, recorder: Recorder, inbox: Inbox, validation: ValidationRequests, checkpoints: CheckpointRequests
@@ -43,7 +43,7 @@ class Control:
     def apply(self, *, stopping: bool = False) -> bool:
         """Carry out the waiting commands and wait while paused; returns whether the run is to stop.
 
-        stopping: the run is about to stop, so that it validates and saves nothing more.
+        stopping: the run is about to stop, so requested validations and checkpoints are left out.
         """
         meter, step = self._session.meter, self._session.state.step
         paused_at: float | None = None
@@ -56,7 +56,7 @@ class Control:
                     self.inbox.wait(0.2)
                     rng.yield_lock()
                     if not threading.main_thread().is_alive():
-                        return True  # the process is ending, and nobody is left who could resume
+                        return True  # the process is ending, and no one can resume the run
                 elif isinstance(command, Stop):
                     return True
                 elif isinstance(command, Change):
@@ -111,7 +111,7 @@ class Control:
         if self._checkpoints.save_requested():
             return
         dry = self._session.settings.fast_dev_run
-        why = f"fast_dev_run={dry} is a dry run, of which nothing is kept" if dry else "this run has no folder to keep it in"
+        why = f"fast_dev_run={dry} is a dry run, which keeps nothing" if dry else "this run has no folder to keep it in"
         self.recorder.warn(f"no checkpoint was written: {why}.")
 
     def change(self, values: Mapping[str, float | None]) -> None:
@@ -133,8 +133,8 @@ class Control:
             self.recorder.add(Changed(session.state.step, applied))
 
     def _set_lr(self, lr: float) -> bool:
-        """Set this base rate from the next update on. False: to or from 0 the ratios of groups and schedules would be
-        lost.
+        """Set this base rate from the next update on. False: it was refused, since a change to or from 0 would lose the ratios of
+        groups and schedules.
         """
         optimizers = self._session.optimizers
         if lr and optimizers.base_lr:
@@ -159,5 +159,5 @@ class Control:
             return True
         session.accumulate(setting)
         if any(opt.schedules for opt in session.optimizers) and session.updates is not None:
-            self.recorder.warn(f"{size} batches make an update, and the schedule keeps the {session.updates} updates it was made for.")
+            self.recorder.warn(f"{size} batches make an update, and the schedule keeps the {session.updates} updates for which it was made.")
         return True

@@ -1,6 +1,6 @@
 """Runs a fit: epochs of updates, validation in between, the user's commands between two updates.
 
-`fit` reads like a table of contents. It never imports a tuner: searches at the start of an epoch come in as `at_epoch`.
+`fit` is the outline. The engine imports no tuner: searches at the start of an epoch are passed to `fit` as `at_epoch`.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ from workbench.techniques.limits import is_whole
 from workbench.techniques.stopping import Limits, minimums_met
 
 AtEpoch = Mapping[int, Callable[[Session, Control], bool]]
-"""What to run at the start of an epoch; each returns whether it was stopped."""
+"""By epoch, a function to run at its start, which returns whether it was stopped."""
 
 
 class Checkpointing(ValidationListener, CheckpointRequests):
-    """Does nothing where a checkpoint may be written; `CheckpointManager` (engine/checkpoint/manager.py) overrides it."""
+    """Defines the calls at which checkpoints may be written. This base class writes none; `CheckpointManager` (engine/checkpoint/manager.py) does."""
 
     def due(self) -> bool:
-        """Whether it is time for a checkpoint, between any two updates."""
+        """Whether a checkpoint is due; called between two updates."""
         return False
 
     def save(self) -> None:
-        """Write one: an update has ended, and nothing has been read for the next."""
+        """Write a checkpoint; called after an update, before a batch of the next is read."""
 
     def mark(self) -> None:
-        """Remember this place: the next batches will be read before a validation."""
+        """Store the present resume point, before the batches of the next update are read and a validation runs."""
 
     def save_best(self) -> None:
-        """After a validation between two updates: write one, as of the mark, if it is among the best."""
+        """Write a checkpoint of the marked point, if the validation between two updates was among the best."""
 
     def cut(self) -> None:
-        """The run's length ends here, after an update within an epoch, and nothing has been read for the next."""
+        """Store all state where the run's length ends within an epoch; called before a batch of the next update is read."""
 
     def after_epoch(self) -> None:
-        """An epoch has ended, and the next has not begun."""
+        """Write a checkpoint between two epochs, if one is due."""
 
     def save_before(self, error: TaskError) -> TaskError:
         """Write a checkpoint before the run ends with this error; the returned error says how to continue from it."""
         return error
 
     def the_end(self) -> contextlib.AbstractContextManager[None]:
-        """Surrounds the end of the fit; inside, the model gets its final weights."""
+        """Context manager in which the model gets its final weights."""
         return contextlib.nullcontext()
 
 
@@ -71,10 +71,9 @@ def fit(
     session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = None, validation: ValidationSchedule | None = None,
     checkpoints: Checkpointing | None = None,
 ) -> Status:  # fmt: skip
-    """Train until the run's length is reached ("finished") or a Stop arrives ("stopped"), and emit events on the
-    way.
+    """Train until the run's length is reached ("finished") or a Stop arrives ("stopped"), and emit events.
 
-    validation: the schedule of validations; where the session is resumed, the one that was restored with it.
+    validation: the schedule of validations; for a resumed session, the one that was restored with it.
     """
     refuse_unguarded(session)
     weight_averaging.refuse_unused(session.settings, session.task)
@@ -112,7 +111,7 @@ class _Fit:
         self._limits = Limits.of(session.settings)
         self.stopped = False
         self._length_told = False
-        """Whether the message was emitted that epochs have another length than planned."""
+        """Whether the warning was emitted that epochs have another length than planned."""
         self.stop_requested = False
         """Whether the task, on any rank, asked for the end of the fit."""
 
@@ -123,7 +122,7 @@ class _Fit:
         state.fitting = True
         self.observations.begin()
         session.timer.begin()
-        if not state.resumed:  # drop what the dry run logged; a checkpoint brings what its epoch has logged
+        if not state.resumed:  # drops values that the dry run logged; a checkpoint restores those of its epoch
             session.hooks.forget()
         elif session.hooks.stop_requested and minimums_met(session.settings, state.step, state.epoch):
             session.hooks.clear_stop()
@@ -135,11 +134,11 @@ class _Fit:
                 self.stopped = self.validation.sanity(self.control)
 
     def _without_new_draws(self) -> contextlib.AbstractContextManager[None]:
-        """Context manager in which draws of random numbers do not count if the fit is resumed: it has drawn them already."""
+        """Context manager that restores the random state afterwards if the fit is resumed, since the checkpoint's state includes these draws."""
         return rng.preserved() if self.session.state.resumed else contextlib.nullcontext()
 
     def epochs(self, at_epoch: AtEpoch) -> Iterator[int]:
-        """The epochs until the fit ends, each after the searches that are scheduled for its start."""
+        """Yield the epochs until the fit ends, each after the searches that are scheduled for its start."""
         session, state = self.session, self.session.state
         if self.stopped:
             return
@@ -171,7 +170,7 @@ class _Fit:
         session.refresh_parameters()
 
     def _reload_loaders(self) -> None:
-        """Let the task make its loaders again, every so many epochs."""
+        """Let the task make its loaders again, where `reload_dataloaders_every_n_epochs` asks for it."""
         session, before = self.session, self.session.data.batches
         session.data.reload_if_due()
         now = session.data.batches
@@ -182,7 +181,7 @@ class _Fit:
             session.notes.append(Message(f"{text}: lr_schedule={session.settings.lr_schedule!r} was planned{plan}, before the loaders were made again.", "warning", session.state.step))
 
     def windows(self) -> Iterator[Sequence[Any]]:
-        """The batches of each update until the epoch's end, or until the run ends within it."""
+        """Yield the batches of each update until the epoch ends, or the run ends within it."""
         session, state = self.session, self.session.state
         if state.checking:  # resumed after the epoch's last update
             return
@@ -195,7 +194,7 @@ class _Fit:
             if window is None:
                 note_length(session)
                 break
-            # Another window exists, so the update before it was not the epoch's last, which has a validation of its own.
+            # Another window exists, so the update before was not the epoch's last one, after which `end_epoch` validates.
             if due and self._validate_midway():
                 return
             if (due or state.step == state.epoch_step) and self.over(state.epoch):
@@ -206,7 +205,7 @@ class _Fit:
             if self.over(state.epoch):
                 self.checkpoints.cut()
                 if not session.ranks.any(state.batch_idx != session.data.batches_of_pass):
-                    data.next()  # it was the last one: at the end of its pass a sampler may draw
+                    data.next()  # reads to the end of the pass, where a sampler may draw random numbers
                 break
         self.observations.after_pass()
         self._refuse_nothing()
@@ -214,7 +213,7 @@ class _Fit:
     def _between_updates(self, data: _Pass) -> bool:
         """Carry out the user's commands and write a checkpoint that is due; returns whether a validation is due.
 
-        Nothing has been read for the next update: only here can a run be stopped, changed, stored and resumed.
+        No batch of the next update has been read: only here can a run be stopped, changed, stored and resumed.
         """
         state, validation, checkpoints = self.session.state, self.validation, self.checkpoints
         rng.yield_lock()
@@ -260,7 +259,7 @@ class _Fit:
             raise
 
     def after_step(self) -> None:
-        """Emit what the update has shown, and what has been measured since the last flush."""
+        """Emit the messages of the update, and the measurements since the last flush if one is due."""
         session = self.session
         self.observations.after_update()
         if session.notes:
@@ -270,7 +269,7 @@ class _Fit:
         session.timer.end()
 
     def end_epoch(self) -> None:
-        """Run what follows the epoch's last update: schedules, the validation, hooks, a checkpoint."""
+        """Run the schedules, the validation, the hooks and the checkpoint after the epoch's last update."""
         session, state = self.session, self.session.state
         self.recorder.flush(wait=True)
         if self.stopped:
@@ -309,7 +308,7 @@ class _Fit:
     def conclude(self) -> None:
         """Emit the messages at the end of a fit."""
         session, ended, emit = self.session, self.validation.ended, self.recorder.emit
-        self.recorder.notes()  # on a device: what the last flush has shown
+        self.recorder.notes()  # on a device, the last flush may have added messages
         self.recorder.time()
         state = session.state
         if ended is None and (self.stop_requested or session.hooks.stop_requested):
@@ -318,7 +317,7 @@ class _Fit:
             emit(Message(f"{ENDED_EARLY}: {ended}.", "info", state.step))
         if state.left_out:
             what = "1 update was" if state.left_out == 1 else f"{state.left_out} updates were"
-            emit(Message(f"{what} left out for numbers that are not finite.", "warning", state.step))
+            emit(Message(f"{what} left out because of numbers that are not finite.", "warning", state.step))
         if session.average is not None and not session.average.count and state.step:
             text = "no weights were averaged: the run was over before the first average (averaging_start, should_update)."
             emit(Message(text, "warning", state.step))
@@ -326,7 +325,7 @@ class _Fit:
             emit(Message("no update was taken: every batch was left out (None, or training_step returned None).", "warning"))
 
     def _refuse_missing(self) -> None:
-        """End the run, after a checkpoint, if nothing reports a metric that it must follow."""
+        """End the run with TaskError, after a checkpoint, if nothing reports a metric that early stopping or a scheduler needs."""
         if self.validation.missing is not None:
             raise self.checkpoints.save_before(self.validation.missing)
 
@@ -351,9 +350,9 @@ class _Fit:
         return "it can be read only once; give a Dataset or a DataLoader" if read else "it is empty"
 
     def over(self, finished: int) -> bool:
-        """Whether the run ends here, with so many epochs finished: by its length, a metric, or the task."""
+        """Whether the run ends here: by its length, by a metric, or because the task asked for it. finished: epochs."""
         session, limits = self.session, self._limits
-        seconds = 0.0 if limits.max_seconds is None else session.seconds  # read between any two updates
+        seconds = 0.0 if limits.max_seconds is None else session.seconds  # else the clock would be read between any two updates
         if limits.reached(session.state.step, finished, seconds):
             return True
         if session.task.hooks is not None:
@@ -364,7 +363,7 @@ class _Fit:
 
 
 class _Pass:
-    """One pass over the training data, in windows of as many batches as make an update."""
+    """One pass over the training data, in windows: the batches of one update each."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -389,7 +388,7 @@ class _Pass:
         return size_at(self._session.settings.accumulate_grad_batches, self._session.state.epoch)
 
     def _in_windows(self, sure: int) -> Iterator[Sequence[Any]]:
-        """The rest of the batches. All ranks are known to have the first `sure` windows."""
+        """Yield the rest of the batches in windows. All ranks are known to have the first `sure` windows."""
         session = self._session
         found = session.meter.waiting(windows(self._batches, self._size, session.data.samples), session.timer)
         return session.parallel.rounds(found, sure)
@@ -397,8 +396,10 @@ class _Pass:
 
 @contextlib.contextmanager
 def _restored_groups(optimizers: Sequence[OptimizerHandle]) -> Iterator[None]:
-    """Lightning restores a checkpoint's optimizers after `on_fit_start`, so that the hook finds the parameter groups that the task made, and may
-    add those of the checkpoint. At the end of the block the groups are the checkpoint's. TaskError: the hook added others.
+    """Context manager for `on_fit_start`, in which the optimizers have the parameter groups that the task made.
+
+    As in Lightning, which restores a checkpoint's optimizers after this hook, the hook may add the groups that the checkpoint has. At the
+    end the groups are the checkpoint's. Raises TaskError where the hook added others.
     """
     before = [(opt, opt.optimizer.param_groups, list(opt.optimizer.param_groups), [dict(group) for group in opt.optimizer.param_groups])
               for opt in optimizers]
@@ -427,7 +428,7 @@ def _parameters(groups: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _refuse_second_pass(settings: Settings, data: DataSpec | None, *, resumed: bool) -> None:
-    """Raise TaskError where the run's length asks for data again that can be read only once."""
+    """Raise TaskError where the run's length needs several passes over data that can be read only once."""
     no_other_end = settings.max_steps is None and settings.max_time is None and is_whole(settings.limit_train_batches)
     if data is None or not data.one_shot or resumed or not no_other_end or (settings.epochs or 0) < 2:
         return

@@ -1,7 +1,7 @@
 """Handles losses and gradients that are not finite: on CPU before the step, on a device by a guarded step.
 
-On a device nothing may wait for a value, so the numbers are checked when a flush arrives. Until then an optimizer with
-a `found_inf` flag (`fused=True`) skips such steps.
+On a device the loop must not wait for a value, so the values are checked when a flush copies them to the host. Until then
+an optimizer with a `found_inf` flag (`fused=True`) skips such steps itself.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from workbench.task.device import xla
 from workbench.task.errors import TaskError
 
 TOLD = 3
-"""The number of skipped updates that get a message each; the rest are counted."""
+"""How many skipped updates get a message each; further ones are only counted."""
 
 
 EXACT = (2.0, math.inf)
-"""Norms that overflow only where the gradients are useless; sums of higher powers overflow long before."""
+"""The orders of norms that overflow only where the gradients are useless anyway; sums of higher powers overflow much earlier."""
 
 
 class UpdateSkipped(Exception):
-    """This update is skipped, and the run continues."""
+    """Raised to skip an update; the run continues."""
 
     def __init__(self, loss: Tensor) -> None:
         super().__init__()
@@ -47,9 +47,9 @@ def check(
     session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor, gradients: Sequence[Tensor],
     norms: Sequence[float],
 ) -> None:  # fmt: skip
-    """On CPU, before the step: raise `NonFiniteError`, or `UpdateSkipped` where the settings say so.
+    """Check loss and gradients before the step, on CPU: raise `NonFiniteError`, or `UpdateSkipped` if on_nonfinite="skip".
 
-    norms: those of all gradients, of any order; empty: they are not measured.
+    norms: of all gradients, of any order; empty: they are not measured.
     """
     value = loss.item()
     if math.isfinite(value + sum(norms)) and (norms or not gradients):
@@ -59,7 +59,7 @@ def check(
     ):
         return
     if session.plan.skips_nonfinite and not session.state.searching:
-        session.state.left_out += not session.state.skipped  # else another optimizer's step of this update has been skipped already
+        session.state.left_out += not session.state.skipped  # not if another optimizer's step of this update was skipped already
         if session.state.left_out <= TOLD:
             session.notes.append(Message(_words(session, opt, window, value), "warning", session.state.step))
         session.replay.restore_buffers()  # a forward pass over non-finite values spoils the statistics of BatchNorm for good
@@ -72,7 +72,7 @@ def check(
 def _words(session: Session, opt: OptimizerHandle, window: Sequence[Any], value: float) -> str:
     trained = {id(p) for p in opt.trained}
     named = session.task.trained_parameters()
-    # Ranks with sharded weights would have to repeat it together and to stop together.
+    # Ranks with sharded weights could repeat the update only together, and not every rank gets here.
     replays = not (session.state.searching or session.task.manual or session.weights.sharded)
     return finite.explain(
         session.state.step,
@@ -89,7 +89,7 @@ def _gradients(weights: WholeWeights, trained: Mapping[str, Tensor]) -> Mapping[
 
 
 def _replayed(session: Session, opt: OptimizerHandle, moment: ReplayPoint) -> str | None:
-    """Repeat the window with its random numbers to find where the value came from; the session does not change."""
+    """Repeat the window with its random numbers to find the origin of the value; the session does not change."""
     carried = session.state.hiddens, session.state.next_hiddens
     with rng.preserved(), session.optimizers.only(opt):
         try:
@@ -97,14 +97,14 @@ def _replayed(session: Session, opt: OptimizerHandle, moment: ReplayPoint) -> st
             if moment.random is not None:
                 rng.set_device_state(session.device, moment.random)
             return replay(lambda: backward.losses(session, opt, moment.window), session.task.model)
-        except Exception as error:  # noqa: BLE001  # the explanation must not hide what it explains
+        except Exception as error:  # noqa: BLE001  # an error here must not replace the one that is being explained
             return f"somewhere that could not be found ({type(error).__name__} when the update was tried again)"
         finally:
             session.state.hiddens, session.state.next_hiddens = carried
 
 
 def locate_on_device(session: Session, step: int) -> str | None:
-    """On a device: find where update `step` went wrong by repeating it, if its window is still kept."""
+    """Find, on a device, the origin of the non-finite value of update `step` by repeating it, if its window is still kept."""
     if session.task.manual or session.device.type != "cuda" or session.weights.sharded:
         return None
     moment = session.replay.at(step)
@@ -124,7 +124,7 @@ def can_guard(opt: OptimizerHandle) -> bool:
 
 
 def refuse_unguarded(session: Session) -> None:
-    """Raise an error if `on_nonfinite="skip"` is set on a device and an optimizer cannot skip a step there."""
+    """Raise TaskError if `on_nonfinite="skip"` is set on a device and an optimizer cannot skip a step there."""
     if session.settings.on_nonfinite != "skip" or session.plan.on_cpu or session.precision.scaler is not None:
         return
     if xla.is_xla(session.device):

@@ -1,4 +1,4 @@
-"""Keeps what the latest updates began with, so that one with non-finite values can be repeated or undone (engine/nonfinite.py)."""
+"""Keeps the inputs of the latest updates, so that one with non-finite values can be repeated or undone (engine/nonfinite.py)."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from workbench.task import rng
 
 
 class ReplayPoint(NamedTuple):
-    """What is needed to repeat an update: its window, its hidden state, its random state."""
+    """The inputs of an update: its window, its hidden state, its random state."""
 
     step: int
     window: Sequence[Any]
     hiddens: Mapping[int, Any]
     random: Tensor | None
-    """None: updates draw nothing from torch's generator."""
+    """torch's random state; None: updates draw no random numbers."""
 
 
 class Replay:
-    """The beginnings of the latest updates: on CPU that of the current one, on a GPU also those that the next flush will show."""
+    """The inputs of the latest updates: on CPU of the current one; on a GPU also of those whose values have not reached the host."""
 
     def __init__(self, device: torch.device, modules: Sequence[nn.Module] = ()) -> None:
-        """modules: those whose buffers are restored where an update is skipped; none: no update is skipped."""
+        """modules: the modules whose buffers are restored when an update is skipped; none if updates are never skipped."""
         self._device, self._modules = device, modules
         self._recent: list[ReplayPoint] = []
         self._random: Tensor | None = None
-        """The random state before the current update; None: it draws nothing, as far as is known."""
+        """The random state before the current update; None: no random numbers are known to be drawn."""
         self._buffers: list[tuple[Tensor, Tensor]] = []
         """The buffers, each with its value before the current update."""
         self._draws = False
         """Whether updates are known to draw random numbers (dropout)."""
 
     def remember(self, state: TrainState, window: Sequence[Any], *, look: bool) -> None:
-        """Keep what this update begins with. look: find out whether it draws random numbers.
+        """Keep the inputs of this update. look: find out whether it draws random numbers.
 
-        Reading the random state costs more than the rest here, so a model without dropout is checked only now and then.
+        Reading the random state takes longer than everything else here, so a model without dropout is checked only in some updates.
         """
         if state.searching:
             return
@@ -51,25 +51,25 @@ class Replay:
             self._recent.append(self.here(state, window))
 
     def note_randomness(self) -> None:
-        """After the forward and backward of an update: note whether it drew random numbers."""
+        """Note, after the forward and backward of an update, whether it drew random numbers."""
         if self._random is not None and not self._draws:
             now = rng.device_state(self._device)
             self._draws = now is not None and not torch.equal(self._random, now)
 
     def here(self, state: TrainState, window: Sequence[Any]) -> ReplayPoint:
-        """The beginning of the current update."""
+        """The inputs of the current update."""
         return ReplayPoint(state.step, window, state.hiddens, self._random)
 
     def at(self, step: int) -> ReplayPoint | None:
-        """The beginning of a recent update; None: it is not kept, or its random numbers are not known."""
+        """The inputs of a recent update; None: they are not kept, or its random state is not known."""
         point = next((one for one in self._recent if one.step == step), None)
         return None if point is None or (point.random is None and self._draws) else point
 
     def forget(self, step: int) -> None:
-        """The updates up to this one are known to be finite."""
+        """Drop the inputs of the updates up to this one, which are known to be finite."""
         self._recent = [point for point in self._recent if point.step > step]
 
     def restore_buffers(self, where: Tensor | None = None) -> None:
-        """Give the buffers their values from before the update. where: a flag on the device, which says whether to."""
+        """Restore the buffers' values from before the update. where: a boolean on the device; restore only where it is True."""
         for buffer, before in self._buffers:
             buffer.copy_(before if where is None else torch.where(where, before, buffer))

@@ -1,8 +1,8 @@
-"""Restores what a trial or a search moved in the user's own objects: generators, counters, environments.
+"""Restores the user's own objects after a trial or a search: generators, counters, environments.
 
 A data set may draw from its own generator, a loss may count its calls, an environment may take a step. The modules of
-the task have their snapshot (engine/snapshot.py); this file restores everything else that the task's functions and data
-reach.
+the task have their snapshot (engine/snapshot.py); this file restores all other objects that the task's functions and data
+refer to.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ Restore = Callable[[], str | None]
 
 
 def restored_state(task: Task) -> contextlib.AbstractContextManager[list[str]]:
-    """Restore, at the end of the block, what the task's functions and data reach. The list gets the names of what
-    could not be restored.
+    """Restore, at the end of the block, the objects to which the task's functions and data refer. Names of objects that could
+    not be restored are appended to the list.
     """
     return _restoring(_recorded(task))
 
@@ -61,14 +61,14 @@ def restored_state(task: Task) -> contextlib.AbstractContextManager[list[str]]:
 def restored_counters(task: Task) -> contextlib.AbstractContextManager[list[str]]:
     """Restore, at the end of the block, generators, arrays, and the numbers that the task's own code sets.
 
-    It is for searches, which run beside the user's cells. What these change meanwhile stays, and so do lists and dicts, which are
-    data, logs and caches.
+    For searches, which run while the user may run cells: changes by the cells are kept. Lists and dicts, which hold data, logs and
+    caches, are not restored.
     """
     return _restoring(_counters(task))
 
 
 def own_objects(task: Task) -> list[tuple[Any, frozenset[str]]]:
-    """The functions and objects of the user's own that the task holds, each with the names of its classes, or its own."""
+    """The user's own functions and objects to which the task refers; each object with the names of its classes, each function with its own."""
     found: list[tuple[Any, frozenset[str]]] = []
     for _, value, _ in _reached({"task": task}):  # nothing is made for it
         if isinstance(value, types.FunctionType):
@@ -90,7 +90,7 @@ def _restoring(found: Iterator[tuple[str, Restore]]) -> Iterator[list[str]]:
         for path, put in put_back:
             try:
                 what = put()
-            except Exception as error:  # noqa: BLE001  # an object of any kind, which may refuse
+            except Exception as error:  # noqa: BLE001  # the user's object may raise anything
                 what = f"{type(error).__name__}: {error}"
             if what is not None:
                 lost.append(f"{path} ({what})")
@@ -154,7 +154,7 @@ def _roots(task: Task) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for whole in (task.train, task.val):
         for spec in () if whole is None else whole.sets:
-            parts = spec.parts  # make it now, so that making it is not part of the trial
+            parts = spec.parts  # makes the data now, before the trial
             found[spec.name] = [parts.dataset, parts.collate_fn, parts.sampler, parts.batch_sampler, parts.generator]
     return {**found, "task": task}
 
@@ -172,7 +172,7 @@ def _within(value: Any) -> Parts:
 
 
 def _used_by(function: types.FunctionType) -> Parts:
-    """What a function closes over, its defaults, and, for the user's own code, the globals that it names."""
+    """The variables of a function's closure, its defaults, and, for the user's own code, the globals that it names."""
     yield from ((f":{name}", cell.cell_contents) for name, cell in cells(function))
     yield from ((":default", part) for part in function.__defaults__ or ())
     if _is_own_code(function.__code__):
@@ -182,7 +182,7 @@ def _used_by(function: types.FunctionType) -> Parts:
 
 
 def _functions(value: Any) -> list[types.FunctionType]:
-    """A function, or the methods of an object that is no library's."""
+    """The value if it is a function, or its methods if it is an object of the user's own class."""
     return [value] if isinstance(value, types.FunctionType) else [function for _, function in methods(value, _NOT_OWN_CODE)]
 
 
@@ -198,11 +198,11 @@ def _names(code: types.CodeType) -> set[str]:
     return found
 
 
-# ---- what is put back -------------------------------------------------------------------------------------------
+# ---- restoring one object ---------------------------------------------------------------------------------------
 
 
 def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, Restore]]:
-    """The ways to restore one object. only_numbers: restore numbers alone, since a set-up may add objects meanwhile."""
+    """Yield functions that restore one object. only_numbers: restore numbers alone, since a set-up may add objects meanwhile."""
     if isinstance(value, (Tensor, np.ndarray)):
         yield from (("", put) for put in _values(value))
     elif is_container(value):
@@ -227,7 +227,7 @@ def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, Restore]]:
 
 
 def _values(value: Any) -> Iterator[Restore]:
-    """How to restore a tensor, an array or a generator."""
+    """Yield a function that restores a tensor, an array or a generator."""
     if isinstance(value, (Tensor, np.ndarray)) and is_large(value):
         if isinstance(value, Tensor) and not value.is_inference():
             yield functools.partial(_compare_version, value, value._version)
@@ -246,7 +246,7 @@ def _variables(function: types.FunctionType) -> Iterator[tuple[str, Restore]]:
 
 @functools.cache
 def _set_names(code: types.CodeType) -> dict[str, frozenset[str]]:
-    """The names that code sets, and functions within it: of globals, of variables around it, and, but for __init__, of attributes."""
+    """The names that code and the functions within it assign: globals, variables of enclosing functions, and (not in __init__) attributes."""
     found: dict[str, set[str]] = {"STORE_GLOBAL": set(), "STORE_DEREF": set(), "STORE_ATTR": set()}
     for step in dis.get_instructions(code):
         if step.opname in found and (step.opname, code.co_name) != ("STORE_ATTR", "__init__"):
@@ -260,7 +260,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _numbers(names: dict[str, Any], counted: frozenset[str]) -> Restore:
-    """Restores the numbers of some names."""
+    """Return a function that restores the numbers with these names."""
     return functools.partial(_put_numbers, names, {name: names[name] for name in counted & names.keys() if _is_number(names[name])})
 
 
@@ -281,4 +281,4 @@ def _compare_version(tensor: Tensor, version: int) -> str | None:
 
 
 def _compare(iterator: Any, mark: Any) -> str | None:
-    return None if mark_of(iterator) == mark else f"a {type(iterator).__name__} that has gone on"
+    return None if mark_of(iterator) == mark else f"a {type(iterator).__name__} that was read further"

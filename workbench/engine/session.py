@@ -1,6 +1,6 @@
-"""Wires one job: its task, device, optimizers, loaders and meter.
+"""Defines Session, which connects a task with its device, optimizers, loaders and meter for one job.
 
-A fit, a finder and a trial each open one (`engine/setup.py`). How far it has come is in its `state`.
+A fit, a finder and a trial each open one (`engine/setup.py`). `Session.state` has its progress.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ from workbench.techniques.tbptt import Piece
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """What is known of all updates of a session before the first, so that no update has to find it out."""
+    """Properties of a session that are the same in all its updates; they are computed once, before the first."""
 
     on_cpu: bool
     """Whether values can be read at once: the device is the CPU."""
     lazy: bool
     """Whether operations wait for `Session.sync_device` (a TPU)."""
     cores: int
-    """The cores of a TPU among which each batch is divided."""
+    """How many cores of a TPU share each batch."""
     moves: bool
     """Whether batches are moved to the device, by torch or by the task's own hook."""
     several: bool
     """Whether there are several optimizers."""
     tbptt: int | None
-    """The length of the pieces into which batches are cut in time; None: they are not cut."""
+    """The length of the pieces into which batches are split in time (truncated BPTT); None: they are not split."""
     skips_nonfinite: bool
-    """Whether updates with values that are not finite are skipped; else they end the run."""
+    """Whether updates with non-finite values are skipped; else they end the run."""
     direct: bool
-    """Whether an update of one batch needs neither other ranks, nor hooks, nor turns (`backward.of_one_batch`)."""
+    """Whether an update of one batch can take the short path `backward.of_one_batch`: no other ranks, hooks or turns."""
     training_step: Callable[..., StepResult]
     """The task's training step in the precision of the settings, for such an update."""
 
@@ -96,7 +96,7 @@ class Session:
         self.optimizers = optimizers_of(task, settings, self.updates, parameters, self.weights) if trains else Optimizers((), parameters, self.weights)
         self.hooks = Hooks() if task.hooks is None else task.hooks
         self.update_hooks = UpdateHooks()
-        """What happens around the hooks within an update; `open_session` replaces it for a task that has such hooks."""
+        """The calls around the hooks within an update; `open_session` replaces it for a task that has such hooks."""
         self.plan = self._plan(trains)
         if self.plan.lazy:
             self._refuse_on_tpu()
@@ -114,11 +114,11 @@ class Session:
         self.noise_scale = self._noise_scale() if trains and settings.track_noise_scale else None
         """Measures the gradient noise scale; None: not measured."""
         self.parallel = self._parallel(runtime, trains)
-        """This process's part in an update."""
+        """Takes this process's part in an update."""
         self._note_doubts()
 
     def _refuse_on_tpu(self) -> None:
-        """Raise TaskError for what would be compiled anew at each update, or not at all."""
+        """Raise TaskError for options with which torch_xla would compile each update anew, or which it does not support."""
         why = "this one has several" if self.plan.several else ""
         if any(opt.needs_closure for opt in self.optimizers):
             why = f"{type(self.optimizers[0].optimizer).__name__} evaluates the loss itself"
@@ -148,7 +148,7 @@ class Session:
         return not needs_more and not any(opt.needs_closure for opt in self.optimizers)
 
     def _connect_task(self, trains: bool) -> None:
-        """Let the task see this session, now that it has optimizers; they begin at the rate of the settings."""
+        """Give the task this session, which now has optimizers; they begin at the rate of the settings."""
         if self.weights.sharded:
             check_shardable(self.task, self.settings, self.optimizers, self.weights.shard_strategy)
         self.task.follow(self)
@@ -163,7 +163,7 @@ class Session:
         return Meter(len(self.parameters), self.device, every, norms, len(self.optimizers), double, kind)
 
     def _parallel(self, runtime: Runtime, trains: bool) -> Single:
-        """This process's part in an update: all of it, or that of one rank."""
+        """Make the object that takes this process's part in an update: `Single`, `DDP` or `FSDP`."""
         if isinstance(self.ranks, MultiProcessGroup):
             self.ranks.clock = lambda: self.meter.seconds
             if trains:
@@ -182,7 +182,7 @@ class Session:
             self.notes.append(Message(doubt, "warning"))
 
     def _noise_scale(self) -> RunningNoiseScale | None:
-        """What measures the gradient noise scale; None, with a note, where it cannot be measured."""
+        """Make the object that measures the gradient noise scale; None: off, or (with a message) impossible."""
         why = self._why_no_noise_scale()
         if why is not None:
             self.notes.append(Message(f"track_noise_scale: the gradient noise scale is not measured, since {why}.", "warning"))
@@ -205,13 +205,11 @@ class Session:
         return "float16 scales the gradients" if self.precision.scaler is not None else None
 
     def change_settings(self, **values: Any) -> None:
-        """Take other values for these settings from now on."""
+        """Replace the values of these settings from now on."""
         self.settings = self.settings.replace(**values)
 
     def track_ratios(self, wanted: bool) -> None:
-        """Measure update ratios from the next update on, or stop. Rank 0 measures, since all ranks have the same
-        weights.
-        """
+        """Measure update ratios from the next update on, or stop. Only rank 0 measures, since all ranks have the same weights."""
         self.change_settings(track_update_ratio=wanted)
         if not wanted:
             self.ratios = None
@@ -224,14 +222,14 @@ class Session:
             self.ratios = UpdateRatios(self.meter)
 
     def accumulate(self, setting: int | Mapping[int, int]) -> None:
-        """Accumulate so many batches from the next update on. The planned updates stay those of the setting before."""
+        """Accumulate this many batches from the next update on. The planned number of updates does not change."""
         self.change_settings(accumulate_grad_batches=setting)
         self.data.accumulate(setting)
         self.total_steps.recount(self.state)
 
     @property
     def device_name(self) -> str:
-        """The device in words, with the number of ranks."""
+        """The name of the device, with the number of ranks."""
         there = f"{self.ranks.world} x {self.device.type}" if self.ranks.several else str(self.device)
         return f"{there}, {self.weights.shard_strategy}" if self.weights.sharded else there
 
@@ -244,16 +242,16 @@ class Session:
 
     @property
     def batches(self) -> tuple[int | None, tuple[int | None, ...]]:
-        """Training batches of an epoch, and validation batches of each set; None where they cannot be known."""
+        """The numbers of training batches of an epoch, and of validation batches of each set; None where unknown."""
         return self.data.batches, self.data.val_batches
 
     def sync_device(self) -> None:
-        """After an update, or a batch of a validation: let a device that records operations run them."""
+        """Let a device that records operations (a TPU) run them; called after an update, or a batch of a validation."""
         if self.plan.lazy:
             xla.sync()
 
     def to_device(self, batch: Any, stage: Stage = "train") -> Any:
-        """The batch on the session's device, moved by the task's own hook where it has one."""
+        """Move a batch to the session's device, by the task's own hook where it has one."""
         moved = self.hooks.transfer(batch, self.device, stage) if self.hooks.transfers else to_device(batch, self.device)
         if self.plan.cores > 1:
             xla.split(moved, self.plan.cores)
@@ -274,7 +272,7 @@ class Session:
         self.task.drive(handle)
 
     def train_mode(self) -> None:
-        """Put the model into training mode, unless it is already, so that parts in eval mode stay so."""
+        """Put the model into training mode. If it already is in training mode nothing changes, so submodules in eval mode stay so."""
         if not self.task.model.training:
             self.task.model.train()
 
@@ -290,7 +288,7 @@ class Session:
             self.ranks, self.parallel = ranks, parallel
 
     def refresh_parameters(self) -> None:
-        """Refresh the trained parameters between two updates, where all ranks are: some may also have been frozen."""
+        """Refresh the trained parameters between two updates, on all ranks; some may also have been frozen."""
         self.optimizers.add_new_parameters()
         self.parallel.refresh()
 

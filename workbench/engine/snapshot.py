@@ -20,7 +20,7 @@ from workbench.task.optim.optimizer_state import load_state, state_of
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of a session at one moment; `restore` brings all of it back, whatever happened in between."""
+    """A copy of the state of a session; `restore` restores all of it, whatever happened in between."""
 
     session: Session
     weights: WeightsCopy
@@ -55,7 +55,7 @@ class Snapshot:
         )
 
     def restore(self) -> None:
-        """Bring the session back to this state."""
+        """Restore the session's state from this copy."""
         session = self.session
         try:
             self.weights.put(session.task)
@@ -80,10 +80,10 @@ class Snapshot:
 
 @contextlib.contextmanager
 def scratch(session: Session) -> Iterator[None]:
-    """Context manager in which anything may be tried: nothing is recorded, no schedule steps, and everything is restored on every exit,
-    also the counters and generators of the user's own functions and data.
+    """Context manager for trials: no update is recorded, no schedule steps, and all state is restored at the end, also after an error,
+    including the counters and generators of the user's own functions and data.
 
-    The copy of the weights is in host memory, so that it takes none of the device's.
+    The copy of the weights is in host memory, so that it needs none of the device's.
     """
     with restored_counters(session.task):
         before, state = Snapshot.take(session), session.state
@@ -101,7 +101,7 @@ def scratch(session: Session) -> Iterator[None]:
 
 
 def _begin_hooks(session: Session) -> None:
-    """Call the hooks that a fit would have called by now."""
+    """Call the hooks that a fit calls before its first update."""
     state, hooks = session.state, session.hooks
     state.stage = "train"
     if not state.fitting:

@@ -1,4 +1,4 @@
-"""Holds the state of a fit as plain data: how far it has come, and what the current update has done."""
+"""Holds the state of a fit as plain data: its progress, and the results of the current update."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TrainState:
     epoch_step: int = 0
     """The updates taken before this epoch."""
     epochs_scheduled: int = 0
-    """The epochs at whose end the schedules have stepped."""
+    """The epochs after which the schedules have stepped."""
     stage: Stage = ""
     fitting: bool = False
     """Whether a fit is running."""
@@ -73,27 +73,27 @@ class TrainState:
     """How a task with manual optimization wants the gradients of an optimizer clipped at its next step."""
 
     def begin_epoch(self) -> None:
-        """An epoch begins."""
+        """Set the counters for a new epoch."""
         self.epoch_step, self.batch_idx, self.mid_epoch = self.step, 0, True
 
     def end_epoch(self) -> None:
-        """The epoch has ended, with its validation."""
+        """Set the counters after an epoch and its validation."""
         self.epoch += 1
         self.batch_idx, self.mid_epoch, self.checking = 0, False, False
 
     def end_pieces(self, firsts: Sequence[bool], *, ends: bool, optimizers: Iterable[int]) -> None:
-        """An update with pieces of batches is taken. firsts: which of them were the first of their batch; ends: the last of them
-        ended its batch; optimizers: the numbers of all of the session.
+        """Advance the counters after an update with pieces of batches. firsts: for each piece, whether it was the first of its batch;
+        ends: whether the last piece ended its batch; optimizers: the indices of the session's optimizers.
         """
         self.batch_idx += sum(firsts)
         since = [*firsts][::-1]
         self.pieces = since.index(True) + 1 if True in since else self.pieces + len(firsts)
         self.pieces = 0 if ends else self.pieces
-        # An optimizer without a turn continues from the state that the others have reached.
+        # An optimizer that had no turn continues from the hidden state of one that had.
         last = next(reversed(self.next_hiddens.values()), None)
         self.hiddens = {index: self.next_hiddens.get(index, last) for index in optimizers}
         self.next_hiddens = {}
 
     def begin_update(self, *, records: bool) -> None:
-        """Forget the update before; an error may have ended it."""
+        """Reset the results of the update before, which an error may have ended."""
         self.records, self.skipped, self.losses, self.loss_parts = records, False, {}, {}

@@ -27,7 +27,7 @@ from workbench.techniques.accumulation import samples_at
 
 
 def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
-    """Take one update (`take_update`); an error gets a note with its place and batch, and the remedy where it is known."""
+    """Take one update (`take_update`); an error gets notes with the update, the batch and, where one is known, the remedy."""
     try:
         return take_update(session, window)
     except Exception as error:
@@ -43,8 +43,8 @@ def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
 def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
     """Take one update with the gradient of `window`; returns its loss, a detached scalar on the device.
 
-    With several optimizers the loss is the sum of theirs. None: the window was empty, and no update was taken. Raises
-    `NonFiniteError` before the step where that can be seen without a sync (on CPU).
+    With several optimizers the loss is the sum of theirs. None: the window was empty, and no update was taken. On CPU it raises
+    `NonFiniteError` before the step; on a device a flush finds non-finite values.
     """
     state, meter, ratios = session.state, session.meter, session.ratios
     state.begin_update(records=not state.searching and state.step % meter.every == 0)
@@ -94,10 +94,9 @@ def _step_optimizers(session: Session, window: Sequence[Any]) -> tuple[Tensor | 
 
 
 def _step_optimizer(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
-    """One optimizer's part of an update: its loss (None: there was nothing to learn from) and whether it stepped."""
+    """Take one optimizer's part of an update; returns its loss (None: every batch was left out) and whether it stepped."""
     if session.plan.direct and len(window) == 1:
-        # Nothing else takes part: neither ranks, hooks, closures nor other batches. The objects for them would make the update of a tiny
-        # model a tenth slower.
+        # No other ranks, hooks, closures or batches take part. The objects for them would make the update of a tiny model a tenth slower.
         loss = backward.of_one_batch(session, opt, window)
         return loss, loss is not None and clip_and_step(session, opt, window, loss)
     step = OptimizerStep(session, opt, window)
@@ -106,8 +105,8 @@ def _step_optimizer(session: Session, opt: OptimizerHandle, window: Sequence[Any
 
 
 class OptimizerStep:
-    """One optimizer's part of an update, in the order of Lightning: all batches but the last go forward and backward; then
-    the task's hook for the step evaluates the last one (`closure`) and steps (`take`), each as often as it likes.
+    """Takes one optimizer's part of an update, in the order of Lightning: all batches but the last go forward and backward; then
+    the task's optimizer_step hook evaluates the last one (`closure`) and steps (`take`), each as often as it wants.
     """
 
     def __init__(self, session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> None:
@@ -117,7 +116,7 @@ class OptimizerStep:
         # The task may set rates by hand, for a warm-up: while a search sets the rates, that must have no effect.
         self._rates = opt.group_lrs() if session.state.searching else None
         self.loss: Tensor | None = None
-        """The mean loss of the window, as it was first evaluated."""
+        """The mean loss of the window at its first evaluation."""
         self.taken = False
         """Whether the optimizer stepped."""
 
@@ -127,7 +126,7 @@ class OptimizerStep:
         if not self._backward.accumulate():
             self._backward.finish()
             return
-        # A rank without batches steps with the others, with rank 0's batch number.
+        # A rank without batches steps with the others and uses rank 0's batch number.
         batches = len(window) or session.parallel.batches(window)
         session.hooks.step(self._opt.index, session.state.batch_idx + batches - 1, self.closure, self.take)
 
@@ -187,7 +186,7 @@ def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any],
 
 
 def _step_schedules_and_average(session: Session, taken: Sequence[OptimizerHandle]) -> None:
-    """After the step of these optimizers: their schedules, and the average of the weights."""
+    """Step the schedules of the optimizers that stepped, and average the weights."""
     for opt in taken:
         opt.taken += 1
         if opt.schedules and not session.state.searching:
@@ -198,7 +197,7 @@ def _step_schedules_and_average(session: Session, taken: Sequence[OptimizerHandl
 
 
 def _record(session: Session, loss: Tensor | None, lrs: Sequence[float]) -> None:
-    """Write what the update has shown into the meter's row, where it is recorded."""
+    """Write the measurements of the update into the meter's row, if the update is recorded."""
     state, meter = session.state, session.meter
     logged = session.hooks.logged()
     state.step_logs.update(logged)
@@ -214,7 +213,7 @@ def _record(session: Session, loss: Tensor | None, lrs: Sequence[float]) -> None
 
 
 def _samples(window: Sequence[Any], world: int, *, tbptt: bool) -> int | None:
-    """How many samples all ranks took in this update, each as many as this one; None: unknown. A batch in pieces counts once."""
+    """The number of samples of this update on all ranks, assuming the same number on each; None: unknown. A batch in pieces counts once."""
     total = 0
     for number, item in enumerate(window):
         if tbptt and not item.first:

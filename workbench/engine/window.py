@@ -17,7 +17,7 @@ from workbench.values import shown
 
 
 class Result(NamedTuple):
-    """What a training step returned: the loss, its weight, the hidden state, the named parts of the loss."""
+    """The result of a training step: the loss, its weight, the hidden state, the named parts of the loss."""
 
     loss: Tensor
     weight: Tensor | float | None
@@ -40,7 +40,7 @@ def read(result: Any) -> Result | None:
 
 
 def scalar(loss: Tensor) -> Tensor:
-    """The loss with shape (); TaskError: it has more than one number."""
+    """The loss with shape (). Raises TaskError where it has more than one element."""
     if loss.ndim == 0 or loss.numel() == 1:
         return loss if loss.ndim == 0 else loss.reshape(())
     raise TaskError(f"the loss has shape {tuple(loss.shape)}; it must be one number: take its mean.")
@@ -52,7 +52,7 @@ def batch_in(item: Any) -> Any:
 
 
 def batch_weights(task: Task, window: Sequence[Any]) -> list[float | None]:
-    """The weight of each batch as far as it can be known before its step; None: left out."""
+    """The weight of each batch, as known before its step; None: the batch is left out."""
     return [_weight(task, item, samples_at(window, number)) for number, item in enumerate(window)]
 
 
@@ -68,14 +68,14 @@ def _weight(task: Task, item: Any, samples: int | None) -> float | None:
 
 
 class WindowPlan(NamedTuple):
-    """What is known of a window before its forward passes."""
+    """The batches of a window that count, with their weights and shares, before its forward passes."""
 
     there: list[int]
-    """The numbers of the batches that are not None."""
+    """The indices of the batches that are not None."""
     weights: list[float]
     """Their weights."""
     shares: list[float]
-    """Their shares of the update, by which their losses are multiplied."""
+    """The factors by which their losses are multiplied."""
 
     @classmethod
     def of(cls, task: Task, window: Sequence[Any], shares_of: Callable[[list[float]], list[float]]) -> WindowPlan:
@@ -87,7 +87,7 @@ class WindowPlan(NamedTuple):
 
 
 class WeightedMeans:
-    """The means of scalars by name over the batches that have them, each at its batch's weight."""
+    """The means of named scalars over the batches that have them, weighted by the batches' weights."""
 
     def __init__(self) -> None:
         self.means: dict[str, Tensor] = {}
@@ -104,7 +104,7 @@ class WeightedMeans:
 
 
 class WindowLoss:
-    """The sums over the batches of a window that have gone forward."""
+    """The sum of losses and weights over the batches of a window so far."""
 
     def __init__(self, plan: WindowPlan, unit: float, *, whole: bool) -> None:
         """unit: the share of a weight of 1. whole: a single batch is all of the update, whatever its weight."""
@@ -120,9 +120,7 @@ class WindowLoss:
         """The named parts of the losses, over this process's batches."""
 
     def take(self, place: int, found: Result) -> tuple[Tensor, bool]:
-        """Add the batch at this place of the plan; returns the part of the loss to go backward, and whether it is the
-        first.
-        """
+        """Add the batch at index `place` of the plan; returns the loss to run backward, and whether the batch is the first."""
         if found.parts:
             self.parts.add(found.parts, self._plan.weights[place] if found.weight is None else found.weight)
         if self.single:
@@ -154,7 +152,7 @@ class WindowLoss:
 
 
 def refuse_no_weight(total: Tensor | float) -> None:
-    """Raise TaskError where the reported weights of an update add up to 0. It reads the value: on CPU only."""
+    """Raise TaskError where the reported weights of an update add up to 0. Call it on CPU only, since it reads the value."""
     if float(total) == 0.0:
         raise TaskError(
             "the weights that training_step reported for the batches of one update add up to 0, so they have no "

@@ -1,7 +1,7 @@
-"""Events: frozen records of plain data that go up, from a running job to its listeners.
+"""Events: frozen dataclasses of plain data, which a running job sends to its listeners.
 
-They are the record too: a run folder holds them line by line, and one read back equals the one emitted, so every view
-has one way to draw.
+They are also the record of a run: its folder holds them line by line. An event that is read back equals the one that was
+emitted, so that views draw a live run and a recorded one in the same way.
 """
 
 from workbench.events.columns import (

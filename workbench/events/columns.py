@@ -17,30 +17,30 @@ MEASURED = re.compile(r"(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|layer_norm
 BY_LAYER = ("layer_norms", "update_ratios")
 """Columns with one number for each layer."""
 MARK = "_logged"
-"""The suffix of a name that the record uses for something else."""
+"""The suffix of a logged name that the record already uses for something else."""
 _RESERVED = re.compile(r"(step|epoch|skipped|layer_norms|update_ratios|(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|(grad_norm|update_ratio)/.*)")
 
 _T = TypeVar("_T")
 
 
 def recorded_name(name: str) -> str:
-    """The name under which a logged value is recorded: the record has columns of its own, such as "loss"."""
+    """Return the name under which a logged value is recorded: it gets a suffix if the record has a column of that name, such as "loss"."""
     return f"{name}{MARK}" if _RESERVED.fullmatch(name) else name
 
 
 def by_own_names(values: Mapping[str, _T]) -> dict[str, _T]:
-    """The values by recorded name; where that differs from the name with which the user logged it, by both."""
+    """Return the values by recorded name, and also by the name with which the user logged them where that differs."""
     marked = [name for name in values if name.endswith(MARK) and recorded_name(name.removesuffix(MARK)) == name]
     return {**values, **{name.removesuffix(MARK): values[name] for name in marked}}
 
 
 def pack(values: Iterable[float] | NDArray[Any], double: bool = False) -> bytes:
-    """Numbers as little-endian float32 bytes (`double`: float64), row by row."""
+    """Pack numbers as little-endian float32 bytes (`double`: float64), row by row."""
     kind = "<f8" if double else "<f4"
     array = values if isinstance(values, np.ndarray) else np.fromiter(values, dtype=kind)
     return np.ascontiguousarray(array, dtype=kind).tobytes()
 
 
 def unpack(data: bytes) -> Floats:
-    """The float32 numbers in `data`, shape (n,)."""
+    """Unpack the float32 numbers in `data`, shape (n,)."""
     return np.frombuffer(data, dtype="<f4").astype(np.float32)

@@ -45,7 +45,7 @@ Emit = Callable[[Event], None]
 
 
 def size_of(event: Event) -> int:
-    """About how many bytes an event takes in memory."""
+    """Estimate how many bytes an event takes in memory."""
     return 500 + event.nbytes if isinstance(event, StepsDone) else 500
 
 
@@ -79,14 +79,14 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A run is gone from the folder. Not recorded."""
+    """A run was deleted from the folder. Not recorded."""
 
     run: str
 
 
 @dataclass(frozen=True, slots=True)
 class Annotated:
-    """A run has another name, notes, tags or pin. Not recorded."""
+    """The name, notes, tags or pin of a run changed. Not recorded."""
 
     run: str
 

@@ -1,6 +1,6 @@
 """Reads the fields of a dataclass from JSON data, each checked against the type that the class names.
 
-A record may come from anybody: numbers that are too large to count with and data nested too deeply are errors.
+A record may come from an untrusted source: counts above 2^53 and data nested too deeply are errors.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 LARGEST = 1 << 53
-"""The largest count that a record may hold: beyond it, floats no longer tell neighbouring integers apart."""
+"""The largest count that a record may hold: beyond it, float64 cannot represent every integer."""
 _DEEPEST = 32
 """The most levels of containers within a setting."""
 
@@ -20,7 +20,7 @@ _Read = Callable[[Any], Any]
 
 
 def dataclass_from(kind: type, record: Mapping[str, Any]) -> Any:
-    """An object of a frozen class from its fields by name, each of the type that the class names; unknown ones are an error."""
+    """Make an object of a frozen class from its fields by name. Each must have the type that the class names; unknown fields are an error."""
     readers = _readers_of(kind)
     values = {}
     for name, value in record.items():
@@ -40,7 +40,7 @@ def _readers_of(kind: type) -> dict[str, _Read]:
 
 
 def _reader(hint: Any) -> _Read:
-    """A function that reads a value of this type from JSON data, and raises TypeError or ValueError for any other value."""
+    """Return a function that reads a value of this type from JSON data, and raises TypeError or ValueError for any other value."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return _plain
@@ -117,13 +117,13 @@ def _list(value: Any) -> list[Any]:
 
 
 def json_object(value: Any) -> dict[str, Any]:
-    """The value, if it is a JSON object."""
+    """Return the value if it is a JSON object; otherwise raise TypeError."""
     found: dict[str, Any] = _of(dict, value)
     return found
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """JSON data that is not too deep, with numbers that are not too large."""
+    """Return JSON data after a check that it is not nested too deeply and its numbers are not too large."""
     if depth > _DEEPEST:
         raise ValueError(f"more than {_DEEPEST} containers within one another")
     if isinstance(value, int) and value.bit_length() > 64:

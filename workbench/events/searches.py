@@ -40,7 +40,7 @@ class RaceTrial:
 
 @dataclass(frozen=True, slots=True)
 class CurveEnded:
-    """The sweep is over: why, what each rule proposes, and the recommended rate (None: none can be trusted)."""
+    """The sweep ended: the reason, what each rule proposes, and the recommended rate (None: none can be trusted)."""
 
     ended: str
     suggestions: tuple[Suggestion, ...]
@@ -59,7 +59,7 @@ class CurveEnded:
 
 @dataclass(frozen=True, slots=True)
 class TrialStarted:
-    """A batch size is tried now; its Trial follows, unless the search ends here."""
+    """The trial of a batch size begins; its Trial follows, unless the search ends here."""
 
     size: int
     accumulate_grad_batches: int | None = None
@@ -68,9 +68,9 @@ class TrialStarted:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One batch size that was really tried. `seconds` is for a typical update; bytes are the peak above idle.
+    """One batch size that was tried. `seconds` is for a typical update; bytes are the peak above idle.
 
-    Where `ranks` tried it together: `size` and `peak_bytes` (the largest) are those of each, samples/s of all.
+    Where several `ranks` tried it together, `size` and `peak_bytes` (the largest) are per rank, and samples/s are of all.
     """
 
     size: int
@@ -83,7 +83,7 @@ class Trial:
     accumulate_grad_batches: int | None = None
     """How many batches of that size make the effective batch, where it was kept."""
     limit_bytes: int | None = None
-    """How many bytes it could have used, measured as the peak is; None: unknown."""
+    """How many bytes were available, on the same scale as the peak; None: unknown."""
     uncertainty: float | None = None
     """The typical time is known within this share of itself (95%); None: too few updates were timed."""
     updates_per_epoch: int | None = None
@@ -92,7 +92,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class SearchEnded:
-    """The batch-size search is over: the recommended size and the largest one, both tried and passed.
+    """The batch-size search ended: the recommended size and the largest one, both of which were tried and fit.
 
     `accumulate_grad_batches`: how many batches of the recommended size make the effective batch, where it was kept.
     `fastest`: the smallest size nearly as fast as the fastest. `reason`: why the recommended size is recommended.
@@ -114,11 +114,11 @@ class SearchEnded:
 
 @dataclass(frozen=True, slots=True)
 class SpeedTrial:
-    """Values of settings were tried: how fast updates are with them, or why they failed.
+    """A trial of values of settings ended: how fast updates are with them, or why they failed.
 
     `uncertainty`: half the width of the speed's 95% interval, as a share of it. `waiting`: the share of the time in which
-    training waited for batches. `loss`: the mean of the last losses. `peak_bytes`: the most memory that a CUDA device held;
-    None on a CPU, where a process keeps what earlier trials have freed.
+    training waited for batches. `loss`: the mean of the last losses.`peak_bytes`: the peak memory of a CUDA device;
+None on a CPU, where a process keeps the memory that earlier trials have freed.
     """
 
     values: dict[str, Any]
@@ -132,7 +132,7 @@ class SpeedTrial:
 
 @dataclass(frozen=True, slots=True)
 class SpeedSearchEnded:
-    """The search for faster settings is over: the values to take, and why."""
+    """The search for faster settings ended: the values to set, and why."""
 
     best: dict[str, Any]
     reason: str
@@ -141,9 +141,9 @@ class SpeedSearchEnded:
 
 @dataclass(frozen=True, slots=True)
 class ClipSearchEnded:
-    """The search for a clip value is over. `best`: the settings it recommends; empty: no clipping is needed.
+    """The search for a clip value ended. `best`: the settings it recommends; empty: no clipping is needed.
 
-    `suggestion`: the value that a tenth of the norms exceed. `norms`: of each optimizer those of its updates.
+    `suggestion`: the value that a tenth of the norms exceed. `norms`: for each optimizer, the gradient norms of its updates.
     """
 
     best: dict[str, Any]
@@ -164,7 +164,7 @@ class DecayTrial:
 
 @dataclass(frozen=True, slots=True)
 class DecaySearchEnded:
-    """The search for a weight decay is over. `best`: the settings it recommends; empty: the present value stays.
+    """The search for a weight decay ended. `best`: the settings it recommends; empty: the present value stays.
 
     `suggestion`: the weight decay itself; None: nothing is clearly better than the present value.
     """
@@ -177,7 +177,7 @@ class DecaySearchEnded:
 
 @dataclass(frozen=True, slots=True)
 class TuneStep:
-    """A search of a `tune` job is over: the settings that it recommends, and why. Empty: the settings stay."""
+    """A search of a `tune` job ended: the settings that it recommends, and why. Empty: the settings stay."""
 
     search: str
     values: dict[str, Any]
@@ -185,7 +185,7 @@ class TuneStep:
 
 
 def last_of(events: Iterable[Any], default: End) -> End:
-    """The last of these events of the same class as the default, or the default."""
+    """Return the last of these events that has the class of `default`, or else `default`."""
     found = default
     for event in events:
         if isinstance(event, type(default)):

@@ -20,7 +20,7 @@ _TYPES: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 _FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in _TYPES.values()}
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _UNMEASURED = 1 << 16
-"""The most rows of a flush that has no column."""
+"""The most rows that a flush without columns may have."""
 
 
 def to_line(event: Event) -> str:
@@ -36,10 +36,10 @@ def to_line(event: Event) -> str:
 
 
 def from_line(line: str | bytes, only: Container[str] | None = None) -> Event:
-    """The event that `to_line` wrote. `only`: the columns of flushes that are wanted; the others are not decoded.
+    """Read an event that `to_line` wrote. `only`: the columns of flushes that are wanted; the others are not decoded.
 
-    Raises ValueError or TypeError for anything else: a field of another type, a number that is too large to count with, a
-    column whose length is not that of its flush, data nested too deeply.
+    Raises ValueError or TypeError for anything else: a field of another type, a count above 2^53, a column whose
+    length is not that of its flush, data nested too deeply.
     """
     try:
         record = json.loads(line)
@@ -67,7 +67,7 @@ def _checked(record: dict[str, Any], only: Container[str] | None) -> Event:
 
 
 def _check_flush(event: StepsDone, texts: Mapping[str, Any]) -> None:
-    """Whether the columns are as long as the flush says; they are not decoded for that."""
+    """Check that the columns are as long as the flush says, without decoding them; ValueError if not."""
     if event.step < 0 or event.every < 1 or event.rows < 0 or event.layers_every < 1 or event.step + event.every * event.rows > 2 * LARGEST:
         raise ValueError("updates are counted from 0 on")
     if not math.isfinite(event.seconds) or not math.isfinite(event.waited):
@@ -89,7 +89,7 @@ def _check_flush(event: StepsDone, texts: Mapping[str, Any]) -> None:
 
 
 def _decoded_size(text: object) -> int:
-    """How many bytes a base64 text encodes."""
+    """Return how many bytes a base64 text encodes."""
     if not isinstance(text, str) or len(text) % 4:
         raise ValueError("a column is base64 text")
     return len(text) // 4 * 3 - text[-2:].count("=")

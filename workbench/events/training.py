@@ -15,7 +15,7 @@ Status = Literal["queued", "running", "paused", "finished", "stopped", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """A job has its turn. `updates` and `epochs` are the totals, None where the data has no length."""
+    """A job starts to run. `updates` and `epochs` are the totals, None where the data has no length."""
 
     run: str
     kind: str
@@ -27,13 +27,13 @@ class RunStarted:
     ranks: int = 1
     """How many processes run the job together."""
     memory: int | None = None
-    """Bytes of the device's memory (of a CPU: of the machine, or of this process's container); None: unknown."""
+    """Bytes of memory that the device has (for a CPU: the machine, or this process's container); None: unknown."""
     request: dict[str, Any] = field(default_factory=dict)
     """The arguments of a search besides the settings, by name."""
     groups: tuple[tuple[tuple[str, float], ...], ...] = ()
-    """Of each optimizer the parameter groups: the name, "" where it has none, and the rate as a multiple of the setting lr."""
+    """The parameter groups of each optimizer: the name ("" where it has none), and the learning rate as a multiple of the setting `lr`."""
     supervised: bool = False
-    """Whether one loss compares outputs with fixed targets: then it does not grow while a model learns."""
+    """Whether a single loss compares outputs with fixed targets: such a loss does not grow while a model learns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +58,19 @@ class StepsDone:
     prog_bar: tuple[str, ...] = ()
     """The columns that the model logged with `prog_bar=True`."""
     waited: float = 0.0
-    """Of the seconds, those in which training waited for batches (validation left out)."""
+    """The part of `seconds` in which training waited for batches (without validation)."""
     memory: int | None = None
-    """Bytes in use on the device by the process that writes the record (of a CPU: by that process, without its loaders)."""
+    """Bytes that the process which writes the record uses on the device (on a CPU: its memory, without loader workers)."""
     double: tuple[str, ...] = ()
-    """The columns that hold float64 numbers, since such were measured; never those by layer."""
+    """The columns that hold float64 numbers, because their values were float64; never columns by layer."""
     layers_every: int = 1
-    """The stride of the rows that have columns by layer: the others were thinned as they grew old (`thinned`)."""
+    """The stride of the rows that have columns by layer; `thinned` removes the others from old flushes."""
     samples: int | None = None
     """How many samples the updates since the last flush were made of, on all ranks; None: unknown."""
 
     @property
     def layer_rows(self) -> NDArray[np.bool_]:
-        """Which rows the columns by layer have, shape (rows,)."""
+        """Whether each row has columns by layer, shape (rows,)."""
         rows: NDArray[np.bool_] = (self.step // self.every + np.arange(self.rows)) % self.layers_every == 0
         return rows
 
@@ -118,12 +118,12 @@ class StepsDone:
 
 @dataclass(frozen=True, slots=True)
 class TimeSpent:
-    """Where `seconds` of training went, up to update `step`: seconds by part, which add up to all of them.
+    """How `seconds` of training were spent, up to update `step`: the seconds of each part, which add up to `seconds`.
 
     Parts: "data" (waiting for batches), "first batch" (the same, for the first one of an epoch), "transfer" (to the device),
     "forward", "backward", "sync" (waiting for other ranks), "optimizer", "hooks" (of a LightningModule and its callbacks),
     "validation", "checkpoints", "logging", "searches" (at the start of an epoch), and "workbench" (norms, checks and
-    counting). "other": updates on a device whose time cannot be taken.
+    counting). "other": updates on a device that cannot be timed.
     """
 
     step: int
@@ -135,7 +135,7 @@ class TimeSpent:
 class Validated:
     """One validation, after update `step` (the number of updates taken so far).
 
-    Metrics of averaged weights are there too, with the suffix "_averaged".
+    Metrics of averaged weights have the suffix "_averaged".
     """
 
     step: int
@@ -144,11 +144,11 @@ class Validated:
     prog_bar: tuple[str, ...] = ()
     """Those that the model logged with `prog_bar=True`."""
     asked: bool = False
-    """Whether the user asked for it (`job.validate()`): nothing in the run depends on it."""
+    """Whether the user requested it by `job.validate()`; nothing in the run depends on such a validation."""
 
     @property
     def on_bar(self) -> dict[str, float]:
-        """The metrics that the progress line shows (`prog_bar=True`), those of averaged weights too."""
+        """The metrics that the progress line shows (`prog_bar=True`), also those of averaged weights."""
         return {name: value for name, value in self.metrics.items() if name.removesuffix("_averaged") in self.prog_bar}
 
 
@@ -169,7 +169,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint was written, after `step` updates. `best`: it is the best so far by `monitor`, whose value this is."""
+    """A checkpoint was written, after `step` updates. `best`: it is the best so far by `monitor`, which had this `value`."""
 
     step: int
     epoch: int
@@ -190,14 +190,14 @@ class Resumed:
     checkpoint: str
     values: dict[str, Any] = field(default_factory=dict)
     unfrozen: tuple[str, ...] = ()
-    """Layers that are trained from here on and were not before."""
+    """Layers that were frozen before and are trained from here on."""
     frozen: tuple[str, ...] = ()
-    """Layers that were trained before and are not from here on."""
+    """Layers that were trained before and are frozen from here on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A live change, with the values that were applied: they hold from update `step` on."""
+    """Settings were changed while the job runs: the applied values, which hold from update `step` on."""
 
     step: int
     values: dict[str, float | bool | None]
@@ -212,12 +212,12 @@ class StatusChanged:
 
 
 ENDED_EARLY = "the run ended early"
-"""How the message begins that says why a fit ended before its length: early stopping, or `trainer.should_stop`."""
+"""The first words of the message about a fit that ended before its length: by early stopping, or `trainer.should_stop`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Something a person should read."""
+    """A note or warning for the user."""
 
     text: str
     level: Literal["info", "warning", "error"] = "info"
@@ -226,16 +226,16 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """What a fit began with, as checksums of eight hex digits ("": none), by which a script finds out that it begins otherwise."""
+    """Checksums of what a fit began with, eight hex digits each ("": none); an exported script compares its own with them."""
 
     weights: str = ""
-    """Of the first numbers of each parameter of the trained modules."""
+    """The checksum of the first numbers of each parameter of the trained modules."""
     order: str = ""
-    """Of the number of training samples and of the generator that shuffles them."""
+    """The checksum of the number of training samples and of the generator that shuffles them."""
     batches: tuple[str, ...] = ()
-    """Of the first training batches of rank 0, before they are moved to the device."""
+    """The checksum of the first training batches of rank 0, before they are moved to the device."""
     setup: str = ""
-    """Of how the trained modules are set up: their classes, modes, what is trained, hooks, plain attributes."""
+    """The checksum of how the trained modules are set up: classes, modes, what is trained, hooks, plain attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +246,8 @@ class Observed:
     "same_order": the samples of this epoch came in the order of the epoch before, although they are shuffled.
     "slow_calls": these `parts` of the user's code make training wait in each update; sentences with the share of the time
     that was measured.
-    "loader_option": the training loader has an option (the first of `parts`: "num_workers=0") from this place (the second):
-    "setting"; "DataLoader", of whose parts the loader is made; or "own DataLoader", which is read itself.
+    "loader_option": the training loader has an option. The first of `parts` is the option ("num_workers=0"), the second is where
+    it comes from: "setting"; "DataLoader", whose parts the loader is made from; or "own DataLoader", which is used as it is.
     """
 
     step: int
@@ -258,7 +258,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The job is over. Always the last event."""
+    """The job ended. Always the last event."""
 
     status: Status
     step: int
@@ -271,8 +271,9 @@ class RunEnded:
 
 
 def thinned(event: StepsDone, every: int) -> StepsDone:
-    """The flush with its columns by layer at every `every`-th update alone, a multiple of its present stride;
-    without any where none is left.
+    """Return the flush with its columns by layer at only every `every`-th update; `every` is a multiple of the present stride.
+
+    The columns by layer are removed where no such update is in the flush.
     """
     names = [name for name in BY_LAYER if event.columns.get(name)]
     if every <= event.layers_every or not names:

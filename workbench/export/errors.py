@@ -1,4 +1,4 @@
-"""Defines ExportError: no script can be written for a run."""
+"""Defines ExportError, which is raised where no script can be written for a run."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from workbench.tracebacks import UserError
 
 
 class ExportError(UserError):
-    """Something the script needs cannot be written; the message names it and says what to do."""
+    """The script needs something that cannot be written; the message names it and says what to do."""

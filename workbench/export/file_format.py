@@ -1,4 +1,4 @@
-"""The formats of an export, which one a file has, and the options of an export."""
+"""Defines the formats and options of an export, and chooses the format of a file."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from workbench.export.errors import ExportError
 
 Format = Literal["script", "notebook", "lightning", "settings"]
 ENDINGS: Mapping[str, str] = {"script": ".py", "notebook": ".ipynb", "lightning": ".py", "settings": ".yaml"}
-"""The formats of an export, with the ending of each one's file."""
+"""The formats of an export, each with its file name extension."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """How an export is written, as `Workbench.export` takes it."""
+    """The options of `Workbench.export`."""
 
     evidence: tuple[str, ...] = ()
-    """Sentences on where its settings come from, for the comment at its top."""
+    """Sentences about where the settings come from, for the docstring of the script."""
     format: Format | None = None
-    """None: as the ending of the path says."""
+    """None: chosen by the extension of the path."""
     data: Literal["beside"] | None = None
-    """"beside": the data of train and val are written beside it too."""
+    """"beside": write the data of train and val next to the script, too."""
     base: Literal["nn.Module"] | None = None
-    """"nn.Module": LightningModules inherit from that."""
+    """"nn.Module": let LightningModules inherit from nn.Module instead."""
 
 
 def format_of(path: Path, format: Format | None) -> Format:
-    """The format of a file: the one that is given, else the one that its ending says. `ExportError` where the two do not fit."""
+    """The format of a file: the one that is given, else that of its extension. Raises ExportError where the two contradict each other."""
     found: Format = "notebook" if path.suffix == ".ipynb" else "settings" if path.suffix in (".yaml", ".yml") else "script"
     if format is None or format == found:
         return found

@@ -1,4 +1,4 @@
-"""Builds the ScriptSpec of a run from its record and its bench; raises ExportError for what no script can carry."""
+"""Builds the ScriptSpec of a run from its record and its bench; raises ExportError for what no script supports."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def script_spec_of(
     path: Path, run: Run, site: CallSite, task: Task, weights: str | None, evidence: Sequence[str] = (), *, data_file: str | None = None,
     plain: bool = False,
 ) -> tuple[ScriptSpec, SavedData | None]:
-    """Everything that the script at `path` depends on, and what is saved in `data_file` beside it, if that is wanted.
+    """The ScriptSpec of the script at `path`, and the data for `data_file` next to it, if there is to be one.
 
     plain: LightningModules inherit from nn.Module.
     """
@@ -95,7 +95,7 @@ def script_spec_of(
         check_unchanged(saved, settings, _checksums(run), ranks)
     if not run.resumes and ranks == 1 and run.settings.strategy in ("auto", "thread"):
         sliced = dataclasses.replace(sliced, differs=(*sliced.differs, *_left_by_jobs(run, site.before, sliced, task)))
-    lightning = lightning_needs_of(task, sources, sliced.code, plain)  # here, and not in the session, in which the objects get further attributes
+    lightning = lightning_needs_of(task, sources, sliced.code, plain)  # before the session, in which the objects get further attributes
     with _looked_at(task, run.settings) as session:
         spec = ScriptSpec(
             run=run.id,
@@ -131,7 +131,7 @@ def script_spec_of(
 
 
 def _checksums(run: Run) -> Checksums:
-    """What the run began with, as far as the record has it and it is a checksum: a record may come from anybody."""
+    """The checksums of the run's beginning. Entries of the record that are no checksums are dropped, since it may come from an untrusted source."""
     told = next((e for e in run.outline if isinstance(e, Checksums)), Checksums())
     found = (told.weights, told.order, told.setup, *told.batches[:BATCHES])
     weights, order, setup, *batches = (text if _CHECKSUM.fullmatch(text) else "" for text in found)
@@ -147,12 +147,12 @@ def _best(run: Run, settings: Settings) -> tuple[str, str] | None:
 
 
 def _ended_at(run: Run, settings: Settings) -> int | None:
-    """The updates after which the run ended, where no length did: it was stopped by hand or by the clock, or had no
-    length. None: a length ended it."""
+    """The number of updates after which the run was stopped by hand or by the clock, or after which a run without a length ended. None: its
+    length ended it."""
     no_number = settings.epochs is None and settings.max_steps is None
     if run.status != "stopped" and settings.max_time is None and not no_number:
         return None
-    # Where a metric ended it before the clock did, it ends the script too, before this number does.
+    # If a metric ended the run, it ends the script too: the limit of one more update is not reached.
     return int(run.step) + bool(run.ended_early)
 
 
@@ -182,18 +182,18 @@ def _check_run(run: Run, header: Mapping[str, Any], task: Task) -> None:
 
 
 def _recorded_task(header: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a header says of the model; nothing where the workbench did not write it."""
+    """The entries of a header about the model; empty where they do not have the form that the workbench writes."""
     task = header.get("task")
     return task if isinstance(task, Mapping) else {}
 
 
 def start_of(run: Run) -> Path | None:
-    """Where the weights that a run began with are kept; None where it has no record."""
+    """The file of the weights with which a run began; None: it has no record."""
     return None if run.folder is None else run.folder / "checkpoints" / "start.safetensors"
 
 
 def _check_start(run: Run, weights: Mapping[str, Tensor]) -> None:
-    """The starting weights must be there, and be those of this model."""
+    """Raise ExportError unless the starting weights exist and fit this model."""
     start = start_of(run)
     if start is None:
         return
@@ -215,11 +215,11 @@ def _check_start(run: Run, weights: Mapping[str, Tensor]) -> None:
 
 
 def _left_by_jobs(run: Run, before: Sequence[Earlier], sliced: Sliced, task: Task) -> Iterator[str]:
-    """What the user's code keeps from a job to the fit after it."""
+    """Warnings about state that the user's code keeps from an earlier job to the fit."""
     parts = [(type(part).__name__, vars(part)) for whole in task.modules for part in whole.modules()]
 
     def begins_anew(what: str) -> bool:
-        """Fits and searches put back numbers, plain containers and generators of modules."""
+        """Whether a fit or a search restores it: numbers, plain containers and generators of modules."""
         attribute = next(iter(re.findall(r"self\.(\w+)", what)), "")
         own = [held.get(attribute) for name, held in parts if name == re.split(r"[. ]", what)[0]]
         return bool(own) and all(is_plain(value) or is_generator(value) for value in own)
@@ -254,7 +254,7 @@ def _check_settings(settings: Settings) -> None:
 
 
 def _logged(run: Run, task: Task) -> LoggedNames:
-    """What the model logged, by the names in the record."""
+    """The names in the record of the values that the model logged."""
     rows = [e for e in run.outline if isinstance(e, StepsDone)]
     recorded = {name for e in rows for name in e.logged}
     found = {name for name in task.loss_part_names if recorded_name(name) in recorded}
@@ -274,7 +274,7 @@ def _logged(run: Run, task: Task) -> LoggedNames:
 
 
 def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
-    """The live changes that were followed by an update, in order, except those of how many batches make one."""
+    """The live changes that were followed by an update, in order, except for those of accumulate_grad_batches."""
     found = [(e.step, {name: value for name, value in e.values.items() if name not in NOT_NEEDED}) for e in _followed(run)]
     for _, values in found:
         if unknown := sorted(set(values) - REPLAYED):
@@ -284,13 +284,13 @@ def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
 
 
 def _sizes(run: Run) -> tuple[tuple[int, int], ...]:
-    """From which update on another number of batches made one; of several changes at one update the last holds."""
+    """The live changes of accumulate_grad_batches, each with its update; of several at one update the last counts."""
     name = "accumulate_grad_batches"
     return tuple({int(e.step): int(e.values[name] or 1) for e in _followed(run) if name in e.values}.items())
 
 
 def _followed(run: Run) -> list[Changed]:
-    """The live changes that an update came after."""
+    """The live changes that were followed by an update."""
     return [change for change in run.changes if change.step < run.step]
 
 
@@ -315,7 +315,7 @@ def _check_task(task: Task) -> None:
 
 @contextlib.contextmanager
 def _looked_at(task: Task, settings: Settings) -> Iterator[Session]:
-    """A session like the run's, in which the user's objects are set up as they were then; nothing is trained."""
+    """Context manager with a session like the run's, in which the user's objects are set up as in the run; it trains nothing."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(restored_devices(task))
         try:
@@ -369,7 +369,7 @@ def _of_task(
 
 
 def _layout(task: Supervised, batch: Any, sliced: Sliced, settings: Settings) -> str:
-    """What batches look like, in training and in validation: a script has one forward pass for both."""
+    """The kind of the batches. Raises ExportError where training and validation differ, since a script has one forward pass for both."""
     has_loss = sliced.arguments.get("loss", "None") != "None"
     train = layout_of(batch, has_loss)
     if task.val is None or settings.limit_val_batches == 0:
@@ -395,7 +395,7 @@ def _in_words(layout: str) -> str:
 
 
 def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
-    """What a script needs to know of a task's metrics. batches: of a validation, over all processes."""
+    """The description of a task's metrics for a script. batches: the number in a validation, over all processes."""
     functions, objects = task.metrics, task.epoch_metrics
     return Metrics(
         functions=bool(functions),
@@ -410,7 +410,7 @@ def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
 
 
 def _averaging(session: Session, settings: Settings) -> dict[str, bool]:
-    """What decides whether a copy of the model, as torch's `AveragedModel` has it, gives the run's averages."""
+    """The fields of ScriptSpec that decide whether torch's `AveragedModel`, which copies the model, gives the run's averages."""
     task = session.task
     if settings.weight_averaging is None or not isinstance(task, Supervised):
         return {"frozen_modes": True, "copied": False}
@@ -423,8 +423,8 @@ def _averaging(session: Session, settings: Settings) -> dict[str, bool]:
 
 
 def _is_copied(model: nn.Module) -> bool:
-    """Whether a deep copy of the model does the same. One with hooks or functions of its own may not: they may hold the original. Buffers
-    of other classes than torch's may change in an evaluation.
+    """Whether a deep copy of the model computes the same. A model with hooks or attached functions may not: they may refer to the original.
+    Buffers of classes that are not torch's may change in an evaluation.
     """
     for part in model.modules():
         own = part.__dict__.values()
@@ -435,7 +435,7 @@ def _is_copied(model: nn.Module) -> bool:
     tensors = itertools.chain(model.parameters(), model.buffers())
     try:
         copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
-    except Exception:  # noqa: BLE001 - of whatever the model holds
+    except Exception:  # noqa: BLE001 - objects in the model may raise anything
         return False
     return True
 
@@ -452,7 +452,7 @@ def _with_buffers(task: Task) -> Iterator[str]:
 
 
 def _changed_by_validation(session: Session, settings: Settings) -> bool:
-    """Whether a validation may change buffers of the model or of the loss, a count, say: one step on a few samples shows it."""
+    """Whether a validation step changes buffers of the model or of the loss, such as a count: it is run on a few samples."""
     task = session.task
     assert isinstance(task, (Supervised, LightningTask))
 
@@ -472,7 +472,7 @@ def _changed_by_validation(session: Session, settings: Settings) -> bool:
                 if batch is not None:
                     task.validation_step(session.to_device(batch, "val"), 0)
             return any(now.shape != old.shape or not torch.equal(now, old) for now, old in zip(buffers(), before, strict=True))
-    except Exception:  # noqa: BLE001 - a step that needs more around it: then the script has the sanity check, as the run had it
+    except Exception:  # noqa: BLE001 - the step may need a whole validation around it; then the script has the sanity check, as the run
         return True
     finally:
         task.dataloader_idx = None

@@ -1,4 +1,4 @@
-"""Lists what changed during the run: live changes, and where it continues another run."""
+"""Lists the changes during a run: live changes, and the updates at which it continues another run."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class ResumePoints:
     """The updates before which a run continues another one."""
 
     all: tuple[int, ...] = ()
-    """All of them. The run continued there, whatever a metric had decided."""
+    """All of them. The run continued there even if a metric had ended the run before."""
     cut: tuple[int, ...] = ()
-    """The updates at which a length had cut an epoch short."""
+    """The updates at which the length of a run had ended it within an epoch."""
     last: tuple[int, ...] = ()
     """The updates at which a run had ended, with a validation."""
     edited: frozenset[str] = frozenset()
-    """The settings that were edited, but for the live ones."""
+    """The settings that were edited, except for those that a live change could have set."""
 
 
 def resume_points_of(run: Run) -> ResumePoints:
-    """Where the run continues others; raises ExportError for an edit that no script can replay."""
+    """The points at which the run continues others; raises ExportError for an edit that no script can replay."""
     places: dict[str, list[int]] = {"all": [], "cut": [], "last": []}
     every: set[str] = set()
     for place, event in enumerate(run.outline):

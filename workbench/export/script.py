@@ -1,13 +1,13 @@
 """Writes a run as a file: a script on torch and accelerate that repeats it, or the same in another format.
 
-It holds the code that the run used (`source/` slices it), a Config, and a visible loop with only the techniques that
-were on. It raises ExportError for what export does not support, and then writes nothing.
+The script has the code that the run used (`source/` slices it), a Config, and a loop with only the techniques that were
+on. Export raises ExportError for what it does not support, and then writes nothing.
 read_run.py   what the script depends on, from the run and the bench: a ScriptSpec (`script_spec.py`)
 inputs/       … from the user's data, training step, optimizers, hooks
-supported.py  the settings that it carries
-unsupported.py  what a run may combine and a script cannot yet
+supported.py  the settings that a script supports
+unsupported.py  combinations that a run may have and a script does not support yet
 resumed.py    what changed during the run, and where it continues another one
-program/      the training program: `templates/` has it with every technique, `render.py` cuts it down to the run, `text.py`
+program/      the training program: `templates/` has it with every technique, `render.py` drops what the run did not need, `text.py`
 joins it with the user's code
 formats/      the other formats: a notebook made from the script, a script on Lightning, the settings alone
 """
@@ -39,14 +39,14 @@ from workbench.task.protocol import Task
 _OURS = re.compile(r'^[ "#]*Written by Tuning Workbench \S+\.(\\n)?"?,?$', re.MULTILINE)
 _USUAL = ExportOptions()
 _MAKES_BENCH = re.compile(r"\bWorkbench\(")
-"""In a notebook that export wrote only where a person went on with it."""
+"""Code that a notebook written by export has only if the user has continued to work in it."""
 
 
 def export(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL) -> tuple[str, ...]:
-    """Write `path` and, where it needs them, its starting weights and data beside it. Returns why it may get other data than the run.
+    """Write `path` and, where needed, its starting weights and data next to it. Returns reasons why it may read other data than the run.
 
-    Raises `ExportError`, and writes nothing, where something cannot be carried, or where a file that is not ours
-    would be lost.
+    Raises `ExportError`, and writes nothing, where the run has something that is not supported, or where a file would be lost that no
+    export has written.
     """
     with _naming(path):
         start, of_settings = start_of(run), format_of(path, options.format) == "settings"
@@ -67,12 +67,12 @@ def export(path: Path, run: Run, site: CallSite, task: Task, options: ExportOpti
 
 
 def script(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL) -> str:
-    """The text that `export` would write into `path`; nothing is written. `ExportError` as there."""
+    """The text that `export` would write into `path`, without writing it. Raises the same ExportErrors."""
     return _made(path, run, site, task, options)[0]
 
 
 def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions) -> tuple[str, tuple[str, ...], SavedData | None]:
-    """The text, why it may get other data than the run, and the data to write beside it."""
+    """The text, the reasons why it may read other data than the run, and the data to write next to it."""
     with _naming(path):
         weights = _beside(path, "start")
     format, data, base = format_of(path, options.format), options.data, options.base
@@ -119,7 +119,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _check_free(path: Path, beside: Sequence[Path], site: CallSite) -> None:
-    """Raise ExportError where this would replace a file that no export wrote, or that the run's own code was read from."""
+    """Raise ExportError where this would replace a file that no export wrote, or from which the run's own code was read."""
     ours = False
     if path.exists():
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
@@ -140,12 +140,12 @@ def _cells(path: Path, text: str) -> list[str]:
     try:
         cells = json.loads(text)["cells"] if path.suffix == ".ipynb" else []
         return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    except (ValueError, KeyError, TypeError):  # it is no notebook, whatever its name
+    except (ValueError, KeyError, TypeError):  # it is no notebook, although its name says so
         return []
 
 
 def _replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
-    """Write files aside and, when all are whole, rename them."""
+    """Write files under temporary names and, when all are complete, rename them."""
     asides = {target: target.with_name(f".{target.name}.{os.getpid()}") for target in files}
     try:
         for target, write in files.items():

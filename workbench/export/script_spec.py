@@ -1,4 +1,4 @@
-"""Defines ScriptSpec: everything an exported script depends on, before it is written."""
+"""Defines ScriptSpec: all information from which an exported script is written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from workbench.values import EarlyStopping
 
 @dataclasses.dataclass(frozen=True)
 class ScriptSpec:
-    """Everything that a script depends on."""
+    """All information from which a script is written."""
 
     run: str
     model: str
@@ -52,32 +52,32 @@ class ScriptSpec:
     data_file: str | None
     """The file beside the script with its data; None: the user's code makes them."""
     best: tuple[str, str] | None
-    """The metric with whose best value the weights are kept, and "min" or "max"; None: the last weights are kept."""
+    """The metric by which the best weights are kept, and "min" or "max"; None: the last weights are kept."""
     ended_at: int | None
-    """The updates after which it was stopped by hand, or by the clock; None: it went its whole length."""
+    """The number of updates after which it was stopped by hand or by the clock; None: its length ended it."""
     checksums: Checksums
-    """Of what the run began with; each is eight hex digits or "", whatever the record holds."""
+    """The checksums of the run's beginning; each has eight hex digits, or is "" where the record has no valid one."""
     by_hand: bool
     stopped_in_validation: bool
     """Whether it was stopped during the validation after an epoch."""
     planned: int | None
-    """The updates that its scheduler was made for."""
+    """The number of updates for which its scheduler was made."""
     by_length: bool
     """Whether the user's own scheduler depends on the number of updates."""
     changes: tuple[tuple[int, Mapping[str, float | None]], ...]
     sizes: tuple[tuple[int, int], ...]
-    """How many batches made one update from which update on, where that was changed during the run."""
+    """The live changes of accumulate_grad_batches: (update, batches in each update from then on)."""
     logged: LoggedNames
     epoch_ends: tuple[int, ...]
-    """The updates followed by a change that may have been the last ones of their epochs."""
+    """Updates before a live change that may have been the last ones of their epochs."""
     resume_points: ResumePoints
     train: Data
     val: Data | None
-    """Of several validation sets, how each of them is read."""
+    """The validation data; for several sets, the description of each of them."""
     val_sets: tuple[str, ...]
     """The keys of several validation sets; () where there is one, or none."""
     prepare: tuple[str, ...]
-    """Calls that objects which make loaders need first."""
+    """Calls that set up the objects that make loaders."""
     teardown: tuple[str, ...]
     """The calls that these objects need at the end."""
     batch: str
@@ -91,7 +91,7 @@ class ScriptSpec:
     hooks: Hooks | None
     lightning: LightningNeeds
     evidence: tuple[str, ...]
-    """Sentences on where its settings come from."""
+    """Sentences about where its settings come from."""
     step: Step
     optimizers: tuple[Optimizer, ...]
     partial: bool
@@ -101,11 +101,11 @@ class ScriptSpec:
     batch_norm: bool
     """Whether the model has batch-norm statistics."""
     frozen_modes: bool
-    """Whether a part of the model stays in eval mode while the model trains, or `train()` of a part does something else."""
+    """Whether a submodule stays in eval mode while the model trains, or overrides `train()`."""
     tensor_first: bool
     """Whether the first part of a training batch is a tensor."""
     copied: bool
-    """Whether a deep copy of the model does the same; False also where none is needed."""
+    """Whether a deep copy of the model computes the same; False also where no copy is needed."""
     compiled: bool
     """Whether the user has compiled the model (`torch.compile(model)`), so that its weights are one level deeper."""
     compiled_parts: bool
@@ -138,7 +138,7 @@ class ScriptSpec:
 
     @property
     def stops_short(self) -> bool:
-        """Whether it was stopped before something that follows an epoch and would change the result."""
+        """Whether it was stopped before an operation at the end of an epoch that would have changed the result."""
         return self.by_hand and not self.stopped_in_validation and (self.settings.weight_averaging == "swa" or bool(self.lightning.hooks))
 
     @property
@@ -150,7 +150,7 @@ class ScriptSpec:
 
     @property
     def limits(self) -> bool:
-        """Whether an epoch is a part of the training batches."""
+        """Whether an epoch reads only a part of the training batches."""
         return not is_whole(self.settings.limit_train_batches)
 
     @property
@@ -160,7 +160,7 @@ class ScriptSpec:
 
     @property
     def windows(self) -> dict[int, int] | None:
-        """How many batches make one update from which epoch on, or from which update on, where that changes."""
+        """By the epoch, or the update, from which it holds, the number of batches in an update; None: it never changes."""
         size = self.settings.accumulate_grad_batches
         if self.sizes:
             return {0: size if isinstance(size, int) else size.get(0, 1), **dict(self.sizes)}
@@ -168,7 +168,7 @@ class ScriptSpec:
 
     @property
     def window(self) -> str:
-        """How many batches make the current update, as an expression."""
+        """The expression for the number of batches in the current update."""
         if self.windows is None:
             return "config.accumulate_grad_batches"
         return f"window_size({'step' if self.sizes else 'epoch'})"
@@ -190,12 +190,12 @@ class ScriptSpec:
 
     @property
     def parameters(self) -> str:
-        """All parameters that may be trained, as an expression."""
+        """The expression for all parameters that may be trained."""
         return "[*network.parameters(), *loss_function.parameters()]" if self.trains_loss else "network.parameters()"
 
     @property
     def weights_of(self) -> str:
-        """The model whose weights are read and written, as an expression."""
+        """The expression for the model whose weights are read and written."""
         return "network._orig_mod" if self.compiled else "network"
 
     @property
@@ -205,10 +205,10 @@ class ScriptSpec:
 
     @property
     def wraps_optimizers(self) -> bool:
-        """Whether a model that steps its optimizers itself gets them wrapped, where hooks of torch's own would not do."""
+        """Whether a model that steps its optimizers itself gets wrapped optimizers, because torch's own step hooks are not enough."""
         clips_twice = self.clips and "clip_gradients" in self.lightning.methods
         plain = all(optimizer.torchs for optimizer in self.optimizers) and not (self.accumulates or self.lightning.toggles or clips_twice)
-        # A closure gives the gradients within the step, after the hooks before it.
+        # A closure computes the gradients within the step, after torch's step hooks.
         closure = re.search(r"\.step\((?!\))", self.sliced.code) is not None or "training_step" not in self.sliced.code
         return self.manual and not (plain and not (closure and (self.clips or self.owns("on_before_optimizer_step"))))
 
@@ -377,7 +377,7 @@ class ScriptSpec:
 
     @property
     def averages_with_torch(self) -> bool:
-        """Whether torch's `AveragedModel` has the run's averages: a copy of the network, whose buffers are those at the last average."""
+        """Whether torch's `AveragedModel` gives the run's averages. It copies the network, with the buffers at the time of the last average."""
         plain = self.averages and self.hooks is None and not self.trains_loss and self.copied and not self.state
         plain = plain and not self.compiled and not self.compiled_parts and not self.settings.compile
         return plain and (not self.buffers or (self.buffers == ("network",) and self._averages_before_validations))
@@ -394,13 +394,13 @@ class ScriptSpec:
 
     @property
     def refreshes_with_torch(self) -> bool:
-        """Whether torch's `update_bn`, which knows inputs that come first in a batch, collects the run's batch-norm statistics."""
+        """Whether torch's `update_bn`, which takes the first element of a batch as input, computes the run's batch-norm statistics."""
         plain = self.averages_with_torch and self.refreshes_batch_norm and not self.distributed
         return plain and self.batch == "pair" and self.tensor_first and not self.train.empty and not self.frozen_modes
 
     @property
     def has_swa_lrs(self) -> bool:
-        """Whether SWA has learning rates of its own."""
+        """Whether SWA has its own learning rates (`swa_lrs`)."""
         return self.settings.weight_averaging == "swa" and self.settings.swa_lrs is not None
 
     # -- validations
@@ -417,7 +417,7 @@ class ScriptSpec:
 
     @property
     def logs_widely(self) -> bool:
-        """Whether what the object logs needs a class of its own."""
+        """Whether the values that the object logs need a class in the script that collects them."""
         of_both = any(name.endswith("_step") for name in self.logged.in_updates)  # on_step=True, on_epoch=True
         return self.lightning.logs_widely or bool(self.logged.in_epochs or self.logged.marked) or self.logs_over_ranks or of_both
 
@@ -432,20 +432,20 @@ class ScriptSpec:
         return self.validates and self.given("metrics") is not None
 
     def weighs(self, data: Data) -> bool:
-        """Whether a batch's weight is the number of samples that were drawn for it."""
+        """Whether the script counts the samples that were drawn for each batch of this data, as its weight."""
         if data is self.train:
             return bool(self.logged.in_epochs) or (self.mean and (self.accumulates or self.distributed) and not self.step.reports_weight)
         return self.validates and not (self.step.reports_weight if self.hooks is None else self.lightning.weighs)
 
     @property
     def tries_validation(self) -> bool:
-        """Whether the sanity check may be seen: by hooks of the object, in its buffers, or by code that keeps a state."""
+        """Whether the sanity check may have an effect: on hooks of the object, its buffers, or code that keeps a state."""
         seen = self.owns(*VALIDATION, *TRANSFER) or self.changed_by_validation or not all(change.of_data for change in self._changes)
         return self.validates and self.settings.num_sanity_val_steps != 0 and seen
 
     @cached_property
     def state(self) -> str:
-        """What the user's code changes from update to update and no checkpoint has; "" where that is nothing."""
+        """The state that the user's code changes from update to update and that no checkpoint has; "": none."""
         return next(iter(self._changes), "")
 
     @cached_property
@@ -454,22 +454,22 @@ class ScriptSpec:
 
     @property
     def validates_in_epoch(self) -> bool:
-        """Whether there are validations in the middle of epochs; without validation data only the ends of epochs count."""
+        """Whether there are validations within epochs; without validation data there are only the ends of epochs."""
         return not is_whole(self.settings.val_check_interval) and self.validates
 
     @property
     def checks(self) -> bool:
-        """Whether anything happens at a validation."""
+        """Whether the script has code for the times of validations."""
         return self.validates or bool(self.monitored)
 
     @property
     def monitored(self) -> set[str]:
-        """The metrics that something follows."""
+        """The metrics that early stopping or a scheduler uses."""
         return {monitor.monitor for monitor in self.monitors} | {s.monitor for s in self.schedules if s.monitor is not None}
 
     @property
     def monitors_train_loss(self) -> bool:
-        """Whether the training loss is a metric that something follows."""
+        """Whether the training loss is among the `monitored` metrics."""
         return "train_loss" in self.monitored
 
     # -- data

@@ -19,10 +19,10 @@ NOT_NEEDED = {
     "limit_predict_batches", "checkpoint_every", "save_top_k", "monitor", "monitor_mode", "strategy", "launch", "rank_timeout",
     "preload", "enable_progress_bar",
 }  # fmt: skip
-"""Settings that a script does not need: they decide what is kept of a run, where and how it runs, or what is tried besides."""
+"""Settings that a script does not need: they decide what a run stores, where it runs, or which measurements are made besides."""
 
 REFUSED = {
-    "fast_dev_run": "it was a trial run, of a few batches",
+    "fast_dev_run": "it was a dry run, of a few batches",
     "reload_dataloaders_every_n_epochs": "a script makes each loader once",
 }
 """The settings that no script repeats when they are on, and why."""
@@ -31,10 +31,10 @@ SET = {"lr", "gradient_clip_val", "batch_size"}
 """The settings that a script can change before an update."""
 
 REPLAYED = SET | {"accumulate_grad_batches"}
-"""The live changes that a script replays: those by hand, and those of a scheduled search."""
+"""The live changes that a script replays: those by the user, and those of a scheduled search."""
 
 LENGTHS = {"max_epochs", "max_steps", "max_time", "min_epochs", "min_steps"}
-"""Settings that a resumed run may change: they matter where a schedule was made for them."""
+"""Settings that a resumed run may change, and on which a schedule may depend."""
 
 NO_MATTER = {"pin_memory", "persistent_workers", "prefetch_factor", "detect_anomaly", "num_sanity_val_steps"}
-"""Settings that may change at some update without another result; an object may read the last one in its hooks."""
+"""Settings whose change at an update does not change the result; an object may still read the last one in its hooks."""

@@ -10,7 +10,7 @@ from workbench.export.supported import LENGTHS
 
 
 def refuse(r: ScriptSpec) -> None:
-    """Raise ExportError for the first thing in the run that no script can do yet."""
+    """Raise ExportError for the first feature of the run that no script supports yet."""
     for what, there in {**_techniques(r), **_hooks(r), **_resumed(r), **_ranks(r), **_metrics(r)}.items():
         if there:
             raise ExportError(f"export does not support {what} yet.")
@@ -45,12 +45,12 @@ def _ranks(r: ScriptSpec) -> dict[str, bool]:
 
 
 def _hooks(r: ScriptSpec) -> dict[str, bool]:
-    """Hooks within an update, and what else a script supports only in the plain loop; by description, whether the run has them."""
+    """Hooks within an update, and other features that a script supports only in the plain loop; by description, whether the run has them."""
     s, named = r.settings, ", ".join(name for name in WITHIN if r.owns(name))
     both = f"{named} with"
     gaps = r.may_skip_batches or r.train.empty
     inside = r.hooks_in_update and not r.manual
-    late = r.logged.in_epochs if not r.validates_in_epoch else frozenset()  # known where metrics are judged
+    late = r.logged.in_epochs if not r.validates_in_epoch else frozenset()  # with validations only after epochs, these metrics are known in time
     followed = ", ".join(sorted(r.monitored & (r.logged.in_training_alone - late)))
     ends = r.owns("on_train_batch_start", "on_train_batch_end")
     own_clip = r.owns("configure_gradient_clipping")
@@ -74,7 +74,7 @@ def _hooks(r: ScriptSpec) -> dict[str, bool]:
 
 
 def _resumed(r: ScriptSpec) -> dict[str, bool]:
-    """Resumed runs that did something twice, or in another way than an uninterrupted run; by description, whether this one did."""
+    """Actions of a resumed run that were repeated, or differ from an uninterrupted run; by description, whether this run has them."""
     s, edited = r.settings, r.resume_points.edited
     again = [name for name in ("on_fit_start", "on_train_start", "on_train_end", "on_fit_end") if r.owns(name)]
     lengths = ", ".join(sorted(edited & LENGTHS))
@@ -107,7 +107,7 @@ def _techniques(r: ScriptSpec) -> dict[str, bool]:
     watched = r.reads_outputs or asks(r, "accumulate_grad_batches")
     frequencies = [optimizer.frequency for optimizer in r.optimizers]
     idle = r.planned is not None and r.planned < sum(frequencies) - frequencies[-1] + 1
-    # The amount of data shows only after an epoch; within the first the statistics are of what was read so far.
+    # The amount of data is known only after an epoch; within the first one, the statistics are of the batches read so far.
     unmeasured = not (r.train.sized or r.limits) and (r.validates_in_epoch or r.max_steps is not None)
     timed = isinstance(s.val_check_interval, str) and r.validates
     return {

@@ -1,7 +1,7 @@
-"""Defines the assignments: the work that a process does, the same in a thread, in a pool, in a launched process.
+"""Defines the assignments: the work of a job, which is the same in a thread, in a pool and in launched processes.
 
-An assignment is the task, the settings and plain data. Every rank of the job calls it once; the modules that it leaves
-are the trained ones.
+An assignment holds the task, the settings and plain data. Every rank of the job calls it once, and then has the trained
+modules.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Assignment(abc.ABC):
         """Run it. The first event is RunStarted; only rank 0's events are used."""
 
     def data(self) -> tuple[DataSpec | None, ...]:
-        """The data that it reads, which `preload` reads into memory before."""
+        """The data that it reads; `preload` reads them into memory before it runs."""
         return (self.task.train,)
 
     def updates_now(self) -> int:
@@ -84,7 +84,7 @@ class Assignment(abc.ABC):
         return self.updates
 
     def names(self) -> dict[str, Any]:
-        """The names of its parts in an error about what cannot be sent: as the user gave them."""
+        """Its parts by the names that the user knows, for an error about a part that cannot be pickled."""
         found = {name.lstrip("_"): part for name, part in vars(self.task).items()}
         for name, part in found.items():
             if isinstance(part, DataSpec) and not part.made_by_object:
@@ -114,8 +114,8 @@ class FitAssignment(Assignment):
         self, task: Task, settings: Settings, past: Mapping[str, Any] | None = None, point: Path | None = None, *,
         keeps_lr: bool = False,
     ) -> None:  # fmt: skip
-        """past, point: of a resumed fit, the state on which its length depends, and its
-        checkpoint: a directory of a run, or a file of Lightning. keeps_lr: optimizers keep the rate of that file.
+        """past, point: for a resumed fit, the part of the checkpoint's state on which its length depends, and the checkpoint's path:
+        a directory of a run, or a file of Lightning. keeps_lr: optimizers keep the rate of that file.
         """
         super().__init__(task, settings)
         self._past, self._point, self._keeps_lr = past, point, keeps_lr

@@ -13,7 +13,7 @@ from workbench.values import plain
 
 
 class Name(str):
-    """A name in the line, for a value that has no text of its own."""
+    """A variable name in the line, in place of a value that no short code makes."""
 
     def __repr__(self) -> str:
         return str(self)

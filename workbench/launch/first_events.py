@@ -1,4 +1,4 @@
-"""Emits the first events of a job, after RunStarted, wherever the job runs."""
+"""Emits the first events of a job after RunStarted: its messages, and the history of a resumed fit."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _PAST = 60.0
 
 
 class FirstMessages(NamedTuple):
-    """The messages of a job's owner, which another process can emit."""
+    """The first messages of a job; they can be pickled, so that another process can emit them."""
 
     messages: Sequence[Message] = ()
     history: ResumeHistory | None = None
     """The history of a resumed fit."""
     after_start: Callable[[], Iterable[Message]] | None = None
-    """Called when all this is in the record; yields messages, each emitted before the next is requested."""
+    """Called when all these events are recorded; yields messages, each of which is emitted before the next is requested."""
     trackers: Sequence[TrackerListener] = ()
     """The trackers that run in the launched process."""
 
@@ -53,7 +53,7 @@ class FirstEvents:
         for message in messages:
             self.sink(message)
         if history is not None:
-            self.sink.settle(_PAST)  # before its checkpoints are copied: none may be ahead of the record
+            self.sink.settle(_PAST)  # before its checkpoints are copied: no checkpoint may be later than the record
         for message in () if after_start is None else after_start():
             self.sink(message)
             self.sink.settle()

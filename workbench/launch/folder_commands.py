@@ -1,7 +1,7 @@
-"""Brings the commands that come into the folders of this process's jobs (`control/`) to the jobs, as long as they wait or run.
+"""Passes the commands in the `control/` folders of this process's jobs to those jobs, while they wait or run.
 
-One thread looks for all jobs of a root: a disk that hangs delays no command to a job of another root. Listeners hear of a command in
-a thread of its job: a slow one delays no command at all.
+One thread reads the folders of all jobs of a root, so that a disk that hangs delays only commands to jobs of its root. Listeners are
+called in a thread of the job, so that a slow one delays no command.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from workbench.launch.job import WORKERS, AnyJob
 from workbench.runs.folder import control
 
 _PERIOD = 0.2
-"""Seconds between two looks."""
+"""Seconds between two reads of the folders."""
 
 
 class _Listening:
@@ -30,9 +30,7 @@ class _Listening:
         """Held while the folder is read."""
         self._over = False
         self._left_out: set[str] = set()
-        """Files that the latest read could not take. A file that cannot be removed is found again by each read, and
-        reported once.
-        """
+        """Files that the latest read could not take. Each read finds a file again that cannot be removed; it is reported once."""
         self._reports: deque[Callable[[], object]] = deque()
         self._reporting = False
         self._lock = threading.Lock()
@@ -69,7 +67,7 @@ class _Listening:
                 threading.Thread(target=self._report_all, name=WORKERS[2], daemon=True).start()
                 self._reporting = True
             except RuntimeError as error:  # the process ends, or has no thread left; the next command tries again
-                self._job._refuse(f"listeners do not hear of a command now: {error}")
+                self._job._refuse(f"listeners do not get a command now: {error}")
 
     def _report_all(self) -> None:
         while True:
@@ -80,7 +78,7 @@ class _Listening:
                 report = self._reports.popleft()
             try:
                 report()
-            except Exception as error:  # noqa: BLE001  # the reports after it must still be heard
+            except Exception as error:  # noqa: BLE001  # the reports after it must still reach the listeners
                 self._job._refuse(f"a command of another process arrived, but could not be reported: {error!r}")
 
 
@@ -89,11 +87,11 @@ _jobs: dict[AnyJob, _Listening] = {}
 _roots: set[Path] = set()
 """The roots that have a thread."""
 _lock = threading.Lock()
-"""Guards these two; never held while a disk is read."""
+"""Guards these two; no thread holds it while it reads a disk."""
 
 
 def listen(job: AnyJob) -> None:
-    """From now on read the commands in the job's folder, if it has one."""
+    """Start reading the commands in the job's folder, if it has one."""
     if job.folder is None:
         return
     listening = _Listening(job, job.folder.path.absolute())  # a cell may change the working directory

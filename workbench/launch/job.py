@@ -1,4 +1,4 @@
-"""Defines Job: a fit, a search or an evaluation as its owner sees it, wherever it runs."""
+"""Defines Job: a fit, a search or an evaluation, with the same methods wherever it runs."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class EventSink(Protocol):
         """Wait, at most this long, until the record holds all emitted events."""
 
     def printed(self, line: str) -> None:
-        """Another process of the job has printed this line."""
+        """Take a line that another process of the job has printed."""
 
 
 class NullSink:
-    """An event sink that drops everything: that of ranks other than 0, which have no record."""
+    """An event sink that drops everything; ranks other than 0 have it, since only rank 0 emits."""
 
     def __call__(self, event: Event, /) -> None: ...
 
@@ -73,13 +73,13 @@ class JobSink(EventSink, Protocol):
     """The event sink of a job in the process that submitted it."""
 
     def away(self) -> contextlib.AbstractContextManager[Detached]:
-        """Context manager in which another process does the job and writes its record; its events are only passed on here.
+        """Context manager in which another process does the job and writes its record; this process only passes its events on.
 
-        Meanwhile jobs of other benches run. RuntimeError where the job has no folder.
+        Meanwhile jobs of other benches may run. Raises RuntimeError where the job has no folder.
         """
 
     def recorded(self, event: Event, line: int) -> None:
-        """An event that another process has recorded, in this line."""
+        """Take an event that another process has recorded; `line` is its line in the record."""
 
 
 class Work(Protocol):
@@ -88,7 +88,7 @@ class Work(Protocol):
     updates: int
     """How many updates it has taken."""
     settings: Settings
-    """Its settings; for a fit that continues a run which has not ended, those that can be foreseen."""
+    """Its settings; while the run that a fit continues has not ended, as far as they are known."""
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status: ...
 
@@ -103,16 +103,16 @@ class Job(Generic[T]):
         id: the name of its record: "0012-fit".
         kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "find_weight_decay", "tune",
             "validate", "test" or "predict".
-        folder: the folder of its record; None: it has none here.
-        events: everything that it has reported so far, in order.
+        folder: the folder of its record; None: this process has none for it.
+        events: its events so far, in order.
     """
 
     def __init__(
         self, id: str, kind: str, folder: RunFolder | None, work: Work, finish: Callable[[Job[T]], T],
         called: Callable[[Job[T], str, Mapping[str, Any], str], Callable[[], object]] | None = None,
     ) -> None:  # fmt: skip
-        """called: gets the method's name and arguments before a request to the running job, and returns what to call
-        afterwards. Its last argument is "", or the code of the job in the other process that asks: "wb.attach('0012-fit')".
+        """called: called before a command is left for the job, with the job, the method's name, its arguments, and "" or (for a command of
+        another process) the code that gives the job there: "wb.attach('0012-fit')". It returns a function to call afterwards.
         """
         self.id = id
         self.kind = kind
@@ -131,12 +131,12 @@ class Job(Generic[T]):
         """How many events were shown in a waiting cell, so that each warning is printed once."""
         self._output: deque[str] = deque(maxlen=1000)
         self._refused: list[Message] = []
-        """Messages on commands that came through its folder while it did not run."""
+        """Messages about commands that came through its folder while it did not run."""
         self._emit: JobSink | None = None
         self._refusing = threading.Lock()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Raise AttributeError for a setting: setting it as an attribute would do nothing."""
+        """Raise AttributeError for the name of a setting: an assignment would not change the setting."""
         if name in Settings.model_fields:
             how = f"job.change({name}=…)" if metadata_of(name).live else f"bench.fit({name}=…), when it is asked for"
             raise AttributeError(f"job.{name} = … would change nothing: {how}.")
@@ -144,7 +144,7 @@ class Job(Generic[T]):
 
     @property
     def output(self) -> list[str]:
-        """The last 1000 lines that the ranks of a pool have printed for it. They are shown as they come, too."""
+        """The last 1000 lines that the ranks of a pool have printed during the job. They are also shown at once."""
         return list(self._output)
 
     @property
@@ -158,7 +158,7 @@ class Job(Generic[T]):
     )
 
     def done(self) -> bool:
-        """Whether it has finished, failed or been stopped."""
+        """Return whether it has finished, failed or been stopped."""
         return self._ended.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -216,9 +216,9 @@ class Job(Generic[T]):
         }  # fmt: skip
 
     def result(self, timeout: float | None = None) -> T:
-        """The result. A failed job raises its error; a stopped one returns what it has.
+        """Wait for the end and return the result. A failed job raises its error; a stopped one returns what it has.
 
-        TimeoutError after `timeout` seconds; the job continues.
+        Raises TimeoutError after `timeout` seconds; the job continues.
         """
         if not self.wait(timeout):
             raise TimeoutError(f"{self.kind} {self.id} is still {self._status} after {timeout} s; it continues to run.")
@@ -227,7 +227,10 @@ class Job(Generic[T]):
         return self._finish(self)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The error with which it failed, or None."""
+        """Wait for the end and return the error with which it failed, or None.
+
+        Raises TimeoutError after `timeout` seconds; the job continues.
+        """
         if not self.wait(timeout):
             raise TimeoutError(f"{self.kind} {self.id} is still {self._status} after {timeout} s; it continues to run.")
         return self._error
@@ -245,7 +248,7 @@ class Job(Generic[T]):
         self._ask(Resume())
 
     def validate(self) -> None:
-        """Validate once before the next update, besides the scheduled validations; nothing depends on it."""
+        """Validate once before the next update, besides the scheduled validations. Schedules, early stopping and the best checkpoint ignore it."""
         self._ask(Validate())
 
     def checkpoint(self) -> None:
@@ -254,9 +257,9 @@ class Job(Generic[T]):
 
     @lists_keywords(LiveKwargs)
     def change(self, **values: Unpack[LiveKwargs]) -> None:
-        """New settings from the next update on: `change(lr=1e-3)`, `change(gradient_clip_val=None)`.
+        """Change settings from the next update on: `change(lr=1e-3)`, `change(gradient_clip_val=None)`.
 
-        Of accumulate_grad_batches={epoch: batches} the next key still comes into force at its epoch.
+        Where accumulate_grad_batches was {epoch: batches}, its later epochs still take effect.
         """
         self._ask(*self._checked_change(values))
 
@@ -272,7 +275,7 @@ class Job(Generic[T]):
             report()
 
     def _put(self, command: Command, given: Mapping[str, Any] | None = None, of: str = "") -> Callable[[], object] | None:
-        """Leave a command for the job; returns what reports it. given: the arguments of the method that asked; of: see `called` of __init__."""
+        """Leave a command for the job; returns a function that reports it. given: the arguments of its method. of: see `called` of __init__."""
         method = commands.method_of(command)
         if not isinstance(command, Stop):
             commands.check(method, self.id, self.kind, self._over())
@@ -281,7 +284,7 @@ class Job(Generic[T]):
         return report
 
     def _over(self) -> Status | None:  # no property: Jedi cannot complete an object with a property of this type
-        """How it has ended, in words; None: it has not."""
+        """The status with which it has ended; None: it has not ended."""
         return self._status if self.done() else None
 
     def _interrupted(self) -> None:
@@ -318,7 +321,7 @@ class Job(Generic[T]):
                 return "stopped", None
             self._begin()
             return self._work(emit, self._inbox), None
-        except BaseException as error:  # noqa: BLE001  # handed on by result(), whatever it is
+        except BaseException as error:  # noqa: BLE001  # result() raises it
             if is_out_of_memory(error):
                 _clear(error)  # its frames hold the tensors that took the memory
             return "failed", error
@@ -327,14 +330,12 @@ class Job(Generic[T]):
                 self._emit = None
 
     def _begin(self) -> None:
-        """Begin the job: it has its turn."""
+        """Set the status when the job's turn comes."""
         self._status = "running"
 
     def _obey(self, command: Command) -> Callable[[], object] | None:
         """Carry out a command that another process left in the job's folder, as the job's method does; a refusal
-        becomes a message. Returns a function that reports it to listeners.
-
-        Returns what reports it; that calls listeners.
+        becomes a message. Returns a function that reports the command to listeners.
         """
         assert self.folder is not None
         try:
@@ -345,7 +346,7 @@ class Job(Generic[T]):
             return None
 
     def _refuse(self, why: str) -> None:
-        """Add a message on a command that came through its folder: now, or before its work begins, or before its end."""
+        """Emit a message about a command that came through its folder: now, or when its work begins, or before its end."""
         message = Message(printable(why), "warning")
         with self._refusing:
             if self._emit is None:
@@ -354,11 +355,11 @@ class Job(Generic[T]):
         self._emit(message)
 
     def _not_done(self, came: Sequence[Command | str]) -> list[Message]:
-        """Messages on commands that were refused or not carried out, emitted before its end. came: what its folder had at last."""
+        """The messages about commands that were refused or not carried out; emitted before its end. came: the last commands in its folder."""
         for one in came:
             if isinstance(one, str):
                 self._refuse(one)
-        late = [one for one in (*self._inbox.waiting(), *came) if not isinstance(one, str | Stop)]  # it has ended, as a Stop asks
+        late = [one for one in (*self._inbox.waiting(), *came) if not isinstance(one, str | Stop)]  # a Stop is carried out: the job has ended
         if late:
             calls = [code_line.line(commands.method_of(one), one.values if isinstance(one, Change) else {}, of="job") for one in late]
             more = f" and {len(calls) - _NAMED} more" if len(calls) > _NAMED else ""
@@ -368,11 +369,11 @@ class Job(Generic[T]):
         return refused
 
     def _set_detached(self, left: threading.Event | None) -> None:
-        """The job is run by another process, until `_detach` sets this event; None: it is not any more."""
+        """Note that another process runs the job until `_detach` sets this event; None: no longer."""
         self._left = left
 
     def _detach(self) -> None:
-        """Stop waiting for it: a job of another process continues, any other one ends."""
+        """Stop waiting for it: a job that another process runs continues, any other job stops."""
         if self._left is not None:
             self._left.set()
         else:
@@ -384,7 +385,7 @@ class Job(Generic[T]):
         return self._work.updates
 
     def _forget_frames(self) -> None:
-        """Free what the frames of its error hold (mostly the model's state); they were kept for a debugger."""
+        """Free the objects in the frames of its error (mostly the model's state), which were kept for a debugger."""
         if self._error is not None:
             _clear(self._error)
 
@@ -404,7 +405,7 @@ class Job(Generic[T]):
         self._output.append(line)
 
     def _end(self, status: Status, error: BaseException | None) -> None:
-        """End it after all listeners have had its events; or ("running") stop following it."""
+        """End it, after the listeners have got all its events; status "running": stop following it."""
         self._status = status
         self._error = error
         self._ended.set()
@@ -432,7 +433,7 @@ _MEANT = {
     "output is what its processes printed, and events what they reported": ("log", "logs", "stdout", "stderr", "print"),
     "change(lr=…) changes settings of a fit while it runs": ("set", "update", "set_lr"),
     "checkpoint() writes a checkpoint before the next update": ("save", "save_checkpoint"),
-    "wb.Workbench(…, listeners=[f]) hears every event of its jobs": ("add_done_callback", "subscribe", "on_end", "callbacks"),
+    "wb.Workbench(…, listeners=[f]) gets every event of its jobs": ("add_done_callback", "subscribe", "on_end", "callbacks"),
 }  # fmt: skip
 """Names that other libraries use for methods of a job."""
 _BY_WORD = {word: what for what, words in _MEANT.items() for word in words}

@@ -36,7 +36,7 @@ OTHERS = 50
 
 
 class JobFolder(NamedTuple):
-    """A job's id, its folder if there is one, and the messages about its making."""
+    """A job's id, its folder if there is one, and messages for the job to emit."""
 
     id: str
     folder: RunFolder | None = None
@@ -46,8 +46,9 @@ class JobFolder(NamedTuple):
 def new_job_folder(
     root: Path, kind: str, settings: Settings, summary: ModelSummary, data: str, number: int, needed: Collection[str]
 ) -> JobFolder:
-    """A folder for job `number` of a bench; old ones of its kind are deleted, except for the `needed`. A dry run has
-    none. data: the training data in words.
+    """Make the folder of job `number` of a bench, and delete old ones of its kind, except for the `needed`. A dry run has none.
+
+    data: a description of the training data.
     """
     if settings.fast_dev_run:
         return JobFolder(f"{kind}-dev-{number}")
@@ -67,8 +68,9 @@ def new_job_folder(
 
 
 def name_next_to_go(run: Path, keep: int) -> Iterator[Message]:
-    """Write, into the record of the fit in this folder, which fits the next one deletes. They may be deleted once
-    the message is there.
+    """Yield a message that names the fits which the next one deletes, for the record of the fit in this folder.
+
+    A fit is deleted only after an earlier record has named it.
     """
     root = run.parents[1]
     try:
@@ -81,11 +83,11 @@ def name_next_to_go(run: Path, keep: int) -> Iterator[Message]:
             )  # fmt: skip
         mark_next(root, folders, run.name)
     except OSError as error:
-        yield Message(f"which fits go next could not be noted ({error}): none of them goes.", "warning")
+        yield Message(f"the fits that the next one deletes could not be noted ({error}): the next one deletes none.", "warning")
 
 
 def _is_named(run: Path) -> bool:
-    """Whether a message in the record of an earlier fit names this one, as its mark says."""
+    """Whether a message in the record of an earlier fit names this one; a mark in the folder notes that."""
     by = marked_by(run)
     if by is None:
         return False
@@ -98,7 +100,7 @@ def _named(ids: Sequence[str]) -> str:
 
 
 def header(kind: str, settings: Settings, summary: ModelSummary, data: str) -> dict[str, Any]:
-    """The content of `run.json` before the job runs."""
+    """Return the content of `run.json` before the job runs."""
     return {
         "kind": kind,
         "task": {
@@ -142,7 +144,7 @@ def run_folder(root: Path, id: str) -> Path:
 
 
 def instead_of_run(path: str | Path) -> str:
-    """What to do with a file or a folder that was given as a run, in words; "": the path does not exist."""
+    """Say what a path is that was given as a run, and what to do with it; "": the path does not exist."""
     there, name = Path(path), repr(str(path))
     try:
         is_file, is_model = there.is_file(), str(path) != "" and (there / "config.json").is_file()

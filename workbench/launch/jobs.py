@@ -1,4 +1,4 @@
-"""Does the work around a job in the process that asked for it: folder, starting weights, launcher, result."""
+"""Does the work of a job in the process that submitted it: run folder, starting weights, launcher, result."""
 
 from __future__ import annotations
 
@@ -74,18 +74,18 @@ class BenchWork(abc.ABC):
         select_launcher.check(settings)
 
     def bind(self, place: JobFolder, trackers: Sequence[TrackerListener] = ()) -> None:
-        """Set the run of this work, and the trackers that continue in a launched process."""
+        """Set the run folder of this work, and the trackers that a launched process can run."""
         self._place, self._trackers = place, trackers
 
     @abc.abstractmethod
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
-        """Do it, and return how it ended."""
+        """Do the work, and return the job's status."""
 
     def _run_assignment(
         self, assignment: Assignment, emit: JobSink, inbox: Mailbox, messages: Sequence[Message] = (),
         history: ResumeHistory | None = None, after_start: _InitRunFolder | None = None,
     ) -> Done:  # fmt: skip
-        """Run the assignment on the selected launcher. The further arguments are its first messages."""
+        """Run the assignment on the selected launcher. messages, history, after_start: see `FirstMessages`."""
         opening = FirstEvents(emit, FirstMessages([*self._place.messages, *messages], history, after_start, self._trackers))
         assignment.id = self._place.id
         assignment.folder = None if self._place.folder is None else self._place.folder.path
@@ -104,7 +104,7 @@ class BenchWork(abc.ABC):
 
 
 class FitWork(BenchWork):
-    """Train from a start, and leave the trained weights in the model and in the run's folder."""
+    """Trains, and leaves the trained weights in the model and in the run's folder."""
 
     def __init__(self, task: Task, settings: Settings, start: InitialWeights, origin: StartResolver) -> None:
         super().__init__(task, settings)
@@ -133,9 +133,9 @@ class FitWork(BenchWork):
 
 @dataclass(frozen=True)
 class _InitRunFolder:
-    """What a fit does in the folder `run` once RunStarted is in the record; yields messages.
+    """Prepares the folder of a fit when RunStarted is in the record; yields messages.
 
-    It saves its starting weights, or copies the checkpoints of the run that it continues (`past`). And it names the
+    It saves the starting weights, or copies the checkpoints of the run that the fit continues (`past`). And it names the
     fits that the next one deletes.
     """
 
@@ -160,7 +160,7 @@ class _InitRunFolder:
 
 @dataclass(frozen=True)
 class StartWeights:
-    """The weights that a search starts from."""
+    """Gives the model the weights that a search starts from."""
 
     task: Task
     initial: InitialWeights
@@ -169,7 +169,7 @@ class StartWeights:
 
     @contextmanager
     def placed(self, early: list[Message]) -> Iterator[None]:
-        """Context manager in which the model has them; afterwards it has its own again. Messages go into `early`."""
+        """Context manager in which the model has these weights; afterwards it has its own again. Messages are appended to `early`."""
         before = WeightsCopy.of(self.task, tensors=True)
         with self.initial.placed(self.wanted.weights(self.root), self.wanted.text == "fresh", early.append):
             try:
@@ -179,7 +179,7 @@ class StartWeights:
 
 
 class AssignmentWork(BenchWork):
-    """Run an assignment that leaves the model as it was: a search, an evaluation, a prediction."""
+    """Runs an assignment that leaves the model as it was: a search, an evaluation, a prediction."""
 
     def __init__(self, assignment: Assignment, start: StartWeights | None = None) -> None:
         """start: the weights that a search starts from; None: the present ones."""
@@ -198,7 +198,7 @@ class AssignmentWork(BenchWork):
 
 
 class TuneWork(BenchWork):
-    """Search for workers, a batch size, a learning rate and a clip value, each with what was found before."""
+    """Searches for workers, a batch size, a learning rate and a clip value; each search uses the results of those before."""
 
     def __init__(
         self, task: Task, settings: Settings, start: InitialWeights, root: Path, searches: Sequence[str],
@@ -262,7 +262,7 @@ def _step(name: str, events: Sequence[Event]) -> TuneStep:
 
 
 class _OneStart:
-    """An event sink for several searches in one job: the first start is the job's, and `events` are the present search's."""
+    """An event sink for several searches in one job. It passes only the first RunStarted; `events` has those of the present search."""
 
     def __init__(self, sink: JobSink) -> None:
         self.sink, self.started = sink, False
@@ -279,7 +279,7 @@ class _OneStart:
 
 
 class FindBatchSizeWork(BenchWork):
-    """Try batch sizes; the model is only read."""
+    """Searches a batch size; the model is only read."""
 
     def __init__(
         self, task: Task, settings: Settings, request: BatchSizeRequest, longest: Callable[[Any], Any] | None = None

@@ -17,13 +17,13 @@ Listener = Callable[[BenchEvent], None]
 
 
 class Listeners:
-    """Functions of one event."""
+    """The listeners of one bench: functions that are called with each event."""
 
     def __init__(self, listeners: Iterable[Listener]) -> None:
         self._listeners: list[Listener] = [_checked(listener) for listener in _several(listeners)]
         self._failing: list[Listener] = []
         self._thread = threading.local()
-        """`tells`: whether the present thread is calling listeners."""
+        """Its attribute `tells`: whether the present thread is calling listeners."""
 
     def add(self, listener: Listener) -> Callable[[], None]:
         """Add a listener; call the result to remove it."""
@@ -36,13 +36,13 @@ class Listeners:
         return remove
 
     def on_event(self, job: AnyJob, event: Event) -> list[str]:
-        """Give an event of a job to all listeners; returns, in words, the errors of those that had not failed before."""
+        """Call all listeners with an event of a job; returns a message for each that failed for the first time."""
         new = [(listener, text) for listener, text in self.tell(event) if listener not in self._failing]
         self._failing += [listener for listener, _ in new]
         return [f"a listener failed (it is called again; this message comes once):\n{text}" for _, text in new]
 
     def tell(self, event: BenchEvent) -> list[tuple[Listener, str]]:
-        """Give an event to all listeners; returns those that failed, with their tracebacks."""
+        """Call all listeners with an event; returns those that failed, with their tracebacks."""
         failed = []
         before, self._thread.tells = self._tells, True
         try:
@@ -56,7 +56,7 @@ class Listeners:
         return failed
 
     def called(self, code: str) -> None:
-        """Report a line of code, unless a listener runs it: it would be called again and again."""
+        """Report a line of code that the user ran; not one that a listener ran, which would be called for it again."""
         if not self._tells:
             self.tell(Called(code))
 
@@ -73,9 +73,9 @@ def _several(listeners: Any) -> list[Any]:
 
 
 def _checked(listener: Any) -> Listener:
-    """The listener, if it can be called with one event."""
+    """Return the listener; raise TaskError where it cannot be called."""
     refuse_callbacks(listener, "listeners=")
     if not callable(listener):
         raise TaskError(f"listeners=: {shown(listener)} cannot be called; a listener is a function of one event.")
-    heard: Listener = listener
-    return heard
+    typed: Listener = listener
+    return typed

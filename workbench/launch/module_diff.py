@@ -1,4 +1,4 @@
-"""Finds what a job has changed in the modules of a task, and applies it to the same task in another process."""
+"""Finds the changes that a job made to the modules of a task, and applies them to the same task in another process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.task.protocol import Task
 from workbench.task.rng import generator_state, is_generator, set_generator_state
 
 Path = tuple[int, str]
-"""The number of a module among the task's, and the name within it."""
+"""A submodule: the index of one of the task's modules, and the name within that module."""
 _KINDS = ("_parameters", "_buffers")
 _MISSING = object()
 
@@ -31,19 +31,19 @@ class _Slot:
     name: str
 
     def of(self, parts: Mapping[Path, nn.Module]) -> Tensor | None:
-        """The slot of these modules."""
+        """The parameter or buffer of these modules to which it refers."""
         found: Tensor | None = getattr(parts[self.path], self.kind)[self.name]
         return found
 
 
 @dataclass(frozen=True)
 class ModulesBefore:
-    """The modules' state before a job, which shows afterwards which attributes have changed."""
+    """Fingerprints of the modules' attributes before a job, with which the changed ones are found afterwards."""
 
     names: Mapping[Path, frozenset[str]]
     marks: Mapping[Path, Mapping[str, Any]]
     layers: Mapping[Path, frozenset[str]]
-    """The names of the modules within each; a module with two names is in it once."""
+    """The names of the direct submodules of each; a module with two names counts once."""
 
     @classmethod
     def of(cls, task: Task) -> ModulesBefore:
@@ -91,7 +91,7 @@ class ModuleDiff:
         return cls({path: _left(part, path, before, slots) for path, part in named_parts(task.modules) if path in before.names}, task.loss_part_names)
 
     def put(self, task: Task) -> None:
-        """Apply the changes to the task's modules; objects stay the same where they can."""
+        """Apply the changes to the task's modules, in place where shapes and types allow."""
         task.loss_part_names = task.loss_part_names.union(self.loss_part_names)
         parts = dict(named_parts(task.modules))
         there = {path: left for path, left in self.parts.items() if path in parts}
@@ -151,7 +151,7 @@ def _put_attributes(part: nn.Module, left: _Part, parts: Mapping[Path, nn.Module
 
 
 def _filled(there: Tensor | None, value: Tensor | None, parameter: bool) -> Tensor | None:
-    """The existing tensor with this value, or a new tensor where it does not fit."""
+    """The existing tensor, overwritten with this value, or a new tensor where shape or dtype differ."""
     if value is None:
         return None
     if there is not None and there.shape == value.shape and there.dtype == value.dtype:
@@ -163,7 +163,7 @@ def _filled(there: Tensor | None, value: Tensor | None, parameter: bool) -> Tens
 
 
 class _Which:
-    """The identity of a tensor, not its contents: weak references compare what they refer to."""
+    """The identity of a tensor. A weak reference alone would compare the contents of the tensors."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._reference = weakref.ref(tensor)
@@ -201,7 +201,7 @@ def _changed(before: Any, value: Any) -> bool:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The value with each tensor in it, or what stands for one, replaced."""
+    """The value with `change` applied to each tensor or `_Slot` in it."""
     if isinstance(value, Tensor | _Slot):
         return change(value)
     if type(value) is dict:

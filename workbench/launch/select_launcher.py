@@ -32,8 +32,8 @@ class LauncherChoice:
 
 
 def select_launcher(settings: Settings) -> LauncherChoice:
-    """The launcher that `accelerator`, `devices`, `strategy` and `num_nodes` ask for on this machine; SettingsError
-    says what is impossible.
+    """The launcher that `accelerator`, `devices`, `strategy` and `num_nodes` select on this machine; raises SettingsError
+    for what is impossible.
     """
     check_environment()
     accelerator = _accelerator(settings)
@@ -66,8 +66,8 @@ def check(settings: Settings) -> None:
     found = select_launcher(settings)
     if found.strategy == "pool" and not run_in_child.FORK:
         raise SettingsError(
-            f"devices={settings.devices!r}, strategy={settings.strategy!r}: a pool of processes needs fork and memfd, which this system "
-            "has not: take strategy='thread' with devices=1, or strategy='launch'."
+            f"devices={settings.devices!r}, strategy={settings.strategy!r}: a pool of processes needs fork and memfd,which this system "
+        "does not have: take strategy='thread' with devices=1, or strategy='launch'."
         )
     if found.strategy != "launch" and settings.launch:
         raise SettingsError(
@@ -85,7 +85,7 @@ def check(settings: Settings) -> None:
 
 
 def warm(settings: Settings) -> None:
-    """Start ahead what the jobs of a bench with these settings need; returns at once."""
+    """Start the processes that the jobs of a bench with these settings need; returns at once."""
     found = select_launcher(settings)
     if found.strategy == "pool":
         pool.warm(found.accelerator, found.devices)

@@ -1,8 +1,8 @@
 """Runs jobs in a thread of this process, one after another.
 
-Two threads live while there is work. The runner does it. The event writer gives each event to the record and to the listeners,
-so that neither a slow disk nor a slow listener delays an update. In a plain process both keep the process alive until
-the work is done; in a notebook's kernel they end with the kernel.
+Two threads live while there are jobs. The runner runs them. The event writer gives each event to the record and to the listeners,
+so that neither a slow disk nor a slow listener delays an update. Outside a notebook's kernel both keep the process alive until
+the jobs have ended; in a kernel they end with it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from workbench.secrets import hide
 from workbench.tracebacks import user_line, whole_text
 
 Tell = Callable[[AnyJob, Event], Sequence[str]]
-"""Gives an event of a job to the listeners; returns, in words, what failed there for the first time."""
+"""Gives an event of a job to the listeners; returns a message for each listener that failed for the first time."""
 SWITCH_INTERVAL = 5e-4
-"""Seconds between thread switches while a job runs: a busy cell then slows training half as much."""
+"""The interpreter's switch interval while a job runs, in seconds: a busy cell then slows training half as much."""
 
 _open: weakref.WeakSet[ThreadLauncher] = weakref.WeakSet()
 
@@ -46,11 +46,11 @@ def _end_all() -> None:
 # Random states and torch's flags belong to the process: jobs of two benches take turns.
 _turn = threading.Lock()
 _LOOK = 0.1
-"""Seconds between two checks of a waiting job whether it was stopped."""
+"""Seconds after which a job that waits for its turn checks again whether it was stopped."""
 _CATCH_UP = 3.0
-"""The most seconds that the end of a job waits for a full disk."""
+"""The most seconds that the end of a job waits until a full disk can be written."""
 PATIENCE = 5.0
-"""Seconds that `alone` waits for a job that has just ended and cleans up."""
+"""Seconds that `alone` waits for a job that has just ended and still cleans up."""
 _looking = threading.RLock()
 _depth = 0
 """How many times the thread that holds `_looking` has entered `alone`."""
@@ -58,8 +58,8 @@ _depth = 0
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Context manager in which no job runs: jobs wait for their turn, and so do other threads that enter it.
-    RuntimeError while a job of another bench runs.
+    """Context manager in which no job of this process runs: jobs wait for their turn, and so do other threads that enter it.
+    Raises RuntimeError while a job of another bench runs.
     """
     global _depth
     with _looking:
@@ -75,7 +75,7 @@ def alone() -> Iterator[None]:
 
 
 class ThreadLauncher:
-    """The queue of one bench."""
+    """Queues the jobs of one bench and runs them in a thread."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
@@ -111,7 +111,7 @@ class ThreadLauncher:
         JobRunner(job, lambda job, event: ()).run()
 
     def cancel(self, job: AnyJob) -> None:
-        """Stop a job whose submission was cut off by an error or an interrupt, whether the runner has it or nothing will run it."""
+        """Stop a job whose submission an error or an interrupt cut off, and end it here if the runner does not have it."""
         job._inbox.put(Stop())
         with self._lock:
             if job is self._running or job.done():
@@ -148,7 +148,7 @@ class ThreadLauncher:
     def _run_all(self, device: int | None) -> None:
         if device is not None:
             torch.cuda.set_device(device)
-        # A thread uses the value of `torch.set_num_threads` only after it first asks for it; until then MKL takes all cores.
+        # A thread uses the value of `torch.set_num_threads` only after its first `get_num_threads`; until then MKL takes all cores.
         torch.get_num_threads()
         while True:
             with self._lock:
@@ -162,13 +162,13 @@ class ThreadLauncher:
                     turn.enter_context(_fast_thread_switches())
                 try:
                     JobRunner(job, self._tell, turn.close).run()
-                except BaseException as error:  # noqa: BLE001  # whatever it is, nobody may wait for ever
+                except BaseException as error:  # noqa: BLE001  # otherwise code that waits for the job would wait for ever
                     folder_commands.leave(job)
                     job._end("failed", error)
 
 
 def _has_turn(job: AnyJob) -> bool:
-    """Wait for the turn; False: the job was stopped meanwhile, and needs no turn to say so (`Job._run`)."""
+    """Wait for the turn, and return True; False: the job was stopped meanwhile, and needs no turn (`Job._run`)."""
     while not job._inbox.has(Stop):
         if _turn.acquire(timeout=_LOOK):
             return True
@@ -180,22 +180,22 @@ class StillRunning(RuntimeError):
 
 
 class JobRunner:
-    """Runs one job: the runner's side and that of the event writer."""
+    """Runs one job, and is its event sink; an event writer of its own hands the events on."""
 
     def __init__(self, job: AnyJob, tell: Tell, end_turn: Callable[[], None] = lambda: None) -> None:
-        """end_turn: lets jobs of other benches run before this one has ended."""
+        """end_turn: called when jobs of other benches may run, which can be before this one has ended."""
         self._job = job
         self._tell = tell
         self._end_turn = end_turn
         self._ended: RunEnded | None = None
-        """The end of the job, as the process that did it has emitted it."""
+        """The RunEnded that another process has emitted for the job."""
         self._post: queue.SimpleQueue[tuple[Event, int | None] | threading.Event | None] = queue.SimpleQueue()
         self._writing = job.folder is not None
         self._warned_unwritable = False
         """Whether the message that the record cannot be written was emitted."""
         self._metrics: dict[str, float] = {}
         self._last_seconds = self._before = 0.0
-        """The run's seconds in the latest event, and those before this job began."""
+        """Seconds of the run: at the latest event, and before this job began."""
         self._paused = 0.0
         self._paused_at: float | None = None
 
@@ -221,14 +221,14 @@ class JobRunner:
         self._post.put(None)
         event_writer.join()
         folder_commands.leave(self._job)
-        self._end_turn()  # whoever has waited for the end finds the process's own state
+        self._end_turn()  # before the end is announced: code that waited for it finds the process's own state restored
         self._job._end("running" if left else status, error)
 
     @contextlib.contextmanager
     def away(self) -> Iterator[Detached]:
-        """Context manager in which another process does the job and writes its record; afterwards too, if it has emitted the end."""
+        """See `JobSink.away`. If that process has emitted the end, this process does not write the record afterwards either."""
         if self._job.folder is None:
-            raise RuntimeError(f"{self._job.kind} {self._job.id} has no folder of its own, which another process would need.")
+            raise RuntimeError(f"{self._job.kind} {self._job.id} has no folder, which another process would need.")
         self.settle()
         self._writing, left = False, threading.Event()
         self._job._set_detached(left)
@@ -244,17 +244,17 @@ class JobRunner:
                 self._writing = True
 
     def settle(self, seconds: float = 3.0) -> None:
-        """Wait for the event writer, so that what is saved next comes after its record; it does not wait for a slow listener."""
+        """Wait until the event writer has written the queued events, so that what the caller saves next is not ahead of the record."""
         reached = threading.Event()
         self._post.put(reached)
         reached.wait(seconds)
 
     def printed(self, line: str) -> None:
-        """A line that another process of the job printed."""
+        """Take a line that another process of the job printed."""
         self._job._printed(line)
 
     def __call__(self, event: Event, /) -> None:
-        """Queue an event, and keep what the end needs of it."""
+        """Queue an event, and keep its values that RunEnded needs."""
         self._take(event, None)
 
     def recorded(self, event: Event, line: int) -> None:
@@ -291,7 +291,7 @@ class JobRunner:
             event, line = posted
             try:
                 self._handle(event, line)
-            except BaseException as error:  # noqa: BLE001  # the events after it must still be heard
+            except BaseException as error:  # noqa: BLE001  # the events after it must still be handed on
                 self._job._record(Message(f"{type(event).__name__} was not handed on: {error!r}", "error"))
         if self._job.folder is not None:
             self._job.folder.close()
@@ -318,11 +318,11 @@ class JobRunner:
     def _warn_unwritable(self, folder: RunFolder, error: OSError) -> None:
         if not self._warned_unwritable:
             self._warned_unwritable = True
-            text = f"the record in {folder.path} cannot be written now ({error}): the run continues, and what is to be recorded waits."
+            text = f"the record in {folder.path} cannot be written now ({error}): the run continues, and its events wait in memory."
             self._handle(Message(text, "warning"))
 
     def _catch_up(self) -> None:
-        """Write the waiting events before the end, or note what the record lacks."""
+        """Write the waiting events before the end, or emit a message about those that the record lacks."""
         folder = self._job.folder
         lacks = "" if folder is None or not self._writing else folder.catch_up(_CATCH_UP)
         if lacks:

@@ -82,7 +82,7 @@ class Heat:
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """The values at the ends of the colours; None: those of the map."""
+        """The values at the ends of the colour scale; None: the least and the greatest value of the map."""
         return None if self.centre is None else (self.centre / 100, self.centre * 100)
 
 
@@ -101,5 +101,5 @@ class Chart:
 
     @property
     def height(self) -> float:
-        """The height that it needs, as a multiple of a plain chart's."""
+        """The height that it needs, as a multiple of the height of a plain chart."""
         return 1.0 if self.heat is None else min(2.2, 0.5 + 0.06 * len(self.heat.rows))

@@ -1,1 +1,1 @@
-"""The run folder: written by one job, read by anyone, on any machine, without torch."""
+"""Writes, reads and compares run folders. One job writes a folder; any process on any machine can read it, without torch."""

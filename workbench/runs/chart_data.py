@@ -29,7 +29,7 @@ from workbench.plots.training.run import Best
 from workbench.settings import setting_text
 
 UNMARKED = {"track_update_ratio"}
-"""Live settings that change only what is measured, so that the curves need no mark."""
+"""Live settings that only change what is measured; their changes are not marked on the plots."""
 
 
 def changes(events: Sequence[Event]) -> Changes:

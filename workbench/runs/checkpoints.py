@@ -20,7 +20,7 @@ from workbench.runs.folder.files import Folder, read_json, write_whole
 from workbench.values import SettingsError
 
 FORMAT = 2
-"""The format that is written. In format 1 every integer of a list stands by itself."""
+"""The format that is written. Format 1 stores each integer of a list separately."""
 KNOWN = (1, 2)
 """The formats that are read."""
 FILES = ("info.json", "model.safetensors", "state.pt")
@@ -35,8 +35,9 @@ LARGEST_INFO = 1 << 20
 class Checkpoint:
     """One checkpoint, taken after `step` updates and `epoch` epochs.
 
-    `end`: at the end of a fit. `value`: the value of `monitor` for its weights, if known; `mode`: "min" or "max",
-    whichever is better. `resumable`: whether a fit can continue from it, or else `why` not: it has weights alone.
+    `end`: whether it was written at the end of a fit. `value`: the value of `monitor` for its weights, if known; `mode`: "min"
+    or "max", whichever is better. `resumable`: whether a fit can continue from it; if not, it has weights alone, and `why` has
+    the reason.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Checkpoint:
     path: Path
     mode: Mode = "min"
     kept: bool = False
-    """Whether the user asked for it (`job.checkpoint()`): then it stays as long as its run."""
+    """Whether the user requested it (`job.checkpoint()`); it is then kept as long as its run."""
 
 
 def name_of(step: int, end: bool) -> str:
@@ -96,10 +97,10 @@ def find(run: Path, which: str | int) -> Checkpoint:
 
 
 def obsolete(there: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkpoint]:
-    """List the checkpoints that may be deleted: all but the best `top_k` (-1: none may), the last, and those that the user asked
-    for.
+    """List the checkpoints that may be deleted: all but the best `top_k` (-1: none may), the last, and those that the user
+    requested.
 
-    The one at a fit's end often has the same updates as the one after its last validation: these two count as one.
+    The one at a fit's end and the one after its last validation often are of the same update; these two count as one.
     """
     if top_k < 0:
         return []
@@ -113,7 +114,7 @@ def obsolete(there: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkp
 def keep(one: Checkpoint) -> None:
     """Mark a checkpoint to be kept as long as its run. OSError: the mark could not be written."""
     info = read_json(one.path / "info.json", LARGEST_INFO)
-    # A new file: another run may have the same one, by a link.
+    # A new file, since another run may have a hard link to the old one.
     write_whole(one.path / "info.json", json.dumps({**info, "kept": True}).encode())
 
 
@@ -151,7 +152,7 @@ def _read(path: Path, within: Folder) -> Checkpoint | None:
             info = folder.read_json("info.json", LARGEST_INFO)
         value = None if info["value"] is None else float(info["value"])
         name, step, end = path.name.removeprefix(".").removesuffix(".old"), _count(info["step"]), info["end"] is True
-        if name != name_of(step, end):  # it is not of this directory
+        if name != name_of(step, end):  # the file does not belong to this directory
             return None
         known = info["format"] in KNOWN
         return Checkpoint(

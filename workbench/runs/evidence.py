@@ -1,4 +1,4 @@
-"""Collects where the settings of a run come from: the searches before it that recommended a value it has."""
+"""Lists where the settings of a run come from: earlier searches that recommended the values that it has."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from workbench.runs.run import Run
 from workbench.settings import setting_text
 
 _LONGEST = 600
-"""The most characters of a reason."""
+"""How many characters of a reason are shown."""
 
 
 def evidence(run: Run, root: Path) -> list[str]:
-    """A sentence for each setting of the run that a search under `root` recommended before it, the latest one."""
+    """A sentence for each setting of the run whose value an earlier search under `root` recommended; of several searches, the latest."""
     settings, found = run.settings.model_dump(), dict[str, str]()
     for summary in read.list_runs(root):
         if summary.id == run.id:

@@ -1,4 +1,4 @@
-"""Checks a change of settings for a run that trains."""
+"""Checks a change of settings of a running fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workbench.settings import Settings, SettingsError, metadata_of
 
 
 def live_change(settings: Settings, values: Mapping[str, Any]) -> Change:
-    """The command that gives a running job other `values`; `SettingsError` names a value that cannot change now."""
+    """Make the command that changes settings of a running job to `values`. Raises SettingsError naming one that cannot change now."""
     if not values:
         raise SettingsError("change() changes nothing: name a setting, for example change(lr=1e-3).")
     given = Settings.named(values, "change")

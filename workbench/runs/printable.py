@@ -1,19 +1,18 @@
 """Makes text from a record safe for a terminal.
 
-A record may come from anybody, and control characters are commands to a terminal.
+A record may come from an untrusted source, and control characters are commands to a terminal.
 """
 
 from __future__ import annotations
 
 _HARMLESS = "\u00a0\u202f\u200d"
-"""Neither letters nor commands: spaces that join words, and characters that join two signs."""
+"""Harmless characters that `str.isprintable` rejects: no-break spaces, and joiners within a sign."""
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """The text with everything that a terminal would obey (escapes, carriage returns, changes of direction) written
-    out: "\\x1b".
+    """The text with all control characters (escapes, carriage returns, changes of direction) written as text: "\\x1b".
 
-    lines: it may have several lines, and tabs.
+    lines: keep line breaks and tabs.
     """
     if text.isprintable():
         return text

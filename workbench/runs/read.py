@@ -1,9 +1,9 @@
-"""Reads run folders: events, headers, the list of runs. Never imports torch; never writes.
+"""Reads run folders: events, headers, the list of runs. It never imports torch and never writes.
 
-A record is read to its last whole line: a line that a killed writer left half is ignored. Lines in the middle that
-cannot be read (a failed write, an event of a newer version) are skipped and counted.
-A folder may come from anybody. Only regular files are opened, types are checked on reading (`from_line`,
-`read_header`), and a folder that is not a record is left out of the list, with one warning.
+A record is read up to its last complete line: an incomplete line of a killed writer is ignored. Other lines that cannot be
+read (a failed write, an event of a newer version) are skipped and counted.
+A folder may come from an untrusted source. Only regular files are opened, types are checked (`from_line`, `read_header`), and a folder
+that is not a record is left out of the list, with one warning.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from workbench.settings import Settings, SettingsError
 
 RUNS, HEADER, RECORD = "runs", "run.json", "metrics.jsonl"
 OUTPUT = "output.log"
-"""The output of a launched run."""
+"""The name of the file with the output of a launched run."""
 OVER: tuple[Status, ...] = ("finished", "stopped", "failed")
 UNREADABLE = (ValueError, TypeError)
-"""The errors of reading a line that is not an event."""
+"""The errors that reading a line raises if it is not an event."""
 LONGEST = 1 << 26
 """The most bytes of a line; a flush of 256 updates of 10,000 layers has 30 MB."""
 _TAIL = 1 << 16
@@ -64,7 +64,7 @@ _named: set[tuple[str, str]] = set()
 class State:
     """The state of a job. `step` is the number of updates taken, `seconds` without pauses.
 
-    `unseen`: its record has no end, and whether its process still lives cannot be known here (`alive.liveness`).
+    `unseen`: whether its record has no end and it is unknown here whether its process still lives (`alive.liveness`).
     """
 
     status: Status
@@ -99,7 +99,7 @@ class RunSummary:
 
 
 def read_header(folder: Path) -> dict[str, Any]:
-    """The header in `run.json`, each known key of its type or null; OSError or ValueError where no header can be read."""
+    """The header in `run.json`; each known key has its type or is null. Raises OSError or ValueError if no valid header can be read."""
     path = Path(folder) / HEADER
     header = read_json(path, _HEADER_SIZE)
     _check_types(path, header, _HEADER)
@@ -116,7 +116,7 @@ def _check_types(path: Path, found: Mapping[str, Any], known: Mapping[str, tuple
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise ValueError(f"{path}: {name}={value!r:.60} is not a {kinds[0].__name__}")
         countable = not isinstance(value, int | float) or (abs(value) <= LARGEST or (name == "seed" and abs(value) < 1 << 64))
-        if not countable:  # NaN, infinite, or beyond what can be counted with
+        if not countable:  # NaN, infinite, or too large
             raise ValueError(f"{path}: {name} is a number out of range")
 
 
@@ -134,7 +134,7 @@ def list_runs(root: Path) -> list[RunSummary]:
 
 
 def run_folders(root: Path) -> Iterator[Path]:
-    """The folders in `root` that may be runs, in no order; OSError where it cannot be listed."""
+    """The folders in `root` that may be runs, in no order; raises OSError if the root cannot be listed."""
     try:
         entries = list(os.scandir(Path(root) / RUNS))
     except FileNotFoundError:
@@ -145,7 +145,7 @@ def run_folders(root: Path) -> Iterator[Path]:
 
 
 def name_unreadable(folder: Path, error: Exception) -> None:
-    """Log that a folder is not a record and why; of each folder once in this process."""
+    """Log that a folder is not a record, and why; once for each folder in this process."""
     key = str(folder), str(error)
     if key not in _named:
         _named.add(key)
@@ -153,7 +153,7 @@ def name_unreadable(folder: Path, error: Exception) -> None:
 
 
 def summary(folder: Path) -> RunSummary:
-    """One run of the list; reads only the end of its record."""
+    """The summary of one run; reads only the end of its record."""
     header = read_header(folder)
     tail = _tail(folder / RECORD)
     now = state(tail, header, folder)
@@ -176,7 +176,7 @@ def summary(folder: Path) -> RunSummary:
 def state(
     events: Sequence[Event], header: Mapping[str, Any] | None = None, folder: Path | None = None
 ) -> State:
-    """The state of the job of these events; with its folder's header, also whether its process has died."""
+    """The state of the job with these events; with the header and folder, it includes whether the process has died."""
     end = _end(events)
     fold = StateFold()
     for event in stream(events, ()) if end is None else (end,):
@@ -185,7 +185,7 @@ def state(
 
 
 class StateFold:
-    """Follows the state of a job from event to event."""
+    """Computes the state of a job from its events, one by one."""
 
     def __init__(self) -> None:
         self._end: RunEnded | None = None
@@ -193,7 +193,7 @@ class StateFold:
         self._step, self._seconds = 0, 0.0
 
     def add(self, event: Event) -> None:
-        """Take in one more event; a flush needs no columns."""
+        """Take one more event; a flush may lack its columns."""
         if isinstance(event, RunEnded):
             self._end = event
         elif isinstance(event, StatusChanged):
@@ -205,12 +205,12 @@ class StateFold:
             self._seconds = event.seconds
 
     def state(self, header: Mapping[str, Any] | None = None, folder: Path | None = None) -> State:
-        """The present state; with its folder's header, also whether its process has died."""
+        """The present state; with the header and folder, it includes whether the process has died."""
         if self._end is not None:
             return State(self._end.status, self._end.step, self._end.seconds, self._end.error)
         lives = "alive" if header is None or folder is None or self._status in OVER else liveness(header)
         if lives == "gone" and header is not None and folder is not None:
-            # The event may have come between our reading and the process's end.
+            # The process may have recorded its end after the record was read.
             again = _tail(folder / RECORD)
             if _end(again) is not None:
                 return state(again)
@@ -219,12 +219,12 @@ class StateFold:
 
 
 def shown_status(status: Status, unseen: bool) -> str:
-    """A status as a person reads it: "running?" where it only counts as running."""
+    """A status as it is shown: "running?" if it only counts as running."""
     return f"{status}?" if unseen else status
 
 
 def where_written(header: Mapping[str, Any]) -> str:
-    """The writer of a run as its header names it, in words."""
+    """A phrase that names the writer of a run: "process 12 on host"."""
     return f"process {header.get('pid')} on {header.get('host')}"
 
 
@@ -233,14 +233,14 @@ def _end(events: Sequence[Event]) -> RunEnded | None:
 
 
 def _updates(event: Event) -> int:
-    """How many updates had surely been taken when this event was sent."""
+    """The number of updates that had surely been taken when this event was emitted."""
     if isinstance(event, StepsDone):
         return event.done
     return event.step if isinstance(event, Validated | Logged | Saved | Resumed | StatusChanged) else 0
 
 
 def parse(data: bytes, only: Container[str] | None = None) -> list[Event]:
-    """The events in the lines of a record, to the last whole line. `only`: as in `event_of`. Lines that cannot be read are left out."""
+    """The events in the lines of a record, up to the last complete line. only: see `event_of`. Lines that cannot be read are left out."""
     *lines, _torn_end = data.split(b"\n")
     events: list[Event] = []
     for line in lines:
@@ -250,9 +250,9 @@ def parse(data: bytes, only: Container[str] | None = None) -> list[Event]:
 
 
 def event_of(line: bytes, only: Container[str] | None = None) -> Event:
-    """The event in one line of a record, its settings such as `Settings` takes; one of `UNREADABLE` where it has none.
+    """The event in one line of a record, with settings that `Settings` accepts; raises one of `UNREADABLE` if there is none.
 
-    only: the columns of flushes that are wanted; the others are not decoded.
+    only: the columns of flushes to decode; None: all.
     """
     if len(line) > LONGEST:
         raise ValueError(f"a line of more than {LONGEST} bytes")
@@ -288,7 +288,7 @@ def _other_type(given: Any, settled: Any) -> bool:
 
 
 def _tail(path: Path) -> list[Event]:
-    """The last events of a record, at least one where there is a readable one among its last `LONGEST` bytes."""
+    """The last events of a record; at least one if there is a readable one in its last `LONGEST` bytes."""
     try:
         with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -297,7 +297,7 @@ def _tail(path: Path) -> list[Event]:
                 start = max(0, size - block)
                 file.seek(start)
                 data = file.read(size - start)
-                # Unless the block begins the file, its first line is cut.
+                # The first line of a block is cut, unless the block begins at the start of the file.
                 whole = data if start == 0 else data.partition(b"\n")[2]
                 events = _ending(whole) or parse(whole)
                 if events or start == 0 or block > LONGEST:
@@ -308,7 +308,7 @@ def _tail(path: Path) -> list[Event]:
 
 
 def _ending(lines: bytes) -> list[Event]:
-    """The last event, if it ends the run, since nothing before it is needed then; else an empty list."""
+    """A list with the last event if it is RunEnded, since no earlier event is needed then; else an empty list."""
     last = lines[: lines.rfind(b"\n") + 1].rstrip(b"\n").rpartition(b"\n")[2]
     with contextlib.suppress(*UNREADABLE):
         event = event_of(last)
@@ -318,10 +318,10 @@ def _ending(lines: bytes) -> list[Event]:
 
 
 def created(header: Mapping[str, Any], folder: Path) -> float:
-    """When the run of this header was made, in seconds since 1970; where it does not say, when the header was written."""
+    """When the run of this header was made, in seconds since 1970; if the header lacks that, when it was written."""
     when = header.get("created")
     if isinstance(when, int | float):
-        return float(when)  # `read_header` has looked at its size
+        return float(when)  # `read_header` has checked its size
     if isinstance(when, str):
         try:
             return datetime.fromisoformat(when).timestamp()

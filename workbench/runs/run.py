@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run(RunRecord):
-    """One run, at the moment when this object was made. Two are equal when all their events are.
+    """One run, at the moment when this object was made. Two runs are equal if all their events are.
 
-    The end of a recorded run is read when this is made, and the rest when it is needed: `events` is a sequence that
-    reads the record. FileNotFoundError where the run was deleted meanwhile.
+    The end of the record is read when this object is made, and the rest when needed: `events` is a sequence that reads the
+    record. It raises FileNotFoundError if the run was deleted meanwhile.
 
     Attributes:
         id: its name among the runs of its folder: "0012-fit".
@@ -63,9 +63,9 @@ class Run(RunRecord):
         status: "queued", "running", "paused", "finished", "stopped" or "failed".
         step: the number of updates taken.
         seconds: how long it ran, without pauses.
-        error: why it failed; None: it did not.
-        events: everything that it reported, in order.
-        folder: where it is recorded; None: nowhere.
+        error: why it failed; None: it did not fail.
+        events: its events, in order.
+        folder: the folder of its record; None: it has none.
         unseen: whether it only counts as running: its record has no end, and its process cannot be seen from here.
     """
 
@@ -83,7 +83,7 @@ class Run(RunRecord):
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """The run in a run folder. One whose process died without ending it has failed."""
+        """Read the run in a run folder; FileNotFoundError: it is not one. A run whose process died before its end has failed."""
         folder = Path(folder)
         try:
             return cls.from_summary(read.summary(folder))
@@ -92,7 +92,7 @@ class Run(RunRecord):
 
     @classmethod
     def from_summary(cls, summary: read.RunSummary, model: Callable[[], Any] | None = None) -> Self:
-        """The run of a summary (`read.list_runs`). OSError or ValueError where it was deleted meanwhile."""
+        """Make the run of a summary (`read.list_runs`). Raises OSError or ValueError if it was deleted meanwhile."""
         events = Recorded(summary.path, summary.over)
         start = _start(islice(events.stream(()), _BEFORE))
         id, kind = (start.run, start.kind) if start else (summary.id, summary.kind)
@@ -100,7 +100,7 @@ class Run(RunRecord):
 
     @classmethod
     def from_events(cls, events: Iterable[Event], folder: Path | None = None, model: Callable[[], Any] | None = None) -> Self:
-        """The run that these events record; `folder` is where it is recorded, if it is."""
+        """Make the run of these events; `folder`: the folder of its record, if it has one."""
         events, header = now(events), None
         if folder is not None:
             with contextlib.suppress(OSError, ValueError):
@@ -113,7 +113,7 @@ class Run(RunRecord):
 
     @property
     def settings(self) -> Settings:
-        """The settings the run began with (`changes` has what came after). Unknown ones of a newer version are left out."""
+        """The settings with which the run began (`changes` has later changes). Unknown ones of a newer version are left out."""
         return recorded_settings(self._recorded)
 
     @property
@@ -127,13 +127,12 @@ class Run(RunRecord):
     def history(self) -> Series:
         """One row per recorded update, each array of shape (rows,), read-only.
 
-        "step" and "epoch" int64; all others float32 (float64 where that was measured), NaN where there was no value: "loss", "lr" (both always
-        there), and whatever else was recorded: "grad_norm" (total, before clipping), "grad_norm_clipped" (after),
-        "skipped" (1: that update was left out), of several optimizers each one's "loss.0", "lr.0", "grad_norm.0",
-        "grad_norm_clipped.0", "loss.1" …, what the model logged for single updates by its name, and
-        "grad_norm/<layer>" (before clipping), and where it was measured "update_ratio/<layer>" (how far an update moved the
-        layer's weights, relative to their norm). A flush has one epoch number for all of its rows. Of a long run the columns by
-        layer of older updates may have been thinned out (`layer_history_mb`): NaN for those that are gone.
+        "step" and "epoch" are int64, all others float32 (float64 if measured in float64), NaN: no value. "loss" and "lr" always exist; the
+        others only if they were recorded: "grad_norm" (total, before clipping), "grad_norm_clipped" (after), "skipped" (1: the
+        update was left out); with several optimizers "loss.0", "lr.0", "grad_norm.0", "grad_norm_clipped.0", "loss.1", …; the values
+        that the model logged for single updates, by name; "grad_norm/<layer>" (before clipping); "update_ratio/<layer>" (the norm of an
+        update of the layer's weights, relative to the norm of the weights). All rows of a flush have the same epoch. For a long run the
+        columns by layer of older updates may have been thinned (`layer_history_mb`); removed values are NaN.
         """
         return dict(self._whole)
 
@@ -144,32 +143,30 @@ class Run(RunRecord):
 
     @property
     def logged(self) -> Series:
-        """One row per epoch in which the model logged something in training: "step" "epoch" and its names, read-only.
+        """One row per epoch for which the model logged values in training: "step", "epoch" and the logged names, read-only.
 
-        What it logged for single updates is in `history`.
+        Values that it logged for single updates are in `history`.
         """
         return dict(self._logged)
 
     @property
     def resumes(self) -> tuple[Resumed, ...]:
-        """Where this run continues another one's checkpoint, the latest last: `.run`, `.checkpoint`, `.values`.
+        """The events at which this run continues a checkpoint of another one, the latest last: `.run`, `.checkpoint`, `.values`.
 
-        Earlier rows of `events`, `history` and so on are the other run's record, so that the whole run is there.
+        Earlier rows of `events`, `history` and so on come from the other run's record.
         """
         return tuple(e for e in self.outline if isinstance(e, Resumed))
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints from which a fit can continue, oldest first, as they are now:
-        `bench.fit(start=f"{run.id}@{step}")`.
-        """
+        """The present checkpoints from which a fit can continue, oldest first: `bench.fit(start=f"{run.id}@{step}")`."""
         return [] if self.folder is None else list_checkpoints(self.folder)
 
     def to_lightning(self, path: str | Path, which: str | int = "last") -> Path:
         """Write a checkpoint as Lightning 2 writes it: `Module.load_from_checkpoint(path)` and `Trainer.fit(module, ckpt_path=path)` read it.
 
-        It has weights, optimizers, schedulers, epoch, step and the module's saved hyperparameters. Where weights were averaged,
-        its weights are those that validation used. A warning names what it cannot carry.
+        It has weights, optimizers, schedulers, epoch, step and the module's saved hyperparameters. If weights were averaged,
+        its weights are those that validation used. A warning names what the file cannot hold.
         which: "last", "best", or the checkpoint after this many updates.
         """
         from workbench.engine.checkpoint import lightning_file
@@ -181,9 +178,9 @@ class Run(RunRecord):
         return Path(path)
 
     def save_pretrained(self, folder: str | Path, which: str | int = "last") -> Path:
-        """Write the bench's model with the weights of this run into a folder of Hugging Face's form, by the model's own `save_pretrained`.
+        """Write the bench's model with the weights of this run into a folder, by the model's own `save_pretrained` (Hugging Face).
 
-        The model itself does not change. Where weights were averaged, they are those that validation used.
+        The model itself does not change. If weights were averaged, they are those that validation used.
         which: "last", "best", or the checkpoint after this many updates.
         """
         from workbench.engine.checkpoint import pretrained
@@ -204,12 +201,12 @@ class Run(RunRecord):
 
     @property
     def name(self) -> str:
-        """The name that a person gave to it; "": no name. `annotate` changes it."""
+        """The name that the user gave to it; "": no name. `annotate` changes it."""
         return self._annotations.name
 
     @property
     def notes(self) -> str:
-        """The notes that a person gave to it. `annotate` changes them."""
+        """The user's notes. `annotate` changes them."""
         return self._annotations.notes
 
     @property
@@ -229,9 +226,9 @@ class Run(RunRecord):
     def annotate(
         self, *, name: str | None = None, notes: str | None = None, tags: Iterable[str] | None = None, pinned: bool | None = None
     ) -> None:
-        """Give it a name, notes, tags or a pin, which stay in its folder: `run.annotate(name="baseline", tags=["sgd"], pinned=True)`.
+        """Store a name, notes, tags or a pin in its folder: `run.annotate(name="baseline", tags=["sgd"], pinned=True)`.
 
-        None does not change one; "" and [] remove it. Of a run of a bench, `bench.annotate` shows it in the panel at once.
+        None leaves a value unchanged; "" and [] remove it. `bench.annotate` also updates the panel at once.
         """
         if self.folder is None or not self.folder.is_dir():
             raise FileNotFoundError(f"run {self.id!r} has no record to annotate: it was a dry run, or it is deleted.")
@@ -244,7 +241,7 @@ class Run(RunRecord):
 
     @property
     def ended_early(self) -> str:
-        """Why early stopping, or the module, ended this fit before its length, in words; "": neither did."""
+        """Why early stopping, or the module, ended this fit before its length; "": neither did."""
         resumed = max((n for n, e in enumerate(self.outline) if isinstance(e, Resumed)), default=0)
         texts = [e.text for e in self.outline[resumed:] if isinstance(e, Message) and e.text.startswith(ENDED_EARLY)]
         return texts[-1].removeprefix(f"{ENDED_EARLY}: ").rstrip(".") if texts else ""
@@ -262,9 +259,9 @@ class Run(RunRecord):
 
     @property
     def clip_share(self) -> float | None:
-        """The share of the recorded updates with clipping on whose gradients were cut; None: it was never on, or that is not known.
+        """The share of clipped updates among the recorded updates with clipping on; None: it was never on, or the share is unknown.
 
-        It is known where the norms before clipping are 2-norms (`track_grad_norm`), as those after it always are.
+        It is known if the norms before clipping are 2-norms (`track_grad_norm`), as those after clipping always are.
         """
         return self._data.clipped().share
 
@@ -274,31 +271,30 @@ class Run(RunRecord):
         return tuple(part.share for part in self._data.clipped_by_optimizer().values())
 
     def clip_share_at(self, clip_val: float) -> float | None:
-        """The share of the recorded updates that this clip value would have cut, from 0 to 1; None: that is not known.
+        """The share of the recorded updates that this clip value would have clipped, from 0 to 1; None: unknown.
 
-        It reads the norms that were measured: with clipping on, the run would have gone another way.
+        It uses the measured norms; with this clip value the run itself would have been different.
         """
         return self._data.clip_share_at(clip_val)
 
     @property
     def clip_suggestion(self) -> float | None:
-        """A clip value from the last 200 recorded norms: nine of ten are below it (`plots.clip_statistics.suggest_clip`
-        says why).
+        """A clip value from the last 200 recorded norms: nine of ten are below it (reasons: `plots.clip_statistics.suggest_clip`).
 
-        None where fewer than 20 are known, or where the recorded norm (`track_grad_norm`) is not the clipped one.
+        None if fewer than 20 are known, or if the recorded norm (`track_grad_norm`) is not the 2-norm, which is clipped.
         """
         return self._data.suggested_clip()
 
     @property
     def time_spent(self) -> dict[str, float]:
-        """Where the time of a fit went: seconds by part, the largest first ("data" is waiting for batches, "first
-        batch" the same at the beginning of an epoch; see `events.TimeSpent`). Empty where that was not measured.
+        """The seconds that each part of a fit took, the largest first ("data" is waiting for batches, "first batch" the same at
+        the beginning of an epoch; see `events.TimeSpent`). Empty if that was not measured.
         """
         return time_spent.total(e.parts for e in self.outline if isinstance(e, TimeSpent))
 
     @cached_property
     def health(self) -> tuple[Finding, ...]:
-        """What went wrong, what slowed it down, and what to do about it, the worst first; empty where all is well."""
+        """Problems of the run and what slowed it down, each with advice, the most severe first; empty: nothing was found."""
         return SearchResults(self.folder).with_results(examine(self.events))
 
     def figure(self, what: str | None = None) -> Interactive:
@@ -321,11 +317,11 @@ class Run(RunRecord):
         return matplotlib.figure(charts) if ax is None else matplotlib.draw(charts[0], ax)
 
     def charts(self, what: str | None = None) -> list[Chart]:
-        """What `figure` and `plot` draw, as data: loss and gradient norms, or the search that the run was.
+        """The charts of `figure` and `plot` as data: loss and gradient norms, or for a search its result.
 
         `what`: "loss", "lr" (the schedule), "grad_norm", "clip" (norms before and after, and the share clipped),
-        "update_ratio" (how far updates moved each layer, with `track_update_ratio=True`), "gradient_noise_scale" (with
-        `track_noise_scale`), "time" (where it went), or the name of a validation metric or of a value that the model logged ("train_acc").
+        "update_ratio" (the relative size of each layer's updates, with `track_update_ratio=True`), "gradient_noise_scale" (with
+        `track_noise_scale`), "time" (seconds of each part), or the name of a validation metric or of a logged value ("train_acc").
         """
         searched = [] if self.kind == "fit" else chart_data.search_charts(self.outline)  # a fit may search on its way
         data = self._data
@@ -351,11 +347,11 @@ class Run(RunRecord):
         return charts
 
     def to_csv(self, file: str | Path | IO[str]) -> None:
-        """The history as CSV, one row per update. A validation after n updates is in the row of update n - 1, the last before it
-        and of the same epoch ("step" counts from 0), and so are an epoch's values.
+        """Write the history as CSV, one row per update. Values of a validation or an epoch after n updates are in the row of update
+        n - 1, the last one before, which is of the same epoch ("step" counts from 0).
 
-        Where that update was not recorded, it has a row of its own. An empty cell: no value. A name that was logged for updates,
-        epochs and validations has three columns: `acc`, `acc (epoch)` and `acc (validation)`.
+        If that update was not recorded, they have their own row. An empty cell means no value. A name that was logged for
+        updates, epochs and validations has three columns: `acc`, `acc (epoch)` and `acc (validation)`.
         """
         if isinstance(file, str | Path):
             with open(file, "w", newline="", encoding="utf-8") as opened:
@@ -364,16 +360,16 @@ class Run(RunRecord):
         write_csv(file, self._whole, self._logged, self._validation)
 
     def to_pandas(self) -> DataFrame:
-        """The table of `to_csv` as a pandas data frame; NaN: no value.
+        """Return the table of `to_csv` as a pandas data frame; NaN: no value.
 
-        A validation is in the row of the update before it: `df.groupby("epoch")["val_loss"].last()` has each epoch's own.
+        A validation is in the row of the update before it: `df.groupby("epoch")["val_loss"].last()` has the last one of each epoch.
         """
         return data_frame(joined(self._whole, self._logged, self._validation))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Run):
             return NotImplemented
-        # By their lines: a NaN read back does not equal itself.
+        # Compared by their lines, since a NaN is not equal to itself.
         return (self.id, self.status, self.error) == (other.id, other.status, other.error) and (
             [*map(to_line, self.events)] == [*map(to_line, other.events)]
         )
@@ -428,9 +424,9 @@ class Run(RunRecord):
         return facts
 
     def _key_settings(self) -> dict[str, Any]:
-        """Learning rate and batch size, and whatever else differs from its default."""
+        """Learning rate, batch size, and all other settings that differ from their defaults."""
         known = {k: v for k, v in self._recorded.items() if k in Settings.model_fields}
-        with contextlib.suppress(SettingsError):  # a record that was read back has lists for tuples
+        with contextlib.suppress(SettingsError):  # settings from a record have lists in place of tuples
             settings = self.settings
             known = {k: getattr(settings, k) for k in known}
         always = ("lr", "batch_size")
@@ -442,7 +438,7 @@ def _start(events: Iterable[Event]) -> RunStarted | None:
 
 
 _BEFORE = 100
-"""Among these events is the beginning of a run; only messages may precede it."""
+"""How many events are searched for RunStarted; only messages may precede it."""
 _COUNTS = ("updates", "epochs", "live changes")
 
 

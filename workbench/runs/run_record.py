@@ -1,4 +1,4 @@
-"""Reads what the events of a run contain: its columns, its last metrics, the data of its plots."""
+"""Derives data from the events of a run: columns, last metrics, the data of its plots."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workbench.runs.record.stream import joined
 
 
 class RunRecord:
-    """The record of a run; each part is read when it is first asked for."""
+    """The base class of `Run` that reads the record; each part is read on first use."""
 
     events: Sequence[Event]
 
@@ -26,7 +26,7 @@ class RunRecord:
     def _data(self) -> RunData:
         """The data of the plots."""
         recorded = self._recorded
-        # What is limited is the 2-norm, so in a record of other norms the clip value is no line.
+        # Clipping limits the 2-norm, so the clip value is not drawn among other norms.
         same = recorded.get("track_grad_norm", 2.0) == 2.0
         norm = same and recorded.get("gradient_clip_algorithm", "norm") == "norm"
         return RunData(
@@ -47,7 +47,7 @@ class RunRecord:
 
     @cached_property
     def _ranks(self) -> str | None:
-        """The devices of a run on several, in words; None: it ran on one."""
+        """The name and number of the devices of a run on several; None: it ran on one."""
         return next((e.device for e in self.outline if isinstance(e, RunStarted) and e.ranks > 1), None)
 
     @cached_property
@@ -63,7 +63,7 @@ class RunRecord:
         for event in self.outline:
             if isinstance(event, Validated | Logged):
                 found.update(event.metrics)
-            elif isinstance(event, RunEnded):  # of a record that lacks its middle, the end has the last values too
+            elif isinstance(event, RunEnded):  # RunEnded has the last values, too, in case the record lacks events
                 for name, value in event.metrics.items():
                     found.setdefault(name, value)
         return found
@@ -79,11 +79,11 @@ class RunRecord:
 
     @cached_property
     def outline(self) -> tuple[Event, ...]:
-        """The events without the columns by layer, flushes of one epoch joined: what all but a look at layers needs."""
+        """The events without the columns by layer, with flushes of one epoch joined; sufficient for everything except plots by layer."""
         return tuple(joined(but_by_layer(self.events)))
 
     def _by_layer(self, quantity: str) -> tuple[NDArray[Any], Series]:
-        """Of "grad_norm" or "update_ratio" what a picture of all layers shows: updates, and by layer a value for each."""
+        """The data for a picture of "grad_norm" or "update_ratio" of all layers: updates, and for each layer its values."""
         return by_layer(self.events, quantity, self._history["step"])
 
     @cached_property

@@ -1,7 +1,7 @@
 """Writes run folders: `<root>/runs/<id>/` with `run.json`, `metrics.jsonl` and, when needed, subfolders.
 
-One job writes one folder. Creating `metrics.jsonl` exclusively makes it the writer; after that it is the only one, so
-no lock is needed. `read.py` reads.
+One job writes one folder. Creating `metrics.jsonl` exclusively makes it the writer; it is then the only one, so no lock is
+needed. `read.py` reads folders.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from workbench.runs.record.stream import count_lines
 from workbench.runs.record.thin import NEWEST, layer_size, next_stride, thinned_lines
 
 _TORN = b"~\n"
-"""Ends a line that a failed write cut short, so that it never reads as a whole one."""
+"""Ends a line that a failed write left incomplete, so that it never parses as an event."""
 _ASIDE = RECORD + ".new"
 _RESERVE, _RESERVED = ".reserve", 1 << 16
 """The name and size of a file that a running run reserves, so that the end of its record fits on a full disk."""
 _ROOM = 1 << 25
-"""The most bytes of columns that wait while the disk is full."""
+"""How many bytes of columns may wait while the disk is full."""
 _AGAIN = 0.1
-"""Seconds between two attempts to write what waits."""
+"""Seconds between two attempts to write the waiting events."""
 
 
 class RunFolder:
     """The folder of one job that is being written. `append` may be called from any thread.
 
-    An event that cannot be written waits, in bounded memory, and is written before the next one. Where the disk stays
-    full, `catch_up` gives up what does not fit and says what the record lacks; its end is written all the same.
+    An event that cannot be written waits, in bounded memory, and is written before the next one. If the disk stays full,
+    `catch_up` drops data that does not fit and says what the record lacks; the end of the record is written in any case.
     """
 
     def __init__(self, path: Path, header: dict[str, Any], record: FileIO) -> None:
@@ -55,12 +55,12 @@ class RunFolder:
         self._waiting: deque[Event] = deque()
         """Events that could not be written yet, the oldest first."""
         self._lacks: dict[str, tuple[int, int]] = {}
-        """What was dropped, in words, with its first and last update."""
+        """Descriptions of dropped data, each with its first and last update."""
         self.lines = 0
-        """Whole lines of the record, as far as this writer knows of them."""
+        """The number of complete lines of the record, as far as this writer has counted them."""
         self._allowed = _allowance(header)
         self._sizes: Counter[int] = Counter()
-        """Bytes of the columns by layer in the record, by how many updates they are thinned to."""
+        """For each stride of thinning, the bytes of the columns by layer in the record."""
         self._thin_at = math.inf if self._allowed is None else float(self._allowed)
 
     @classmethod
@@ -84,7 +84,7 @@ class RunFolder:
             _forget(path)
             raise
         with contextlib.suppress(OSError):  # a disk that is full already
-            (path / _RESERVE).write_bytes(os.urandom(_RESERVED))  # what could be compressed would reserve nothing
+            (path / _RESERVE).write_bytes(os.urandom(_RESERVED))  # random bytes, since a file system could compress zeros
         return cls(path, full, record)
 
     @classmethod
@@ -102,12 +102,12 @@ class RunFolder:
         return taken
 
     def name_writer(self, pid: int) -> None:
-        """Name process `pid` of this machine, or a child of it, as the writer from here on."""
+        """Record in the header that process `pid` of this machine, or a child of it, is the writer from now on."""
         self._header = {**self._header, **identity(pid)}
         _write_header(self.path, self._header)
 
     def write_again(self) -> None:
-        """The process that wrote the record has ended, perhaps in the middle of a line; it may have written it anew."""
+        """Become the writer again after another process has ended, which may have left an incomplete line or rewritten the record."""
         with self._lock:
             self._torn = not _ends_whole(self.path / RECORD)
             self._record.close()
@@ -132,10 +132,10 @@ class RunFolder:
         return make_folder(self.path / "checkpoints")
 
     def append(self, event: Event) -> int:
-        """Write one event as one line, handed to the system before this returns; the number of its line, from 0 on.
+        """Write one event as one line, which the operating system has when this returns. Returns the number of the line, from 0 on.
 
-        OSError where it cannot be written (disk full, read-only, quota). Earlier lines stay, and the event waits: a later
-        call writes it first.
+        Raises OSError if it cannot be written (disk full, read-only, quota). Then earlier lines stay, and the event waits: a
+        later call writes it first.
         """
         with self._lock:
             if self._record.closed:
@@ -152,10 +152,10 @@ class RunFolder:
             return line
 
     def catch_up(self, seconds: float) -> str:
-        """Try for this long to write what waits, and drop what still does not fit. Returns, in words, what the
-        record lacks; "": nothing.
+        """Try for this long to write the waiting events, then drop data that does not fit. Returns a phrase about what the record lacks;
+        "": nothing.
 
-        The end of the record will fit: a part of the disk is reserved for it.
+        The end of the record always fits, since a part of the disk is reserved for it.
         """
         until = time.monotonic() + seconds
         while self._waiting and not self._written() and time.monotonic() < until:
@@ -163,7 +163,7 @@ class RunFolder:
         with self._lock:
             if self._waiting:
                 self._release()
-                self._give_up_over(_RESERVED // 4)  # as text it is longer, and the end needs some too
+                self._give_up_over(_RESERVED // 4)  # a quarter, since text is longer, and the end needs space, too
                 with contextlib.suppress(OSError):
                     self._write_waiting()
             return "; ".join(f"{what} of updates {first} to {last}" for what, (first, last) in self._lacks.items())
@@ -185,7 +185,7 @@ class RunFolder:
         self.close()
 
     def _written(self) -> bool:
-        """Write what waits; returns whether all of it is written now."""
+        """Write the waiting events; returns whether all of them are written."""
         with self._lock, contextlib.suppress(OSError):
             self._write_waiting()
         return not self._waiting
@@ -202,7 +202,7 @@ class RunFolder:
                 self._sizes[event.layers_every] += layer_size(event)
 
     def _thin(self) -> None:
-        """Thin the old updates: write the record to a second file and let that replace it."""
+        """Thin the old updates: write the record to a second file, which then replaces it."""
         assert self._allowed is not None
         aside = self.path / _ASIDE
         older, sizes = self._sizes.total() - int(self._allowed * NEWEST), Counter[int]()
@@ -226,7 +226,7 @@ class RunFolder:
         self._thin_at = max(float(self._allowed), self._sizes.total() + self._allowed / 8)  # not at every flush
 
     def _give_up_over(self, room: int) -> None:
-        """Of the flushes that wait, take away the columns by layer, then whole flushes, the oldest first, until the rest has room."""
+        """Drop columns by layer of the waiting flushes, then whole flushes, the oldest first, until the rest has at most `room` bytes."""
         size = sum(map(size_of, self._waiting))
         for place, event in enumerate(self._waiting):
             if size <= room:
@@ -258,7 +258,7 @@ class RunFolder:
     def _write(self, data: bytes) -> None:
         written = 0
         try:
-            while written < len(data):  # a full disk takes a part first and raises at the next call
+            while written < len(data):  # on a full disk, a write may be partial, and the next one raises an error
                 written += self._record.write(data[written:]) or 0
         finally:
             if written:
@@ -273,7 +273,7 @@ def _claim(path: Path) -> FileIO:
 
 
 def _opened(path: Path) -> FileIO:
-    """A record that is there, to be written on."""
+    """Open an existing record for appending."""
     return FileIO(append_to(path, create=False), "ab")
 
 

@@ -24,7 +24,7 @@ COMPARED = range(2, 6)
 _SLICE = 0.25
 """Seconds of reading between two messages, so that the beginning of a long record is shown first."""
 _LOOK = 2.0
-"""Seconds between two looks at whether the process of a silent run is gone, and between two reads of compared runs."""
+"""Seconds between two checks whether the process of a silent run has ended, and between two reads of compared runs."""
 _log = logging.getLogger("workbench.server")
 
 
@@ -48,12 +48,12 @@ class Canvas:
         return None if packet is None else framed(packet)
 
     def everything(self) -> None:
-        """Send everything again: a view has opened."""
+        """Send everything again, for a view that has just opened."""
         with self._lock:
             self._model.outbox.everything()
 
     def look(self, message: dict[str, Any]) -> bool:
-        """Change a view for a request; False: the request is about something else."""
+        """Change a view as a request says; return False for a request that is not about a view."""
         with self._lock:
             return self._model.look(message)
 
@@ -85,7 +85,7 @@ class RunCanvas(Canvas):
         self.over |= isinstance(event, RunEnded)
         try:
             self._model.draw(event)
-        except Exception as error:  # noqa: BLE001 - a record of somebody else's making; the rest of it is drawn
+        except Exception as error:  # noqa: BLE001 - the record may be damaged; the rest of it is drawn
             _log.warning("%s has an event that cannot be drawn (%s: %.200r).", self._folder, type(error).__name__, str(error))
 
     def _look_at_process(self) -> None:
@@ -120,7 +120,7 @@ class ComparisonCanvas(Canvas):
         for path, run in self._runs:
             try:
                 briefs.append(run.brief(time.monotonic() + _SLICE / len(self._runs)))
-            except Exception as error:  # noqa: BLE001 - deleted meanwhile, or of somebody else's making: the others are compared
+            except Exception as error:  # noqa: BLE001 - the run may be deleted or damaged: the others are compared
                 read.name_unreadable(path, error)
         self._model.curves.over_one_another(self._model.outbox, briefs)
         self._reading = any(run.reading for _, run in self._runs)
@@ -128,14 +128,14 @@ class ComparisonCanvas(Canvas):
 
 
 def framed(packet: Packet) -> bytes:
-    """A message as one frame: the length of the JSON in four bytes, little end first, the JSON, and the buffers."""
+    """Return a message as one frame: the length of the JSON as four little-endian bytes, the JSON, and the buffers."""
     content = {**packet.content, "sizes": [*map(len, packet.buffers)]}
     text = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
     return b"".join([struct.pack("<I", len(text)), text, *packet.buffers])
 
 
 def change_of(message: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The command in a request of the canvas; None: it is not a command that another process can carry out."""
+    """Return the command in a request of the canvas; None for one that another process cannot carry out."""
     match message:
         case {"what": "measure_ratios", "on": bool(on)}:
             return {"type": "Change", "values": {"track_update_ratio": on}}

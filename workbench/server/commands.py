@@ -36,7 +36,7 @@ def send(entry: Entry, given: Mapping[str, Any]) -> None:
 
 
 def settings_of(entry: Entry) -> Settings:
-    """The settings that a run began with; those of a newer version, or of a foreign record, are left out."""
+    """Return the settings that a run began with, without those that this version does not know or accept."""
     try:
         return recorded_settings(entry.settings)
     except SettingsError:

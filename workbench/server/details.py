@@ -1,4 +1,4 @@
-"""Everything about one run, for its page: facts, settings, changes, checkpoints, and what it has printed."""
+"""Reads everything about one run for its page: facts, settings, changes, checkpoints, and printed output."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _CHANGES, _CHECKPOINTS = 200, 200
 _TEXT = 400
 """The most bytes of a fact or a setting."""
 _KEPT = 8
-"""Runs of which what was read is kept: of a run that trains, each answer reads only what is new."""
+"""How many runs stay in memory after they were read. Of a run that trains, each answer then reads only what is new."""
 _SLICE = 0.5
-"""Seconds in which an answer reads a record. Of a longer one it has the beginning, and the next answer has more."""
+"""The most seconds that an answer reads a record. A longer record is read in part, and the next answer has more."""
 _AT_ITS_END = -1
 
 
@@ -77,7 +77,7 @@ class Details:
 
 @dataclass(frozen=True)
 class _Seen:
-    """The facts in the events of a run that were read so far."""
+    """The facts in those events of a run that were read so far."""
 
     start: RunStarted | None = None
     changes: tuple[tuple[int, str], ...] = ()
@@ -86,7 +86,7 @@ class _Seen:
 
 
 class _Record:
-    """Folds the events of a run as they come."""
+    """Collects facts from the events of a run while it is read."""
 
     def __init__(self, folder: Path) -> None:
         self._tail, self._lock = Tail(folder), threading.Lock()
@@ -125,14 +125,17 @@ class _Record:
 
 
 def output(entry: Entry, offset: int) -> dict[str, Any]:
-    """What a launched run has printed from byte `offset` on, -1: near its end. "offset" is where to continue, "more" whether there is more now."""
+    """Return what a launched run has printed from byte `offset` on; -1: near its end.
+
+    "offset" in the answer is where to continue, and "more" says whether more can be read now.
+    """
     try:
         with open_regular(entry.summary.path / read.OUTPUT) as file:
             size = file.seek(0, os.SEEK_END)
             start = max(0, size - CHUNK) if offset == _AT_ITS_END else min(offset, size)
             file.seek(start)
             data = file.read(CHUNK)
-    except (OSError, ValueError):  # it has none, or it is no file of ours
+    except (OSError, ValueError):  # there is no output, or the file is not one of ours
         return {"text": "", "offset": 0, "more": False}
     if offset == _AT_ITS_END and start:  # begin with a whole line
         start += data.find(b"\n") + 1
@@ -140,12 +143,12 @@ def output(entry: Entry, offset: int) -> dict[str, Any]:
     data = _whole_characters(data)
     end = start + len(data)
     lines = data.decode(errors="replace").split("\n")
-    text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)  # of a progress bar its last state
+    text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)  # keeps the last state of a progress bar
     return {"text": printable(text, lines=True), "offset": end, "more": end < size}
 
 
 def _whole_characters(data: bytes) -> bytes:
-    """The bytes without the beginning of a character at their end, whose rest is yet to come."""
+    """Return the bytes without an incomplete UTF-8 character at their end."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte >= 0xC0:  # begins a character of 2 to 4 bytes
@@ -208,7 +211,7 @@ def _size(folder: Path) -> int:
 
 
 def _code(entry: Entry, checkpoints: list[Checkpoint]) -> dict[str, str]:
-    """Lines for a cell. Where code runs is not among the settings: a record of somebody else's does not decide that."""
+    """Return lines of code for a cell. They leave out settings of where code runs, which an untrusted record must not decide."""
     given = {name: value for name, value in settings_of(entry).changed().items() if name not in LOCAL}
     resumable = entry.summary.kind == "fit" and entry.summary.over and any(one.resumable for one in checkpoints)
     return {

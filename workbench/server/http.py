@@ -38,7 +38,7 @@ STATIC = Path(workbench.ui.__file__).parent / "static"
 
 
 class Handler(APIHandler):
-    """The part that all share. `answer` works in a thread, and makes a status and a text of an error of the user's."""
+    """The base class of all handlers. `answer` works in a thread, and turns a user's error into a status and a text."""
 
     auth_resource = RESOURCE
 
@@ -109,7 +109,7 @@ class Runs(Handler):
 
 
 class OneRun(Handler):
-    """Everything about a run, what a person adds to it, and its deletion."""
+    """Everything about a run, changes to its annotations, and its deletion."""
 
     @web.authenticated
     @authorized
@@ -164,7 +164,7 @@ class Commands(Handler):
     @authorized
     async def post(self, key: str, id: str) -> None:
         """Send a command to a run."""
-        await self.answer(partial(self._send, key, id), COMMANDS)  # which do not wait until records are read
+        await self.answer(partial(self._send, key, id), COMMANDS)  # these threads never wait for records to be read
 
     def _send(self, key: str, id: str) -> None:
         given = self.body(("type", "values"))
@@ -182,7 +182,7 @@ class Output(Handler):
 
 
 class Templates(Handler):
-    """The notebooks to begin with."""
+    """The list of template notebooks."""
 
     @web.authenticated
     @authorized
@@ -192,7 +192,7 @@ class Templates(Handler):
 
 
 class Template(Handler):
-    """One notebook to begin with."""
+    """One template notebook."""
 
     @web.authenticated
     @authorized

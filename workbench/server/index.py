@@ -27,22 +27,22 @@ Key = tuple[str, str]
 BRIEFS = 1000
 """The most briefs of ended runs in memory, of some 15 kB each. All open pages together should need fewer."""
 _OPEN = 50
-"""Records of runs that may have ended, unseen from here, that are held open at most. Others are read whole when they grow."""
+"""The most records that stay open of runs whose process cannot be seen from here. Others are read whole when they grow."""
 _TURN = 0.05
-"""Seconds for which the record of one run is read before another run has its turn; at least a part of it is read."""
+"""Seconds for which the record of one run is read before the next run's; at least a part of it is read."""
 _AGAIN = 10.0
-"""Seconds after which a record is tried again that the system did not let us read."""
+"""Seconds until a record is tried again after the system refused to read it."""
 _SETTLED = 2.0
-"""Seconds after which a folder's time is older than its clock is coarse."""
+"""Seconds after which a folder's modification time is older than the resolution of the file system's clock."""
 _EACH = 500
-"""Ended runs in whose folders one look sees whether a person has changed something."""
+"""How many folders of ended runs one call of `look` checks for changed annotations."""
 _FULL = 30.0
-"""Seconds after which each root is listed again, whatever its times are: those of a network's folders may be late."""
+"""Seconds after which each root is listed again, whatever its modification times: those of network folders may be late."""
 _log = logging.getLogger("workbench.server")
 
 
 class Index:
-    """`look` finds what is new, and `read_next` reads it run by run; `move` reads what has come of the runs that run."""
+    """The runs of all roots. `look` finds new ones, `read_next` reads them one by one, and `move` reads on in those that train."""
 
     def __init__(self, lock: threading.Condition) -> None:
         self._lock = lock
@@ -52,7 +52,7 @@ class Index:
         self.unread: OrderedDict[Key, Path] = OrderedDict()
         """Folders that may be runs, in the order in which they are read."""
         self.moved: dict[Key, None] = {}
-        """Runs that had not ended, and of whose records something new was read."""
+        """Runs that had not ended, and in whose records something new was read."""
         self._briefs: OrderedDict[Key, RunBrief] = OrderedDict()
         self._live: dict[Key, LiveRunBrief] = {}
         self._records: dict[Key, tuple[int, int]] = {}
@@ -60,7 +60,7 @@ class Index:
         self._no_runs: dict[Key, tuple[int, int]] = {}
         """The stamps of folders that hold no run; they are read again when they change."""
         self._listed: dict[str, tuple[int, float]] = {}
-        """By root, the time of its folder of runs when it was listed, and when that was."""
+        """By root, the modification time of its folder of runs when it was listed, and the time of the listing."""
         self._turn = 0
 
     def use(self, roots: Iterable[Root]) -> None:
@@ -75,7 +75,7 @@ class Index:
             self._listed = {key: seen for key, seen in self._listed.items() if key in self.roots}
 
     def brief(self, key: Key) -> RunBrief | None:
-        """The brief of a run, if it was read."""
+        """Return the brief of a run, if it was read."""
         with self._lock:
             if key in self._briefs:
                 self._briefs.move_to_end(key)
@@ -87,11 +87,11 @@ class Index:
         return entry.summary.kind == "fit" and not has and time.monotonic() >= entry.unreadable_until
 
     def is_begun(self, key: Key) -> bool:
-        """Whether a part of a record was read, and the rest is not."""
+        """Whether a record was read only in part."""
         return key in self._live and self._live[key].reading
 
     def look(self) -> bool:
-        """Find new folders and those that are gone. Returns whether a run is gone, or what a person has added to one has changed."""
+        """Find new and deleted folders. Returns whether a run was deleted or the annotations of a run changed."""
         changed = False
         for root in list(self.roots.values()):
             changed |= self._list(root)
@@ -109,7 +109,7 @@ class Index:
         key, stamp, record = (root.key, path.name), _stamp(path), _stamp(path / read.RECORD)
         try:
             entry = Entry.read(root, read.summary(path), stamp)
-        except FileNotFoundError:  # being made, or being deleted
+        except FileNotFoundError:  # the folder is being made or deleted
             self._no_run(key, stamp)
             return None
         except Exception as error:  # noqa: BLE001 - as below
@@ -119,12 +119,12 @@ class Index:
         with self._lock:
             self._forget(key)
             self.entries[key] = entry
-            if entry.summary.unseen:  # it may have ended long ago: what is here is read when a page wants it
+            if entry.summary.unseen:  # it may have ended long ago: its record is read when a page needs it
                 self._records[key] = record
         return entry
 
     def move(self) -> list[Entry]:
-        """Read what is new of the runs that have not ended, of each for a moment. Returns those that have moved since the last time."""
+        """Read on in the record of each run that has not ended, for a moment. Returns those with something new since the last call."""
         for key, entry in [(one.key, one) for one in list(self.entries.values()) if one.live]:
             stamp = _stamp(entry.summary.path / read.RECORD)
             before, self._records[key] = self._records.get(key), stamp
@@ -151,7 +151,7 @@ class Index:
             if began >= entry.unreadable_until:
                 brief = growing.brief(began + _TURN)
                 entry.unreadable_until = 0.0
-        except Exception as error:  # noqa: BLE001 - a record of anybody's making; it must not keep others from being read
+        except Exception as error:  # noqa: BLE001 - a damaged record must not prevent others from being read
             entry.unreadable_until = began + _AGAIN if isinstance(error, OSError) else math.inf
             if not isinstance(error, FileNotFoundError):
                 read.name_unreadable(path, error)
@@ -180,8 +180,8 @@ class Index:
                 self._briefs.popitem(last=False)
 
     def changed(self, key: Key) -> bool:
-        """Read what a person has added to a run, if a file in its folder was replaced; if the folder is that of another run now, it
-        is read anew. Returns whether anything has changed."""
+        """Read the annotations of a run if a file in its folder was replaced. Read all of it if the folder now holds another run.
+        Returns whether anything has changed."""
         entry = self.entries.get(key)
         stamp = (0, 0) if entry is None else _stamp(entry.summary.path)
         if entry is None or stamp == entry.stamp:
@@ -197,7 +197,7 @@ class Index:
         return before != added
 
     def _list(self, root: Root) -> bool:
-        """List the folders of a root if it has changed. Returns whether a run is gone from it."""
+        """List the folders of a root if it has changed. Returns whether a run was deleted."""
         folder, now = root.path / read.RUNS, time.time()
         changed_at = _stamp(folder)[0] if is_readable(root) else 0
         known, listed = self._listed.get(root.key, (-1, 0.0))
@@ -250,15 +250,15 @@ class Index:
 
 
 def _state(folder: Path) -> read.RunSummary | None:
-    """The state of a run by the end of its record; None: that cannot be read."""
+    """Return the state of a run, from the end of its record; None: it cannot be read."""
     try:
         return read.summary(folder)
-    except Exception:  # noqa: BLE001 - a record of anybody's making
+    except Exception:  # noqa: BLE001 - the record may be damaged
         return None
 
 
 def _created(folder: Path) -> float | None:
-    """The creation time of the run in this folder; None where it cannot be read."""
+    """Return the creation time of the run in this folder; None where it cannot be read."""
     try:
         return read.created(read.read_header(folder), folder)
     except (OSError, ValueError):
@@ -266,7 +266,7 @@ def _created(folder: Path) -> float | None:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """A stamp of a file or a folder that changes with it; zeros where it does not exist."""
+    """Return a stamp that changes whenever the file or folder does; zeros where it does not exist."""
     try:
         told = os.stat(path, follow_symlinks=False)
     except OSError:

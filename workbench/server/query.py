@@ -14,7 +14,7 @@ MOST = 200
 _LONGEST = 200
 """The most characters of an argument."""
 _STATUSES = ("running", "paused", "queued", "running?", "failed", "stopped", "finished")
-"""In the order in which a sort by status lists them; others come last."""
+"""The statuses, in the order in which a sort by status lists them; others come last."""
 _ORDERS = ("desc", "asc")
 _KEYS: dict[str, Callable[[Entry], Any]] = {
     "created": lambda one: one.summary.created,
@@ -25,7 +25,7 @@ _KEYS: dict[str, Callable[[Entry], Any]] = {
     "status": lambda one: _STATUSES.index(one.status) if one.status in _STATUSES else len(_STATUSES),
 }
 EXACT = ("loss", "value")
-"""What is sorted by needs the whole record of each run."""
+"""The sort keys that need the whole record of each run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Query:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Query:
-        """The query of these arguments of a request; ValueError names the one that is wrong."""
+        """Make the query from the arguments of a request; ValueError names the one that is wrong."""
         unknown = [name for name in given if name not in cls.__dataclass_fields__]
         if unknown:
             raise ValueError(f"{unknown[0]}={shown(given[unknown[0]], 40)}: there is no such argument. Give some of {', '.join(cls.__dataclass_fields__)}.")
@@ -67,10 +67,10 @@ class Query:
             and (not wanted or all(word in text for text in (words(one),) for word in wanted))
         ]  # fmt: skip
         key = _KEYS[self.sort]
-        found.sort(key=lambda one: (one.summary.created, *one.key), reverse=True)  # of equal ones the newest first
-        there = [one for one in found if key(one) is not None and key(one) == key(one)]  # not NaN
-        there.sort(key=key, reverse=self.order == "desc")
-        return there + [one for one in found if key(one) is None or key(one) != key(one)]
+        found.sort(key=lambda one: (one.summary.created, *one.key), reverse=True)  # among equal ones the newest comes first
+        sortable = [one for one in found if key(one) is not None and key(one) == key(one)]  # not NaN
+        sortable.sort(key=key, reverse=self.order == "desc")
+        return sortable + [one for one in found if key(one) is None or key(one) != key(one)]
 
 
 def one_of(given: Mapping[str, str], name: str, known: Iterable[str]) -> None:

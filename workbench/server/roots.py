@@ -12,7 +12,7 @@ from pathlib import Path
 from workbench.runs.read import RUNS
 
 FOLDER = ".workbench"
-"""The root of a bench, unless it is given another one."""
+"""The default root of a bench."""
 MOST = 5000
 """The most folders that are searched, the nearest first."""
 _SKIPPED = {"node_modules", "__pycache__", "site-packages"}
@@ -20,7 +20,7 @@ _SKIPPED = {"node_modules", "__pycache__", "site-packages"}
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A folder of records. `key` names it in addresses, `name` for a person."""
+    """A folder of records. `key` names it in addresses, `name` in the list that users see."""
 
     key: str
     name: str
@@ -52,7 +52,7 @@ def why_no_runs(top: Path, one: str) -> str:
 
 
 def _given(top: Path, one: str) -> Path:
-    """The folder of records that a person means: a project's folder stands for the records in it."""
+    """Return the folder of records that a user means: the folder of a project stands for the records in it."""
     path = Path(os.path.realpath(top / Path(one).expanduser()))
     inner = path / FOLDER
     return inner if not (path / RUNS).exists() and (inner / RUNS).is_dir() and not inner.is_symlink() else path
@@ -73,7 +73,7 @@ def _found(top: Path, depth: int) -> Iterable[Path]:
         try:
             with os.scandir(folder) as entries:
                 inside = [entry for entry in entries if _is_folder(entry)]
-        except OSError:  # gone meanwhile, or somebody else's
+        except OSError:  # deleted meanwhile, or not readable
             continue
         for entry in inside:
             if entry.name == FOLDER and os.path.isdir(os.path.join(entry.path, RUNS)):

@@ -23,9 +23,9 @@ from workbench.ui.canvas.transport.messages import cut
 from workbench.units import duration
 
 NOTES, ERROR = 12_000, 300
-"""Bytes of a person's notes, and of an error, at most."""
+"""The most bytes of a user's notes, and of an error."""
 _RECENT = 40
-"""Points of the loss curve, of 400 at most, from whose times the time left is estimated."""
+"""How many points at the end of the loss curve (400 at most) the time left is estimated from."""
 _OF_COMMANDS = (TAKES, "launched", "pid", "host")
 _NONE = Annotations()
 _DEFAULTS = {name: json.loads(json.dumps(one.default)) for name, one in Settings.model_fields.items()}
@@ -34,7 +34,7 @@ _DEFAULTS = {name: json.loads(json.dumps(one.default)) for name, one in Settings
 
 @dataclass(slots=True)
 class Entry:
-    """What the list keeps of each run: of ten thousand runs the rest stays on the disk."""
+    """The part of a run that the list keeps in memory; there may be ten thousand runs."""
 
     root: Root
     summary: RunSummary
@@ -52,11 +52,11 @@ class Entry:
     exact: bool = False
     """Whether loss and value are those of a brief, and not the last ones of the record."""
     unreadable_until: float = 0.0
-    """Until when its record is not tried again, by `time.monotonic`."""
+    """The `time.monotonic` before which its record is not tried again."""
 
     @classmethod
     def read(cls, root: Root, summary: RunSummary, stamp: tuple[int, int]) -> Entry:
-        """Make the entry of a run from its header, the end of its record, and what a person added."""
+        """Make the entry of a run from its header, the end of its record, and its annotations."""
         header, given = summary.header, summary.header.get("settings") or {}
         task, monitor = header.get("task"), given.get("monitor")
         metric = monitor if isinstance(monitor, str) else "val_loss"
@@ -80,7 +80,7 @@ class Entry:
 
     @property
     def status(self) -> str:
-        """As a person reads it."""
+        """Its text for users."""
         return read.shown_status(self.summary.status, self.summary.unseen)
 
     def take_state(self, now: RunBrief | RunSummary) -> None:
@@ -120,7 +120,7 @@ def cells(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
 
 
 def words(entry: Entry) -> str:
-    """What a search looks through, in lower case."""
+    """Return the text in which a search looks for words, in lower case."""
     added = entry.annotations
     named = (f"{name}={value}" for name, value in _texts(entry.settings).items())
     return " ".join([entry.summary.id, added.name, *(f"#{tag}" for tag in added.tags), added.notes, entry.model, entry.summary.kind, *named]).lower()
@@ -135,7 +135,7 @@ def _number(value: float | None) -> str:
 
 
 def _left(brief: RunBrief | None) -> str:
-    """The time until the end of a running fit, in words, by the speed of its last updates; "": it is not known."""
+    """Estimate the time until a running fit ends from the speed of its last updates, as text; "": unknown."""
     if brief is None or brief.status != "running" or not brief.updates or len(brief.curve) < 2:
         return ""
     recent = brief.curve[-_RECENT:]

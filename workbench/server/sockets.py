@@ -27,16 +27,16 @@ from workbench.values import shown
 
 T = TypeVar("T")
 _INTERVAL, _IDLE = 0.2, 0.5
-"""Seconds between two messages of a canvas, at least, and between two looks at a record that has not grown."""
+"""The least seconds between two messages of a canvas, and the seconds between two checks of a record that has not grown."""
 _LARGEST = 1 << 14
-"""Bytes of a message from a page at most."""
+"""The most bytes of a message from a page."""
 _WAITING = 100
 """The most waiting messages for a slow page; if there are more, the page gets a message to fetch its list again."""
 _FETCH_AGAIN = {"type": "list"}
 
 
 class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
-    """The part that both share: only a user who may read opens it, from a page of the server's own origin."""
+    """The base class of both. Only a user with read permission can open one, from a page of the server's own origin."""
 
     auth_resource = RESOURCE
 
@@ -56,7 +56,7 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
         return bool(await ensure_async(self.authorizer.is_authorized(self, self.current_user, action, RESOURCE)))
 
     def get_compression_options(self) -> dict[str, Any] | None:
-        """Compress messages where the server's settings have it so, as for the websockets of kernels."""
+        """Return the compression in the server's settings, which the websockets of kernels use too."""
         found: dict[str, Any] | None = self.settings.get("websocket_compression_options")
         return found
 
@@ -71,7 +71,7 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
         return await asyncio.get_running_loop().run_in_executor(self.settings[threads], work)
 
     async def until_closed(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work of an open socket. An error of it is logged, and closes the socket, so that the page connects again."""
+        """Do the work of an open socket. An error is logged and closes the socket, so that the page connects again."""
         try:
             await work
         except (WebSocketClosedError, StreamClosedError):
@@ -82,13 +82,13 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
 
 class Events(Socket):
-    """Tells a page what happens to runs. Of rows a slow page gets the newest alone."""
+    """Tells a page what happens to runs. A slow page gets only the newest row of each run."""
 
     def initialize(self, **kwargs: Any) -> None:
         """Prepare the state of one connection."""
         super().initialize(**kwargs)
         self._rows: dict[tuple[str, str], dict[str, Any]] | None = None
-        """The rows to send; None: none are."""
+        """Return the rows to send; None: there are none."""
         self._others: list[dict[str, Any]] = []
         self._waits = asyncio.Event()
         self._end: Callable[[], None] | None = None
@@ -112,14 +112,14 @@ class Events(Socket):
         super().on_close()
 
     def _leave(self) -> None:
-        """Hear nothing more. The watcher may be at work and keep this waiting, so a thread does it."""
+        """Stop listening. This may have to wait for the watcher, so a thread does it."""
         if self._end is not None:
-            with contextlib.suppress(RuntimeError):  # the server ends, and has none left
+            with contextlib.suppress(RuntimeError):  # the server is ending, and its thread pool is closed
                 self.settings[THREADS].submit(self._end)
 
     def _hear(self, message: dict[str, Any]) -> None:
         """Take a message in the watcher's thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and the server with it
+        with contextlib.suppress(RuntimeError):  # the event loop has ended with the server
             self._loop.call_soon_threadsafe(self._take, message)
 
     def _take(self, message: dict[str, Any]) -> None:
@@ -183,7 +183,7 @@ class CanvasSocket(Socket):
         self._woken.set()
 
     async def _asked(self, message: dict[str, Any]) -> str:
-        """Do what is asked for; why not, or ""."""
+        """Do what a message asks for; return "", or why it cannot be done."""
         try:
             if await self.in_thread(lambda: self._canvas.look(message)):
                 return ""
@@ -217,7 +217,7 @@ class CanvasSocket(Socket):
 
 
 def _names(arguments: Mapping[str, list[bytes]]) -> list[tuple[str, str]]:
-    """The keys and ids in the address of a canvas. ValueError: it is neither one run nor some to compare."""
+    """Return the keys and ids in the address of a canvas. ValueError: it names neither one run nor several to compare."""
     given = {name: [value.decode(errors="replace") for value in values] for name, values in arguments.items()}
     compared, roots, runs = (given.get(name, []) for name in ("compare", "root", "run"))
     if len(roots) == len(runs) == 1 and not compared:

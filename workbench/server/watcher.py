@@ -23,20 +23,20 @@ from workbench.values import shown
 
 Listener = Callable[[dict[str, Any]], None]
 EVERY = 1.0
-"""Seconds between two looks at the roots while somebody listens."""
+"""Seconds between two checks of the roots while there is a listener."""
 _ROOTS_EVERY = 5.0, 30.0
 """Seconds between two searches for roots, at least and at most."""
 _SHARE = 0.002
-"""The share of a core that searches for roots take, within these bounds."""
+"""The share of a CPU core that searches for roots may use, within these bounds."""
 _SLICE = 0.1
-"""Seconds in which new runs are read, and then the records that pages want, before somebody else has a turn."""
+"""Seconds for which new runs are read, and then the records that pages need, before other work has a turn."""
 _PATIENCE, _FOR_ROWS, _FOR_ONE = 0.5, 0.3, 5.0
-"""Seconds that a page waits at most for the list, then for its own rows, and for a run that is not in the list yet. It hears of
-what is read later."""
+"""The most seconds that a page waits for the list, then for its own rows, and for a run that is not in the list yet. A later
+message tells it about the rest."""
 _AT_ONCE = 8
-"""Long records at most that are read by turns. Each of them is held open, so further ones wait."""
+"""The most long records that are read in turns. Each of them stays open, so further ones wait."""
 _LIST_EVERY = 5.0
-"""Seconds between two messages that pages lack less than before, while long records are read."""
+"""Seconds between two messages about progress to pages, while long records are read."""
 _log = logging.getLogger("workbench.server")
 
 
@@ -51,16 +51,16 @@ class Watcher:
         self._index = Index(self._changed)
         self._listeners: list[Listener] = []
         self._since = 0.0
-        """When the first of the listeners came; what began before is no news."""
+        """When the first listener was added; runs that began before are not reported as new."""
         self._asked = self._answered = 0
         """The number of the last look that was requested, and of the last one that was done."""
         self._wanted: dict[Key, None] = {}
         """Runs whose whole records are to be read, in this order."""
         self._lacking = False
-        """Whether a page was answered before all was read."""
+        """Whether a request for the list was answered before all records were read."""
         self._list_due = 0.0
         self._longer = False
-        """Whether more runs were read since the listeners last heard of the list."""
+        """Whether more runs were read since the listeners were last notified of the list."""
         self._told: dict[Key, dict[str, Any]] = {}
         """The last row of each live run that the listeners have."""
         self._roots_due = 0.0
@@ -68,14 +68,14 @@ class Watcher:
         self._closed = False
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tell this listener, which must return at once, of the runs that run, and then of what changes. Call the result to end it.
+        """Send messages to this listener, first about all live runs, then about changes. It must return at once. Call the result to end this.
 
-        Messages: {"type": "rows", "rows": […]}, runs that run and have moved, at most once a second, and first all of them;
-        {"type": "began", "row": …}; {"type": "ended", "row": …}; {"type": "list"}: runs have come, gone or ended, or a person has
-        changed what they have added to one, so that pages are to be fetched again.
+        Messages: {"type": "rows", "rows": […]}, the live runs with something new, at most once a second, and all of them first;
+        {"type": "began", "row": …}; {"type": "ended", "row": …}; {"type": "list"}: runs were added or deleted or ended, or the
+        annotations of a run changed, so that pages should be fetched again.
         """
         with self._changed:
-            began = time.time()  # before the listener hears anything: what begins then is news to it
+            began = time.time()  # before the first message: runs that begin from now on are reported
             self._look_now()
             live = [entry for entry in self._index.entries.values() if entry.live]
             self._read_whole([entry for entry in live if not entry.summary.unseen])
@@ -99,7 +99,7 @@ class Watcher:
             thread.join(5.0)
 
     def page(self, query: Query) -> dict[str, Any]:
-        """A page of the list, after less than a second; "reading": whether there is more to read, of which listeners will hear."""
+        """Return a page of the list, after less than a second; "reading": whether more is to be read, about which listeners get a message."""
         with self._changed:
             self._look_now()
             entries = list(self._index.entries.values())
@@ -145,14 +145,14 @@ class Watcher:
             return row(entry, self._index.brief(entry.key))
 
     def look(self) -> None:
-        """Look soon: a run was changed or deleted here."""
+        """Check the roots soon, because this process changed or deleted a run."""
         with self._changed:
             self._tell({"type": "list"})
             self._asked += 1
             self._start()
 
     def _look_now(self) -> None:
-        """Look, and wait until all is read, or for a while. The caller holds the lock."""
+        """Check the roots, and wait until all is read, but not for long. The caller holds the lock."""
         self._asked += 1
         asked = self._asked
         self._start()
@@ -166,7 +166,7 @@ class Watcher:
         return self._changed.wait_for(lambda: self._closed or not any(self._index.lacks(one, exact) for one in entries), _FOR_ROWS)
 
     def _read_first(self, key: Key, folder: Path) -> Entry | None:
-        """Have the thread read a folder next; None: it holds no run."""
+        """Let the thread read a folder next, and return its run; None: the folder holds no run."""
         with self._changed:
             if key not in self._index.entries:
                 self._index.unread[key] = folder
@@ -181,7 +181,7 @@ class Watcher:
         for at, entry in enumerate(entries):
             try:
                 made.append((entry, row(entry, self._index.brief(entry.key), values[at] if values else ())))
-            except Exception as error:  # noqa: BLE001 - a record of anybody's making
+            except Exception as error:  # noqa: BLE001 - the record may be damaged
                 name_unreadable(entry.summary.path, error)
         return made
 
@@ -269,7 +269,7 @@ class Watcher:
                 self._tell({"type": "list"})
 
     def _read_wanted(self, until: float) -> None:
-        """Read the records that pages want for a while."""
+        """Read the records that pages need, for a while."""
         while self._wanted and time.monotonic() < until:
             with self._changed:
                 key = next(iter(self._wanted))

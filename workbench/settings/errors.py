@@ -1,4 +1,4 @@
-"""Says why settings do not take a value: the errors of pydantic in words, each with what the setting means."""
+"""Explains why a setting refuses a value: pydantic's errors in plain words, each with the meaning of the setting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.values import shown
 
 
 def explain(error: ValidationError, values: Mapping[str, object], fields: Mapping[str, FieldInfo]) -> str:
-    """A line for each setting that has a wrong value. values: what was given. fields: of the settings."""
+    """Return a line for each setting that has a wrong value. values: what was given. fields: those of the `Settings` class."""
     lines = []
     for name in dict.fromkeys(str(e["loc"][0]) for e in error.errors() if e["loc"]):
         reasons = sorted({_reason(e) for e in error.errors() if e["loc"][0] == name})
@@ -28,7 +28,7 @@ _FOUND = {
     "min_lr or max_lr for instance, or give a number",
     "batch_size": "a batch-size search that was stopped before a size passed gives None. Search again, or give a number",
 }
-"""Where None comes from: settings whose values searches find, by name."""
+"""For settings whose values searches find: where a None probably comes from, and what to do."""
 
 _REASONS = {
     "int_from_float": "should be a whole number",
@@ -40,7 +40,7 @@ _REASONS = {
     "greater_than": "should be greater than {gt:g}",
     "less_than": "should be less than {lt:g}",
 }
-"""Why a value is refused, by pydantic's kind of error, where its own words are longer."""
+"""Our wording of pydantic's errors, by error type; other types keep pydantic's wording."""
 
 
 def _reason(error: ErrorDetails) -> str:
@@ -51,5 +51,5 @@ def _reason(error: ErrorDetails) -> str:
 
 
 def meaning(field: FieldInfo) -> str:
-    """What a setting means, and its default."""
+    """Return the meaning of a setting, and its default."""
     return f"{field.description} (default: {field.default!r})"

@@ -14,12 +14,12 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """The values of a file by their names. `SettingsError` names the file and what in it cannot be read."""
+    """Read the settings in a file, by name. `SettingsError` names the file and what in it cannot be read."""
     return parsed(Path(path).read_text(encoding="utf-8"), str(path))
 
 
 def parsed(text: str, name: str) -> dict[str, Any]:
-    """The values in a text of YAML by their names. name: of the file, for errors."""
+    """Read the settings in YAML text, by name. name: the name of the file, for errors."""
     import yaml
 
     try:
@@ -35,9 +35,9 @@ def parsed(text: str, name: str) -> dict[str, Any]:
 
 @cache
 def _loader() -> Any:
-    """PyYAML's safe loader with the numbers of YAML 1.2, and no name twice.
+    """Return PyYAML's safe loader with the number formats of YAML 1.2. It refuses a name that is there twice.
 
-    YAML 1.1 reads 1e-3 as a text, and 10:00:00:00 as a number.
+    YAML 1.1 reads 1e-3 as a string, and 10:00:00:00 as a number.
     """
     import yaml
 

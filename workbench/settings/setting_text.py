@@ -1,4 +1,4 @@
-"""Writes a setting's value as a person would: text that Settings reads back as the same value, without defaults."""
+"""Writes a setting's value as short text, without defaults, which Settings reads back as the same value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workbench.values import EarlyStopping
 
 
 def setting_text(value: Any) -> Any:
-    """`value` in its shortest plain form: of an EarlyStopping its metric's name, or a dict without its defaults."""
+    """Return `value` in its shortest plain form: an EarlyStopping becomes its metric's name, or a dict without its defaults."""
     if isinstance(value, EarlyStopping):
         told = {"monitor": value.monitor} | value.model_dump(exclude_defaults=True)
         return value.monitor if len(told) == 1 else told
@@ -20,7 +20,7 @@ def setting_text(value: Any) -> Any:
 
 
 def text(value: Any) -> str:
-    """`value` as a table shows it: "0, 5, 10" for several, "none" for nothing."""
+    """Return `value` as a table shows it: "0, 5, 10" for several values, "none" for an empty value."""
     if value is None or value == ():
         return "none"
     if isinstance(value, bool):
@@ -31,7 +31,7 @@ def text(value: Any) -> str:
 
 
 def typed(name: str, value: Any) -> str:
-    """`value` of setting `name` as a user can type it: a single GPU is a number in brackets."""
+    """Return `value` of setting `name` as a user can type it: a single GPU is a number in brackets."""
     if name in RATES and isinstance(value, float):
         return rate(value, None)
     only = value[0] if isinstance(value, tuple) and len(value) == 1 else None
@@ -44,12 +44,12 @@ def recorded(name: str, value: Any) -> str:
 
 
 def short(name: str, value: Any) -> str:
-    """The value as a table shows it, with three digits of a rate."""
+    """Return the value as a table shows it; a rate has three significant digits."""
     return rate(value) if name in RATES and isinstance(value, float) else recorded(name, value)
 
 
 def _settled(name: str, value: Any) -> Any:
-    """The value as Settings keeps it; unchanged where Settings would not accept it."""
+    """Return the value as Settings stores it; unchanged where Settings would not accept it."""
     try:
         return getattr(Settings.make(**{name: value}), name)
     except SettingsError:
@@ -57,7 +57,7 @@ def _settled(name: str, value: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values of a setting mean the same: 1 (a count) and 1.0 (a fraction, all) do not."""
+    """Whether two values of a setting mean the same. 1 (one batch) and 1.0 (all batches) do not."""
     return type(one) is type(other) and bool(one == other)
 
 

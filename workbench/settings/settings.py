@@ -1,7 +1,7 @@
-"""Settings: every setting once, with its type, default, bounds, unit, help and panel group.
+"""Defines Settings: all settings, each with its type, default, bounds, unit, help and panel group.
 
-The panel's controls, the export and the error messages all follow from the fields here. Names are Lightning 2's where
-it has one. Epochs and updates count from zero; an *update* is one optimizer step.
+The panel's controls, the export and the error messages are made from these fields. A setting has Lightning 2's name
+where Lightning has one. Epochs and updates count from zero; an *update* is one optimizer step.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class SettingMetadata:
     group: Group
     unit: str = ""
     live: bool = False
-    """Can be changed while a run is running (`job.change`)."""
+    """Whether it can be changed while a run is running (`job.change`)."""
     log: bool = False
-    """Drawn on a logarithmic scale."""
+    """Whether its control has a logarithmic scale."""
 
 
 def _setting(

@@ -1,4 +1,4 @@
-"""Translates names and values of other libraries, mainly of Lightning's Trainer, or says why they mean nothing here."""
+"""Translates names and values of other libraries, mainly of Lightning's Trainer, or says what to use instead."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _START = "a fit continues from a checkpoint with bench.fit(start='0012-fit'), or
 _EVALUATIONS = ("validate", "test", "predict")
 _TRACKERS = "experiments are tracked with wb.Workbench(…, trackers='tensorboard')"
 _ROOT = "all runs are recorded under wb.Workbench(…, root='.workbench')"
-_FIND_LR = "bench.find_lr() finds a learning rate, and bench.set(lr=…) takes it"
-_FIND_SIZE = "bench.find_batch_size() finds a batch size, and bench.set(batch_size=…) takes it"
+_FIND_LR = "bench.find_lr() finds a learning rate, and bench.set(lr=…) sets it"
+_FIND_SIZE = "bench.find_batch_size() finds a batch size, and bench.set(batch_size=…) sets it"
 _DATA = "data is given when the bench is made, wb.Workbench(…, train=…, val=…, test=…)"
 # Names that are not settings here, and where they are given instead.
 ELSEWHERE: Mapping[str, str] = {name: f"it is given when the bench is made, wb.Workbench(…, {name}=…)" for name in _BENCH} | {
@@ -113,7 +113,7 @@ _ALIKE: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "callbacks": (
         (None, [], ()),
         "what Lightning's callbacks do is settings here (early_stopping, checkpoint_every, …), and wb.Workbench(…, "
-        "listeners=[f]) hears every event",
+        "listeners=[f]) gets every event",
     ),
     "enable_checkpointing": (
         (None, True), "every fit keeps its last checkpoint, from which it can continue; save_top_k=0 keeps no others"
@@ -134,20 +134,20 @@ _ALIKE: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "model_registry": ((None,), "bench.load(run, 'best') gives the model the weights of a run"),
     "weights_summary": ((None,), "bench.summary describes the model"),
 }
-"""By name: the values that say what holds here anyway, and what to use instead of any other value."""
+"""For each argument: the values that have no effect because they are true here anyway, and what to use instead of others."""
 NONE_IS_DEFAULT = (
     "precision", "limit_train_batches", "limit_val_batches", "limit_test_batches", "limit_predict_batches",
     "val_check_interval", "num_sanity_val_steps", "log_every_n_steps", "gradient_clip_algorithm", "deterministic",
     "enable_progress_bar",
 )  # fmt: skip
-"""The settings for which Lightning's Trainer has None for the default."""
+"""The settings for which None means "the default" in Lightning's Trainer."""
 
 
 def settings_of(given: Mapping[str, Any], known: Collection[str], method: str = "", arguments: Collection[str] = ()) -> dict[str, Any]:
-    """Those of these keyword arguments that are settings; one that says what holds here anyway is left out.
+    """Return those of the keyword arguments that are settings; arguments of Lightning's without an effect here are left out.
 
-    Raises SettingsError for any other, with the nearest name. known: the settings. method, arguments: of the bench, what
-    was called, and what it takes beside settings.
+    Raises SettingsError for any other, with the nearest name. known: the names of the settings. method: the method of the
+    bench that was called. arguments: the names of its arguments besides settings.
     """
     found: dict[str, Any] = {}
     for name, value in given.items():
@@ -161,7 +161,7 @@ def settings_of(given: Mapping[str, Any], known: Collection[str], method: str = 
 
 
 def _refuse_other(name: str, value: Any) -> None:
-    """Raise SettingsError for a value of an argument of Lightning's Trainer that asks for something else."""
+    """Raise SettingsError if this value of an argument of Lightning's Trainer would have an effect."""
     value, (alike, instead) = plain(value), _ALIKE[name]
     if not any(type(value) is type(one) and value == one for one in alike):
         raise SettingsError(f"{name}={shown(value)} is not used here: {instead}.")
@@ -195,4 +195,4 @@ OF_METHODS: Mapping[str, tuple[str, ...]] = {
     "find_precision": ("try_compile", "tolerance"),
     "find_batch_size": ("init_val", "steps_per_trial", "max_trials", "max_val", "headroom", "max_memory", "keep_effective", "min_updates_per_epoch", "longest"),
 }
-"""Arguments that one method of the bench alone has."""
+"""Arguments that only one method of the bench has."""

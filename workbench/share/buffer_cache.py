@@ -28,7 +28,7 @@ _MOST = 100
 """With more segments all are placed again: each is a file descriptor in a job's message, which has room for few."""
 
 Spot = tuple[Segment, int]
-"""A segment, and the number of a buffer in it."""
+"""A segment, and the index of a buffer in it."""
 
 _compare = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None).memcmp
 _compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -41,23 +41,26 @@ class _CachedBuffer:
     segment: Segment
     views: Views
     sources: list[tuple[int, int]]
-    """The address and size in this process of each of its buffers."""
+    """The address and size, in this process, of the memory that each buffer was copied from."""
     nbytes: int
 
 
 class BufferCache:
-    """The segments with the large buffers of the latest package. For one thread at a time."""
+    """Keeps the segments with the large buffers of the latest package. Not thread-safe."""
 
     def __init__(self) -> None:
         self._cached: list[_CachedBuffer] = []
 
     @property
     def nbytes(self) -> int:
-        """The total size."""
+        """The total size of its segments, in bytes."""
         return sum(one.nbytes for one in self._cached)
 
     def place(self, buffers: Sequence[Any], capacity: Capacity | None = None) -> tuple[dict[int, Spot], list[str]]:
-        """Where each large buffer is now, by its number, and a message about it."""
+        """Put each large buffer into a segment, unless one has it already.
+
+        Returns the place of each by its index, and messages for the user about memory. Raises NotEnoughMemory.
+        """
         wanted: dict[tuple[int, int], list[int]] = {}
         raws: dict[tuple[int, int], np.ndarray[Any, Any]] = {}
         for number, buffer in enumerate(buffers):
@@ -70,7 +73,7 @@ class BufferCache:
         if len(self._cached) > _MOST:
             self.close()
         slots = self._known(raws)
-        self._let_go(set(slots))
+        self._free_unused(set(slots))
         slots = {source: slot for source, slot in slots.items() if slot[0] in {one.segment for one in self._cached}}
         notes: dict[str, None] = {}
         for group in _groups([source for source in raws if source not in slots]):
@@ -82,7 +85,7 @@ class BufferCache:
         return {number: slots[source] for source, numbers in wanted.items() for number in numbers}, list(notes)
 
     def _known(self, raws: dict[tuple[int, int], np.ndarray[Any, Any]]) -> dict[tuple[int, int], Spot]:
-        """Those of these that are cached and unchanged."""
+        """Return the places of the buffers that are cached and unchanged."""
         found: dict[tuple[int, int], Spot] = {}
         for one in self._cached:
             for index, source in enumerate(one.sources):
@@ -90,8 +93,8 @@ class BufferCache:
                     found[source] = (one.segment, index)
         return found
 
-    def _let_go(self, used: set[tuple[int, int]]) -> None:
-        """Free a segment when half of it or more is unused: the rest is placed again."""
+    def _free_unused(self, used: set[tuple[int, int]]) -> None:
+        """Free each segment of which half or more is unused. What it still holds is then placed again."""
         kept = []
         for one in self._cached:
             if sum(size for address, size in one.sources if (address, size) in used) * 2 > one.nbytes:
@@ -106,17 +109,17 @@ class BufferCache:
         return self._known({source: memory}).get(source)
 
     def moved(self, source: tuple[int, int], to: tuple[int, int]) -> None:
-        """The contents of this memory are in that from now on."""
+        """Record that the contents of the memory `source` are now in the memory `to`."""
         for one in self._cached:
             one.sources = [to if known == source else known for known in one.sources]
 
     def close(self) -> None:
         """Free everything."""
-        self._let_go(set())
+        self._free_unused(set())
 
 
 def _groups(sources: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Which buffers share a segment: the largest have one each, as far as there are few of them."""
+    """Group buffers by segment: the largest have one each, as long as that makes few segments."""
     by_size = sorted(sources, key=lambda source: -source[1])
     alone = [source for source in by_size[:_MOST_ALONE] if source[1] >= _ALONE]
     rest = by_size[len(alone) :]

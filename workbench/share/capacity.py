@@ -16,7 +16,7 @@ _LEFT = 0.9
 
 
 class NotEnoughMemory(MemoryError):
-    """Data that fit neither into memory nor on the disk of the run."""
+    """Raised for data that fit neither into memory nor on the disk of the run."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,10 @@ class Capacity:
     """Bytes of memory that can be used now."""
 
     def for_size(self, size: int) -> tuple[Path | None, str | None]:
-        """None for memory, else the folder for a file, and a message about it; NotEnoughMemory where neither has room."""
+        """Decide where `size` bytes go: None for memory, else the folder for a file and a message about it.
+
+        Raises NotEnoughMemory where neither has room.
+        """
         free = self.free() if size > _SMALL else size * 2
         if size <= free * _LEFT:
             return None, None

@@ -24,7 +24,7 @@ from workbench.share.serialized_list import ListUnpickler, pickled
 
 
 class PackageError(TypeError):
-    """Something that cannot be sent to another process. The message says which part, and what to do."""
+    """Raised for something that cannot be sent to another process. The message says which part, and what to do."""
 
 
 @dataclass
@@ -33,13 +33,13 @@ class Package:
 
     code: bytes
     segments: tuple[Segment, ...] = ()
-    """Its own segment, and then those of the cache that it uses. None where it has no buffers."""
+    """Its own segment, followed by those of the cache that it uses. Empty where it has no buffers."""
     devices: tuple[str, ...] = ()
     """Devices whose tensors were packed as copies in CPU memory, and arrive as CPU tensors."""
     elsewhere: tuple[tuple[int, int, int], ...] = ()
-    """Buffers in the cache: their number, which of the segments, and which place in it."""
+    """Buffers in the cache: for each its index, the index of its segment, and its index in that segment."""
     note: str | None = None
-    """A message for the user about its placement."""
+    """A message for the user about where its data were placed; None where there is nothing to say."""
     tensors: tuple[torch.Tensor, ...] = ()
     """In the process that packed it: its plain tensors; see `share.rebind`."""
 
@@ -49,7 +49,7 @@ class Package:
         return sum(segment.nbytes for segment in self.segments)
 
     def close(self) -> None:
-        """Let go of the segments."""
+        """Close this process's handles on the segments."""
         for segment in self.segments:
             segment.close()
 

@@ -46,14 +46,14 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
     def _one(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
-        """The one Python object that stands for this memory, so that the pickle's memo keeps it one."""
+        """Return always the same Python object for the same memory, so that the pickle has it once."""
         key = storage._cdata
         if key not in self._storages:
             here = storage
             if storage.device.type != "cpu":
                 self.devices.add(str(storage.device))
                 here = storage.cpu()  # type: ignore[no-untyped-call]
-            self._storages[key] = (storage, here)  # both are held: their addresses are the keys
+            self._storages[key] = (storage, here)  # both must stay alive, because their addresses are the keys
         return self._storages[key][1]
 
 

@@ -22,13 +22,13 @@ from workbench.share.pickling import storage_over
 from workbench.share.segment import Segment, Views
 
 _USES = 2
-"""The references to a storage that do not count: the tensor's, and that of the Python object used to ask."""
+"""The references that every storage has here: the tensor's, and that of the Python object that reads the count."""
 
 
 def rebind(tensors: Iterable[torch.Tensor], cache: BufferCache) -> int:
     """Move the tensors whose present bytes are in the cache and to which nothing else refers; returns how many bytes were freed.
 
-    To be called in the thread that works with these tensors, with no other at work on them.
+    Call it in the thread that works with these tensors, while no other thread does.
     """
     mapped: dict[Segment, Views] = {}
     saved = 0
@@ -65,7 +65,7 @@ def may_move(tensor: torch.Tensor) -> bool:
 
 
 def _pinned(tensor: torch.Tensor) -> bool:
-    # Only CUDA pins memory, and to ask it would start it.
+    # Only CUDA pins memory, and the question itself would initialize CUDA.
     return bool(torch.cuda.is_initialized()) and tensor.is_pinned()  # type: ignore[no-untyped-call]
 
 

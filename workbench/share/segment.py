@@ -28,7 +28,7 @@ if sys.platform != "win32":
 ALIGN = 64
 MEMFD = hasattr(os, "memfd_create")
 NAME = "workbench"
-"""What the mapping is called in /proc/PID/maps; two segments may have the same."""
+"""The name of the mapping in /proc/PID/maps; two segments may have the same."""
 
 _SMALL = 1 << 20
 _CHUNK = 1 << 30
@@ -84,7 +84,7 @@ class Segment:
         raise ValueError("this segment is closed")
 
     def again(self) -> Segment:
-        """A second handle on the segment, to be closed independently."""
+        """Return a second handle on the segment, to be closed independently."""
         return Segment.attach(os.dup(self._fd) if self._fd is not None else self._memory.name)
 
     @property
@@ -114,7 +114,7 @@ class Segment:
         return _map_named(self._memory, size)
 
     def close(self) -> None:
-        """Let go of the segment; views stay valid. Its memory is free when nobody holds or maps it any more."""
+        """Close this handle; views stay valid. The memory is freed when no process has a handle or a mapping any more."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -136,7 +136,7 @@ class Segment:
 
 
 class Views(Sequence[memoryview]):
-    """The buffers of a mapped segment. Each is looked up when it is asked for: there may be very many."""
+    """The buffers of a mapped segment. Each is looked up when it is read, because there may be very many."""
 
     def __init__(self, memory: memoryview) -> None:
         count = int.from_bytes(memory[:_WORD], sys.byteorder)
@@ -159,12 +159,12 @@ class Views(Sequence[memoryview]):
 
 
 def size_of(buffers: Sequence[Any]) -> int:
-    """The size of the segment that `place` would make of these."""
+    """The size in bytes of the segment that `place` would make of these buffers."""
     return _lay_out([np.frombuffer(buffer, dtype=np.uint8) for buffer in map(_flat, buffers)])[1]
 
 
 def address_of(raw: np.ndarray[Any, Any]) -> int:
-    """Where an array's memory begins."""
+    """The address of an array's first byte."""
     return int(raw.__array_interface__["data"][0])
 
 
@@ -211,7 +211,7 @@ def _fill_file(pieces: Iterable[tuple[int, memoryview]], size: int, folder: Path
     folder.mkdir(parents=True, exist_ok=True)
     fd, name = tempfile.mkstemp(prefix=f".{NAME}-", dir=folder)
     try:
-        os.unlink(name)  # it is there as long as a process holds or maps it
+        os.unlink(name)  # the file lives on until no process has it open or mapped
         os.posix_fallocate(fd, 0, size)  # a disk that is full says so now, and not as a bus error
         for at, piece in pieces:
             _write(fd, piece, at)

@@ -26,7 +26,7 @@ LONG = 2000
 """Lists with this many elements are serialized."""
 
 _LARGE = 1 << 16
-"""A list with a tensor or array of this many bytes stays a list: those lie in the segment, and are read without a copy."""
+"""A list with a tensor or array of this many bytes stays a list: such buffers lie in the segment and are read without a copy."""
 
 _REPEATED = 256
 """The most bytes by which an element's own pickle may be longer than its part in a pickle of the whole list."""
@@ -44,9 +44,9 @@ _STATE = 100_000
 class SerializedList(MutableSequence[Any]):
     """Reads like the list it was made of, in another process. Each read makes a new object, equal to the element.
 
-    Changing an element that was read changes a copy: assign it (`items[i] = item`) to keep the change. You see a warning
+    Changing an element that was read changes a copy: assign it (`items[i] = item`) to keep the change. A warning appears
     if one of the first elements that are read is changed. The first assignment makes this a list of objects, in this
-    process alone. It is no subclass of list: C code would find that empty.
+    process only. It is not a subclass of list, which C code would read as an empty list.
     """
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class _ElementPickler(Pickler):
         super().__init__(_File(write), _small)
         self._whole = whole
         self.code: dict[int, tuple[int, Any]] = {}
-        """Their numbers, and they themselves, by their ids."""
+        """The number of each class and function, and the object itself, by its `id`."""
 
     def persistent_id(self, obj: Any) -> Any:
         if obj is self._whole:
@@ -211,14 +211,14 @@ class _ElementPickler(Pickler):
 
 
 def _small(buffer: pickle.PickleBuffer) -> bool:
-    """Have a buffer's bytes in the pickle."""
+    """Return True, so that a buffer's bytes go into the pickle; raise `_StaysList` for a large buffer."""
     if buffer.raw().nbytes >= _LARGE:
         raise _StaysList
     return True
 
 
 def _serialized(elements: list[Any], devices: set[str]) -> SerializedList | None:
-    """None where the elements share so much, or are so large, that the list is better pickled as a whole."""
+    """Serialize a list; None where its elements share so much, or are so large, that it is better pickled as a whole."""
     data, offsets = bytearray(), array("q", [0])
     pickler = _ElementPickler(elements, data.extend)
     most, limit = _REPEATED * len(elements), None
@@ -245,8 +245,8 @@ def _size(elements: list[Any]) -> int:
     return sum(pieces)
 
 
-class _MetTooEarly(Exception):
-    """A list was serialized that turned out to be one that stays."""
+class _StartAgain(Exception):
+    """Raised when a list that must stay a list was serialized already; pickling starts again."""
 
 
 class _ListPickler(Pickler):
@@ -289,13 +289,13 @@ class _ListPickler(Pickler):
             found = {id(part): part for part in parts if type(part) is list and LONG <= len(part) <= most}
             self._stay |= found
             if found.keys() & self._made.keys():
-                raise _MetTooEarly
+                raise _StartAgain
             inside = (p.values() if type(p) is dict else p for p in parts if type(p) in (dict, tuple))
             parts = list(itertools.chain.from_iterable(inside))
 
 
 def _own_reduction(kind: type) -> bool:
-    """Whether a function of its own makes its objects anew, or one that is written in C sets their attributes."""
+    """Whether a class has its own function to rebuild its objects, or C code that sets their attributes."""
     own = {name: value for base in reversed(kind.__mro__[:-1]) for name, value in vars(base).items()}
     by_c = "__setstate__" in own and not isinstance(own["__setstate__"], types.FunctionType)
     return by_c or "__reduce__" in own or "__reduce_ex__" in own
@@ -328,6 +328,6 @@ def pickled(value: Any, lists: bool) -> Pickled:
         pickler = _ListPickler(file, buffers.append, stay) if lists else Pickler(file, buffers.append)
         try:
             pickler.dump(value)
-        except _MetTooEarly:
+        except _StartAgain:
             continue
         return Pickled(file.getvalue(), buffers, pickler.devices, tuple(pickler.tensors.values()))

@@ -16,9 +16,9 @@ from torch.nn.utils.rnn import PackedSequence
 from workbench.units import counted
 
 _FEW = 3
-"""The most similar tensors in a list that are described one by one."""
+"""How many similar tensors of a list are described one by one at most."""
 _MANY = 12
-"""The most tensors of a batch that are described."""
+"""How many tensors of a batch are described at most."""
 
 
 def sample_count(batch: Any) -> int:
@@ -31,8 +31,8 @@ def sample_count(batch: Any) -> int:
 
 
 def miscounted(batch: Any) -> str | None:
-    """Why `sample_count` may be wrong: a batch without a number of its own, whose tensors differ; None: it seems
-    right.
+    """Why `sample_count` may be wrong, for a batch that declares no number of samples and whose tensors differ in their first dimension; None:
+    it seems right.
     """
     found = {name: tensor.shape[0] for name, tensor in leaves(batch) if tensor.ndim}
     if isinstance(batch, PackedSequence) or _own_count(batch) is not None or len(set(found.values())) < 2:
@@ -106,7 +106,7 @@ def _mapping_to(batch: Mapping[Any, Any], device: torch.device) -> Any:
     moved = {key: to_device(value, device) for key, value in batch.items()}
     if type(batch) is dict:
         return moved
-    if isinstance(batch, MutableMapping):  # as torch's collation makes one of the same kind: a defaultdict cannot be made from a mapping
+    if isinstance(batch, MutableMapping):  # a copy, as in torch's collation: a defaultdict cannot be made from a mapping
         own = copy.copy(batch)
         for key, value in moved.items():  # an output of transformers refuses update()
             own[key] = value

@@ -1,4 +1,4 @@
-"""Copies what an object holds, and puts it back in place: containers, tensors, arrays, generators, attributes, places in files."""
+"""Copies the contents of objects and restores them in place: containers, tensors, arrays, generators, attributes, places in files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FILLS: tuple[tuple[type, str, tuple[Any, ...]], ...] = (
     (set, "update", (set.update,)),
     (dict, "update", (dict.update, OrderedDict.update, Counter.update)),
 )
-"""Kinds of containers and how to fill an empty one; a class with its own `__reduce__` is not among them."""
+"""By type of container, how to fill an empty one; a class with its own `__reduce__` is not among them."""
 
 # ---- containers -------------------------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ def copy_of(container: Any) -> Any:
 
 
 def put_items(container: Any, content: Any) -> None:
-    """Give a container back what `copy_of` copied; one that still holds the same is not touched."""
+    """Restore a container from a copy of `copy_of`; a container that still holds the same is not touched."""
     if len(container) != len(content) or not _same(container, content):
         refill(container, copy_of(content))
 
@@ -62,7 +62,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is a number, a string, None, or a container of these alone, which does not contain itself."""
+    """Whether it is a number, a string, None, or a container of only these that does not contain itself."""
     try:
         return _is_plain(value)
     except RecursionError:
@@ -86,14 +86,14 @@ _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bs
 
 
 def is_large(value: Tensor | np.ndarray[Any, Any]) -> bool:
-    """Whether an array has so many bytes that it is data: who copies what an object holds leaves it out."""
-    if isinstance(value, Tensor) and value.layout is torch.sparse_coo:  # torch does not tell its bytes
+    """Whether an array has so many bytes that it counts as data, which is not copied."""
+    if isinstance(value, Tensor) and value.layout is torch.sparse_coo:  # torch has no `nbytes` for it
         return value._indices().nbytes + value._values().nbytes > _LARGE
     return value.nbytes > _LARGE
 
 
 def content_of(value: Any) -> Any:
-    """A copy, in host memory, of what a tensor, an array or a generator holds; None: it is none of these, or cannot be written."""
+    """A copy, in host memory, of the contents of a tensor, an array or a generator; None: it is none of these, or read-only."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True) if _has_memory(value) and value.grad_fn is None else None
     if isinstance(value, np.ndarray):
@@ -102,7 +102,7 @@ def content_of(value: Any) -> Any:
 
 
 def put_content(value: Any, content: Any) -> None:
-    """Give a tensor, an array or a generator back what `content_of` copied; one that still holds the same is not touched."""
+    """Restore a tensor, an array or a generator from a copy of `content_of`; one that still holds the same is not touched."""
     if isinstance(value, Tensor):
         here = content.to(value.device)
         with torch.inference_mode() if value.is_inference() else torch.no_grad():
@@ -117,7 +117,7 @@ def put_content(value: Any, content: Any) -> None:
 
 
 def same_tensors(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of the same layout hold the same; torch compares no sparse ones."""
+    """Whether two tensors of the same layout hold the same values; `torch.equal` does not compare sparse ones."""
     if one.layout is torch.strided:
         return torch.equal(one, other)
     one, other = one.to_sparse(), other.to_sparse()
@@ -125,7 +125,7 @@ def same_tensors(one: Tensor, other: Tensor) -> bool:
 
 
 def _has_memory(tensor: Tensor) -> bool:
-    """Whether it can be read. FSDP frees the memory of a gathered weight, and keeps the tensor: reading that would end the process."""
+    """Whether a tensor can be read. FSDP frees the memory of a gathered weight and keeps the tensor: reading it would crash the process."""
     if tensor.is_meta or nn.parameter.is_lazy(tensor):
         return False
     if tensor.layout is not torch.strided:
@@ -134,14 +134,14 @@ def _has_memory(tensor: Tensor) -> bool:
 
 
 def overwrite(there: Tensor, value: Tensor) -> None:
-    """Copy a value into a tensor, also into an expanded one, where torch raises an error."""
+    """Copy a value into a tensor; also into an expanded one, for which `copy_` raises an error."""
     for dimension in expanded(there):
         there, value = there.narrow(dimension, 0, 1), value.narrow(dimension, 0, 1)
     there.copy_(value)
 
 
 def expanded(tensor: Tensor) -> list[int]:
-    """The dimensions along which all elements are one in memory (`expand`)."""
+    """The dimensions with stride 0, along which all elements share one place in memory (`expand`)."""
     strides = tensor.stride() if tensor.layout is torch.strided else ()
     return [dimension for dimension, stride in enumerate(strides) if stride == 0 and tensor.shape[dimension] > 1]
 
@@ -150,7 +150,7 @@ def expanded(tensor: Tensor) -> list[int]:
 
 
 def put_attributes(owner: Any, before: Mapping[str, Any], now: Iterable[str]) -> None:
-    """Give an object these attributes; others among the names in `now` are removed."""
+    """Set an object's attributes to those in `before`, and remove its other attributes among the names in `now`."""
     for name in set(now).difference(before):
         del vars(owner)[name]
     vars(owner).update(before)

@@ -43,8 +43,8 @@ def task_of(
 ) -> Task:
     """Make the task of a bench; raises TaskError naming what is missing or does not fit.
 
-    settings: those that are known by now, for objects that read them from their trainer in `setup`. callbacks: those of Lightning's with
-    hooks alone.
+    settings: the settings known so far, for objects that read them from their trainer in `setup`. callbacks: Lightning's callbacks
+    that only have hooks (`translate.with_hooks`).
     """
     if isinstance(model, type):
         raise TaskError(f"model={model.__name__} is a class: give an instance, {model.__name__}(…).")
@@ -108,7 +108,7 @@ def set_averaging(task: Task, avg_fn: Any, should_update: Any) -> None:
 
 
 def _sources(given: Mapping[str, Any]) -> dict[str, Any]:
-    """For each kind of data the object that makes its loader; the one given as `train` serves the others too."""
+    """For each kind of data the object that makes its loader; the one given as `train` also makes the others."""
     found = {}
     for name, data in given.items():
         if data is None and overrides.has_loader(given["train"]):
@@ -119,7 +119,7 @@ def _sources(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _maker(name: str, given: Mapping[str, Any], sources: Mapping[str, Any], module: Any) -> Any:
-    """The object that makes the loader of one kind of data; None: the bench was given the data. module: a Lightning-like model."""
+    """The object that makes the loader of one kind of data; None: the user gave the data itself. module: the model, if it is Lightning-like."""
     by_module = module is not None and given[name] is None and overrides.has_loader(module, f"{name}_dataloader")
     return sources.get(name, module if by_module else None)
 
@@ -164,7 +164,7 @@ def _listen(task: Task, preparation: Preparation, sources: Mapping[str, Any]) ->
 
 
 def _with_data(task: Task, specs: dict[str, DataSpec | None], collates: Mapping[str, Collate | None]) -> Task:
-    """Set the data of a user's Task: data given to the bench win over the task's, which may be of any kind."""
+    """Set the data of a user's Task: data given to the bench replace the task's own, which may be of any kind."""
     if not isinstance(getattr(task, "model", None), nn.Module):
         raise TaskError(f"{type(task).__name__} has no model: set self.model to the nn.Module that is trained.")
     for name, spec in specs.items():

@@ -1,4 +1,4 @@
-"""Explains errors of a model, a loss or labels that do not fit: one sentence for each of the usual mistakes."""
+"""Explains errors of models, losses and labels that do not fit together: one sentence for each common mistake."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _NO_GRADIENT_IN_VALIDATION = (
     "`with torch.enable_grad():` around that part."
 )
 _TYPES_DIFFER = ("same dtype", "should be the same", "scalar type", "input dtype must be", "not implemented for 'byte'")
-"""Of torch's errors about types."""
+"""Parts of torch's errors about dtypes."""
 _FLOATS = ("but expected float", "can't be cast to the desired output type", "to have the same dtype")
 
 
 def refuse_unusable(name: str, module: nn.Module) -> None:
-    """Raise TaskError for weights on the meta device, and for TorchScript, whose parts cannot be restored."""
+    """Raise TaskError for weights on the meta device, and for TorchScript, whose state cannot be restored."""
     empty = [path for path, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.is_meta]
     if empty:
         more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
@@ -47,7 +47,7 @@ def refuse_unusable(name: str, module: nn.Module) -> None:
     if scripted is not None:
         where = f"{name}.{scripted}" if scripted else name
         raise TaskError(
-            f"{where} is TorchScript, whose attributes cannot be kept and put back: give the nn.Module that it was made of, and "
+            f"{where} is TorchScript, whose attributes cannot be stored and restored: give the nn.Module that it was made of, and "
             "script the trained one, torch.jit.script(bench.model)."
         )
 
@@ -124,7 +124,10 @@ def explain_loss_error(loss: Callable[..., Any], output: Any, target: Any, error
 
 
 def explain_batch_error(error: BaseException, batch: Any, *, check: bool = False) -> str:
-    """The remedy for an error of torch's on a batch, in the model or the loss, by its text; "": it is unknown."""
+    """The remedy for an error that torch raised on a batch, in the model or the loss, by its text; "": unknown.
+
+    check: the error comes from a validation, which runs under torch.no_grad().
+    """
     if isinstance(error, (TaskError, FloatingPointError, MemoryError, KeyError, torch.OutOfMemoryError)):
         return ""
     low = str(error).lower()
@@ -204,8 +207,8 @@ def refuse_one_class(loss: Callable[..., Any], output: Any) -> None:
 
 
 class ShapeCheck(TorchFunctionMode):
-    """Context manager in which an output and a target that broadcast against each other, each sample with every other, raise an
-    error.
+    """Context manager in which an operation raises an error if it broadcasts an output and a target, each sample against every
+    other.
 
     Operations on the output alone, or the target alone, that keep its shape are followed. An operation that adds a
     dimension on purpose (`y[:, None]`) changes the shape and is not followed.
@@ -223,7 +226,7 @@ class ShapeCheck(TorchFunctionMode):
         given = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)] if self._from else []
         origins = [self._from.get(id(tensor), ("", tensor))[0] for tensor in given]
         both = dict(zip(origins, given, strict=True)) if sorted(origins) == ["output", "target"] else {}
-        if both and getattr(func, "__name__", "") in _BROADCASTS:  # before, it only warns of it
+        if both and getattr(func, "__name__", "") in _BROADCASTS:  # checked before the call: torch itself only warns
             self._check(None, both["output"], both["target"])
         result = func(*args, **(kwargs or {}))
         if both:
@@ -233,7 +236,7 @@ class ShapeCheck(TorchFunctionMode):
         return result
 
     def _check(self, result: Any, output: Tensor, target: Tensor) -> None:
-        """result: the result of an operation on both; None: the operation compares them element by element."""
+        """Raise TaskError if output and target broadcast. result: of an operation on both; None: one that compares them element by element."""
         if output.shape != self._shapes["output"] or target.shape != self._shapes["target"]:
             return
         try:
@@ -277,7 +280,7 @@ def _of_output(loss: Callable[..., Any], output: Any, error: BaseException) -> s
 
 
 def _of_texts(target: Any) -> str | None:
-    """Labels that are strings stay a list."""
+    """Explain labels that are strings, which collation leaves in a list."""
     if not isinstance(target, (tuple, list)) or not target or not isinstance(target[0], str):
         return None
     return f"the labels are texts ({target[0]!r}, …): make numbers of them in the data set, names.index(label)."
@@ -299,7 +302,7 @@ def _of_classes(loss: Callable[..., Any], output: Tensor, target: Tensor) -> str
 
 
 def _one_shape(loss: Callable[..., Any], output: Tensor, target: Tensor, given: str = "loss") -> str:
-    """Both with one shape, by dropping a last dimension of 1 where that makes them equal."""
+    """The remedy that gives both one shape: drop a last dimension of 1, where that makes them equal."""
     if output.shape[-1:] == (1,) and output.shape[:-1] == target.shape:
         return _call(loss, "output.squeeze(-1)", "y", given)
     if target.shape[-1:] == (1,) and target.shape[:-1] == output.shape:

@@ -28,15 +28,15 @@ class CheckpointEdits:
     weights: Mapping[str, Tensor] = field(default_factory=dict)
     """Weights that were replaced by another tensor, or added."""
     optimizers: list[Any] | None = None
-    """The states of all optimizers, if they were changed."""
+    """The states of all optimizers, if the hook changed them."""
     schedulers: list[Any] | None = None
-    """The states of all schedulers, if they were changed."""
+    """The states of all schedulers, if the hook changed them."""
     own: Mapping[str, Any] = field(default_factory=dict)
     """Other entries that were added or changed."""
     gone: tuple[str, ...] = ()
     """Entries that were removed."""
     given: dict[str, Any] | None = None
-    """The dictionary itself, where other hooks are to get it once the weights are loaded."""
+    """The dictionary itself, for hooks that get it after the weights are loaded."""
 
     @classmethod
     def between(cls, before: Mapping[str, Any], after: Mapping[str, Any]) -> Self:
@@ -74,7 +74,7 @@ _NONE = object()
 
 
 def copy_of(value: Any, within: tuple[int, ...] = ()) -> Any:
-    """Copy the containers, and not what they contain; one within itself is not copied again."""
+    """Copy the containers, but not the values in them; a container within itself is not copied again."""
     if id(value) in within:
         return value
     inside = (*within, id(value))
@@ -120,48 +120,44 @@ class Hooks:
     transfers: bool = False
     """Whether `transfer` replaces the engine's copy to the device, in training and evaluation."""
     clipper: Callable[[int, float, str], None] | None = None
-    """The session's function to clip the gradients of an optimizer (its number, the value, "norm" or "value") in
-    place.
-    """
+    """The session's function to clip an optimizer's gradients in place; its arguments: the optimizer's index, the value, "norm" or "value"."""
     zeroes: bool = False
-    """Whether the task zeroes gradients itself: gradients between two updates are part of the state then."""
+    """Whether the task zeroes gradients itself: then gradients between two updates are part of the state."""
     objects: tuple[Any, ...] = ()
     """The user's objects besides the modules (callbacks)."""
 
     def keep(self) -> Callable[[], None]:
-        """Keep the state of `objects`; the returned function puts it back, after a search."""
+        """Copy the state of `objects`; the returned function restores it, after a search."""
         return _nothing
 
     # -- of a fit
 
     def fit_started(self) -> None:
-        """The model is on its device, the optimizers are made; before the sanity check."""
+        """Called when the model is on its device and the optimizers are made, before the sanity check."""
 
     def sanity_started(self) -> None:
-        """Before the sanity check."""
+        """Called before the sanity check."""
 
     def sanity_ended(self) -> None:
-        """After the sanity check."""
+        """Called after the sanity check."""
 
     def train_started(self) -> None:
-        """After the sanity check, before the first epoch."""
+        """Called after the sanity check, before the first epoch."""
 
     def epoch_started(self) -> None:
-        """Before the first batch of an epoch (not where a run is resumed in the middle of one)."""
+        """Called before the first batch of an epoch, but not where a run is resumed within one."""
 
     def epoch_ended(self) -> None:
-        """After an epoch's last update and the validation that follows it; the epoch still counts as the current
-        one.
-        """
+        """Called after an epoch's last update and the validation that follows it; it still counts as the current epoch."""
 
     def train_ended(self) -> None:
-        """After the last epoch, also of a run that was stopped."""
+        """Called after the last epoch, also of a run that was stopped."""
 
     def fit_ended(self) -> None:
-        """The fit has ended; the model has its final weights."""
+        """Called when the fit has ended and the model has its final weights."""
 
     def failed(self, error: BaseException) -> None:
-        """The job ends with this error."""
+        """Called when the job ends with this error."""
 
     @property
     def stop_requested(self) -> bool:
@@ -174,13 +170,11 @@ class Hooks:
     # -- of a batch and an update
 
     def batch_started(self, batch: Any, batch_idx: int) -> bool:
-        """The batch is on the device. Return False to leave out this batch and the rest of the epoch."""
+        """Called when the batch is on the device. Returns False to leave out this batch and the rest of the epoch."""
         return True
 
     def batch_ended(self, result: Any, batch: Any, batch_idx: int) -> None:
-        """After the batch (and the update that it completed). result: what the training step returned; None:
-        nothing.
-        """
+        """Called after the batch, and after the update that it completed. result: what the training step returned, or None."""
 
     def transfer(self, batch: Any, device: torch.device, stage: Stage) -> Any:
         """Return the batch on the device."""
@@ -191,18 +185,18 @@ class Hooks:
         loss.backward(**options)  # type: ignore[no-untyped-call]
 
     def after_backward(self) -> None:
-        """After each backward. On several ranks, after a window's last one the gradients are those of all ranks;
-        with manual optimization they are so when the task steps.
+        """Called after each backward. On several ranks the gradients are those of all ranks after a window's last backward; with
+        manual optimization, only when the task steps.
         """
 
     def zero_grad(self, index: int, batch_idx: int) -> None:
-        """Between a window's first forward and its backward: zero the gradients of optimizer `index`.
+        """Zero the gradients of optimizer `index`; called between a window's first forward and its backward.
 
         The engine zeroes them itself where `zeroes` is False.
         """
 
     def before_step(self, index: int) -> None:
-        """The window's gradients are complete and unscaled, but not clipped yet."""
+        """Called when the window's gradients are complete and unscaled, but not clipped yet."""
 
     def clip(self, index: int, clip_val: float | None, algorithm: str) -> None:
         """Clip the gradients of optimizer `index` in place; clip_val and algorithm are the settings."""
@@ -211,9 +205,9 @@ class Hooks:
         """Evaluate the window's last batch and step the optimizer: `take(closure)` does both; an override may do more
         or less.
 
-        closure() computes the gradients and returns the loss (None: nothing to learn from). take(closure) calls it,
+        closure() computes the gradients and returns the loss (None: the batches were left out). take(closure) calls it,
         then `before_step`, clips, and steps; it returns what closure returned, and may be called more than once. Its
-        further keyword arguments go to the optimizer's step.
+        further keyword arguments are passed to the optimizer's step.
         """
         take(closure)
 
@@ -225,7 +219,7 @@ class Hooks:
     # -- of an evaluation ("val", "test", "predict"); random states and modes are restored after it
 
     def validation_begins(self) -> None:
-        """In a fit, before a validation: gradients are still there (on_validation_model_zero_grad)."""
+        """Called in a fit before a validation, while the gradients still exist (on_validation_model_zero_grad)."""
 
     def evaluation_mode(self, stage: Stage) -> bool:
         """Put the model into evaluation mode, before `evaluation_started`; False: the engine does it."""
@@ -235,19 +229,19 @@ class Hooks:
         """Put the model into training mode, as the last hook; afterwards the engine restores the modes of all modules."""
 
     def evaluation_started(self, stage: Stage) -> None:
-        """Before the first batch."""
+        """Called before the first batch."""
 
     def evaluation_batch_started(self, stage: Stage, batch: Any, batch_idx: int) -> None:
-        """The batch is on the device."""
+        """Called when the batch is on the device."""
 
     def evaluation_batch_ended(self, stage: Stage, result: Any, batch: Any, batch_idx: int) -> None:
-        """result: what the step returned."""
+        """Called after a batch. result: what the step returned."""
 
     def evaluation_set_ended(self, stage: Stage) -> None:
-        """After the last batch of one of several sets of data."""
+        """Called after the last batch of one of several sets of data."""
 
     def evaluation_ended(self, stage: Stage) -> None:
-        """After the last batch, still in evaluation mode."""
+        """Called after the last batch, still in evaluation mode."""
 
     # -- what the task logs
 
@@ -289,20 +283,20 @@ class Hooks:
         """The names of logged values that the progress line shows (`prog_bar=True`)."""
         return frozenset()
 
-    # -- what a checkpoint keeps of it
+    # -- what a checkpoint stores of the task
 
     edits: CheckpointEdits = CheckpointEdits()
-    """The task's changes to the checkpoint that `state` was last called for."""
+    """The task's changes to the checkpoint for which `state` was last called."""
 
     def restoring(self, checkpoint: Mapping[str, Any], kept: Mapping[str, Any]) -> CheckpointEdits:
-        """A fit is about to continue from `checkpoint`, in Lightning's form; returns the task's changes to it.
+        """Called before a fit continues from `checkpoint`, which has Lightning's form; returns the task's changes to it.
 
         kept: what `state` returned when it was written.
         """
         return CheckpointEdits()
 
     def weights_restored(self, edits: CheckpointEdits) -> CheckpointEdits:
-        """A fit continues, and the model has its weights: call the hooks that come then. Returns their changes.
+        """Call the hooks that follow when the model of a resumed fit has its weights; returns their changes to the checkpoint.
 
         edits: what `restoring` returned. `load_state` follows.
         """
@@ -315,10 +309,10 @@ class Hooks:
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`."""
+        """Restore what `state` returned."""
 
     def of_lightning(self, checkpoint: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
-        """What `load_state` takes of a checkpoint that Lightning wrote, and the names of its entries that the task uses."""
+        """The argument for `load_state`, made from a checkpoint that Lightning wrote, and the names of the entries that the task uses."""
         return {}, frozenset()
 
 
@@ -326,8 +320,8 @@ class Hooks:
 def in_its_turn(scheduler: Any) -> Iterator[None]:
     """Context manager in which stepping this scheduler does not warn, also where its optimizer has taken no step.
 
-    An optimizer may not have had its turn yet, or may have stepped before the scheduler was made: torch would warn of a
-    wrong order that is not the user's. In the user's own calls it still warns.
+    An optimizer may not have had its turn yet, or may have stepped before the scheduler was made: torch would warn about an
+    order of calls that is not the user's. It still warns in the user's own calls.
     """
     optimizer = getattr(scheduler, "optimizer", None)
     if optimizer is None or getattr(optimizer, "_opt_called", False):
@@ -341,7 +335,7 @@ def in_its_turn(scheduler: Any) -> Iterator[None]:
 
 
 def tell_failure(hooks: Hooks, error: BaseException) -> None:
-    """Call the hook for an error that ends the job; the hook's own error must not hide it."""
+    """Call the hook for an error that ends the job; an error of the hook itself becomes a note."""
     try:
         hooks.failed(error)
     except Exception as second:  # noqa: BLE001
@@ -350,7 +344,7 @@ def tell_failure(hooks: Hooks, error: BaseException) -> None:
 
 @contextlib.contextmanager
 def telling_failure(hooks: Hooks) -> Iterator[None]:
-    """Context manager in which an error calls the hook for exceptions."""
+    """Context manager that calls the hook for exceptions when an error ends it."""
     try:
         yield
     except BaseException as error:

@@ -1,6 +1,6 @@
-"""Reads and restores what modules hold: their modes, buffers and attributes, and the places of their tensors.
+"""Reads and restores the modes, buffers and attributes of modules, and finds where their tensors are stored.
 
-Also finds the model inside one that the user has compiled (`torch.compile(model)`).
+It also finds the original of a model that the user has compiled (`torch.compile(model)`).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _WRAPPED = "_orig_mod."
 _COMMON = frozenset(vars(nn.Module()))
 """The attributes that every module has; all others are its own."""
 Slot = tuple[nn.Module, str, str]
-"""A module, "_parameters" or "_buffers", and a name in it."""
+"""Where a tensor is stored: a module, "_parameters" or "_buffers", and the name there."""
 PutBack = Callable[[], object]
 """Restores an attribute, a tensor or a generator."""
 
 
 def named_parts(modules: Iterable[nn.Module]) -> Iterator[tuple[tuple[int, str], nn.Module]]:
-    """All modules within these, each once, by the number of the whole and the name in it, which are the same in another process."""
+    """All modules within these, each once, with the index of the whole and the name in it, which are the same in another process."""
     seen: set[int] = set()
     for number, whole in enumerate(modules):
         for path, part in whole.named_modules():
@@ -56,7 +56,7 @@ def parts_of(modules: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 def slots_of(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
-    """The place of each parameter and buffer; one with two places comes twice."""
+    """The slot of each parameter and buffer; a tensor with two slots is yielded twice."""
     for part in parts:
         for kind in ("_parameters", "_buffers"):
             for name, tensor in getattr(part, kind).items():
@@ -68,7 +68,7 @@ def slots_of(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
 
 
 def own_attributes(module: nn.Module) -> dict[str, Any]:
-    """A module's own attributes: those that not every module has."""
+    """A module's own attributes, without those that every module has."""
     return {name: value for name, value in vars(module).items() if is_own_name(name)}
 
 
@@ -78,7 +78,7 @@ def is_own_name(name: str) -> bool:
 
 
 def plain_attributes(module: nn.Module) -> dict[str, Any]:
-    """A copy of a module's own numbers, strings and plain containers: a counter that forward() changes is state too."""
+    """A copy of a module's own numbers, strings and plain containers, which are state too: forward() may count in one."""
     return {name: copy.deepcopy(value) for name, value in own_attributes(module).items() if is_plain(value)}
 
 
@@ -92,14 +92,14 @@ def set_attribute(part: nn.Module, name: str, value: Any) -> None:
 
 
 def put_backs_of_generators(part: nn.Module) -> Iterator[PutBack]:
-    """How to restore a module's own generators."""
+    """Yield functions that restore a module's own generators."""
     for value in own_attributes(part).values():
         if is_generator(value) and (state := content_of(value)) is not None:
             yield partial(put_content, value, state)
 
 
 def put_backs_of_attributes(part: nn.Module) -> Iterator[PutBack]:
-    """How to restore all of a module's own attributes: the same objects, and the contents of tensors, arrays, containers and generators."""
+    """Yield functions that restore a module's own attributes: the same objects, and the contents of tensors, arrays, containers and generators."""
     kept = own_attributes(part)
     yield partial(_put_own, part, kept)
     for value in kept.values():
@@ -113,7 +113,7 @@ def _put_own(part: nn.Module, kept: dict[str, Any]) -> None:
     put_attributes(part, kept, own_attributes(part))
 
 
-# ---- what is restored -------------------------------------------------------------------------------------------
+# ---- modes, buffers, state --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Modes:
 
     @classmethod
     def of(cls, modules: Iterable[nn.Module]) -> Modes:
-        """Take the present modes of all modules within these."""
+        """Read the present modes of all modules within these."""
         return cls(tuple((part, part.training) for part in parts_of(modules)))
 
     def restore(self) -> None:
@@ -135,9 +135,7 @@ class Modes:
 
 @contextlib.contextmanager
 def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Restore the buffers at the end of the block, whatever happens inside: statistics, and what else a forward
-    changes.
-    """
+    """Context manager that restores the buffers afterwards, also after an error: a forward changes statistics, for example."""
     slots = [(part, dict(part._buffers)) for part in parts_of(modules)]
     buffers = dict.fromkeys(buffer for _, own in slots for buffer in own.values() if buffer is not None)
     values = [(buffer, buffer.detach().clone()) for buffer in buffers]
@@ -154,7 +152,7 @@ def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_state(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Restore the buffers, attributes and generators of the modules at the end of the block, but not the weights."""
+    """Context manager that restores the buffers, attributes and generators of the modules afterwards, but not the weights."""
     wholes = list(modules)
     put_backs = [put_back for part in parts_of(wholes) for put_back in put_backs_of_attributes(part)]
     with kept_buffers(wholes):
@@ -166,12 +164,12 @@ def kept_state(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def uncompiled(model: Any) -> tuple[Any, Callable[..., Any] | None]:
-    """Return the model inside, and the compiler of its calls; None: it is not compiled.
+    """Return the original model, and the compiler of its calls; None: it is not compiled.
 
-    The weights are those of the model inside, by their names there. While a job runs, calls of the model go through
-    the same compiler (engine/runtime/torch_compile.py), except in the dry run.
+    Weights have the names that they have in the original. While a job runs, calls of the model go through the same compiler
+    (engine/runtime/torch_compile.py), except in the dry run.
     """
-    dynamo = sys.modules.get("torch._dynamo")  # whoever has compiled a model has imported it
+    dynamo = sys.modules.get("torch._dynamo")  # imported if a model was compiled
     if dynamo is None or not isinstance(model, dynamo.OptimizedModule):
         return model, None
     inner, _ = uncompiled(model._orig_mod)

@@ -1,4 +1,4 @@
-"""Defines Task: what the engine needs of the thing it trains.
+"""Defines Task, the interface between the engine and what it trains.
 
 `supervised.py` makes one of an nn.Module with a loss, `lightning/task.py` of an object with `training_step` and
 `configure_optimizers`; a user may also subclass `Task`.
@@ -25,7 +25,7 @@ from workbench.task.hooks import Hooks
 from workbench.task.modules import own_name
 from workbench.task.ranks import Communication
 
-if TYPE_CHECKING:  # a script with a Task of the user's has this file in it, and not the data sets
+if TYPE_CHECKING:  # a script with the user's own Task contains this file, but not the data sets
     from workbench.task.data.spec import DataSpec
 
 Phase = Literal["fit", "validate", "test", "predict"]
@@ -71,9 +71,7 @@ class Optimization:
     lr: float | None = None
     """The base rate at which it was made; None: `settings.lr`."""
     frequency: int = 0
-    """Of several optimizers: for how many updates in a row only this one steps. 0 for all: each steps at every
-    update.
-    """
+    """For one of several optimizers: for how many updates in a row only this one steps. 0 for all: each steps at every update."""
 
 
 StepResult = Tensor | Mapping[str, Any] | None
@@ -118,14 +116,14 @@ class Handle(Protocol):
         """Drop the gradients of this optimizer's parameters, or set them to zero; the kept ones of earlier batches stay."""
 
     def toggle(self, optimizer: int) -> None:
-        """From here on only this optimizer's parameters require gradients."""
+        """Let only this optimizer's parameters require gradients from now on."""
 
     def untoggle(self, optimizer: int) -> None:
         """Let all parameters require gradients again that did before `toggle`."""
 
 
 class Counters(Protocol):
-    """How far a job has come (`engine/state.py`)."""
+    """The counters of a job's progress (`engine/state.py`)."""
 
     step: int
     """Updates taken."""
@@ -143,11 +141,11 @@ class Counters(Protocol):
     fitting: bool
     """Whether a fit trains, from its first hook to its end."""
     searching: bool
-    """Whether a search runs that must leave no trace."""
+    """Whether a search runs, after which all state is restored."""
 
 
 class Progress(Protocol):
-    """The progress of a session and what it works with."""
+    """The progress of a session, with its settings and ranks."""
 
     settings: Settings
     """The settings in effect, with dry runs and overfitting applied."""
@@ -165,7 +163,7 @@ class Progress(Protocol):
 
     @property
     def batches(self) -> tuple[int | None, tuple[int | None, ...]]:
-        """Training batches of an epoch, and validation batches of each set; None where they cannot be known."""
+        """The numbers of training batches of an epoch, and of validation batches of each set; None where unknown."""
 
 
 class Tracker(Protocol):
@@ -174,7 +172,7 @@ class Tracker(Protocol):
     name: str
 
     def experiment(self) -> Any:
-        """The tracker's own object (a SummaryWriter, a run of W&B). It waits until the run is there."""
+        """The tracker's own object (a SummaryWriter, a run of W&B). Waits until the tracker has opened its run."""
 
     def add(self, values: dict[str, Any], step: int) -> None:
         """Log numbers of an update."""
@@ -187,7 +185,7 @@ class Preparation(Protocol):
     """Sets up the user's objects before a job, and tears them down afterwards (`lightning/setup.py`)."""
 
     callback_settings: dict[str, Any]
-    """The settings that the module's own callbacks ask for."""
+    """The settings that replace the module's own callbacks."""
     callback_note: str
     """Which settings the module's own callbacks became; "": it has none."""
 
@@ -196,7 +194,7 @@ class Preparation(Protocol):
         """The objects that are set up."""
 
     def follow(self, progress: Progress) -> None:
-        """A session has begun."""
+        """Note the session that has begun."""
 
     def around(self, phase: Phase, settings: Settings) -> contextlib.AbstractContextManager[None]:
         """Context manager in which the objects are set up for a job of this kind."""
@@ -291,7 +289,7 @@ class Task(abc.ABC):
         """
 
     def suffix_of(self, spec: DataSpec) -> str:
-        """What the names of metrics end with for one of several sets; "": there is one."""
+        """The end of the names of metrics for one of several sets; "": there is one."""
         return f"/{spec.key}" if spec.key else ""
 
     @abc.abstractmethod

@@ -1,7 +1,7 @@
-"""Gives a task's code the processes of its job (ranks): which one this is, and collectives between them.
+"""Tells a task's code which rank of its job this process is, and has the collectives between ranks for it.
 
 The engine communicates through the session's process group (`Communication`). The user's code communicates through
-torch's default process group, also before there is a session, as under Lightning.
+torch's default process group, as under Lightning, also before there is a session.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from workbench.task.protocol import Task
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """The size of a model: `parameters` and `trainable` count numbers, `bytes` is the memory of parameters and buffers."""
+    """The size of a model: `parameters` and `trainable` count elements, `bytes` is the memory of parameters and buffers."""
 
     name: str
     parameters: int
@@ -21,11 +21,11 @@ class ModelSummary:
     """The kind of device on which jobs run."""
     optimizers: int = 1
     in_loss: int = 0
-    """How many of the parameters belong to the loss."""
+    """How many of the elements belong to parameters of the loss."""
 
     @classmethod
     def of(cls, task: Task, optimizers: int = 1) -> ModelSummary:
-        """Summarise a task's model, which `optimizers` optimizers train; an object with networks as attributes gives its name."""
+        """Summarise a task's model, which this number of `optimizers` trains. The name is that of the object that has the networks."""
         owner = getattr(task, "module", task.model)
         parameters = list(task.trained_parameters().values())
         tensors = [*parameters, *(buffer for module in task.trained_modules.values() for buffer in module.buffers())]

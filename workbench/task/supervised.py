@@ -75,7 +75,7 @@ class Supervised(Task):
         self._tries = False
         """Whether the dry run is trying steps."""
         self._elements: int | None = None
-        """How many parts the last training or validation batch had; None: it was not a tuple."""
+        """How many elements the last training or validation batch had; None: it was not a tuple."""
 
     @property
     def loss_is_module(self) -> bool:
@@ -101,7 +101,7 @@ class Supervised(Task):
 
     @contextlib.contextmanager
     def running(self, settings: Settings, phase: Phase = "fit") -> Iterator[None]:
-        """While a job with `truncated_bptt_steps` runs, each call of the model takes and returns a hidden state."""
+        """Context manager of a job; with `truncated_bptt_steps`, each call of the model takes and returns a hidden state in it."""
         self._carries = settings.truncated_bptt_steps is not None
         try:
             with super().running(settings, phase):
@@ -164,7 +164,7 @@ class Supervised(Task):
             return ("train_loss",)
         known = not self.metrics or self.names_its_metrics is False
         if not known or any(isinstance(metric, OverEpoch) or hasattr(metric, "items") for metric in self.epoch_metrics.values()):
-            return None  # a function that returns a dict brings its own names
+            return None  # a function may return a dict with names of its own
         names = [f"val_{name}" for name in ("loss", *self.metrics, *self.epoch_metrics)]
         return (*(name + self.suffix_of(one) for one in self.val.sets for name in names), "train_loss")
 
@@ -236,7 +236,7 @@ class Supervised(Task):
         return called[0], called[1]
 
     def _called(self, inputs: Any) -> Any:
-        """The model's output for inputs by place or by name."""
+        """Call the model with inputs by position or by name."""
         names: Mapping[str, Any] = {}
         places: tuple[Any, ...] = ()
         if type(inputs) is tuple:
@@ -299,14 +299,14 @@ class Supervised(Task):
         for schedule in found:
             if getattr(schedule.scheduler, "optimizer", optimizer) is not optimizer:
                 raise TaskError(
-                    f"{where} a {type(schedule.scheduler).__name__} of another optimizer, which would move no rate of this "
+                    f"{where} a {type(schedule.scheduler).__name__} of another optimizer, which would change no rate of this "
                     "run: make it of the optimizer that it is given."
                 )
         return found
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Raise TaskError for an optimizer instance: it would keep the parameters and state of one run for ever."""
+    """Raise TaskError for an optimizer instance: it would keep the parameters and state of one run for all runs."""
     if isinstance(optimizer, Optimizer):
         kind = type(optimizer)
         raise TaskError(
@@ -345,7 +345,7 @@ def _split(batch: Any) -> tuple[tuple[Any, ...] | dict[str, Any], Any]:
 
 
 def _counts(batch: Any, target: Any) -> set[int]:
-    """How many samples a batch may hold, by its parts."""
+    """The possible numbers of samples of a batch: the first dimensions of its parts."""
     return {sample_count(batch), sample_count(target)}
 
 
@@ -369,5 +369,5 @@ def _why_unknown(settings: Settings) -> str:
     if settings.epochs is None:
         return "the run has no number of epochs"
     if settings.truncated_bptt_steps is not None:
-        return "with truncated_bptt_steps each batch makes one for each of its pieces, whose number shows only when it is read"
+        return "with truncated_bptt_steps each batch makes one for each of its pieces, whose number is known only when it is read"
     return "the train loader has no length"

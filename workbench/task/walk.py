@@ -1,4 +1,4 @@
-"""Walks through the objects that some objects reach: by attributes, containers, closures and the functions of their classes."""
+"""Walks through objects and all that they refer to: by attributes, containers, closures and the functions of their classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from workbench.task.contents import is_container
 
 Parts = Iterator[tuple[str, Any]]
-"""Objects within another, each with its path from there: ".name", "[3]", ":closed_over"."""
+"""The objects within another, each with its path from it: ".name", "[3]", ":closed_over"."""
 OF_THREADS = frozenset({"threading", "_thread", "queue", "_queue", "asyncio", "multiprocessing", "concurrent", "logging", "weakref"})
 """Packages whose objects other threads use meanwhile."""
 _WIDE, _MOST = 64, 5000
@@ -27,11 +27,11 @@ _LONGEST = 200
 def walk(
     roots: Mapping[str, Any], within: Callable[[Any], Parts], *, depth: int, closed: Callable[[Any], bool], ends: tuple[type, ...]
 ) -> Iterator[tuple[str, Any, bool]]:
-    """Every object that can be reached, nearest first, with its path, which is the same in another process; and whether the roots, the
-    workbench or a module holds it.
+    """Yield every object that can be reached, nearest first, with its path, which is the same in another process; and whether the roots,
+    the workbench or a module refers to it.
 
-    Numbers and texts are left out. within: what is inside an object (`parts` below). closed: further objects that are left out. ends: kinds
-    that are not entered.
+    Numbers and texts are left out. within: returns the objects within an object (`parts` below). closed: whether an object is left out.
+    ends: types whose objects are yielded, but not walked through.
     """
     seen: set[int] = set()
     waiting = deque((path, root, 0, True) for path, root in roots.items())
@@ -53,10 +53,10 @@ def walk(
 def parts(
     value: Any, containers: tuple[type, ...], libraries: Container[str], used_by: Callable[[types.FunctionType], Parts]
 ) -> Parts:
-    """What is inside an object.
+    """The objects within an object.
 
-    containers: the kinds that are entered; a long one holds data, and is not. libraries: the methods of their classes are left out.
-    used_by: what a function, or a method, uses.
+    containers: the types of containers to look into, but not into long ones, which hold data. libraries: packages; the methods of their
+    classes are left out. used_by: returns the objects that a function, or a method, uses.
     """
     if isinstance(value, containers):
         yield from _items(value)
@@ -79,7 +79,7 @@ def _items(container: Any) -> Parts:
 
 
 def _key(key: Any, number: int) -> str:
-    """How a path names a key: by its repr where that is the same in another process, else by its place: a checkpoint tells its parts apart by it."""
+    """The name of a key in a path, which must be the same in another process, since checkpoints use it: the key's repr, or else its position."""
     if isinstance(key, (int, str)):
         return repr(key)
     said = "" if isinstance(key, _UNNAMED) else repr(key)
@@ -87,14 +87,14 @@ def _key(key: Any, number: int) -> str:
 
 
 def methods(value: Any, libraries: Container[str]) -> Iterator[tuple[str, types.FunctionType]]:
-    """The functions of an object's classes, but for those of libraries."""
+    """The functions of an object's classes, except for those of libraries."""
     for kind in type(value).__mro__:
         if library(kind) not in libraries:
             yield from ((name, function) for name, function in list(vars(kind).items()) if isinstance(function, types.FunctionType))
 
 
 def cells(function: types.FunctionType) -> Iterator[tuple[str, types.CellType]]:
-    """The variables around a function that it uses, by name, but for those without a value."""
+    """The variables of a function's closure, by name, except for those without a value."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         with contextlib.suppress(ValueError):  # an empty cell
             cell.cell_contents  # noqa: B018

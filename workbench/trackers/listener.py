@@ -35,25 +35,25 @@ from workbench.secrets import without_secrets
 from workbench.trackers.select import Choice, Named, choices, flat
 
 RATE = 10
-"""Updates a second that a tracker gets; all of them where they come slower."""
+"""The most updates per second that are sent to a tracker; where training is slower, all are sent."""
 BURST = 50
-"""So many updates may come at once, so that a short fit is complete."""
+"""How many updates may be sent at once before the limit applies, so that a short fit is complete."""
 BEHIND = 1000
-"""The most updates that wait for a slow tracker; it gets no more until it has caught up."""
+"""The most updates that are queued for a slow tracker; more are left out until the queue is shorter."""
 WAIT = 60.0
 """The most seconds that the end of a fit waits for a tracker."""
 PATIENCE = 3
-"""After so many failures in a row a tracker gets nothing more of a run."""
+"""After this many failures in a row, nothing more of the run is sent to the tracker."""
 
 _Heard = RunStarted | StepsDone | Validated | Logged | Changed | Resumed | Message | RunEnded
 
 
 class TrackerError(Exception):
-    """A tracker failed; the fit that it follows did not."""
+    """Raised where a tracker failed; the fit itself continues."""
 
 
 class TrackerListener:
-    """One tracker of a bench, as a listener: each fit becomes a run in it."""
+    """A listener for one tracker of a bench: each fit becomes a run in the tracker."""
 
     def __init__(self, choice: Choice, facts: Callable[[], dict[str, Any]]) -> None:
         self._choice = choice
@@ -62,11 +62,11 @@ class TrackerListener:
         self._elsewhere: str | None = None
         self._run: _Run | None = None
         self._begun = threading.Condition()
-        """Notified where `_run` is another one."""
+        """Notified when `_run` changes."""
         self._thread: threading.Thread | None = None
 
     def __reduce__(self) -> Any:
-        """Pickle the tracker, with what is known of the model now, for another process."""
+        """Pickle the tracker, with the present facts of the model, for another process."""
         return _with_facts, (self._choice, self._facts())
 
     @property
@@ -77,13 +77,13 @@ class TrackerListener:
         return isinstance(self._choice, Named)
 
     def leave(self, run: str) -> None:
-        """Leave this run to the process that runs it."""
+        """Ignore the events of this run: the process that runs it sends them to the tracker."""
         self._elsewhere = run
 
     def __call__(self, event: BenchEvent) -> None:
-        """Take an event of a job; TrackerError if something has failed since the last."""
+        """Handle an event of a job; TrackerError if something has failed since the last event."""
         if not isinstance(event, _Heard):
-            return  # also of those that other threads emit
+            return  # also for events that other threads emit
         if isinstance(event, RunStarted):
             self._begin(event)
         elif self._run is not None:
@@ -95,7 +95,7 @@ class TrackerListener:
             run.raise_new()
 
     def close(self) -> None:
-        """End a run that has not ended, and wait for one that still sends."""
+        """End a run that has not ended, and wait until all its events are sent."""
         self._abandon()
         if self._thread is not None:
             self._thread.join(WAIT)
@@ -107,7 +107,7 @@ class TrackerListener:
         return self._present().started().tracker
 
     def add(self, values: dict[str, Any], step: int) -> None:
-        """Log numbers of an update, after what came before."""
+        """Log numbers of an update, in the order of the calls."""
         self._present().put(_Point(step, values))
 
     def configure(self, values: dict[str, Any]) -> None:
@@ -115,7 +115,7 @@ class TrackerListener:
         self._present().put(_Settings(flat(without_secrets(values))))
 
     def _present(self) -> _Run:
-        """The run of the fit that trains, whose first event may still be waiting."""
+        """Return the tracker's run of the present fit; wait if the fit's first event was not handled yet."""
         with self._begun:
             if not self._begun.wait_for(lambda: self._run is not None, WAIT) or self._run is None:
                 raise TrackerError(f"tracker {self.name!r} did not get the beginning of the run within {WAIT:.0f} s.")
@@ -133,13 +133,13 @@ class TrackerListener:
             self._begun.notify_all()
 
     def _abandon(self) -> None:
-        """End a run whose last event did not come."""
+        """End a run whose `RunEnded` did not arrive."""
         if self._run is not None:
             self._run.on_event(RunEnded("failed", self._run.step, 0.0))
         self._run = None
 
     def _end(self) -> None:
-        """Wait until the tracker has everything."""
+        """Wait until all events of the run are sent to the tracker."""
         if self._run is not None and self._thread is not None:
             self._thread.join(WAIT)
             if self._thread.is_alive():
@@ -148,7 +148,7 @@ class TrackerListener:
 
 
 def tracker_listeners(trackers: Any, root: Path, model: Any) -> list[TrackerListener]:
-    """A listener for each of the trackers; files go to `<root>/trackers/<name>`."""
+    """Make a listener for each of the trackers; files go to `<root>/trackers/<name>`."""
 
     def facts() -> dict[str, Any]:
         hparams = getattr(model, "hparams", None)
@@ -164,7 +164,7 @@ def _with_facts(choice: Choice, facts: dict[str, Any]) -> TrackerListener:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """Numbers for the tracker, and their update."""
+    """Numbers for the tracker, and the update at which they were measured."""
 
     step: int
     values: dict[str, Any]
@@ -186,7 +186,7 @@ class _Text:
 
 
 class _Run:
-    """One fit in one tracker: `hear` on the thread of the events, `follow` in its own."""
+    """One fit in one tracker: `on_event` runs in the thread of the events, `follow` in the run's own thread."""
 
     def __init__(self, choice: Choice, event: RunStarted, facts: Callable[[], dict[str, Any]]) -> None:
         self._choice = choice
@@ -198,7 +198,7 @@ class _Run:
         """Set when the tracker has started, or failed to."""
         self._pace = _Pace()
         self._left: StepsDone | None = None
-        """The latest event whose last update the tracker did not get."""
+        """The latest event whose last update was not sent to the tracker."""
         self._said = False
         self._failure: TrackerError | None = None
         self.step = 0
@@ -206,7 +206,7 @@ class _Run:
     # -- on the thread of the events
 
     def on_event(self, event: _Heard) -> None:
-        """Queue what this event has for the tracker."""
+        """Queue the parts of this event that the tracker can show."""
         if isinstance(event, StepsDone):
             self._rows(event)
             return
@@ -228,11 +228,11 @@ class _Run:
     # -- on the thread that trains
 
     def put(self, item: _Point | _Settings) -> None:
-        """Queue what the user's module logs itself."""
+        """Queue what the user's module logs to the tracker itself."""
         self._post.put(item)
 
     def started(self) -> GeneralTracker:
-        """The tracker, when it has started. TrackerError: it did not."""
+        """Return the tracker, after waiting for its start. TrackerError: it did not start."""
         if not self._ready.wait(WAIT):
             raise TrackerError(f"tracker {self._choice.name!r} did not start within {WAIT:.0f} s.")
         if self._tracker is None:
@@ -242,7 +242,7 @@ class _Run:
     # -- on the thread of the events
 
     def raise_new(self) -> None:
-        """Raise what has failed, once."""
+        """Raise the latest failure, unless it was raised before."""
         if self._failure is not None and not self._said:
             self._said = True
             raise self._failure

@@ -55,14 +55,14 @@ class Choice(abc.ABC):
 
     @abc.abstractmethod
     def start(self, run: str) -> GeneralTracker:
-        """The tracker, ready for this run."""
+        """Start the tracker for this run and return it."""
 
     @abc.abstractmethod
     def end(self, tracker: GeneralTracker, event: RunEnded) -> None:
-        """The run is over."""
+        """End the run in the tracker."""
 
     def hide(self, text: str) -> str:
-        """`text` without the secrets that the tracker was given."""
+        """Return `text` without the secrets among the tracker's arguments."""
         return hide(text)
 
 
@@ -83,7 +83,7 @@ class Own(Choice):
 
 
 class Named(Choice):
-    """A tracker that accelerate knows by name: a new one for each fit."""
+    """A tracker that accelerate makes from its name: a new one for each fit."""
 
     def __init__(self, name: str, given: Mapping[str, Any], root: Path) -> None:
         self.name = self.key = name
@@ -121,7 +121,7 @@ class Named(Choice):
     def _usual(self, run: str) -> dict[str, Any]:
         if self.name in _ARGUMENTS:
             return _ARGUMENTS[self.name](run, self._folder)
-        # One that the user has registered with accelerate takes the run's name first, then the folder.
+        # A class that the user has registered with accelerate gets the run's name first, then the folder.
         values = [run, str(self._folder)] if self._class.requires_logging_directory else [run]
         return dict(zip(inspect.signature(self._class).parameters, values, strict=False))
 
@@ -135,7 +135,7 @@ class Named(Choice):
 
 
 def choices(trackers: Any, root: Path) -> list[Choice]:
-    """The trackers in `trackers=`; SettingsError for one that is unknown, not installed, or of another type."""
+    """Return the trackers in `trackers=`; SettingsError for one that is unknown, not installed, or of another type."""
     found: list[Choice] = []
     for item, given in _listed(trackers):
         if isinstance(item, enum.Enum):
@@ -152,7 +152,7 @@ def choices(trackers: Any, root: Path) -> list[Choice]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values under names with slashes, each a bool, a number, a string or None, as trackers want them."""
+    """Flatten nested values: names are joined with slashes, and each value is a bool, a number, a string or None."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
@@ -177,7 +177,7 @@ def _plain(value: Any) -> bool | int | float | str | None:
 
 
 def _listed(trackers: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
-    """The given trackers, each with its arguments."""
+    """Yield the given trackers, each with its arguments."""
     if trackers is None:
         return
     if isinstance(trackers, Mapping):
@@ -214,15 +214,15 @@ def _near(word: str, names: Iterable[str]) -> str | None:
 
 
 def _check_installed(name: str, found: Any) -> None:
-    """Raise SettingsError for a tracker whose package is missing: accelerate knows its name nevertheless."""
+    """Raise SettingsError for a tracker whose package is missing: accelerate accepts its name all the same."""
     if name not in _ARGUMENTS or not found.__module__.startswith(("accelerate.", "workbench.")):
-        return  # the user's own, by whatever name
+        return  # the user's own class, whose package may have any name
     packages = ("tensorboard", "tensorboardX") if name == "tensorboard" else (name,)
     if not any(_there(package) for package in packages):
         raise SettingsError(f"trackers={name!r}: its package is not installed; do: pip install {name}")
 
 
 def _there(package: str) -> bool:
-    """Whether a package can be imported; a folder of the same name, which some trackers make, does not count."""
+    """Whether a package can be imported. A folder of the same name, which some trackers create, does not count."""
     found = importlib.util.find_spec(package)
     return found is not None and found.origin is not None

@@ -1,8 +1,8 @@
 """Finds a clip value: takes real updates without clipping, and reads their gradient norms.
 
-How to read it: a clip value that a tenth of the norms exceed catches spikes and leaves the usual update alone. Where no
-norm stands out, clipping would change little, and none is recommended. The norms of a whole run say more, since they
-usually fall while it trains: `run.clip_suggestion` and `run.plot("clip")` read those.
+How to read it: a clip value that a tenth of the norms exceed limits spikes and leaves usual updates unchanged. If no norm
+stands out, clipping would change little, and none is recommended. The norms of a whole run say more, since they usually
+fall during training: `run.clip_suggestion` and `run.plot("clip")` use them.
 Source: Pascanu, Mikolov & Bengio (2013), "On the difficulty of training recurrent neural networks", section 3.2.
 """
 
@@ -37,21 +37,21 @@ from workbench.units import rate
 from workbench.values import shown
 
 STANDS_OUT = 3.0
-"""A norm stands out that is so many times the median of those around it."""
+"""A norm stands out if it is this many times the median of the norms around it."""
 _AROUND = 21
 _FLUSH = 100
-"""Updates between two readings of the meter, which has room for a few hundred."""
+"""Updates between two reads of the meter, which holds a few hundred."""
 
 Norms = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class ClipSearch(Drawable):
-    """What was found. `best`: the settings to take, as `bench.set(**found.best)` does; empty: none is needed.
+    """The result of a search for a clip value. `best`: the settings for `bench.set(**found.best)`; empty: no clipping is needed.
 
-    `suggestion`: the value that a tenth of the norms exceed, also where none is needed. `norms`: of each optimizer the
+    `suggestion`: the value that a tenth of the norms exceed, also if no clipping is needed. `norms`: for each optimizer the
     2-norms of its gradients before clipping, one for each update. `reason` says why.
-    `figure()` and `plot()` draw the share of updates that each clip value would cut.
+    `figure()` and `plot()` draw the share of updates that each clip value would clip.
     """
 
     best: Mapping[str, Any]
@@ -62,12 +62,12 @@ class ClipSearch(Drawable):
 
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> ClipSearch:
-        """From a run's events or its record, as far as the search got."""
+        """Make it from the events of a run or a record, complete or not."""
         end = last_of(events, ClipSearchEnded({}, None, (), "", "not ended"))
         return cls(end.best, end.suggestion, tuple(np.asarray(one, np.float64) for one in end.norms), end.reason, end.ended)
 
     def share_at(self, clip_val: float) -> float:
-        """The share of the updates that this clip value would have cut, from 0 to 1."""
+        """Return the share of the updates that this clip value would have clipped, from 0 to 1."""
         return clip_share(self.norms, clip_val)
 
     def _charts(self) -> list[Chart]:
@@ -80,7 +80,7 @@ class ClipSearch(Drawable):
 
 @dataclass(frozen=True)
 class ClipRequest:
-    """How to search a clip value: from the norms of so many updates."""
+    """The arguments of a search for a clip value; updates: the number of updates whose norms are measured."""
 
     updates: int = 200
 
@@ -89,7 +89,7 @@ class ClipRequest:
             raise SettingsError(f"updates={shown(self.updates)}: give a whole number of at least {ENOUGH}; 200 is usual.")
 
     def run(self, task: Task, settings: Settings, emit: Emit, stopped: Callable[[], bool]) -> ClipSearchEnded:
-        """Take the updates until `stopped()`, and read a clip value from their norms; the task is restored."""
+        """Take the updates until `stopped()`, and derive a clip value from their norms; the task is restored."""
         if settings.gradient_clip_algorithm != "norm":
             raise TaskError(
                 f"find_clip_val measures norms, and gradient_clip_algorithm={settings.gradient_clip_algorithm!r} limits each entry: "
@@ -102,7 +102,7 @@ class ClipRequest:
 
 
 def conclusion(norms: tuple[tuple[float, ...], ...], ended: str) -> ClipSearchEnded:
-    """The clip value for these norms, of each optimizer one for each update."""
+    """The clip value for these norms: for each optimizer, one for each update."""
     found = [np.asarray(one, np.float64) for one in norms]
     value = suggest_clip(*found)
     if ended == "stopped" or value is None:
@@ -128,7 +128,7 @@ def stands_out(norms: Norms) -> float:
 
 
 def _measure(session: Session, updates: int, stopped: Callable[[], bool]) -> tuple[tuple[tuple[float, ...], ...], str]:
-    """The norms of so many updates at the run's own rates, by optimizer, and how it ended."""
+    """Measure the norms of this many updates at the run's own rates, by optimizer; returns them, and how the measurement ended."""
     windows = cycled_windows(session.task, session.data.settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
     session.train_mode()
     session.state.searching = False  # schedules step as in the run, and the meter records

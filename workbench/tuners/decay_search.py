@@ -1,10 +1,10 @@
-"""Searches a weight decay: a few values train for a short stretch each, and held-out batches judge.
+"""Searches a weight decay: trains for a short stretch with each of a few values, and compares losses on held-out batches.
 
-Decay acts slowly: it forgets weights over 1 / (rate x decay) updates (Wang & Aitchison 2024, "How to set AdamW's weight decay
-as you scale model and dataset size"). In a stretch shorter than the run, the run's own decay has hardly begun to act, and values
-that are too large look good; with the decay times run / stretch, as much is forgotten as in the run, but a stretch learns it again
-less well, and large values look bad. In between lies the root of run / stretch, which ranks values best (measured). What only a
-long run shows, such as a model that overfits late, no stretch shows: the present value stays where nothing is clearly better.
+Decay acts slowly: weights are forgotten over 1 / (rate x decay) updates (Wang & Aitchison 2024, "How to set AdamW's weight decay
+as you scale model and dataset size"). In a stretch shorter than the run, the run's own decay hardly acts, so values that are too
+large look good. With decay x (run / stretch), as much is forgotten as in the run, but the stretch is too short to learn it again,
+so large values look bad. The factor sqrt(run / stretch) lies between the two and ranks values best (measured). Effects of a long
+run, such as late overfitting, do not show in a stretch: the present value is kept unless another one is clearly better.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ CANDIDATES = 4
 SPACING = 10.0
 """The ratio of neighbouring candidates."""
 CLEARLY = 0.05
-"""More decay is suggested only where the loss at the present value is higher than the lowest by at least this share."""
+"""More decay is suggested only if the loss at the present value is higher than the lowest loss by at least this share."""
 LESS_CLEARLY = 0.3
-"""The share for less decay, which must be clearer: short stretches hardly show the benefit of decay."""
+"""The same share for less decay, which is higher because short stretches hardly show the benefit of decay."""
 NEARLY = 0.03
-"""Of values whose losses are higher than the lowest by at most this share, the one next to the present is suggested."""
+"""Among values whose losses are higher than the lowest by at most this share, the one nearest to the present value is suggested."""
 USUAL, USUAL_L2 = 0.01, 1e-4
-"""Usual values, which stand for a present value of 0: of decay apart from the gradient (AdamW), and of decay in the gradient."""
+"""Usual values, used in place of a present value of 0: for decoupled decay (AdamW), and for decay in the gradient."""
 
 
 @dataclass(frozen=True)
 class WeightDecaySearch(Drawable):
-    """What was found. `suggestion`: the weight decay to take; None: nothing is clearly better than the present value.
+    """The result of a search for a weight decay. `suggestion`: the value to use; None: none is clearly better than the present one.
 
-    `best`: the same as settings, as `bench.set(**found.best)` takes them. `trials`: each value with its held-out loss, in
-    the order they were made. `reason` says why, `ended` how the search ended. `figure()` and `plot()` draw the loss of
-    each value.
+    `best`: the same as settings, for `bench.set(**found.best)`. `trials`: each value with its held-out loss, in the order
+    in which they were tried. `reason` says why, `ended` how the search ended. `figure()` and `plot()` draw the loss of each
+    value.
     """
 
     suggestion: float | None
@@ -59,7 +59,7 @@ class WeightDecaySearch(Drawable):
 
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> WeightDecaySearch:
-        """From a run's events or its record, as far as the search got."""
+        """Make it from the events of a run or a record, complete or not."""
         found = list(events)
         trials = tuple(e for e in found if isinstance(e, DecayTrial))
         end = last_of(found, DecaySearchEnded({}, None, "", "not ended"))
@@ -79,18 +79,18 @@ class _Run(NamedTuple):
     """Facts of the run before the first stretch."""
 
     present: float
-    """Its weight decay, as the setting would be."""
+    """Its weight decay, as a value of the setting."""
     usual: float
     planned: int | None
     start: float | None
-    """The val_loss at its start; None: training batches judge."""
+    """The val_loss at its start; None: training batches are used for the comparison."""
     why_not: str
-    """Why no data can judge the values."""
+    """Why no held-out data can compare the values; "": they can."""
 
 
 @dataclass(frozen=True)
 class WeightDecayRequest:
-    """How to search a weight decay: with so many updates in all."""
+    """The arguments of a search for a weight decay; updates: the number of updates in all."""
 
     updates: int = 800
 
@@ -98,7 +98,7 @@ class WeightDecayRequest:
         stretch.check("updates", self.updates, CANDIDATES, 800)
 
     def run(self, task: Task, settings: Settings, emit: Emit, stopped: Callable[[], bool]) -> DecaySearchEnded:
-        """Train with the present value, two others and then a fourth beside or beyond the best, until `stopped()`."""
+        """Train with the present value, two others, and then a fourth next to or beyond the best, until `stopped()`."""
         length = self.updates // CANDIDATES
         run = _look(task, settings, length)
         if run.why_not:
@@ -120,16 +120,16 @@ class WeightDecayRequest:
 
 
 def first_values(present: float, usual: float) -> list[float]:
-    """The present value, one above, and one further above, or below where the present one is more than usual."""
+    """The present value, one above it, and a third: further above, or below if the present value is larger than usual."""
     base = present or usual
     third = base / SPACING if base > usual else base * SPACING**2
     return [present, *(float(f"{value:.2g}") for value in (base * SPACING, third))]
 
 
 def conclusion(trials: Sequence[DecayTrial], start: float = 0.0, planned: int | None = None) -> DecaySearchEnded:
-    """The value to take after these trials, whose first is the present value's.
+    """The result of these trials, the first of which is of the present value.
 
-    start: the loss before training; losses that differ by a few hundredths of it are alike.
+    start: the loss before training; losses that differ by a few hundredths of it count as equal.
     """
     present, length, ended = trials[0].weight_decay, trials[0].updates, "all values tried"
     told = ", ".join(f"{rate(t.weight_decay)}: {number(t.loss)}" for t in sorted(trials, key=lambda t: t.weight_decay))
@@ -149,7 +149,7 @@ def conclusion(trials: Sequence[DecayTrial], start: float = 0.0, planned: int | 
 
 
 def _look(task: Task, settings: Settings, length: int) -> _Run:
-    """Read the run, and find out whether the setting changes it. TaskError: the optimizer has no weight decay."""
+    """Read the facts of the run. Raises TaskError if the optimizer has no weight decay, or the setting does not change it."""
     with open_session(task, settings) as session:
         stretch.refuse(session.task, session.settings, "find_weight_decay()")
         now, optimizer = _decay_of(session.optimizers), session.optimizers[0].optimizer

@@ -15,14 +15,14 @@ from workbench.tuners.learning_rate.curve import LRCurve
 from workbench.tuners.speed_search import PrecisionRequest, SpeedSearch, WorkersRequest, name_of
 
 SettingsRequest = WorkersRequest | PrecisionRequest | ClipRequest | WeightDecayRequest
-"""A search whose result is settings, and which opens the sessions that it needs itself."""
+"""The arguments of a search whose result is settings, and which opens its own sessions."""
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The settings that a tuning recommends. `bench.set(**plan.settings)` takes them.
+    """The result of a tuning: recommended settings, for `bench.set(**plan.settings)`.
 
-    `steps`: each search with its settings and its reason, in order; a search after another ran with that one's settings.
+    `steps`: each search with its settings and its reason, in order; each search ran with the settings of those before it.
     `workers`, `sizes`, `curve`, `clip`: their results, as `find_num_workers`, `find_batch_size`, `find_lr` and
     `find_clip_val` return them.
     """
@@ -36,7 +36,7 @@ class Plan:
 
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> Plan:
-        """From a run's events or its record, as far as the tuning got."""
+        """Make it from the events of a run or a record, complete or not."""
         found = list(events)
         steps = tuple(e for e in found if isinstance(e, TuneStep))
         settings = {name: value for step in steps for name, value in step.values.items()}

@@ -1,7 +1,7 @@
 """Tries values of settings that make a run faster or slower: loader workers, precision, `torch.compile`.
 
-Each trial opens the run with the values, takes real updates on the training data, and leaves no trace. Values that change
-the numbers (precision) count only where the losses agree with those of float32.
+Each trial opens a session with the values, takes real updates on the training data, and restores all state. Values that
+change the numbers (precision) are recommended only if the losses agree with those of float32.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from workbench.tuners.trial_batches import cycled_windows
 from workbench.values import shown
 
 FASTER = 0.05
-"""Values count as faster if they take less time by at least this share."""
+"""Values count as faster if they need less time by at least this share."""
 KEEPS_UP = 0.05
-"""Loaders keep up where training waits for less than this share of the time: more workers save no more than that."""
+"""Loaders are fast enough if training waits for less than this share of the time: more workers cannot save more than that."""
 _FEWEST, MOST = 10, 2000
 """The fewest and the most updates over which a trial is timed."""
 _BLOCKS = 10
-"""Parts of a trial whose times are compared, to estimate how well its speed is known."""
+"""A trial is divided into this many parts, whose times show how well its speed is known."""
 
 
 @dataclass(frozen=True)
 class SpeedSearch(Drawable):
-    """What was found. `best`: the settings to take, as `bench.set(**found.best)` does; `reason` says why.
+    """The result of a search for speed. `best`: the settings for `bench.set(**found.best)`; `reason` says why.
 
-    `trials` are in the order they were made, in updates/s (of all ranks together). `ended` says how the search ended.
-    `figure()` and `plot()` draw the updates/s of each trial, and the share of waiting.
+    `trials` are in the order in which they were made, with updates/s (of all ranks together). `ended` says how the search
+    ended. `figure()` and `plot()` draw the updates/s of each trial, and the share of waiting.
     """
 
     best: Mapping[str, Any]
@@ -61,7 +61,7 @@ class SpeedSearch(Drawable):
 
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> SpeedSearch:
-        """From a run's events or its record, as far as the search got."""
+        """Make it from the events of a run or a record, complete or not."""
         found = list(events)
         trials = tuple(e for e in found if isinstance(e, SpeedTrial))
         end = last_of(found, SpeedSearchEnded({}, "", "not ended"))
@@ -176,7 +176,7 @@ def _check_seconds(seconds: float) -> None:
 
 
 def _numbers(settings: Settings, most: int | None) -> Iterator[int]:
-    """0, 1, 2, 4, … up to the most that may be tried, which is tried itself."""
+    """The numbers of workers to try: 0, 1, 2, 4, … and the largest one allowed."""
     devices = settings.devices if isinstance(settings.devices, int) and settings.accelerator != "tpu" else 1
     most = most or max(1, _cores() // max(1, devices))
     yield 0
@@ -188,7 +188,7 @@ def _numbers(settings: Settings, most: int | None) -> Iterator[int]:
 
 
 def _with_workers(settings: Settings, number: int) -> dict[str, Any]:
-    """The settings for so many workers: without any, none of them reads ahead."""
+    """The settings for this number of workers; with 0, without the options that need workers."""
     ahead = {} if number or settings.prefetch_factor is None else {"prefetch_factor": None}
     return {"num_workers": number, **ahead}
 
@@ -216,7 +216,7 @@ def _cores() -> int:
 
 
 def _enough_workers(trials: Sequence[SpeedTrial]) -> str:
-    """Why more workers cannot help, in words; "": they may."""
+    """Why more workers cannot help; "": they may."""
     last = trials[-1]
     if last.updates_per_second is None:
         return f"{name_of(last.values)} failed"
@@ -229,7 +229,7 @@ def _enough_workers(trials: Sequence[SpeedTrial]) -> str:
 
 
 def best_workers(trials: Sequence[SpeedTrial]) -> tuple[dict[str, Any], str]:
-    """The fewest workers than which no number is clearly faster, and why."""
+    """The smallest number of workers such that no other number is clearly faster, and the reason."""
     speeds = {t.values["num_workers"]: t for t in trials if t.updates_per_second is not None}
     best = min(number for number, t in speeds.items() if not any(_clearly_faster(other, t) for other in speeds.values()))
     chosen, alone = speeds[best], speeds[min(speeds)]
@@ -241,7 +241,7 @@ def best_workers(trials: Sequence[SpeedTrial]) -> tuple[dict[str, Any], str]:
 
 
 def best_precision(trials: Sequence[SpeedTrial], tolerance: float) -> tuple[dict[str, Any], str]:
-    """The fastest values whose losses agree with those of the first trial, and why."""
+    """The fastest values whose losses agree with those of the first trial, and the reason."""
     base = trials[0]
     agreeing = [t for t in trials if t.updates_per_second is not None and _agrees(t, base, tolerance)]
     best = max(agreeing, key=lambda t: t.updates_per_second or 0.0)
@@ -268,7 +268,7 @@ def attempt(
     task: Task, settings: Settings, values: Mapping[str, Any], emit: Emit, *, seconds: float = 0.0, updates: int = 0,
     required: bool = False,
 ) -> SpeedTrial:  # fmt: skip
-    """Try these values, and emit the trial. One that fails is a failed trial, unless it is `required`."""
+    """Try these values, and emit the trial. An error makes it a failed trial; with `required`, it is raised."""
     try:
         chosen = at_size(settings.replace(**values), settings.batch_size)
         with open_session(task, chosen) as session, scratch(session):
@@ -284,10 +284,10 @@ def attempt(
 
 
 def measured(session: Session, settings: Settings, values: Mapping[str, Any], seconds: float, updates: int) -> SpeedTrial:
-    """Take updates for about so many seconds, but at least `updates`, after some that get everything ready. The trial's loss
-    is the mean of the last ten of the first `updates`; 0: of all.
+    """Take updates for about `seconds`, but at least `updates` of them, after some warm-up updates. The trial's loss is the mean
+    of the last ten of the first `updates`; updates=0: of all.
     """
-    ready = 3 + (settings.prefetch_factor or 2) * settings.num_workers  # workers read so many batches each ahead
+    ready = 3 + (settings.prefetch_factor or 2) * settings.num_workers  # each worker reads prefetch_factor batches ahead
     waits, times, losses = list[float](), list[float](), list[torch.Tensor]()
     windows = cycled_windows(session.task, settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
     on_cuda = session.device.type == "cuda"
@@ -297,7 +297,7 @@ def measured(session: Session, settings: Settings, values: Mapping[str, Any], se
     with closing(windows) as feed:
 
         def take(count: int) -> float:
-            """Take so many updates; returns the seconds that they take, on the device too."""
+            """Take this many updates; returns the seconds until the device has finished them."""
             start = perf_counter()
             for _ in range(count):
                 rng.yield_lock()
@@ -322,7 +322,7 @@ def measured(session: Session, settings: Settings, values: Mapping[str, Any], se
             total = take(count)
         except NonFiniteError:
             count, total = len(times) - before, sum(times[before:])
-            if updates or count < _FEWEST:  # else the speed is known by now
+            if updates or count < _FEWEST:  # else the measured speed is good enough
                 raise
     compared = losses[: updates or None][-10:]
     last = torch.stack(compared).double().mean().item() if compared else None
@@ -333,7 +333,7 @@ def measured(session: Session, settings: Settings, values: Mapping[str, Any], se
 
 
 def spread(times: Sequence[float]) -> float | None:
-    """Half the width of the 95% interval of the mean time, as a share of it: from the means of ten parts."""
+    """Half the width of the 95% confidence interval of the mean time, as a share of the mean; computed from the means of ten parts."""
     size = len(times) // _BLOCKS
     if not size:
         return None

@@ -1,4 +1,4 @@
-"""Chooses the data of each stage: for a batch-size search, for `validate`, `test` and `predict`."""
+"""Chooses the data of a stage: for a batch-size search, `validate`, `test` and `predict`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ METHODS = ("fit", "validate", "test", "predict")
 
 
 def data_of_stage(task: Task, method: str) -> DataSpec:
-    """The data that a stage reads; `TaskError` says what to give where it has no data."""
+    """The data that a stage reads; raises TaskError with the remedy if there is none."""
     if method == "fit":
         if task.train is None:
             raise TaskError("no training data: give train= (a Dataset, a DataLoader, or arrays).")

@@ -1,6 +1,6 @@
-"""Trains for a short stretch, and reads the loss of held-out batches: how values of a setting are compared.
+"""Trains for a short stretch and computes the loss on held-out batches, by which values of a setting are compared.
 
-Every stretch starts from the same state and takes the same batches. Batches that no stretch trains on judge all of them alike.
+All stretches start from the same state and read the same batches. The held-out batches are the same for all, and no stretch trains on them.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from workbench.tuners.trial_batches import cycled_windows
 from workbench.values import shown
 
 HELD_OUT = 16
-"""The number of batches that judge: the first of the validation data, or, without a val_loss, training batches that are
-left out.
+"""The number of held-out batches: the first ones of the validation data, or, without a val_loss, training batches on which no
+stretch trains.
 """
 FEWEST = 50
-"""The fewest updates of a stretch: a shorter one says nothing."""
+"""The fewest updates of a stretch; a shorter one gives no useful result."""
 LEARNED = 0.02
-"""The share of the loss at the start below which a loss says little."""
+"""Losses below this share of the loss at the start are hard to compare."""
 
 
 def check(name: str, updates: object, candidates: int, usual: int) -> None:
-    """Raise SettingsError for a number of updates, the argument `name`, that is too small for so many stretches."""
+    """Raise SettingsError for a number of updates, the argument `name`, that is too small for this many `candidates`."""
     if isinstance(updates, bool) or not isinstance(updates, int) or updates < candidates * FEWEST:
         raise SettingsError(
             f"{name}={shown(updates)}: give a whole number of at least {candidates * FEWEST}, {FEWEST} updates for each of {candidates} "
@@ -50,7 +50,7 @@ def check(name: str, updates: object, candidates: int, usual: int) -> None:
 
 
 def refuse(task: Task, settings: Settings, what: str) -> None:
-    """Raise TaskError for a task that cannot be judged without a step; `what` is the call or argument that asks for it."""
+    """Raise TaskError for a task whose held-out loss cannot be computed without a step; `what`: the call or argument, for the error."""
     if task.manual:
         raise TaskError(f"{what}: the module steps its optimizers itself, so no held-out batch can be judged without training: compare fits.")
     if settings.truncated_bptt_steps is not None:
@@ -58,7 +58,9 @@ def refuse(task: Task, settings: Settings, what: str) -> None:
 
 
 def starting_loss(session: Session, length: int) -> tuple[float | None, str]:
-    """The val_loss before any stretch of this length; None: training batches judge instead, or, with a reason, nothing can."""
+    """The val_loss before any stretch of this length, and a reason. None and "": training batches are used instead. None and a reason: neither is
+    possible.
+    """
     with scratch(session):
         start = _val_loss(session)
     in_epoch = session.data.updates_in(session.state.epoch)
@@ -70,7 +72,7 @@ def starting_loss(session: Session, length: int) -> tuple[float | None, str]:
 
 
 def schedule_of(settings: Settings, opt: OptimizerHandle) -> str:
-    """The `lr_schedule` of the fit to come. Of the user's own schedulers OneCycleLR and CosineAnnealingLR have theirs."""
+    """The `lr_schedule` of the next fit; for the user's own OneCycleLR or CosineAnnealingLR, the name of the matching one."""
     parts = [part for schedule in opt.schedules for part in chain(schedule.scheduler)]
     if any(isinstance(part, OneCycleLR) for part in parts):
         return "one_cycle"
@@ -78,7 +80,7 @@ def schedule_of(settings: Settings, opt: OptimizerHandle) -> str:
 
 
 def shape(settings: Settings, schedule: str, length: int) -> list[float]:
-    """The share of its rate that each update of a stretch has: the run's schedule in so many updates."""
+    """The factor of the rate at each update of a stretch: the run's schedule, compressed to `length` updates."""
     if schedule == "constant":
         return [1.0] * length
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
@@ -93,11 +95,11 @@ def shape(settings: Settings, schedule: str, length: int) -> list[float]:
 
 
 def multiplier(optimizer: Optimizer, only: int | None = None) -> Callable[[float], None]:
-    """Sets the rate of the first group that is not at 0; the others keep their ratio to it, and those at 0 stay there.
+    """Return a function that sets the rate of the first group that is not at 0; the others keep their ratio to it, and those at 0 stay at 0.
 
-    only: sets the rate of this group alone, and the others stay at theirs.
+    only: it sets the rate of this group alone, and the others keep theirs.
     """
-    # A schedule's warm-up may have all of them at 0 now.
+    # A warm-up may have set all rates to 0.
     base = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
     first = base[leading_group(base)]
 
@@ -121,9 +123,9 @@ def train(
     by_val: bool,
     broken: Callable[[float], bool] | None = None,
 ) -> float:
-    """The held-out loss after an update at each of these rates, in a session that is restored later; inf: it is not finite.
+    """Take an update at each of these rates, and return the held-out loss; inf: it is not finite. The caller restores the session.
 
-    broken: told the training loss of each update; where it is true the stretch ends, with inf.
+    broken: called with the training loss of each update; if it returns True, the stretch ends with inf.
     """
     windows = cycled_windows(session.task, session.data.settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
     with contextlib.closing(windows) as feed:
@@ -144,7 +146,7 @@ def train(
 
 
 def next_value(losses: dict[float, float]) -> float:
-    """The value to try after these: one beyond the best where it lies at an end, else between it and its better neighbour."""
+    """The next value to try: beyond the best one if that is the smallest or the largest, else between it and its better neighbour."""
     values = sorted(losses)
     best = values.index(min(values, key=losses.__getitem__))
     if best == 0:
@@ -156,9 +158,7 @@ def next_value(losses: dict[float, float]) -> float:
 
 
 def _val_loss(session: Session) -> float:
-    """The val_loss of the first validation batches, for several sets their mean; inf: it is not finite, or the task
-    reports none.
-    """
+    """The val_loss of the first validation batches, for several sets the mean; inf: it is not finite, or the task reports none."""
     if not session.data.validates:
         return math.inf
     found = validate(session, session.data.first_val(HELD_OUT), trial=True, aside=True)

@@ -1,6 +1,6 @@
 """Runs one trial of the batch-size search: real updates, or batches of another stage, timed and measured.
 
-This is for one process; `distributed_trial` is for several ranks.
+It is for one process; `distributed_trial` is for several ranks.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ from workbench.tuners.stages import data_of_stage
 from workbench.tuners.trial_batches import NoBatch, cycled_windows
 
 ENOUGH = 1.0
-"""The most seconds for which a trial that fits is continued, to compare speeds."""
+"""The most seconds for which a trial that fits is continued to measure its speed."""
 MOST = 300
 """The most further updates."""
 CERTAIN = 0.05
-"""Timing ends once the typical time is known within this share of itself."""
+"""Timing ends when the typical time is known within this share of itself."""
 _FEWEST = 10
-"""The number of times from which their spread can be estimated."""
+"""The least number of times from which their spread can be estimated."""
 
 
 class TrialStep(NamedTuple):
-    """What a trial repeats: an update, or a batch of another stage."""
+    """The step that a trial repeats: an update, or a batch of another stage."""
 
     once: Callable[[], object]
     samples: float
-    """How many it takes each time."""
+    """How many batches each step reads."""
 
 
 def measure(
     task: Task, settings: Settings, size: int, steps: int, method: str = "fit", epoch: int = 0
 ) -> Trial:
-    """Take `steps` updates at this batch size, and validate a batch of it; errors are raised.
+    """Take `steps` updates at this batch size, and validate a batch of this size; errors are raised.
 
     method: "validate", "test" and "predict" take batches of that stage instead. epoch: the epoch whose accumulation is
     used.
@@ -70,7 +70,7 @@ def measure(
 
 
 def measure_here(task: Task, settings: Settings, size: int, steps: int, method: str = "fit") -> Trial:
-    """`measure` in this process: running out of memory is a failed trial, and its memory is freed."""
+    """Do the same as `measure`, but return a failed trial if memory runs out, and free the memory."""
     try:
         return measure(task, settings, size, steps, method)
     except Exception as error:
@@ -82,7 +82,7 @@ def measure_here(task: Task, settings: Settings, size: int, steps: int, method: 
 
 
 def measure_within(session: Session, settings: Settings, size: int, steps: int) -> Trial:
-    """`measure` for a fit inside its own session, between two updates; the session is restored."""
+    """Do the same as `measure_here` within the session of a fit, between two updates; the session is restored."""
     settings = at_size(settings, size)
     with scratch(session):
         try:
@@ -91,7 +91,7 @@ def measure_within(session: Session, settings: Settings, size: int, steps: int) 
             if not is_out_of_memory(error):
                 raise
             said = str(error)
-            # The frames hold what took the memory, and bringing the session back takes some.
+            # The frames refer to the tensors that use the memory, of which restoring the session needs some.
             traceback.clear_frames(error.__traceback__)
         finally:
             session.optimizers.drop_gradients()
@@ -100,7 +100,7 @@ def measure_within(session: Session, settings: Settings, size: int, steps: int) 
 
 
 def at_size(settings: Settings, size: int, method: str = "fit") -> Settings:
-    """The settings with this batch size, without those that depend on the number of batches, which a trial does not try."""
+    """The settings with this batch size, without those that depend on the number of batches, which do not matter for a trial."""
     sized = {"batch_size": size, "drop_last": True} if method == "fit" else {}
     return settings.replace(
         **sized,
@@ -116,7 +116,7 @@ def at_size(settings: Settings, size: int, method: str = "fit") -> Settings:
 
 
 def make_average(average: WeightAverage | None, method: str) -> None:
-    """Make the average of the weights, because it takes memory in a fit."""
+    """Allocate the average of the weights, since it needs memory in a fit."""
     if average is not None and method == "fit":
         average.add()
 
@@ -124,14 +124,14 @@ def make_average(average: WeightAverage | None, method: str) -> None:
 def measured(
     session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int, enough: float = ENOUGH
 ) -> Trial:
-    """The trial itself. enough: at most this many seconds go into its speed."""
+    """Run the trial in this session. enough: the most seconds spent on measuring its speed."""
     idle, limit = _begin_peak(session.device), _left(session.device)
     work = updates(session, settings, size, epoch) if method == "fit" else _batches(session, settings, size, method)
     seconds = [timed(work) for _ in range(steps)]
     if method == "fit":
         _validate_once(session, size)
     peak = _peak(session.device, idle)
-    # The first updates also allocate, choose kernels and start threads: a speed worth comparing needs more.
+    # The first updates also allocate memory, choose kernels and start threads, so the speed needs more updates.
     until = perf_counter() + enough
     while perf_counter() < until and len(seconds) < steps + MOST and not certain(seconds):
         seconds.append(timed(work))
@@ -140,12 +140,12 @@ def measured(
 
 
 def most_updates(seconds: Sequence[float]) -> int:
-    """The most updates, at this time each, over which a trial of several ranks is timed."""
+    """How many updates of a trial on several ranks are timed at most, given the times of the first ones."""
     return min(MOST, int(ENOUGH / typical_time(seconds)))
 
 
 def typical_time(seconds: Sequence[float]) -> float:
-    """The typical time of an update: the median, without the first one, which also gets things ready."""
+    """The typical time of an update: the median, without the first one, which includes setting up."""
     return statistics.median(seconds[1:] or seconds)
 
 
@@ -171,14 +171,14 @@ def certain(seconds: Sequence[float]) -> bool:
 
 
 def timed(work: TrialStep) -> float:
-    """Seconds for one more, its batches included."""
+    """Take one more step; returns its seconds, including those for reading its batches."""
     began = perf_counter()
     work.once()
     return perf_counter() - began
 
 
 def updates(session: Session, settings: Settings, size: int, epoch: int) -> TrialStep:
-    """Updates of full windows: an epoch's short one would take less time and memory than it is counted for."""
+    """The step of a trial that takes updates of full windows; an epoch's last, short window would need less time and memory."""
     feed = cycled_windows(session.task, settings, epoch=epoch, across_epochs=True, in_step=session.parallel.rounds)
     session.train_mode()
 
@@ -196,7 +196,7 @@ def updates(session: Session, settings: Settings, size: int, epoch: int) -> Tria
 
 
 def _pieces(task: Task, data: Loaders, settings: Settings) -> int:
-    """In how many updates a batch is taken: 1, or as many as it has pieces in time."""
+    """The number of updates for each batch: 1, or the number of its pieces in time (truncated BPTT)."""
     if settings.truncated_bptt_steps is None:
         return 1
     batch = next(iter(data_of_stage(task, "fit").loader(settings, train=True)), None)
@@ -224,7 +224,7 @@ def _whole_batches(task: Task, settings: Settings, size: int, method: str) -> It
             f"{spec.name} can be read only once (it is an iterator), and a search would use it up: "
             "give a Dataset, a DataLoader, or wb.batches(list)."
         )
-    # Only a training loader leaves out the short batch at the end; the order of the samples says nothing.
+    # Only a training loader leaves out the short batch at the end; the order of the samples does not matter.
     loader = spec.loader(settings.replace(drop_last=True, shuffle=True), batch_size=size, train=True)
     for epoch in itertools.count():
         empty = True

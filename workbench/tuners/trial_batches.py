@@ -1,4 +1,4 @@
-"""Yields training batches for a search, cycled from a loader of its own, so that the fit's order does not change."""
+"""Yields training batches for a search, endlessly, from a loader of its own, so that the fit's order does not change."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ InStep = Callable[[Iterable[Window]], Iterable[Window]]
 
 
 class NoBatch(TaskError):
-    """The training data gave no batch at all at this batch size."""
+    """The training data has no batch of this size."""
 
 
 def cycled_windows(
     task: Task, settings: Settings, *, epoch: int = 0, across_epochs: bool = False, in_step: InStep = iter
 ) -> Generator[Window]:
-    """Windows of `accumulate_grad_batches` (as in `epoch`) batches, without end; close it to end its workers.
+    """Yield windows of `accumulate_grad_batches` (as in `epoch`) batches, endlessly; close the generator to end its workers.
 
-    An epoch's last window may be shorter, unless windows continue `across_epochs`. Under truncated BPTT they hold
-    pieces in time. in_step: of several ranks, brings the windows of one pass in step with theirs; a rank may come to
-    the end of its share before the others.
+    An epoch's last window may be shorter, unless windows continue `across_epochs`. With truncated BPTT windows have pieces of
+    batches. in_step: on several ranks, synchronizes the windows of one pass with the other ranks, since a rank may reach the
+    end of its share before the others.
     """
     spec = data_of_stage(task, "fit")
     if spec.one_shot:

@@ -1,4 +1,4 @@
-"""Shows a job of another process (`wb.attach`) in a notebook, with the buttons that it can take."""
+"""Shows a job of another process (`wb.attach`) in a notebook, with the buttons that work for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CHANGED = ("lr", "gradient_clip_val")
 
 
 class AttachedJob(Protocol):
-    """The job of `wb.attach`, as far as its panel needs it."""
+    """The members of the job of `wb.attach` that its panel uses."""
 
     id: str
     kind: str
@@ -59,7 +59,7 @@ class AttachedPanel(PanelBox):
         self._job = job
         self._in_run: dict[str, Any] = {}
         self._lock = threading.RLock()
-        """Makes the latest offer follow the latest state: a user's edit and the job's events come on two threads."""
+        """Serializes updates of the buttons, since the user's edits and the job's events come on two threads."""
         self.pause = button(texts.PAUSE, texts.PAUSE_TOOLTIP, self._pause)
         self.stop = button(texts.STOP, texts.STOP_TOOLTIP, lambda: self.notice.attempt(texts.ACTIONS["stop"], job.stop))
         self.validate = button(texts.VALIDATE, texts.VALIDATE_TOOLTIP, lambda: self.notice.attempt(texts.VALIDATE, job.validate))
@@ -130,7 +130,7 @@ class AttachedPanel(PanelBox):
             time.sleep(INTERVAL)
 
     def _cell_ends(self) -> None:
-        """Before a cell ends, put the pictures of a job that has ended in it into its notebook."""
+        """Put the picture of a job that has ended in a cell into the notebook, before the cell ends."""
         if self._job.done() and self._handed_on.wait(static_output.PATIENCE) and self.dispatcher.drain(static_output.PATIENCE) and self.static_output.settled():
             self._cells.close()
 
@@ -156,7 +156,7 @@ class AttachedPanel(PanelBox):
         self._follow(event.status if isinstance(event, StatusChanged | RunEnded) else None)
 
     def _take(self, values: Mapping[str, Any], begins: bool = False) -> None:
-        """These settings hold in the run from now on. Other edits in the boxes stay, to be applied."""
+        """Show settings that now hold in the run. Other edits in the boxes stay, until Apply."""
         with self._lock:
             before, self._in_run = self._in_run, {**self._in_run, **values}
             for name, value in values.items():
@@ -167,7 +167,7 @@ class AttachedPanel(PanelBox):
         self.static_output.over(self._job.events, lambda error: self.notice.error(error, texts.ACTIONS["picture"]))
 
     def _follow(self, status: Status | None = None) -> None:
-        """Set the buttons to what can be done now."""
+        """Enable the buttons that have an effect now."""
         status = self._job.status if status is None else status
         live = status in ("running", "paused", "queued")
         self.stop.disabled = not live
@@ -178,7 +178,7 @@ class AttachedPanel(PanelBox):
         self._edited()
 
     def _edited(self) -> None:
-        """Move the lines in the canvas to the values in the boxes, and let them be dragged while that makes sense."""
+        """Move the lines in the canvas to the values in the boxes; lines can be dragged while their settings can be changed."""
         with self._lock:
             for name, box in self.boxes.items():
                 box.mark(_refusal(name, box.read()))
@@ -187,7 +187,7 @@ class AttachedPanel(PanelBox):
             self._offer_change()
 
     def _dragged(self, name: str, value: float) -> None:
-        """A line was dragged: its value waits in the box for Apply. 0: there is no line."""
+        """Put the value of a dragged line into its box, where it waits for Apply. 0: there is no line."""
         if value > 0 and not self.pause.disabled:
             self.boxes[name].write(value)
 

@@ -20,7 +20,7 @@ class Bench(Protocol):
 
     @property
     def summary(self) -> Any:
-        """What is known of the model: its name, parameters and optimizers."""
+        """A summary of the model: its name, parameters and device."""
 
     @property
     def root(self) -> Path:

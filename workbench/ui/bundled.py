@@ -34,17 +34,17 @@ class Bundled(anywidget.AnyWidget):  # type: ignore[misc]
         return _text(f"{self.bundle}.css")
 
     def _send(self, msg: Any, buffers: Any = None) -> None:
-        """Send a message while a front end hears it. marimo's page reports each message to a widget that it has deleted as an error."""
+        """Send a message if a front end still receives it. marimo's page reports each message to a deleted widget as an error."""
         if not cut_off(self):
             super()._send(msg, buffers)
 
 
 def cut_off(widget: widgets.Widget) -> bool:
-    """Whether the front end no longer hears a widget. marimo ends that when the cell that has made the widget runs again."""
+    """Whether the front end no longer receives messages of a widget, as in marimo when the cell that made the widget runs again."""
     return widget.comm is None or getattr(widget.comm, "_closed", False)
 
 
 def _text(name: str) -> str:
-    """The text of a file; "": it is not there."""
+    """The text of a file; "": it does not exist."""
     path = _STATIC / name
     return path.read_text(encoding="utf-8") if path.exists() else ""

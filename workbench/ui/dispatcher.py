@@ -1,4 +1,4 @@
-"""Brings events from the engine's threads to the browser: events in from any thread, a few messages a second out."""
+"""Passes events from the engine's threads to the browser, a few messages a second."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from workbench.events import BenchEvent, RunStarted, StepsDone
 BUSY = 0.5
 """The share of a core above which the process, without the calling thread, counts as busy."""
 _RARE = 1.1
-"""Intervals between flushes beyond which none waits for another."""
+"""If flushes are further apart than this many intervals, none waits for the next one."""
 _ENOUGH = 1.9
-"""Intervals since the last message after which a flush is sent at once."""
+"""A flush is sent at once if the last message is this many intervals ago."""
 _LONGEST = 2.2
-"""Intervals after which a value is sent in any case."""
+"""A value is sent after this many intervals in any case."""
 INTERVAL = 0.1
-"""Least seconds between two messages: ten a second."""
+"""The least seconds between two messages."""
 _IDLE = 5.0
 """Seconds without work after which the thread ends; the next event starts another."""
 
 
 class Throttle:
-    """Decides whether a flush waits for the next one. What the panel uses of a busy process, training lacks.
+    """Decides whether a flush waits for the next one, since a busy process has less time for training if the panel uses more.
 
-    A value is at most a quarter of a second old when it is on the screen. On a GPU values are a flush old when they
-    come, and none waits. The work of the sending thread does not count as the process's.
+    A value is at most a quarter of a second old when it is on the screen. On a GPU, values are already a flush old when they
+    come, so none waits. The work of the sending thread does not count as work of the process.
     """
 
     def __init__(self, interval: float) -> None:
-        """interval: least seconds between two flushes."""
+        """interval: the least seconds between two flushes."""
         self._interval = interval
         self._sent, self._busy = 0.0, False
         self._spent: tuple[float, float, float] | None = None
         self._late = False
 
     def on(self, device: str) -> None:
-        """The device of the run that begins: "cpu", "cuda:0", "2 x cuda"."""
+        """Set the device of the run that begins: "cpu", "cuda:0", "2 x cuda"."""
         self._late = "cpu" not in device
 
     def begins(self) -> None:
-        """The calling thread is the one that sends from now on."""
+        """Note that the calling thread is the one that sends from now on."""
         self._spent, self._busy = None, False
 
     def sends(self) -> None:
-        """A message is sent now."""
+        """Note that a message is sent now."""
         last, self._spent = self._spent, _spent()
         if last is not None:
             elapsed, process, own = (now - before for now, before in zip(self._spent, last, strict=True))
@@ -54,29 +54,27 @@ class Throttle:
         self._sent = self._spent[0]
 
     def goes(self, came: float, before: float) -> bool:
-        """Whether a flush is sent at once; the times of it and of the one before, by `time.monotonic`."""
+        """Whether a flush is sent at once. came, before: the times of it and of the one before, by `time.monotonic`."""
         if self._late or not self._busy or came - before > _RARE * self._interval:
             return True
         return came - self._sent > _ENOUGH * self._interval
 
     def patience(self, last_sent: float) -> float:
-        """Seconds that a flush may still wait; from the time of the last one that was sent, whose values are on the
-        screen.
-        """
+        """Seconds that a flush may still wait. last_sent: the time of the last flush that was sent, whose values are on the screen."""
         return max(0.0, last_sent + _LONGEST * self._interval - time.monotonic())
 
 
 def _spent() -> tuple[float, float, float]:
-    """Seconds by the clock, of all threads' work, of this thread's."""
+    """Seconds: of the clock, of CPU time of all threads, of CPU time of this thread."""
     return time.monotonic(), time.process_time(), time.thread_time()
 
 
 class Dispatcher:
-    """Gives events to `hear` and lets `flush` send, on one thread of its own that lives only while there is work.
+    """Calls `on_event` with each event and `flush` to send, in a thread of its own that lives only while there is work.
 
     A message is sent when an event comes, unless one has just been sent, or a flush can wait for the next one
-    (`Throttle`). The last event is always followed by a flush. Errors of `on_event` and `flush` go to `failed`, and the
-    dispatcher continues.
+    (`Throttle`). After the last event there is always a flush. `failed` is called with errors of `on_event` and `flush`, and
+    the dispatcher continues.
     """
 
     def __init__(
@@ -91,14 +89,14 @@ class Dispatcher:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._due = False
-        """A flush is owed."""
+        """Whether a call of `flush` is due."""
         self._pace = Throttle(interval)
         self._came: deque[float] = deque([0.0, 0.0], maxlen=2)
-        """When the engine's last two flushes came."""
+        """The times at which the engine's last two flushes came."""
         self._last_sent = 0.0
-        """The time at which the last flush that was sent had come."""
+        """The time at which the last flush came that was sent."""
         self._urgent = False
-        """Something other than a flush is waiting, which is sent at once."""
+        """Whether an event waits that is no flush of the engine and is sent at once."""
         self._busy = False
         self._closed = False
         self._errors: deque[Exception] = deque(maxlen=20)
@@ -116,18 +114,18 @@ class Dispatcher:
             self._work()
 
     def wake(self) -> None:
-        """Send something that no event brought."""
+        """Send data that comes from no event."""
         with self._changed:
             self._urgent = True
             self._work()
 
     def drain(self, timeout: float = 5.0) -> bool:
-        """Wait until everything is heard and sent; False after `timeout` seconds."""
+        """Wait until all events are handled and sent; False after `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not (self._due or self._busy), timeout)
 
     def close(self) -> None:
-        """Stop; its thread, which holds the view, ends now."""
+        """Stop; the thread, which keeps the view alive, ends."""
         with self._changed:
             self._closed = True
             self._events.clear()
@@ -182,10 +180,10 @@ class Dispatcher:
     def _guarded(self, call: Callable[[], object]) -> object:
         try:
             return call()
-        except Exception as error:  # noqa: BLE001 - a broken view must not end the others, nor the job
+        except Exception as error:  # noqa: BLE001 - an error of a view must end neither the other views nor the job
             self._errors.append(error)
             try:
                 self._failed(error)
-            except Exception as second:  # noqa: BLE001 - showing failed too: it stays in `errors`
+            except Exception as second:  # noqa: BLE001 - showing the error failed, too; `errors` has both
                 self._errors.append(second)
             return False

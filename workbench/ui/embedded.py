@@ -1,4 +1,4 @@
-"""Defines what marimo shows: a panel as one anywidget, since marimo shows no other widgets."""
+"""Wraps a panel in one anywidget for marimo, which shows no other widgets."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from workbench.ui.controls.widget_utils import tree
 
 
 class EmbeddedPanel(Bundled):
-    """A panel within one anywidget, whose front end brings Jupyter's widgets along.
+    """A panel within one anywidget, whose front end contains Jupyter's widgets.
 
-    It takes the state of the widgets from the models that the page has of them, and sends clicks through the same models.
+    The front end reads the state of the widgets from the page's models, and sends clicks through the same models.
     """
 
     bundle = "panel"
 
     panel = traitlets.Instance(widgets.Widget).tag(sync=True, **widgets.widget_serialization)
-    names = traitlets.Dict(help="What the state of each kind of widget consists of: a page's models do not list it.").tag(sync=True)
+    names = traitlets.Dict(help="The names in the state of each kind of widget, which a page's models do not list.").tag(sync=True)
 
     def __init__(self, panel: widgets.Widget) -> None:
         super().__init__(panel=panel, names={widget._model_name: widget.keys for widget in tree(panel)})
@@ -39,7 +39,7 @@ class PanelBox(widgets.VBox):  # type: ignore[misc]
 
     @classmethod
     def of(cls, shown: Any) -> Self:
-        """The one open panel of this bench or job, made on first use. Panels that their front end no longer hears are closed."""
+        """The one open panel of this bench or job, made on first use. Panels to which their front end no longer listens are closed."""
         gone = [panel for panel in tuple(_OPEN.values()) if cut_off(panel)]
         for panel in gone:
             panel.close()
@@ -49,12 +49,12 @@ class PanelBox(widgets.VBox):  # type: ignore[misc]
         return made
 
     def _opened(self, shown: Any) -> None:
-        """The panel of `shown` is made."""
+        """Called when the panel of `shown` has been made."""
         _OPEN[id(shown)] = self
         self._shown, self._closed = shown, False
 
     def close(self) -> None:
-        """Stop listening, and close the widgets. What it shows continues."""
+        """Stop listening, and close the widgets. The jobs that it shows continue."""
         if self._closed:
             return
         self._closed = True
@@ -72,7 +72,7 @@ class PanelBox(widgets.VBox):  # type: ignore[misc]
         raise NotImplementedError
 
     def _unreachable(self) -> list[Any]:
-        """The jobs that nobody can stop any more when this panel has closed."""
+        """The jobs that no panel can stop any more when this one has closed."""
         return []
 
     def _offer_to_stop(self, jobs: Sequence[Any]) -> None:
@@ -85,11 +85,11 @@ class PanelBox(widgets.VBox):  # type: ignore[misc]
                 self.notice.attempt(texts.ACTIONS["stop"], job.stop)
 
         names = ", ".join(job.id for job in jobs)
-        # The next job that begins removes it: then these have ended.
+        # The start of the next job removes this notice, since these jobs have ended then.
         self.notice.say(texts.still_goes(names), "warning", about=CLICKED, action=(texts.stop_jobs(names), stop))
 
     def _display_(self) -> EmbeddedPanel:
-        """What marimo shows; it calls this method, and Jupyter does not."""
+        """Called by marimo, and not by Jupyter, to show the panel."""
         if self._embedded is not None and cut_off(self._embedded):
             self._embedded.close()
             self._embedded = None
@@ -98,5 +98,5 @@ class PanelBox(widgets.VBox):  # type: ignore[misc]
         return self._embedded
 
 
-# A panel holds what it shows, so an id stays that object's as long as its panel exists.
+# By id of the shown object. A panel refers to that object, so the id stays unique while the panel exists.
 _OPEN: WeakValueDictionary[int, PanelBox] = WeakValueDictionary()

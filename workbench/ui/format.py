@@ -35,7 +35,7 @@ def assignments(values: Mapping[str, Any]) -> str:
 
 
 def number(value: float | None) -> str:
-    """A loss, a norm or a metric, four digits at most, as format.ts writes it: '0.4213', '15230', '3.1e-4'."""
+    """A loss, a norm or a metric with at most four digits, as in format.ts: '0.4213', '15230', '3.1e-4'."""
     if value is None:
         return texts.NO_NUMBER
     if not math.isfinite(value):
@@ -52,7 +52,7 @@ def count(value: float) -> str:
 
 
 def pace(value: float) -> str:
-    """So many a second: '7.6', '1230'."""
+    """A number per second: '7.6', '1230'."""
     return f"{value:.3g}" if value < 100 else count(value)
 
 

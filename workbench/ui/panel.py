@@ -1,6 +1,6 @@
-"""Defines the panel: controls above, the live canvas below, and the bench that they act on.
+"""Defines the panel of a bench: controls above, the live canvas below.
 
-Callbacks of the controls only ask the bench, which returns at once; they may come on any thread. The bench's events
+Callbacks of the controls call methods of the bench, which return at once; they may come on any thread. The bench's events
 come through the dispatcher, on its thread. One lock keeps the two from setting a control at the same time.
 """
 
@@ -65,7 +65,7 @@ class Panel(PanelBox):
         self._in_run: dict[str, Any] = {}
         """The settings of the running fit; empty while none runs."""
         self._replayed: dict[int, BenchEvent] = {}
-        """Events drawn in `_catch_up` that may come through the dispatcher too."""
+        """Events drawn in `_catch_up` that may also come through the dispatcher."""
         self._on_their_way: dict[int, BenchEvent] = {}
         """The events of `_replayed` that may come after `_CAUGHT_UP`: the last few of the jobs that were running."""
         self.notice = Notice()
@@ -123,7 +123,7 @@ class Panel(PanelBox):
         return [job for job in self._bench.jobs if not job.done()]
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        """The live panel, and a place for the pictures that stay after the kernel has ended."""
+        """The live panel, and outputs for the pictures that stay after the kernel has ended."""
         data, metadata = super()._repr_mimebundle_(**kwargs), {}
         if isinstance(data, tuple):
             data, metadata = data
@@ -135,10 +135,10 @@ class Panel(PanelBox):
             data["image/png"] = png
         return data, metadata
 
-    # -- from the person to the bench --------------------------------------------------------------------------
+    # -- from the user to the bench ----------------------------------------------------------------------------
 
     def _edit(self, name: str, value: Any) -> str:
-        """Set a setting, and show it in all of its controls. Returns why it was refused; "": it was not."""
+        """Set a setting, and show it in all of its controls. Returns why it was refused; "": it was accepted."""
         with self._lock:
             if same(getattr(self._bench.settings, name), value):
                 return ""
@@ -151,14 +151,14 @@ class Panel(PanelBox):
             return ""
 
     def _move(self, name: str, value: Any) -> None:
-        """Set a setting by its slider or by its line in the canvas, which go back if it is refused."""
+        """Set a setting by its slider or by its line in the canvas, which move back if the value is refused."""
         why = self._edit(name, value)
         if why:
             self.notice.say(texts.failed(name, why), "error")
             self._show_settings()
 
     def _use(self, changes: dict[str, Any]) -> None:
-        """Use what a search found."""
+        """Apply a search's result."""
         with self._lock:
             self.notice.attempt(texts.ACTIONS["use"], lambda: self._bench.set(**changes))
             self._show_settings()
@@ -168,9 +168,9 @@ class Panel(PanelBox):
         self._finders.look_at(self.header, optimizer)
 
     def _begin(self, doing: str, kind: str, call: Callable[[], object], of: str = "") -> None:
-        """Start a job for a click: one of a kind at a time, and none while a box holds an invalid value.
+        """Start a job for a click: one of a kind at a time, and none while a box has an invalid value.
 
-        of: the setting that the job searches a value for, whose box need not be valid.
+        of: the setting for which the job searches a value; its box need not be valid.
         """
         with self._lock:  # the second of two clicks finds a job that waits
             wrong = [name for name in self.controls.refused if name != of]
@@ -230,14 +230,14 @@ class Panel(PanelBox):
             self.notice.attempt(texts.CHECKPOINT, job.checkpoint)
 
     def _job(self) -> Any:
-        """The running job that the canvas shows; else the first that has not ended: it runs, or is next."""
+        """The running job that the canvas shows; else the first one that has not ended, which runs or is next."""
         going = [job for job in self._bench.jobs if not job.done()]
         return next((job for job in going if job.id == self._run_id), going[0] if going else self._bench.job)
 
-    # -- from the bench to the person --------------------------------------------------------------------------
+    # -- from the bench to the user ----------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Listen to new events, then draw the past ones: an event that comes both ways is drawn once."""
+        """Listen to new events, then draw the past ones; an event that comes both ways is drawn once."""
         with self._lock:
             self._unsubscribe = self._bench.subscribe(self.dispatcher.put)
             seen = [(job, now(job.events)) for job in _to_be_seen(self._bench.jobs)]  # at once: later events come through the listener
@@ -256,7 +256,7 @@ class Panel(PanelBox):
                 self.dispatcher.put(_CAUGHT_UP)
 
     def _older(self, events: Sequence[Event], held: int) -> Iterator[Event]:
-        """All but the newest, as far as the record still exists."""
+        """All events but the newest, as far as the record still exists."""
         try:
             yield from joined(islice(stream(events), len(events) - held))
         except RecordGone as error:
@@ -284,7 +284,7 @@ class Panel(PanelBox):
             self._react(event)
 
     def _show_queued(self) -> None:
-        """Show that a job waits, if one still does and none runs. Its start or its end removes that."""
+        """Show that a job waits, if one waits and none runs. Its start or its end replaces that state."""
         waits = any(job.status == "queued" for job in self._bench.jobs)
         if waits and self._status not in ("running", "paused"):
             self._draw(StatusChanged("queued"))
@@ -304,7 +304,7 @@ class Panel(PanelBox):
                 if not health.replaces_message(event):
                     self.notice.say(event.text, event.level, about=_said_in(self._run_id))
             case Resumed():
-                self.notice.drop(_said_in(self._run_id))  # messages until here are of another run
+                self.notice.drop(_said_in(self._run_id))  # the messages until here are of another run
             case SettingsSet():
                 self._show_settings()
             case RunEnded():
@@ -327,7 +327,7 @@ class Panel(PanelBox):
         self._follow(event.status)
         self._offer_change()
         jobs = [job for job in self._bench.jobs if job.id == self._run_id]
-        job = jobs[-1] if jobs else None  # the last of them: where the newest run was deleted, its id may be used again
+        job = jobs[-1] if jobs else None  # the last one: several jobs may have the same id, if a run was deleted
         if job is not None:
             self.static_output.over(job.events, lambda error: self.notice.error(error, texts.ACTIONS["picture"]))
         self.export_form.ended(job)
@@ -335,7 +335,7 @@ class Panel(PanelBox):
         self._show_queued()
 
     def _cell_ends(self) -> None:
-        """Before a cell ends, put the pictures of the jobs that have ended in it into its notebook."""
+        """Put the pictures of the jobs that have ended in a cell into the notebook, before the cell ends."""
         over = {id(job) for job in self._bench.jobs if job.done()}
         if not over - self._over or (self.dispatcher.drain(static_output.PATIENCE) and self.static_output.settled()):
             self._over = over
@@ -400,8 +400,8 @@ _CAUGHT_UP = SettingsSet({})
 def _to_be_seen(jobs: Iterable[Any]) -> list[Any]:
     """The jobs whose plots are shown, in the order in which they ran; without those that have not begun.
 
-    The last of each kind; of sweeps, for each optimizer, as many as are drawn over one another. And the last job of
-    all, if it failed before it began, for its error.
+    They are the last job of each kind; for sweeps and each optimizer, as many as are drawn together. The last job of all is
+    included if it failed before it began, for its error.
     """
     jobs = list(jobs)
     seen: dict[tuple[str, int], list[Any]] = {}

@@ -1,7 +1,7 @@
-"""Leaves a picture and a small table in the output when a job ends.
+"""Adds a picture and a small table to the output when a job ends.
 
-So a notebook reads well on a page, in nbconvert, and after a restart, without the live panel. While the panel lives,
-the style sheet hides them.
+With them a notebook shows its results without the live panel: on a web page, in nbconvert, and after a restart. While the
+panel is live, the style sheet hides them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from workbench.ui.controls.widget_utils import aside
 
 _BESIDE = "display:flex;flex-wrap:wrap;gap:4px 24px;align-items:flex-start"
 PATIENCE = 60.0
-"""Seconds that the end of a cell waits at most for pictures of jobs that have ended in it."""
+"""The most seconds that the end of a cell waits for the pictures of jobs that have ended in it."""
 _ORDER = ("find_batch_size", "find_lr", "fit")
 
 
 class StaticOutput:
-    """The last job of each kind as one table and one picture, and their two places in the notebook's output.
+    """The last job of each kind as one table and one picture, in two outputs of the notebook.
 
-    Two outputs, since a page that shows notebooks (GitHub) may drop pictures that lie within HTML.
+    There are two, since pages that show notebooks (GitHub) may drop pictures within HTML.
     """
 
     def __init__(self, name: str) -> None:
@@ -43,10 +43,10 @@ class StaticOutput:
         self._runs: dict[str, Run] = {}
         self._drawn: tuple[list[Run], bytes] = [], b""
         self._one = threading.Lock()
-        """Places are made and filled one after another, so that the last one has everything."""
+        """Serializes making and filling of outputs, so that the last one has all jobs."""
 
     def over(self, events: Sequence[Event], failed: Callable[[Exception], None]) -> None:
-        """A job has ended; its events. Update what is open, on a thread of its own; errors go to `failed`."""
+        """Add a job that has ended, and update the open outputs in a thread; `failed` is called with an error."""
         run = Run.from_events(events)
         with self._lock:
             self._runs[run.kind] = run
@@ -66,7 +66,7 @@ class StaticOutput:
         return base64.b64encode(drawn).decode("ascii") or None
 
     def bundles(self) -> tuple[dict[str, str], dict[str, str]]:
-        """The contents of the two places, the table and the picture; empty before the first job."""
+        """The contents of the two outputs, the table and the picture; empty before the first job."""
         tables = "".join(f"<div>{run._repr_html_()}</div>" for run in self._ordered())
         table = f'<div class="wb-still"><div style="{_BESIDE}">{tables}</div></div>'
         png = self.png()
@@ -74,14 +74,14 @@ class StaticOutput:
         return {"text/plain": self.text(), "text/html": table}, {"text/plain": "", **picture}
 
     def open(self) -> None:
-        """Make the places in the output of the cell that runs now."""
+        """Make the two outputs in the cell that runs now."""
         with self._one:
             self._opened = True
             for bundle, place in zip(self.bundles(), self._places, strict=True):
                 display(bundle, raw=True, display_id=place)
 
     def settled(self, timeout: float = PATIENCE) -> bool:
-        """Wait until everything is filled in."""
+        """Wait until all outputs are filled; returns whether they are."""
         return self._filled.wait(timeout)
 
     def _fill(self) -> None:
@@ -101,12 +101,12 @@ class StaticOutput:
         return known
 
     def _png(self, runs: list[Run]) -> bytes:
-        """What the searches found in the first column, the fit in the second; empty if there is nothing to draw."""
+        """The picture, with the searches in the first column and the fit in the second; empty if there is nothing to draw."""
         of, drawn = self._drawn
         if [*map(id, of)] != [*map(id, runs)]:
             columns: tuple[list[Chart], list[Chart]] = [], []
             for run in runs:
-                with contextlib.suppress(ValueError):  # it ended before it had anything to draw
+                with contextlib.suppress(ValueError):  # the job has nothing to draw
                     columns[run.kind == "fit"].extend(run.charts())
             # Small, since each view of a panel keeps a copy in the notebook's file.
             drawn = matplotlib.small_png(matplotlib.overview(columns)) if any(columns) else b""
@@ -117,7 +117,8 @@ class StaticOutput:
 class CellEnds:
     """Calls `before` when a cell ends, while its output can still change.
 
-    Without a screen that is the last moment: later output is dropped, and a kernel ends after its last cell.
+    When a notebook runs without a front end, that is the last chance: later output is dropped, and the kernel ends after the last
+    cell.
     """
 
     def __init__(self, before: Callable[[], None]) -> None:

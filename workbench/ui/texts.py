@@ -1,7 +1,7 @@
-"""Every text of the panel that a person reads, except those of the canvas, which are in extensions/live/src/texts.ts.
+"""Contains every text of the panel that a user reads, except for those of the canvas, which are in extensions/live/src/texts.ts.
 
-To translate the panel, replace this file: it has constants, and functions that put numbers and names where the language wants
-them. The text that a function returns describes it, so it has no docstring. The help of a setting is in `workbench.settings`, a finding
+To translate the panel, replace this file: it has constants, and functions that insert numbers and names into sentences. A function
+has no docstring, since the text that it returns describes it. The help of a setting is in `workbench.settings`, a finding
 of health in `workbench.runs.health`, the reason of a search in `workbench.tuners`. `tests/ui/test_texts.py` finds texts of the panel
 that are elsewhere.
 """
@@ -183,7 +183,7 @@ def apply(changes: str) -> str:
     return f"{APPLY}: {changes}"
 
 
-# -- what the person did, before the error that came of it
+# -- the user's action, named before its error
 
 ACTIONS = {
     "train": "Train", "tune": "Tune", "continue": "Continue", "pause": "Pause", "stop": "Stop", "use": "Use the result", "runs": "Runs",
@@ -228,9 +228,9 @@ DEFAULTS = {
     "devices": "auto, or 2, or [0, 2]",
     "launch": "your own config",
 }
-"""What an empty box of a setting means."""
+"""The meaning of an empty box of a setting."""
 LAST_RUN = "the last run"
-SCRIPT_CUT = "\n# … cut here; the written file is whole.\n"
+SCRIPT_CUT = "\n# … cut here; the written file is complete.\n"
 
 
 def off(value: object) -> str:
@@ -374,7 +374,7 @@ def not_of_attached(message: object) -> str:
 
 
 def unknown_request(message: object) -> str:
-    return f"the canvas asked for {message!r}, which the panel does not know."
+    return f"the canvas sent the request {message!r}, which the panel does not know."
 
 
 def unknown_remedy(code: str, known: Sequence[str]) -> str:

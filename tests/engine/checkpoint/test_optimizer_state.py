@@ -143,7 +143,7 @@ class Refusing(torch.optim.SGD):
 def test_an_optimizer_that_does_not_take_its_state_back_says_so(tmp_path):
     with bench(tmp_path, Refusing) as b:
         run = b.fit().result()
-        with pytest.raises(TaskError, match=r"Refusing\.load_state_dict did not take back .*KeyError: 'absmax1'.*bench\.load\(run\)"):
+        with pytest.raises(TaskError, match=r"Refusing\.load_state_dict did not load .*KeyError: 'absmax1'.*bench\.load\(run\)"):
             b.fit(start=run.id, max_steps=8).result()
 
 

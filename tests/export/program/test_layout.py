@@ -46,7 +46,7 @@ def test_a_condition_joins_one_that_is_alone_below_it() -> None:
 
 
 def test_what_means_something_else_afterwards_is_an_error() -> None:
-    with pytest.raises(AssertionError, match=r"some\.jinja means something else when it is laid out:\nif a if b else c and d:"):
+    with pytest.raises(AssertionError, match=r"some\.jinja changes its meaning when it is laid out:\nif a if b else c and d:"):
         laid_out("if a if b else c:\n    if d:\n        e()", "some.jinja")
     with pytest.raises(AssertionError, match=r"some\.jinja is no Python"):
         laid_out("f(\n    a = = b,\n)", "some.jinja")

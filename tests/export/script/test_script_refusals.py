@@ -130,7 +130,7 @@ def test_runs_that_cannot_be_repeated(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_trial_run(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1, fast_dev_run=1")
     run = bench.fit().result()
-    with pytest.raises(ExportError, match="no script repeats a run with fast_dev_run=1: it was a trial run"):
+    with pytest.raises(ExportError, match="no script repeats a run with fast_dev_run=1: it was a dry run"):
         bench.export(tmp_path / "train.py", run=run)
     assert not (tmp_path / "train.py").exists()
 

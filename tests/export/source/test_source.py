@@ -683,7 +683,7 @@ def test_random_numbers_that_the_script_does_not_draw_are_noted() -> None:
     sliced = slice_cells(start, look, data + "\ny = [random.random()]", "bench = wb.Workbench(nn.Linear(2, 2), train=(x, y))").sliced
     assert sliced.differs == (
         "`sample = torch.randn(3)` (In [2], line 1) drew random numbers after the seed was set and is not needed, so it "
-        "is not in the script: what `x = torch.randn(4)` (In [3], line 1) draws differs from the run. "
+        "is not in the script: the numbers that `x = torch.randn(4)` (In [3], line 1) draws differ from the run. "
         'Set the seed again before it. Or export with data="beside": it saves small data of train and val beside the script.',
     )
     call = "bench = wb.Workbench([1], train=x)"

@@ -258,7 +258,7 @@ def test_what_cannot_be_read_at_home_is_the_error(tmp_path: Path) -> None:
 
     error, _ = failed(net(make), tmp_path)
     assert repr(error) == "ValueError('not here')"
-    assert "what it gave cannot be read in this process" in notes(error)
+    assert "its result cannot be unpacked in this process" in notes(error)
 
 
 def test_a_listener_that_raises(tmp_path: Path) -> None:

@@ -111,13 +111,13 @@ def test_even_exits_are_told(stopper: BaseException) -> None:
 def test_an_exception_while_unpacking_there() -> None:
     outcome = call(len, Unreadable())
     assert isinstance(outcome.error, ZeroDivisionError)
-    assert "what len was given was unpacked" in outcome.traceback
+    assert "while it unpacked the arguments of len" in outcome.traceback
 
 
 def test_an_exception_while_reading_the_result_here() -> None:
     outcome = call(lambda: Unreadable())
     assert isinstance(outcome.error, ZeroDivisionError)
-    assert "cannot be read in this process" in outcome.error.__notes__[0]
+    assert "cannot be unpacked in this process" in outcome.error.__notes__[0]
 
 
 def test_what_cannot_be_sent_is_refused_by_name() -> None:

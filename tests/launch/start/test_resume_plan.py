@@ -226,7 +226,7 @@ def test_a_child_that_fails_leaves_its_parents_end_and_none_of_its_own(tmp_path)
     job = b.fit(start="continue", max_epochs=3)
     job.result()
     assert of(job, Resumed) == []
-    assert "0002-fit failed, and its end was not saved; start='0002-fit' continues from update 7" in messages(job)[0]
+    assert "0002-fit failed, and no checkpoint was written at its end; start='0002-fit' continues from update 7" in messages(job)[0]
     on = b.fit(start="0002-fit", max_epochs=3).result()
     assert same_runs(on, whole(tmp_path / "whole", max_epochs=3)[0])
 
@@ -715,7 +715,7 @@ def test_a_dry_run_is_no_run_to_go_on_from(tmp_path):
     b.fit(fast_dev_run=2).result()
     job = b.fit(start="continue")
     assert job.result().step == 7
-    assert "nothing was kept of fit-dev-1" in messages(job)[0]
+    assert "fit-dev-1 has no folder" in messages(job)[0]
 
 
 def test_a_root_that_cannot_be_written(tmp_path):
@@ -724,7 +724,7 @@ def test_a_root_that_cannot_be_written(tmp_path):
     b.fit().result()
     job = b.fit(start="continue")
     assert job.result().step == 7
-    assert any("nothing was kept of fit-0" in text for text in messages(job))
+    assert any("fit-0 has no folder" in text for text in messages(job))
 
 
 def test_a_parent_that_was_pruned(tmp_path):

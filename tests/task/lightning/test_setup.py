@@ -232,7 +232,7 @@ def test_callbacks_of_the_modules_own():
     with pytest.raises(TaskError, match=r"Own\.configure_callbacks\(\): ModelPruning of Lightning's is not used here"):
         task(own)
     own.its = [object()]
-    with pytest.raises(TaskError, match=r"Own\.configure_callbacks\(\): <object.*is no callback of Lightning's"):
+    with pytest.raises(TaskError, match=r"Own\.configure_callbacks\(\): <object.*is not a callback of Lightning"):
         task(own)
     own.its = pl.callbacks.EarlyStopping("val_loss")
     assert [one.monitor for one in task(own).implied["early_stopping"]] == ["val_loss"]

@@ -41,4 +41,4 @@ def test_what_is_too_long_says_so() -> None:
     about, arrived = shown(text)
     assert about["parts"] == MOST
     assert len(arrived) < len(text)
-    assert arrived.endswith("# … cut here; the written file is whole.\n")
+    assert arrived.endswith("# … cut here; the written file is complete.\n")

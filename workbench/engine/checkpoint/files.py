@@ -1,6 +1,6 @@
 """Writes and reads weights and checkpoints.
 
-Each is written into a temporary folder that is then renamed, so that none is ever half there.
+Each is written into a temporary folder that is then renamed, so that a reader finds all of it or nothing.
 
 Weights are safetensors. A checkpoint is a directory (runs/checkpoints.py) with the weights to use, all other state as
 plain containers and tensors (engine/checkpoint/serialization.py), and `info.json`.
@@ -42,11 +42,11 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("mid_epoch", "checking"), (bool,)), **dict.fromkeys(("seconds", "waited"), (float, int)),
     **dict.fromkeys(("settings", "held", "checks", "length", "metrics", "clip_next"), (dict,)), "optimizers": (list,),
 }  # fmt: skip
-"""The types of a fit's state; a wrong one would be met deep inside the fit or never."""
+"""The types of the entries of a fit's state. They are checked at once, since a wrong type would raise an error deep inside the fit, or never."""
 _PARTS: dict[str, dict[str, tuple[type, ...]]] = {
     "length": {"per_epoch": (int, type(None)), "ahead": (int,)}, "checks": {"checked": (int,)}, "settings": {"batch_size": (int,)},
 }  # fmt: skip
-"""The types of those entries of them that are needed before a fit begins."""
+"""The types within those entries that are needed before a fit begins."""
 _ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
 
 
@@ -55,7 +55,7 @@ Modules = nn.Module | Mapping[str, nn.Module]
 
 
 def tensors_of(modules: Modules) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by name; not copies."""
+    """Parameters and persistent buffers by name; the tensors themselves, not copies."""
     return {
         prefix + own_name(name): value
         for prefix, module in _by_prefix(modules).items()
@@ -94,21 +94,21 @@ def _left_out(model: Modules, path: Path) -> dict[str, Tensor]:
     try:
         removed = read_json(path.with_name("info.json"), LARGEST_INFO).get("removed", ())
     except (OSError, ValueError):
-        return {}  # weights without a checkpoint around them
+        return {}  # weights that belong to no checkpoint
     return {name: tensor for name, tensor in tensors_of(model).items() if name in removed}
 
 
 def mismatch(model: Modules, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:
-    """The first difference between modules and saved weights, in words; None: they fit.
+    """Describe the first difference between modules and saved weights; None: they fit.
 
-    grown: a buffer may have another shape than here, where forward() replaces it. Weights from before a loss was
-    trained have the model alone.
+    grown: accept another shape of a buffer, since forward() may replace buffers. Weights of a run that did not train the loss
+    have the model alone.
     """
     return Expected(model).mismatch(tensors, grown=grown)
 
 
 class Expected:
-    """The weights that modules have, read once, so that many saved ones can be compared with them."""
+    """The names and shapes of the weights of modules, read once to be compared with many saved ones."""
 
     def __init__(self, model: Modules) -> None:
         self._modules = _by_prefix(model)
@@ -118,7 +118,7 @@ class Expected:
         self._ties = _ties(self.tensors)
 
     def mismatch(self, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:
-        """The first difference, as `mismatch` says it; None: they fit."""
+        """Describe the first difference, as `mismatch` does; None: they fit."""
         known = [prefix for prefix in self._modules if any(name.startswith(prefix) for name in tensors)] or list(self._modules)
         there = {name: value for prefix in known for name, value in self._parts[prefix].items()}
         free = {name for name, *_ in _buffers({prefix: self._modules[prefix] for prefix in known})} if grown else set()
@@ -136,7 +136,7 @@ class Expected:
 
 
 def load_tensors(modules: Modules, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
-    """Copy these weights into the modules, in place; tied ones may have one of their names. extra: the model's extra
+    """Copy these weights into the modules, in place. For tied weights one of their names is enough. extra: the model's extra
     state.
     """
     model, *others = _by_prefix(modules).items()
@@ -162,7 +162,7 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, A
     values = {**whole, **(extra or {})}
     try:
         model.load_state_dict({known.get(name, name): value for name, value in values.items()}, strict=False)
-    except RuntimeError as error:  # a module's own way to load its weights: quantized ones of bitsandbytes take none after a step
+    except RuntimeError as error:  # raised by a module's own loading: quantized layers of bitsandbytes cannot load weights after a step
         raise TaskError(
             f"the weights that were saved cannot be put into this {type(model).__name__}: {error} Make the model anew, in the same way as for "
             "that run, with a new bench, and begin there with start='<run id>'."
@@ -225,10 +225,10 @@ def peek(path: Path, *names: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def restoring(path: Path) -> Iterator[None]:
-    """Context manager in which a fit takes over the state of this checkpoint's directory, or of this file of Lightning.
+    """Context manager in which a fit restores the state of this checkpoint's directory, or of this file of Lightning.
 
-    TaskError naming it: the state has another structure than a fit of this model and these optimizers writes, or the user's own
-    `load_state_dict` or hook raised an error, which is the cause then.
+    Raises TaskError naming the path where the state has another structure than a fit of this model and these optimizers writes,
+    or where the user's own `load_state_dict` or hook raised an error, which is then its cause.
     """
     try:
         yield
@@ -238,16 +238,16 @@ def restoring(path: Path) -> Iterator[None]:
         if path.is_file():
             raise TaskError(
                 f"{path} cannot be restored ({_named(error)}): it is not what a Trainer writes for this model and these optimizers, or their "
-                f"own code does not take it. bench.load({str(path)!r}) takes the weights alone, then bench.fit()."
+                f"own code refuses it. bench.load({str(path)!r}) takes the weights alone, then bench.fit()."
             ) from error
         raise TaskError(
             f"{path} cannot be restored ({_named(error)}): its state.pt is not what a fit of this model and these optimizers writes, or "
-            "their own code does not take it. Take another checkpoint of the run (bench.runs), or begin anew with fit() without start."
+            "their own code refuses it. Take another checkpoint of the run (bench.runs), or begin anew with fit() without start."
         ) from error
 
 
 OF_STRUCTURE = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, AssertionError, RuntimeError)
-"""What a list where a dict belongs, a missing key or a tensor of another shape raises somewhere."""
+"""The errors that a list in place of a dict, a missing key or a tensor of another shape raises."""
 
 
 def _named(error: Exception) -> str:
@@ -256,7 +256,7 @@ def _named(error: Exception) -> str:
 
 
 def _unpacked(file: Path, packed: dict[str, Any]) -> dict[str, Any]:
-    """What `to_plain` packed, with the types that a fit's state has."""
+    """Unpack what `to_plain` packed, and check its types."""
     try:
         state: dict[str, Any] = from_plain(packed)
     except OF_STRUCTURE as error:
@@ -266,7 +266,7 @@ def _unpacked(file: Path, packed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_types(file: Path, state: dict[str, Any]) -> None:
-    """Check the types: a file may come from anywhere, and with a NaN as epoch a fit would never end."""
+    """Check the types, since a file may come from anywhere: with a NaN as epoch a fit would never end."""
     for name in state.keys() & _TYPES.keys():
         value, kinds = state[name], _TYPES[name]
         counted = type(value) is int and not 0 <= value <= LARGEST
@@ -310,9 +310,9 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
 @contextlib.contextmanager
 def opened(file: Path) -> Iterator[Path]:
-    """Context manager in which a path at which a library can open this file of a run's checkpoints.
+    """Context manager that gives a path at which a library can open this file of a run's checkpoints.
 
-    RuntimeError naming it where it is a link or no regular file, or where a folder between it and the run's is a link.
+    Raises RuntimeError where it is a link or no regular file, or where a folder between the run's folder and the file is a link.
     """
     with contextlib.ExitStack() as stack:
         folders = [file.parents[1], file.parent] if NAME.search(file.parent.name) else [file.parent]
@@ -339,14 +339,14 @@ def _unreadable(file: Path, why: str) -> RuntimeError:
 
 
 def remove(path: Path) -> None:
-    """Delete a checkpoint: readers no longer see it before its files go."""
+    """Delete a checkpoint. It is renamed first, so that no reader finds it half deleted."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.part") if NAME.fullmatch(path.name) else path
     path.rename(aside)
     shutil.rmtree(aside)
 
 
 def _put(aside: Path, path: Path) -> None:
-    """Rename it to its name. An older one of that name is found under `replaced(path)` until the new one is there."""
+    """Rename a finished checkpoint from `aside` to `path`. Meanwhile readers find an older one of that name at `replaced(path)`."""
     older = replaced(path)
     if path.exists():
         shutil.rmtree(older, ignore_errors=True)
@@ -377,10 +377,10 @@ def _clear_up(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _in_words(name: str) -> Iterator[None]:
-    """Turn every error in writing into an OSError, whichever library raised it: a full disk, for example."""
+    """Turn every error in writing (a full disk, for example) into an OSError, whichever library raised it."""
     try:
         yield
-    except (SafetensorError, ValueError, KeyError) as error:  # also a kind of tensor that the format does not have
+    except (SafetensorError, ValueError, KeyError) as error:  # ValueError, KeyError: also for a kind of tensor that safetensors lacks
         found = re.search(r"(.*) \(os error (\d+)\)", str(error))
         if found is not None:
             raise OSError(int(found[2]), f"{found[1]}, writing {name}") from error
@@ -416,7 +416,7 @@ def _ties(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
     groups: dict[tuple[Any, ...], list[str]] = {}
     found = {}
     for name, tensor in tensors.items():
-        # Tensors without elements share no memory, and those without storage do not show theirs.
+        # Tensors without elements share no memory, and those without storage have no address.
         tells = tensor.layout is torch.strided and tensor.numel()
         where = (tensor.device, _address(tensor), tensor.shape, tensor.stride(), tensor.dtype) if tells else (name,)
         found[name] = groups.setdefault(where, [])
@@ -425,14 +425,14 @@ def _ties(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
 
 
 def _address(tensor: Tensor) -> int:
-    """The address where it begins; for a sharded one, that of this rank's piece, which may have no elements."""
+    """The address where the tensor begins; for a sharded one, that of this rank's piece, which may have no elements."""
     if xla.is_xla(tensor.device):
         return xla.tensor_id(tensor)
     return local(tensor).untyped_storage().data_ptr() if in_shards(tensor) else tensor.data_ptr()
 
 
 def _overlapping(tensors: Mapping[str, Tensor]) -> Sequence[str]:
-    """The tensors that share a storage with another one, which the format does not allow (views of one tensor)."""
+    """The tensors that share a storage with another one (views of one tensor), which safetensors does not allow."""
     by_storage: dict[int, list[str]] = {}
     for name, tensor in tensors.items():
         if tensor.numel():

@@ -50,19 +50,19 @@ class ResumePoint:
 
     @classmethod
     def here(cls, session: Session) -> ResumePoint:
-        """The present place: between two updates, with nothing read for the next, or after an epoch's last update."""
+        """The present point: between two updates, before a batch of the next is read, or after an epoch's last update."""
         data, parallel = session.data, session.parallel
         if not parallel.several or session.state.checking or not session.state.mid_epoch:
             return cls(RandomState.capture(), data.position(0 if session.state.checking else session.state.batch_idx))
-        # A rank counts its own batches: it may have had fewer than the others, or none.
+        # Each rank counts its own batches, since it may have had fewer than the others.
         own = data.taken - parallel.waiting if session.plan.tbptt is None else session.state.batch_idx
         return cls(RandomState.capture(), data.position(own, data.begun))
 
 
 def state_of(session: Session, validation: ValidationSchedule, point: ResumePoint, held: Mapping[str, Any]) -> dict[str, Any]:
-    """All state but the weights, plain. held: `ModuleState.state`.
+    """All state but the weights, in plain form. held: `ModuleState.state`.
 
-    NotPlainError: something cannot be stored in a file.
+    Raises NotPlainError where something cannot be stored in a file.
     """
     model, *others = session.task.modules
     average = session.average
@@ -93,9 +93,9 @@ def state_of(session: Session, validation: ValidationSchedule, point: ResumePoin
 
 
 def restore(session: Session, validation: ValidationSchedule, state: Mapping[str, Any]) -> None:
-    """Give a freshly opened session this state, except for the settings, which are its own.
+    """Restore a freshly opened session from this state; the session keeps its own settings.
 
-    The state is used up. TaskError: it is of another model or other optimizers, and nothing has changed.
+    The session takes over the objects in `state`: do not use it afterwards. Raises TaskError where it is of another model or other optimizers; then nothing has changed.
     """
     state, alike = per_rank.state_of_rank(session.ranks, state)
     weights, edits = _restored(session.hooks, session.weights, state)
@@ -125,7 +125,7 @@ def restore(session: Session, validation: ValidationSchedule, state: Mapping[str
     session.meter.continue_from(state["seconds"], state.get("waited", 0.0))
     session.ranks.continue_from(state["seconds"])
     session.state.resumed = True
-    session.notes += [Message(f"it may not continue exactly as it would have: {doubt}.", "warning", session.state.step) for doubt in doubts]
+    session.notes += [Message(f"the run may not continue exactly as without the interruption: {doubt}.", "warning", session.state.step) for doubt in doubts]
     RandomState.from_state(state["random"]).restore()
     if not alike:
         per_rank.rewind(session)
@@ -146,7 +146,7 @@ def _epoch_of_loaders(state: TrainState, position: Mapping[str, Any]) -> Iterato
 def first_steps(optimizers: Sequence[OptimizerHandle], path: Path) -> Iterator[None]:
     """Context manager for the first updates of a fit that continues from the checkpoint in this directory.
 
-    Raises TaskError as `restoring` does where an optimizer cannot step with its state from there: most optimizers accept any state,
+    Raises TaskError, as `restoring` does, where an optimizer cannot step with its restored state: most optimizers load any state,
     and read it only when they step.
     """
     taken = {id(opt.optimizer): opt.taken for opt in optimizers}
@@ -185,8 +185,8 @@ def _stepping(optimizers: Sequence[OptimizerHandle], error: Exception) -> Optimi
 
 
 def _restored(hooks: Hooks, whole: WholeWeights, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], CheckpointEdits]:
-    """The weights that the model is to have after the task's hook has seen the checkpoint, and the hook's changes; weights that it left out
-    stay.
+    """Call the task's hook with the checkpoint; returns the weights that the model is to get, and the hook's changes. The model keeps its
+    own weights where the hook left some out.
     """
     weights, kept = state.get("raw", state["weights"]), state["moments"]
     checkpoint = {
@@ -213,7 +213,7 @@ def _settings(session: Session) -> dict[str, Any]:
 
 
 def _other(task: Task, weights: WholeWeights, module: nn.Module) -> dict[str, Any]:
-    """A module other than the model; if it is trained too, its tensors are among the weights."""
+    """The state of a module other than the model; if it is trained too, its tensors are stored among the weights."""
     tensors = {} if _is_trained(task, module) else weights.tensors(module)
     return {"tensors": tensors, "extra_state": extra_state_of(module)}
 
@@ -223,7 +223,7 @@ def _is_trained(task: Task, module: nn.Module) -> bool:
 
 
 def _pairs(task: Task, state: Mapping[str, Any]) -> list[tuple[nn.Module, Mapping[str, Any]]] | None:
-    """Each further module with its part of a checkpoint; None: there are more or fewer than then.
+    """Each further module with its part of a checkpoint; None: the checkpoint has more or fewer of them.
 
     Modules without state are left out: an earlier version counted a torchmetrics metric as one.
     """
@@ -267,5 +267,5 @@ def _put_weights(session: Session, state: Mapping[str, Any], weights: Mapping[st
         load(part, kept["tensors"], kept["extra_state"])
     session.state.moved, missing = module_state.load_module_state(session.task, state["held"], session.device)
     for name in missing:
-        text = f"the checkpoint has state of the module {name!r}, which is not there any more."
+        text = f"the checkpoint has state of the module {name!r}, which the model no longer has."
         session.notes.append(Message(text, "warning", session.state.step))

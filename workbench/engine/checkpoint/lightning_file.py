@@ -1,6 +1,6 @@
 """Reads the checkpoints (.ckpt) that Lightning's Trainer writes, and writes ones that it reads. Lightning is not imported.
 
-A file may come from anywhere: tensors and plain values are read, and nothing in it is run.
+A file may come from anywhere: only tensors and plain values are read, and no code in it is run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _READ = frozenset((
     "epoch", "global_step", "pytorch-lightning_version", "state_dict", _LOOPS, "optimizer_states", "lr_schedulers", *_SCALER,
     "hparams_name", "hyper_parameters", "hparams_type", "datamodule_hparams_name", "datamodule_hyper_parameters", "datamodule_hparams_type",
 ))  # fmt: skip
-"""Entries that are taken over, or that say only how the objects were made."""
+"""Entries that are restored, or that only say how the objects were made."""
 _OF_A_BUILD = frozenset((
     "params", "lr", "initial_lr", "max_lr", "min_lr", "swa_lr", "momentum_cycled", "max_momentum", "base_momentum", "name", "param_names",
     "maximize", "foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay",
@@ -80,7 +80,7 @@ class Position:
 
     @property
     def past(self) -> dict[str, Any]:
-        """What the length of a resumed fit depends on (`total_steps.NAMES`)."""
+        """The state on which the length of a resumed fit depends (`total_steps.NAMES`)."""
         counters = {"step": self.step, "epoch": self.epoch, "batch_idx": 0, "epoch_step": 0, "mid_epoch": self.checking}
         return {**counters, "checking": self.checking, "settings": {"batch_size": 1}, "length": {"per_epoch": None, "ahead": 0}}
 
@@ -89,10 +89,10 @@ class Position:
 
 
 def read(path: Path, *, peek: bool = False) -> dict[str, Any]:
-    """The contents of a file of Lightning: containers, tensors and plain values, in host memory.
+    """Read a file of Lightning: containers, tensors and plain values, in host memory.
 
-    peek: its tensors are read only where they are used, and not later than the file changes.
-    TaskError: it holds something else, which would have to be run to be read, or is no such file.
+    peek: tensors are mapped from the file and read when used; use them before the file changes.
+    Raises TaskError where it is no such file, or holds something that only running code could read.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}{' (it is a folder)' if path.is_dir() else ''}.")
@@ -102,7 +102,7 @@ def read(path: Path, *, peek: bool = False) -> dict[str, Any]:
         _refuse_classes(path, error)
     except RuntimeError as error:
         raise _not_one(path, printable(str(error).partition(". ")[0].partition("\n")[0])) from error
-    except (EOFError, OSError, ValueError, LookupError, AttributeError, TypeError) as error:  # what torch's reader meets in other files
+    except (EOFError, OSError, ValueError, LookupError, AttributeError, TypeError) as error:  # raised by torch's reader for other files
         raise _not_one(path, "it is not a file that torch.save wrote") from error
     weights = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None
     if weights is None and _is_state_dict(checkpoint):
@@ -140,7 +140,7 @@ def _not_one(path: Path, why: str, remedy: str = "give a file that trainer.save_
 
 
 def position(path: Path, checkpoint: Mapping[str, Any]) -> Position:
-    """Where a fit continues. TaskError: no fit can continue from this file."""
+    """The position at which a fit continues; raises TaskError where no fit can continue from this file."""
     weights_alone = f"Remedy: bench.load({str(path)!r}) takes its weights, then bench.fit()."
     if not isinstance(checkpoint.get("optimizer_states"), list) or not isinstance(checkpoint.get("lr_schedulers"), list):
         raise TaskError(f"{path} holds weights without the states of optimizers and schedulers (save_weights_only=True?), so no fit can continue from it. {weights_alone}")
@@ -193,7 +193,7 @@ def load_weights(task: Task, path: Path) -> None:
 
 
 def _weights(task: Task, checkpoint: Mapping[str, Any], path: Path) -> tuple[dict[str, Tensor], dict[str, Any], CheckpointEdits]:
-    """The weights and the extra state of a file, and what the task's hook changed in it. TaskError: they do not fit."""
+    """The weights and the extra state of a file, and the changes of the task's hook. Raises TaskError where they do not fit."""
     whole = {name: value for name, value in checkpoint["state_dict"].items() if isinstance(value, Tensor)}
     extra = {name: value for name, value in checkpoint["state_dict"].items() if not isinstance(value, Tensor)}
     edits = CheckpointEdits() if task.hooks is None else task.hooks.restoring({**checkpoint, "state_dict": {**whole, **extra}}, {})
@@ -202,7 +202,7 @@ def _weights(task: Task, checkpoint: Mapping[str, Any], path: Path) -> tuple[dic
     expected = Expected(task.trained_modules)
     if getattr(getattr(task, "module", None), "strict_loading", True):
         _refuse_other_weights(task.trained_modules, expected, weights, extra, path)
-    else:  # the module takes those that it has, as in Lightning
+    else:  # strict loading is off: the module loads the weights that it has, as in Lightning
         weights = {name: value for name, value in weights.items() if name in expected.tensors}
         _refuse_other_weights(task.trained_modules, expected, {**expected.tensors, **weights}, {}, path)
     return weights, extra, edits
@@ -222,7 +222,7 @@ def _refuse_other_weights(
 
 
 def _extra_names(modules: Modules) -> set[str]:
-    """The names of what modules give to a state_dict besides their weights."""
+    """The names of the entries that modules add to a state_dict besides their weights."""
     parts = modules if isinstance(modules, Mapping) else {"": modules}
     return {
         prefix + own_name(name) for prefix, module in parts.items() for name, value in module.state_dict().items()
@@ -231,7 +231,7 @@ def _extra_names(modules: Modules) -> set[str]:
 
 
 def _remedy(expected: Expected, known: Collection[str], weights: Mapping[str, Tensor], extra: Collection[str], path: Path) -> str:
-    """What to do, in words and code. known: the names of the model's extra state."""
+    """The remedy, as text with code. known: the names of the model's extra state."""
     opening = f"weights = torch.load({str(path)!r}, weights_only=True)['state_dict']; bench.model.load_state_dict"
     ending = "; then bench.fit(), which starts from the weights that the model has."
     shapes = {name: value.shape for name, value in expected.tensors.items()}
@@ -258,15 +258,15 @@ def _remedy(expected: Expected, known: Collection[str], weights: Mapping[str, Te
 
 
 def _prefixes(name: str) -> list[str]:
-    """What stands before the points of a name, "a." and "a.b." of "a.b.c": the first 50, since a file may have any name."""
+    """The prefixes of a name, "a." and "a.b." of "a.b.c". At most 50, since a file may have any name."""
     return [name[: place + 1] for place, sign in enumerate(name) if sign == "."][:50]
 
 
 def restore(session: Session, path: Path, *, keeps_lr: bool = True) -> None:
-    """Give a freshly opened session what the file has: weights, optimizers, schedules, epoch and step.
+    """Restore a freshly opened session from the file: weights, optimizers, schedules, epoch and step.
 
-    keeps_lr: optimizers whose state is taken over keep the file's rate; else they get that of the settings. What does not
-    fit the session is named in one message. TaskError: the weights do not fit, and nothing has changed.
+    keeps_lr: optimizers whose state is restored keep the file's rate; else they get that of the settings. One message names
+    the parts that do not fit the session. Raises TaskError where the weights do not fit; then nothing has changed.
     """
     checkpoint = read(path)
     here = position(path, checkpoint)
@@ -293,12 +293,12 @@ def restore(session: Session, path: Path, *, keeps_lr: bool = True) -> None:
     state.resumed = True
     lost += _entries(checkpoint, used)
     text = f"it continues from {path.name}, a checkpoint of Lightning, after {counted(here.epoch + here.checking, 'epoch')} and {counted(here.step, 'update')}"
-    without = f"; not taken over: {'; '.join(lost)}" if lost else ""
+    without = f"; not restored: {'; '.join(lost)}" if lost else ""
     session.notes.append(Message(f"{text}{without}.", "warning" if lost else "info", here.step))
 
 
 def _restore_optimizers(session: Session, states: list[dict[str, Any]], taken: Mapping[int, float], *, keeps_lr: bool) -> None:
-    """Give the optimizers these states. taken: those whose state is the file's, with the rates that they had before."""
+    """Restore the optimizers from these states. taken: the optimizers whose state is the file's, with the rates that they had before."""
     begun = session.settings.lr
     optimizer_state.restore(session, states, {"weight_decay": None}, optimizer_state.plan(session.settings, session.total_steps.planned()))
     leads = next((opt for opt in session.optimizers if opt.base_lr), None)
@@ -309,7 +309,7 @@ def _restore_optimizers(session: Session, states: list[dict[str, Any]], taken: M
                 opt.set_lr((begun if opt.base_lr == first else opt.base_lr * (begun / first)) if first else taken[opt.index])
     elif session.optimizers.base_lr != begun:
         has, here = rate(session.optimizers.base_lr, None), rate(begun, None)
-        text = f"it continues with the file's own lr={has} (the bench has lr={here}); what is given to fit() counts."
+        text = f"it continues with the file's own lr={has} (the bench has lr={here}); fit(lr=…) overrides both."
         session.notes.append(Message(text, "info", session.state.step))
         session.change_settings(lr=session.optimizers.base_lr)
 
@@ -317,9 +317,9 @@ def _restore_optimizers(session: Session, states: list[dict[str, Any]], taken: M
 def _optimizers(
     session: Session, checkpoint: Mapping[str, Any], here: Position, lost: list[str], *, keeps_lr: bool
 ) -> tuple[list[dict[str, Any]], dict[int, float]]:
-    """The states of the optimizers as a checkpoint of the bench has them, and which are the file's, with their rates until now.
+    """The states of the optimizers in the form of the bench's checkpoints; and, by number, the rate until now of those whose state is the file's.
 
-    One that does not fit is fresh, at the bench's rate, and named in `lost`.
+    An optimizer whose state does not fit keeps its fresh state, at the bench's rate, and is named in `lost`.
     """
     saved, schedules = checkpoint["optimizer_states"], list(checkpoint["lr_schedulers"])
     counts = len(saved) == len(session.optimizers)
@@ -343,7 +343,7 @@ def _optimizers(
         opt.continued = True
         taken[number], lr = opt.base_lr, _leading(saved[number]["param_groups"])
         if opt.base_lr and lr and (keeps_lr or one["own"]):
-            opt.set_lr(lr)  # a schedule that begins anew begins at it
+            opt.set_lr(lr)  # a schedule that begins anew starts from this rate
             one = optimizer_state.state_of(opt, session.settings)
         own = [_schedule(theirs, ours, lost) for theirs, ours in zip(mine, one["own"], strict=True)] if follow else one["own"]
         found.append({**one, "state": dict(saved[number]), "base_lr": lr, "taken": here.step, "own": own, "built_in": None, "swa": None})
@@ -380,7 +380,7 @@ def _why_other(opt: OptimizerHandle, saved: Any) -> str:
 
 
 def _schedule(theirs: Any, ours: dict[str, Any], lost: list[str]) -> dict[str, Any]:
-    """The saved state of a scheduler, or its own where that does not fit."""
+    """The saved state of a scheduler, or its fresh state where the saved one does not fit."""
     public = {name for name in ours["state"] if not name.startswith("_")}
     if isinstance(theirs, Mapping) and {name for name in theirs if not str(name).startswith("_")} == public:
         return {**ours, "state": dict(theirs)}
@@ -390,9 +390,9 @@ def _schedule(theirs: Any, ours: dict[str, Any], lost: list[str]) -> dict[str, A
 
 
 def _entries(checkpoint: Mapping[str, Any], used: Collection[str]) -> list[str]:
-    """Other entries of the file, in words."""
+    """Descriptions of the entries of the file that no fit uses."""
     names = [str(name).partition("{")[0] for name in checkpoint.get("callbacks") or () if name not in used]
-    known = [name for name in dict.fromkeys(names) if name != "ModelCheckpoint"]  # which keeps paths and values of its own files
+    known = [name for name in dict.fromkeys(names) if name != "ModelCheckpoint"]  # ModelCheckpoint's state is about its own files
     found = [f"the states of callbacks ({_listed(known)})"] if known else []
     others = [str(name) for name in checkpoint if name not in _READ and name not in used and name != "callbacks"]
     return found + ([f"the entries {_listed(others)}"] if others else [])
@@ -406,7 +406,7 @@ def _listed(values: Iterable[Any]) -> str:
 
 
 def write(point: Checkpoint, path: Path) -> list[str]:
-    """Write a checkpoint of a run as a file of Lightning; returns, in words, what the file cannot carry."""
+    """Write a checkpoint of a run as a file of Lightning; returns sentences about what the file cannot hold."""
     doubts: list[str] = []
     checkpoint: dict[str, Any]
     if point.resumable:
@@ -421,7 +421,7 @@ def write(point: Checkpoint, path: Path) -> list[str]:
 
 
 def _whole(state: Mapping[str, Any], doubts: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All of a checkpoint but its weights, as Lightning writes it; and the extra state, which lies among the weights there."""
+    """A checkpoint's state in Lightning's form, without the weights; and the extra state, which Lightning stores among the weights."""
     optimizers, kept = state["optimizers"], state["moments"]
     steps = sum(one["taken"] for one in optimizers)
     batches = state["checks"].get("begun_with", (None,))[0]
@@ -436,24 +436,24 @@ def _whole(state: Mapping[str, Any], doubts: list[str]) -> tuple[dict[str, Any],
     if given.get("hyper_parameters"):
         found |= {"hparams_name": given["hparams_name"], "hyper_parameters": given["hyper_parameters"]}
     if given.get("not_plain"):
-        doubts.append(f"hyper_parameters lack {_listed(given['not_plain'])}, which are no plain values: give them to load_from_checkpoint")
+        doubts.append(f"hyper_parameters lack {_listed(given['not_plain'])}, which are not plain values: pass them to load_from_checkpoint")
     found |= {name: kept["data"][number] for number, name in enumerate(given.get("data", ())) if number in kept.get("data", {})}
     found |= kept.get("module", {})
     for name in kept.get("gone", ()):
         found.pop(name, None)
     if "raw" in state:
-        doubts.append("its weights are the averaged ones, which validation used; a Trainer that continues from it trains these on")
+        doubts.append("its weights are the averaged ones, which validation used; a Trainer that continues from it trains those")
     elif state["average"] is not None:
         doubts.append("its weights are those of training; the average of them is not in it")
     if any(one["built_in"] is not None for one in optimizers):
-        doubts.append("lr_schedule and warmup are settings of the bench, which a Trainer does not follow: its rate stays where it was")
+        doubts.append("lr_schedule and warmup are settings of the bench, which a Trainer does not follow: its rate stays constant")
     if state["mid_epoch"] and not state["checking"]:
-        doubts.append("it was saved within an epoch: a Trainer takes as many batches as were left, from the loader's beginning")
+        doubts.append("it was saved within an epoch: a Trainer runs as many batches as were left, but from the loader's beginning")
     return found, state["extra_state"]
 
 
 def _progress(state: Mapping[str, Any], steps: int, batches: int | None) -> dict[str, Any]:
-    """How far the training is, in the form of Lightning's loops. steps: of all optimizers."""
+    """The progress of the training in the form of Lightning's loops. steps: the steps of all optimizers together."""
     epoch, inside = state["epoch"], bool(state["mid_epoch"])
     done = state["batch_idx"] if inside else batches or state["step"] - state["epoch_step"]
     total = (epoch if inside else max(0, epoch - 1)) * (batches or 0) + done

@@ -1,4 +1,4 @@
-"""Decides when a fit writes checkpoints and which of them stay: regular ones, the best by a metric, the last."""
+"""Decides when a fit writes checkpoints and which of them it keeps: regular ones, the best by a metric, the last."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from workbench.task.errors import TaskError
 from workbench.values import seconds as in_seconds
 
 AUTOMATIC = 600.0
-"""Seconds between checkpoints at ends of epochs, where no setting asks for others."""
+"""Seconds between checkpoints at ends of epochs, unless a setting says otherwise."""
 
 
 class CheckpointManager(Checkpointing):
@@ -61,25 +61,25 @@ class CheckpointManager(Checkpointing):
         self._averaged: dict[str, Tensor] | None = None
         """The averaged weights that the value belongs to."""
         self._left: tuple[int, dict[str, Any] | None, str | None] | None = None
-        """Where the run's length cut an epoch short: the update, and all state there, or why it cannot be stored."""
+        """For a run whose length ended within an epoch: the update, and all state at that point, or why it cannot be stored."""
         self._said: set[object] = set()
 
-    # -- every so often
+    # -- at intervals
 
     def due(self) -> bool:
-        """Whether it is time for one, between two updates."""
+        """Whether a checkpoint is due; called between two updates."""
         if self._updates is not None:
             return self._session.state.step % self._updates == 0 and self._session.state.step != self._step
         return self._time is not None and self._session.seconds - self._seconds >= self._time
 
     def save(self) -> None:
-        """Write one: an update has ended, and nothing has been read for the next."""
+        """Write a checkpoint; called after an update, before a batch of the next is read."""
         self._save(ResumePoint.here(self._session))
 
     def save_requested(self) -> bool:
-        """Write one that the user asked for: it stays as long as the run does, and replaces no other.
+        """Write a checkpoint that the user requested; it is kept as long as the run, and replaces no other.
 
-        A checkpoint of as many updates, written for whatever reason, counts as it.
+        If a checkpoint of this update exists already, it is kept instead.
         """
         there = [one for one in list_checkpoints(self._folder.parent) if one.step == self._session.state.step]
         name = self._session.ranks.broadcast_object(there[-1].name if there else None)
@@ -95,9 +95,7 @@ class CheckpointManager(Checkpointing):
         return True
 
     def after_epoch(self) -> None:
-        """An epoch has ended, and the next has not begun: write one if it is time, or if the validation was among
-        the best.
-        """
+        """Write a checkpoint between two epochs, if one is due or the validation was among the best."""
         asked = self._updates is not None or self._time is not None
         waited = self._session.seconds - self._seconds
         if self._pending or (self.due() if asked else waited >= AUTOMATIC):
@@ -106,17 +104,17 @@ class CheckpointManager(Checkpointing):
     # -- the best
 
     def mark(self) -> None:
-        """Remember this place: the next batches will be read before a validation."""
+        """Store the present resume point, before the batches of the next update are read and a validation runs."""
         self._marked = self._place(), ResumePoint.here(self._session)
 
     def take_averaged(self) -> None:
-        """Take the averaged weights, which the model has and which have just been validated."""
+        """Copy the model's weights, which are the averaged ones that have just been validated."""
         if self._top_k and self._of_average:
             there = self._session.weights.trained()
             self._averaged = {name: tensor.to("cpu", copy=True) for name, tensor in there.items()}
 
     def judge(self, metrics: Mapping[str, float]) -> None:
-        """Judge all metrics that are known after a validation: is it among the best?"""
+        """Compare the monitor's value after a validation with those of the best checkpoints."""
         value = self._session.ranks.broadcast_object(metrics.get(self._monitor))
         self._judged, self._pending = None, False
         one_of = next((name for name in metrics if name.startswith("val_loss/")), None)
@@ -131,12 +129,12 @@ class CheckpointManager(Checkpointing):
             self._averaged = None
 
     def save_best(self) -> None:
-        """After a validation between two updates: write one, as of the mark, if it is among the best."""
+        """Write a checkpoint of the marked point, if the validation between two updates was among the best."""
         if self._pending:
             self._save(self._here())
 
     def save_before(self, error: TaskError) -> TaskError:
-        """Write one before the run ends with this error; the returned error says how to continue from it."""
+        """Write a checkpoint before the run ends with this error; the returned error says how to continue from it."""
         self._save(self._here())
         run = self._folder.parent.name
         return TaskError(f"{error} A checkpoint of update {self._session.state.step} was saved: bench.fit(start={run!r}, …) continues from it.")
@@ -152,9 +150,7 @@ class CheckpointManager(Checkpointing):
     # -- the end
 
     def cut(self) -> None:
-        """The fit ends here, within an epoch that counts as finished: a longer fit would continue with the rest of
-        it.
-        """
+        """Store all state where the run's length ends within an epoch, so that a longer fit can continue with the rest of the epoch."""
         session = self._session
         if session.ranks.any(session.state.batch_idx != session.data.batches_of_pass or session.state.pieces > 0):
             self._recorder.flush(wait=True)
@@ -163,7 +159,7 @@ class CheckpointManager(Checkpointing):
 
     @contextlib.contextmanager
     def the_end(self) -> Iterator[None]:
-        """Surrounds the end of the fit: inside, the model gets its final weights. The state is that of before."""
+        """Context manager in which the model gets its final weights; it then writes the last checkpoint, with the state from before."""
         self._recorder.flush(wait=True)
         average = self._session.average
         averaged = average is not None and average.count > 0
@@ -186,9 +182,9 @@ class CheckpointManager(Checkpointing):
     # -- writing
 
     def _here(self) -> ResumePoint:
-        """The mark, if it is of this very place: the next batches may have been read since."""
+        """The marked point if it is of this update, since batches may have been read after it; else the present one."""
         if self._marked is not None and self._marked[0] == self._place():
-            point = self._marked[1]  # but for the validation data, if they were validated since
+            point = self._marked[1]  # without the position in the validation data, which a validation has changed
             return ResumePoint(point.random, {**point.data, "val": self._session.data.val_position()})
         return ResumePoint.here(self._session)
 
@@ -198,7 +194,7 @@ class CheckpointManager(Checkpointing):
 
     def _save(self, point: ResumePoint, asked: bool = False) -> None:
         session = self._session
-        self._recorder.flush(wait=True)  # what the record and the epoch's loss lack
+        self._recorder.flush(wait=True)  # before the state is taken: the record and the epoch's loss lack the latest updates
         averaged, self._averaged = self._averaged, None
         value = None if averaged is None and self._of_average else self._value()
         state, why = self._state(point)
@@ -220,11 +216,11 @@ class CheckpointManager(Checkpointing):
         return self._judged[1] if self._judged is not None and self._judged[0] == self._session.state.step else None
 
     def _raw(self) -> dict[str, Any]:
-        """The training weights, for a state next to averaged ones."""
+        """The training weights, for the state of a checkpoint whose weights are the averaged ones."""
         return {"raw": to_plain(self._session.hooks.edits.stored(self._session.weights.trained()), "the model")}
 
     def _state(self, point: ResumePoint) -> tuple[dict[str, Any] | None, str | None]:
-        """All state but the weights, or why it cannot be stored; of several ranks, on rank 0."""
+        """All state but the weights, or why it cannot be stored; of all ranks, on rank 0."""
         held, lost = self._extras.state()
         for what in lost:
             self._say(what, f"{what} cannot be stored in a checkpoint: a fit that continues from one begins with its value at that time.")
@@ -258,7 +254,7 @@ class CheckpointManager(Checkpointing):
         if not session.ranks.first:
             return
         there = list_checkpoints(self._folder.parent)
-        asked |= any(one.kept for one in there if one.name == name)  # it replaces one that is to stay
+        asked |= any(one.kept for one in there if one.name == name)  # it replaces one that is kept
         sign = 1.0 if self._mode == "min" else -1.0
         others = [one.value for one in there if one.monitor == self._monitor and one.value is not None and one.step != session.state.step]
         best = value is not None and all(sign * value < sign * other for other in others)
@@ -286,7 +282,7 @@ class CheckpointManager(Checkpointing):
                 self._say("old", f"an old checkpoint could not be removed ({error}).")
 
     def _say(self, kind: object, text: str) -> None:
-        """Emit a warning, once of a kind."""
+        """Emit a warning, once for each `kind`."""
         if kind not in self._said:
             self._said.add(kind)
             self._emit(Message(text, "warning", self._session.state.step))

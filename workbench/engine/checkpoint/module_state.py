@@ -1,7 +1,7 @@
-"""Saves what modules hold besides weights: counters that forward() changes, statistics, generators, modes.
+"""Saves the state of modules besides their weights: counters that forward() changes, statistics, generators, modes.
 
-A checkpoint stores what has changed since the fit began. The rest is the user's to set, also between a run and the one
-that continues it.
+A checkpoint stores the attributes that have changed since the fit began. The user may set all others, also between a run
+and the one that continues it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Moved = set[tuple[str, str]]
 
 
 class ModuleState:
-    """The state of a task's modules when this was made; `state` gives what has changed since."""
+    """Remembers the state of a task's modules; `state` returns what has changed since then."""
 
     def __init__(self, task: Task, moved: Moved) -> None:
         self._task = task
@@ -37,7 +37,7 @@ class ModuleState:
         self._told: Moved = set()
 
     def state(self) -> tuple[dict[str, Any], list[str]]:
-        """By module: its new or changed attributes, plain; and, once each, those that cannot be stored."""
+        """The new or changed attributes of each module, in plain form; and descriptions of those that cannot be stored, each once."""
         found: dict[str, Any] = {}
         lost: list[str] = []
         for path, part, name, value, now in self._now():
@@ -59,11 +59,11 @@ class ModuleState:
                 yield path, part, name, value, self._print(value, own=name in part._buffers)
 
     def _print(self, value: Any, *, own: bool) -> Any:
-        """The fingerprint of a value. own: it is a buffer itself, not a reference to one."""
+        """The fingerprint of a value. own: the value is a buffer of the module, not a reference to one."""
         if is_generator(value):
             return fingerprint(to_plain(generator_state(value), "it"))
         if any(id(tensor) in self._known for tensor in _tensors(value)) and not own:
-            return _Reference(value, "", counts=False)  # a reference to the weights, as an LSTM's list of them: not a value of its own
+            return _Reference(value, "", counts=False)  # a reference to the weights, such as an LSTM's list of them, has no value of its own
         try:
             return fingerprint(to_plain(value, "it"))
         except NotPlainError as error:
@@ -71,7 +71,7 @@ class ModuleState:
 
 
 class _Reference:
-    """An attribute that a checkpoint cannot store. Equal: the same object, or a container with the same objects."""
+    """An attribute that a checkpoint cannot store. Two are equal if they are the same object, or containers of the same objects."""
 
     def __init__(self, value: Any, what: str, *, counts: bool) -> None:
         self._value, self.what, self.counts = value, what, counts
@@ -87,7 +87,7 @@ class _Reference:
 
 
 def load_module_state(task: Task, state: Mapping[str, Mapping[str, Any]], device: torch.device) -> tuple[Moved, list[str]]:
-    """Give the modules what `ModuleState.state` stored; returns what was restored, and the modules that no longer
+    """Restore what `ModuleState.state` returned; returns the restored attributes, and the names of modules that no longer
     exist.
     """
     modules = dict(_named(task))
@@ -103,7 +103,7 @@ def load_module_state(task: Task, state: Mapping[str, Mapping[str, Any]], device
 
 
 def freed(task: Task, state: Mapping[str, Mapping[str, Any]]) -> set[int]:
-    """The ids of the parameters that the run unfroze itself, of what `ModuleState.state` stored."""
+    """The ids of the parameters that the run itself unfroze, according to this `ModuleState.state`."""
     modules, found = dict(_named(task)), set()
     for path, attributes in state.items():
         own = modules[path]._parameters if path in modules else {}
@@ -114,7 +114,7 @@ def freed(task: Task, state: Mapping[str, Mapping[str, Any]]) -> set[int]:
 def _kept(value: Any) -> dict[str, Any]:
     if is_generator(value):
         return {"random": to_plain(generator_state(value), "a generator")}
-    # A stored tensor is in host memory: move it to where the old one is.
+    # A stored tensor is in host memory; it will be moved to the device of the old one.
     away = any(tensor.device.type != "cpu" for tensor in _tensors(value))
     return {"value": to_plain(value, "it"), "away": away}
 

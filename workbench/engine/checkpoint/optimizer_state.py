@@ -1,7 +1,7 @@
 """Saves and restores optimizers and their schedules.
 
-A resumed run may have another length or schedule. Then the shape of a built-in schedule is that of the new settings,
-and only its progress is the checkpoint's. Where no such setting changed, everything is as before, to the last bit.
+A resumed run may have another length or schedule. Then a built-in schedule has the shape of the new settings, and only
+its progress comes from the checkpoint. Where no such setting changed, the state is restored bit by bit.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from workbench.techniques import schedules
 from workbench.units import counted, rate
 
 _MOMENTA = ("momentum", "betas", "max_momentum", "base_momentum")
-"""What one cycle changes besides the rate."""
+"""The options of a parameter group that a one-cycle schedule changes besides the rate."""
 
 
 def plan(settings: Settings, updates: int | None) -> dict[str, Any]:
-    """What the shape of the built-in schedules depends on. updates: those of the whole run, as planned now."""
+    """The values on which the shape of the built-in schedules depends. updates: of the whole run, as planned now."""
     counts = settings.lr_schedule != "constant" or isinstance(settings.warmup, float)
     return {
         "schedule": (settings.lr_schedule, settings.warmup, updates if counts else None),
@@ -38,7 +38,7 @@ def plan(settings: Settings, updates: int | None) -> dict[str, Any]:
 
 
 def state_of(opt: OptimizerHandle, settings: Settings) -> dict[str, Any]:
-    """All state of one optimizer and its schedules, plain."""
+    """All state of one optimizer and its schedules, in plain form."""
     kind = kind_of(opt.optimizer)
     parts = _Schedules(settings, opt)
     return {
@@ -63,7 +63,7 @@ def _own_state(opt: OptimizerHandle) -> dict[str, Any]:
 
 
 def add_parameters(optimizers: Sequence[OptimizerHandle], task: Task, states: Sequence[Mapping[str, Any]]) -> None:
-    """Add what the optimizers had by then: the groups that a hook had added, and the parameters that are frozen now.
+    """Add what the optimizers of the checkpoint had: the groups that a hook had added, and the parameters that are frozen now.
 
     A frozen parameter has no gradient: its optimizer changes neither the parameter nor its state.
     """
@@ -88,7 +88,7 @@ def add_parameters(optimizers: Sequence[OptimizerHandle], task: Task, states: Se
 def mismatch(
     optimizers: Sequence[OptimizerHandle], settings: Settings, states: Sequence[Mapping[str, Any]], freed: Set[int] = frozenset()
 ) -> str | None:
-    """The first difference between optimizers and those of a checkpoint; None: they fit.
+    """Describe the first difference between optimizers and those of a checkpoint; None: they fit.
 
     freed: the ids of parameters that the run itself had unfrozen by then, without an optimizer for them; they are refused.
     """
@@ -111,14 +111,14 @@ def mismatch(
 
 
 def _moved(opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
-    """Whether a parameter's place in the optimizer is another one's now. Its name alone may have changed: then the model has the old one no more."""
+    """Whether a parameter's place in the optimizer is now that of another parameter. A name that the model no longer has may just have been changed."""
     there = opt.task.trained_parameters()
     groups = zip(opt.names(), state.get("names", ()), strict=False)
     return any(now != then and then in there for here, before in groups for now, then in zip(here, before, strict=False))
 
 
 def _is_grown(opt: OptimizerHandle, state: Mapping[str, Any], freed: Set[int] = frozenset()) -> bool:
-    """Whether the optimizer's groups have the parameters that they had then, and others too, which were frozen."""
+    """Whether the optimizer's groups have the parameters that they had in the checkpoint, and others that were frozen there."""
     here, then = opt.names(), state.get("names", ())
     shapes = [dict(zip(names, sizes, strict=True)) for names, sizes in zip(here, _shapes(opt), strict=True)]
     if not _by_parameter(opt, state) or len(here) != len(then) or here == then or "" in [name for names in (*here, *then) for name in names]:
@@ -138,7 +138,7 @@ def _by_parameter(opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
 
 
 def _grown(state: Mapping[str, Any], fresh: Mapping[str, Any], then: Sequence[Sequence[str]], here: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """The state of an optimizer with the numbers that its parameters have here; new parameters have the state of the `fresh` one."""
+    """The optimizer's state with its parameters numbered as they are here; new parameters have the state of the `fresh` one."""
     own: dict[int, Any] = dict(fresh["state"])
     groups, number = [], 0
     for group, before, now in zip(state["param_groups"], then, here, strict=True):
@@ -151,7 +151,7 @@ def _grown(state: Mapping[str, Any], fresh: Mapping[str, Any], then: Sequence[Se
 
 
 def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    """Give the session's optimizers these states. then: the checkpoint's settings; before: its `plan`."""
+    """Restore the session's optimizers from these states. then: the checkpoint's settings; before: its `plan`."""
     now = plan(session.settings, session.total_steps.planned())
     same = {name: now[name] == before[name] for name in now}
     for opt, state in zip(session.optimizers, states, strict=True):
@@ -165,10 +165,10 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
             own = _grown(own, opt.optimizer.state_dict(), state["names"], opt.names())
             opt.grown = True
         _load(opt, opt.weights.own_optimizer_state(opt.optimizer, own))
-        for number, group in list(enumerate(opt.optimizer.param_groups))[opt.made_groups :]:  # the setting says nothing of a group that a hook added
+        for number, group in list(enumerate(opt.optimizer.param_groups))[opt.made_groups :]:  # the setting does not apply to a group that a hook added
             base = group.get("initial_lr", group["lr"])
             fresh[number] = {**{name: value for name, value in group.items() if name != "params"}, "lr": base, "initial_lr": base}
-        opt.optimizer._opt_called = opt.taken > 0  # type: ignore[attr-defined]  # or a scheduler takes it for a mistake
+        opt.optimizer._opt_called = opt.taken > 0  # type: ignore[attr-defined]  # or a scheduler would warn that it steps before the optimizer
         if session.settings.weight_decay != then["weight_decay"]:
             _reset_groups(opt.optimizer, fresh, ("weight_decay",))
         parts = _Schedules(session.settings, opt)
@@ -186,9 +186,9 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
 
 
 def _resume_schedules(session: Session, state: Mapping[str, Any], parts: _Schedules, *, same: bool, raised: bool) -> bool:
-    """Load the schedules' states; False: the rates are to be those of another schedule than before.
+    """Load the schedules' states; False: the schedule is another one, so the checkpoint's rates do not apply.
 
-    raised: the run was at rate 0 and is not now, so that its rates say nothing about the new ones.
+    raised: the rate was 0 and is not any more, so that no new rate follows from the checkpoint's.
     """
     if raised:
         if parts.own:
@@ -200,7 +200,7 @@ def _resume_schedules(session: Session, state: Mapping[str, Any], parts: _Schedu
     if state["swa"] is not None:
         if parts.own:
             kinds = _named(type(scheduler).__name__ for scheduler in parts.own)
-            session.notes.append(Message(f"SWA's schedule is not on any more: {kinds} begins anew.", "warning", session.state.step))
+            session.notes.append(Message(f"SWA's own schedule is off now: {kinds} begins anew.", "warning", session.state.step))
         return False
     if parts.built_in is None or state["built_in"] is None:
         return parts.built_in is state["built_in"] is None
@@ -231,12 +231,12 @@ def _schedule_state(scheduler: Any) -> dict[str, Any]:
     kind = type(scheduler).__name__
     if not hasattr(scheduler, "state_dict"):
         raise NotPlainError(f"the scheduler {kind} has no state_dict()")
-    # Functions are not part of its state: the scheduler that loads the state has its own.
+    # Functions are left out: the scheduler that loads the state has its own.
     return {"type": kind, "state": to_plain(scheduler.state_dict(), f"the state of {kind}", functions=False)}
 
 
 def _load(opt: OptimizerHandle, state: dict[str, Any]) -> None:
-    """Load the state that its own `state_dict` gave. TaskError: its own `load_state_dict` raised an error."""
+    """Load a state that the optimizer's `state_dict` returned. Raises TaskError where its `load_state_dict` raised an error."""
     try:
         load_state(opt.optimizer, state)
     except Exception as error:
@@ -244,7 +244,7 @@ def _load(opt: OptimizerHandle, state: dict[str, Any]) -> None:
             raise
         kind = type(opt.optimizer).__name__
         raise TaskError(
-            f"{kind}.load_state_dict did not take back what {kind}.state_dict gave ({type(error).__name__}: {error}), so no fit can "
+            f"{kind}.load_state_dict did not load what {kind}.state_dict returned ({type(error).__name__}: {error}), so no fit can "
             "resume with this optimizer: bench.load(run) takes the weights alone, then bench.fit()."
         ) from error
 

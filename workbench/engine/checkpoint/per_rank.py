@@ -1,4 +1,4 @@
-"""Gathers the state that differs between ranks into one checkpoint, from which each rank takes its own.
+"""Gathers the state that differs between ranks into one checkpoint, from which each rank restores its own.
 
 Weights and optimizers are the same on all ranks. Random numbers and positions in the data are not. Hidden states,
 buffers, counters and logged values are stored for each rank where they differ from rank 0's.
@@ -22,7 +22,7 @@ from workbench.task import rng
 from workbench.task.errors import TaskError
 
 BUFFERS = "buffers"
-"""The model's buffers, of a rank whose buffers differ from rank 0's, which are among the weights."""
+"""The entry for the model's buffers of a rank, where they differ from rank 0's, which are among the weights."""
 _OWN = frozenset(("random", "data"))
 _ALIKE = frozenset(("optimizers", "average", "scaler", "settings", "plan", "seconds", "length", "checks", "world"))
 
@@ -60,11 +60,11 @@ def state_of_rank(ranks: ProcessGroup, state: Mapping[str, Any]) -> tuple[dict[s
 
 
 def rewind(session: Session) -> None:
-    """The number of ranks has changed: give each rank random numbers of its own, and tell the user."""
+    """Give each rank random numbers of its own where the number of ranks has changed, and add a message."""
     rng.seed_rank(session.settings.seed + session.state.step, session.ranks.rank)
     text = (
         f"it continues with {_in_words(session.ranks.world)} where there was another number of them: the batches are redistributed, "
-        "and what comes is not what would have come."
+        "so the run differs from one that was not interrupted."
     )
     session.notes.append(Message(text, "warning", session.state.step))
 

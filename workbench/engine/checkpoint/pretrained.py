@@ -1,4 +1,4 @@
-"""Writes a model with the weights of a run by its own `save_pretrained`, as those of transformers, diffusers and peft have one."""
+"""Writes a model with the weights of a run by the model's own `save_pretrained` (transformers, diffusers, peft)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.task.errors import TaskError
 from workbench.task.modules import uncompiled
 
 _OF_LOSS = re.compile(r"loss_*\.")
-"""How the names of a trained loss begin, which is no part of the model."""
+"""The prefix of the weights of a trained loss, which are not part of the model."""
 
 
 def reference(model: Any) -> Callable[[], Any]:
@@ -29,7 +29,7 @@ def reference(model: Any) -> Callable[[], Any]:
 
 
 def save(model: Any, run: str, point: Checkpoint, folder: Path) -> None:
-    """Write a copy of the model with the weights of this checkpoint. TaskError: it has no `save_pretrained`, or other weights."""
+    """Write a copy of the model with the weights of this checkpoint. Raises TaskError where it has no `save_pretrained`, or other weights."""
     if model is None:
         raise TaskError(
             f"run {run} does not know its model: make the bench again, and take the run from it, bench.runs[{run!r}].save_pretrained({str(folder)!r})."
@@ -64,7 +64,7 @@ def _instead(model: Any, run: str) -> str:
 
 
 def _copy(model: nn.Module) -> nn.Module:
-    """A copy in host memory, whose parameters are yet to be filled: they are not copied from the device first."""
+    """A copy in host memory, without the values of its parameters, which the caller fills in."""
     known: dict[int, Any] = {}
     for parameter in model.parameters():
         if type(parameter) is nn.Parameter and not parameter.is_meta:

@@ -1,7 +1,7 @@
 """Turns state into containers and tensors that `torch.load(weights_only=True)` reads without running code.
 
-`to_plain` turns NumPy values and less common containers into marked dicts, and raises NotPlainError, with the place,
-for what has no such form; `from_plain` turns them back.
+`to_plain` turns NumPy values and less common containers into marked dicts, and raises NotPlainError, naming the place,
+for objects that have no such form; `from_plain` turns the dicts back.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class NotPlainError(TypeError):
 
 
 def to_plain(value: Any, whose: str, *, functions: bool = True) -> Any:
-    """The value as plain containers and tensors in host memory. whose: for the message.
+    """The value as plain containers and tensors in host memory. whose: whose value it is, for the error.
 
-    functions: raise an error for functions too; False: leave out dict entries that are functions (of a scheduler's
-    state: the scheduler that loads the state has its own).
+    functions: True raises an error for functions too; False leaves out dict entries that are functions (in a scheduler's
+    state, where the scheduler that loads the state has its own).
     """
     return _Packing(whose, functions).pack(value, "")
 
 
 def from_plain(value: Any) -> Any:
-    """The value that `to_plain` got, its tensors in host memory."""
+    """The value from which `to_plain` made this one, its tensors in host memory."""
     if isinstance(value, dict):
         if _MARK in value:
             return _UNPACK[value[_MARK]](value)
@@ -52,7 +52,7 @@ def from_plain(value: Any) -> Any:
 
 
 def _is_earlier_array(value: dict[Any, Any]) -> bool:
-    """Whether it is how an earlier version wrote the arrays in the states of data sets and generators; a user's dict may have these keys, too."""
+    """Whether it has the form in which an earlier version stored arrays of data sets and generators. A user's dict may have the same keys."""
     if value.keys() != _ARRAY or type(value["array"]) is not str or type(value["shape"]) is not tuple:
         return False
     data = value["data"]
@@ -60,7 +60,7 @@ def _is_earlier_array(value: dict[Any, Any]) -> bool:
 
 
 class _Packing:
-    """One walk through a value."""
+    """Packs one value, container by container."""
 
     def __init__(self, whose: str, functions: bool) -> None:
         self._whose, self._functions = whose, functions
@@ -89,7 +89,7 @@ class _Packing:
             return self._integers(value) or kind(self._all(value, path))
         if kind in (dict, OrderedDict):
             if _MARK in value:
-                raise NotPlainError(f"{self._whose} has {_MARK!r} as a key, which means something else in a checkpoint")
+                raise NotPlainError(f"{self._whose} has {_MARK!r} as a key, which checkpoints reserve")
             return kind(self._items(value, path))
         if kind is Counter:
             return {_MARK: "Counter", "items": self._items(value, path)}
@@ -103,7 +103,7 @@ class _Packing:
         raise self._refused(value, path)
 
     def _integers(self, value: Any) -> dict[str, Any] | None:
-        """A list of many integers (an order of samples, Python's random state) as one tensor, which is written ten times as fast. None: it is another list."""
+        """A list of many integers (an order of samples, Python's random state) as one tensor, which is written ten times as fast. None: it is no such list."""
         if len(value) < _MANY or set(map(type, value)) != {int}:
             return None
         try:
@@ -128,10 +128,10 @@ class _Packing:
         if type(value) not in (Tensor, nn.Parameter, nn.Buffer) or value.is_quantized or value.is_meta:
             raise self._refused(value, path)
         own = value.detach().cpu().resolve_conj().resolve_neg()
-        if type(own) is not Tensor:  # of a Buffer or Parameter in host memory
+        if type(own) is not Tensor:  # a Buffer or Parameter in host memory
             own = own.as_subclass(Tensor)
         if own.layout is torch.strided and own.untyped_storage().nbytes() > own.numel() * own.element_size():
-            own = own.clone()  # a view: all of its storage would be written
+            own = own.clone()  # a view: torch.save would write its whole storage
         return own
 
     def _array(self, value: Any, path: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Copies a task's weights to host memory, restores them, and tells whether they have changed."""
+"""Copies a task's weights to host memory, restores them, and finds out whether they have changed."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from workbench.task.protocol import Task
 
 @dataclass(frozen=True)
 class WeightsCopy:
-    """Parameters, buffers, plain attributes and generators of a task's modules; `put` writes them back."""
+    """A copy of the parameters, buffers, plain attributes and generators of a task's modules; `put` restores them."""
 
     values: tuple[tuple[Slot, Tensor], ...]
     attributes: tuple[tuple[nn.Module, dict[str, Any]], ...]
     put_backs: tuple[PutBack, ...]
     names: tuple[tuple[nn.Module, frozenset[str]], ...]
-    """The names of all of each module's own attributes, plain or not."""
+    """The names of each module's own attributes, plain or not."""
 
     @classmethod
     def of(cls, task: Task, tensors: bool = False) -> WeightsCopy:
-        """A copy of the present weights.
+        """Copy the present weights.
 
-        `tensors`: of all other attributes too. Tensors and containers get their contents back, anything else is the
-        same object again, and new attributes are removed.
+        `tensors`: copy all other attributes too. `put` then restores the contents of tensors and containers, sets other attributes
+        to the same object again, and removes new ones.
         """
         parts = parts_of(task.modules)
         copies: dict[Tensor, Tensor] = {}  # tied weights are copied once
@@ -81,7 +81,7 @@ class WeightsCopy:
             put_back()
 
     def with_changes(self, before: Fingerprint, now: Fingerprint) -> WeightsCopy:
-        """These weights, with the attributes that were set between two marks."""
+        """These weights, with the attributes that were set between two fingerprints."""
         plain, others = now.set_since(before), now.names_since(before)
         attributes = tuple((part, {**own, **plain.get(part, {})}) for part, own in self.attributes)
         names = tuple((part, own.union(plain.get(part, ()), others.get(part, ()))) for part, own in self.names)
@@ -90,7 +90,7 @@ class WeightsCopy:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Fingerprint of a task's weights and attributes, to tell whether they have changed.
+    """Fingerprint of a task's weights and attributes, which shows whether they have changed.
 
     `attributes` are copies of the plain ones; `own` are all of them, with parameters and submodules, not copied.
     """
@@ -105,7 +105,7 @@ class Fingerprint:
         """The present fingerprint of a task."""
         parameters = [p for whole in task.modules for p in whole.parameters()]
         buffers = [b for whole in task.modules for b in whole.buffers()]
-        # Another buffer means another model, and so another start.
+        # A buffer of another shape means that the user has changed the model: a fit starts from the new weights.
         shapes = zlib.crc32(repr([b.shape for b in buffers]).encode())
         parts = parts_of(task.modules)
         attributes = {part: plain_attributes(part) for part in parts}
@@ -134,9 +134,9 @@ def _own(part: nn.Module) -> dict[str, Any]:
 
 
 def _drop_others(part: nn.Module, names: Collection[str]) -> None:
-    """Remove the attributes that are not among these: what a fit first makes must not exist when one begins again.
+    """Remove the attributes that are not among `names`: attributes that a fit makes must not exist when another one begins.
 
-    All or none: a flag may belong to a tensor or a layer, and layers stay.
+    If one of them is a tensor or a layer, none is removed: layers stay, and a flag may belong to one.
     """
     others = [name for name in _own(part) if name not in names]
     if not any(name in part._parameters or name in part._modules for name in others):
@@ -150,6 +150,6 @@ def checksum_of_tensors(tensors: Iterable[Tensor], total: int = 0) -> int:
         flat = tensor.detach().cpu().contiguous().view(-1)
         size = flat.numel() * flat.element_size()
         if size:
-            # Without a copy. A NumPy view would prevent the tensor from being resized later (by quantization's observers).
+            # No copy, and no NumPy view, which would prevent the tensor from being resized later (by observers of quantization).
             total = zlib.crc32((ctypes.c_ubyte * size).from_address(flat.data_ptr()), total)
     return total

@@ -1,9 +1,9 @@
-"""Takes one update on several ranks: weights what each rank has, averages the gradients, reports the loss of all.
+"""Takes updates on several ranks with whole weights: weights the batches, averages the gradients and the loss over ranks.
 
-K ranks with batches of N give the update of one process with a batch of K·N, to float tolerance, whatever each of them
-has: a rank whose data have ended, or whose batch was left out, takes part with zero weight. Where every parameter gets
-a gradient at each update, torch's DDP all-reduces during the backward. Otherwise (several optimizers, manual steps,
-parameters without a gradient) the all-reduce follows the backward.
+K ranks with batches of N give the update of one process with a batch of K·N, to float tolerance. A rank whose data have
+ended, or whose batch was left out, takes part with zero weight. Where every parameter gets a gradient at each update,
+torch's DDP all-reduces during the backward. Otherwise (several optimizers, manual steps, parameters without a gradient)
+the all-reduce follows the backward.
 Source: torch.nn.parallel.DistributedDataParallel, through accelerate.
 """
 
@@ -37,7 +37,7 @@ _NOTHING = object()
 
 
 class DDP(Single):
-    """One rank's part in the updates of a session."""
+    """Takes one rank's part in the updates of a session."""
 
     several = True
 
@@ -45,7 +45,7 @@ class DDP(Single):
         self, task: Task, data: Loaders, weights: WholeWeights, ranks: MultiProcessGroup, runtime: Runtime, state: TrainState,
         notes: list[Message], timer: StepTimer, noise: RunningNoiseScale | None, *, alternating: bool,
     ) -> None:  # fmt: skip
-        """notes: where messages for the user are put. noise: gets the gradients of this rank before the all-reduce.
+        """notes: a list to which messages for the user are appended. noise: gets the gradients of this rank before the all-reduce.
         alternating: several optimizers take turns.
         """
         super().__init__(task, weights, runtime.device.type == "cpu")
@@ -55,7 +55,7 @@ class DDP(Single):
         self._sync = StepSync(0.0, 0, 0, 0)
         double = any(p.dtype is torch.float64 for p in task.model.parameters())
         self._kind = torch.float64 if double else torch.float32
-        """The type of the mean loss where no rank's own is float64; float64 losses stay float64."""
+        """The dtype of the mean loss, unless a rank's own loss is float64, which stays float64."""
         self._copy: nn.Module | None = None
         self._trains: tuple[bool, ...] = ()
         self._wrapped: list[Tensor] = []
@@ -66,12 +66,12 @@ class DDP(Single):
         """Which of them had a gradient before the backward that DDP follows."""
         self._seen: list[Tensor] = []
         self._grad_hooks: list[RemovableHandle] = []
-        """If any had, or gradients are measured: those that get one in that backward, and the hooks that note them."""
+        """If any had, or gradients are measured: the parameters that get a gradient in that backward, and the hooks that note them."""
         self._missed = False
-        """Whether one of them had no part in a backward of this rank."""
+        """Whether one of them got no gradient in a backward of this rank."""
         self.own_loss_bad = False
         self._begun = False
-        """Whether DDP waits for the backward of a forward."""
+        """Whether DDP has run a forward and waits for its backward."""
         self._reducing: Callable[[], list[float]] | None = None
         self._numbers = torch.empty(0)
         """On a device: the weight and the loss to all-reduce there."""
@@ -100,7 +100,7 @@ class DDP(Single):
         return self._sync.able == self._ranks.world
 
     def batches(self, window: Sequence[Any]) -> int:
-        return self._sync.size  # rank 0's, by which all count
+        return self._sync.size# rank 0's number, by which all ranks count
 
     def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
         for number, window in enumerate(itertools.chain(windows, itertools.repeat(None))):
@@ -126,7 +126,7 @@ class DDP(Single):
         return sync
 
     def _refuse_other_orders(self) -> None:
-        """At the end of a pass: raise TaskError if the ranks had different orders."""
+        """Raise TaskError, at the end of a pass, if the ranks had different orders of samples."""
         dealt = {found for found in self._ranks.all_gather_object(self._data.order_read) if found is not None}
         if len(dealt) > len({number for number, _ in dealt}):
             raise TaskError(
@@ -135,7 +135,7 @@ class DDP(Single):
             )
 
     def _warn_dropped(self) -> None:
-        """Warn that a manual step cannot be taken by some ranks alone."""
+        """Warn that batches are left out, since a manual step cannot be taken by some of the ranks alone."""
         if not self.dropped_batches:
             self.dropped_batches = True
             text = "batches that not all ranks had a part of are left out: with manual optimisation all must step alike."
@@ -165,7 +165,7 @@ class DDP(Single):
             return self._task.training_step(batch, batch_idx, **extra)
         self._begun = True
         self._had = [p.grad is not None for p in self._wrapped]
-        if any(self._had) or self._measures:  # of earlier batches of the window, which would hide the gradients of this one
+        if any(self._had) or self._measures:  # gradients of earlier batches of the window would hide those of this one
             self._add_hooks()
         return self._copy(batch, batch_idx, **extra)
 
@@ -189,14 +189,14 @@ class DDP(Single):
             self.own_loss_bad = not math.isfinite(loss)
             self._reducing = self._ranks.sums_later([*said, float(weight), loss, *gradients])
             return
-        # On the host, so that nothing waits for the device, as far as the values are known there; the rest on the device.
+        # Values that the host knows are reduced on the host, so that nothing waits for the device; the others on the device.
         self._reducing = self._ranks.sums_later([*said, known, float(isinstance(weight, Tensor)), *gradients])
         whole = weight.to(device) if isinstance(weight, Tensor) else torch.full((), known, device=device)
         self._numbers = torch.stack([whole.to(kind).reshape(()), part]).double()
         self._ranks.all_reduce(self._numbers)
 
     def measure_first(self, noise: RunningNoiseScale, opt: OptimizerHandle, plan: WindowPlan, place: int) -> None:
-        """The parts of an update are the ranks, which `finish_reduce` measures."""
+        """Do nothing: the noise scale compares the gradients of ranks, which `finish_reduce` measures."""
 
     def finish_reduce(self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool) -> Tensor | None:
         loss = self._finish_reduce(opt, window_loss, back=back)
@@ -206,7 +206,7 @@ class DDP(Single):
     def _finish_reduce(self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool) -> Tensor | None:
         synced = self.synced
         loose = [p for p in opt.trained if not synced or id(p) not in self._covered]
-        # All ranks communicate in one order: DDP's forward, which may send buffers, then `begin_reduce`, then the backward.
+        # All ranks communicate in the same order: DDP's forward, which may send buffers, then `begin_reduce`, then the backward.
         if self._noise is not None and self._measures:
             self._noise.keep(loose)
         zero = self._zero_loss() if synced and not back else None
@@ -233,8 +233,10 @@ class DDP(Single):
         return loss / total
 
     def _reduced(self) -> tuple[float, Tensor, Tensor, bool, list[float]]:
-        """The result of `begin_reduce`: how many ranks had losses, the weight of all batches, the weighted losses; whether
-        that weight differs from the one that the shares were made for; how many ranks have each gradient.
+        """Wait for the result of `begin_reduce`.
+
+        Returns how many ranks had losses, the weight of all batches, the weighted losses; whether that weight differs from the
+        one for which the shares were made; how many ranks have each gradient.
         """
         assert self._reducing is not None
         (commands, clock, missed, wide, losses, weight, other, *there), self._reducing = self._reducing(), None
@@ -256,7 +258,7 @@ class DDP(Single):
         self._ranks.mean([p.grad for p in parameters if p.grad is not None])
 
     def _rescale(self, opt: OptimizerHandle, total: Tensor) -> None:
-        """Rescale: the batches turned out to have another weight than planned."""
+        """Rescale the gradients where the batches had another weight than planned."""
         if self._on_cpu:
             refuse_no_weight(total)
         gradients = opt.gradients()
@@ -264,8 +266,8 @@ class DDP(Single):
             torch._foreach_mul_(gradients, (self._sync.weight / total).to(gradients[0]))
 
     def _zero_loss(self) -> Tensor:
-        """This rank has left out its last batch, and the others wait for its gradients: send zeros, by a backward of
-        this loss.
+        """A loss of zero for a rank that has left out its last batch: its backward sends the gradients for which the other ranks
+        wait, as zeros.
         """
         assert self._copy is not None
         if self._measures and not self._grad_hooks:
@@ -274,17 +276,17 @@ class DDP(Single):
         return zero
 
     def _fill_missing_gradients(self) -> None:
-        """DDP waits for a gradient of each parameter: give zeros to those without a part in this backward.
+        """Give gradients of zero to parameters that got none in this backward, since DDP waits for a gradient of each parameter.
 
-        Once that has happened on any rank, all ranks all-reduce after the backward, from the update after the next on.
-        There, a gradient that no rank has stays None, as in one process.
+        After the first such update on any rank, all ranks all-reduce after the backward, from the update after the next on.
+        Then a gradient that no rank has stays None, as in one process.
         """
         seen = {id(p) for p in self._seen} if self._grad_hooks else None
         missed = [p for p in self._wrapped if p.grad is None or not p.requires_grad or (seen is not None and id(p) not in seen)]
         if not missed:
             return
         self._missed = True
-        frozen = [p for p in missed if not p.requires_grad]  # since the forward began
+        frozen = [p for p in missed if not p.requires_grad]  # frozen since the forward began
         for parameter in frozen:
             parameter.requires_grad_(True)
         _zero(missed).backward()  # type: ignore[no-untyped-call]
@@ -294,7 +296,7 @@ class DDP(Single):
                 parameter.grad = parameter.grad if had else None
 
     def _add_hooks(self) -> None:
-        """Note each parameter when its gradient is there and DDP has not sent it yet; measure it where that is asked for."""
+        """Register hooks that note each parameter, and measure its gradient where needed, before DDP all-reduces it."""
         noise = self._noise if self._measures else None
 
         def note(parameter: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Reads and writes sharded tensors: this rank's part, the whole, and the way back into shards.
+"""Converts sharded tensors (DTensor): to this rank's part, to the whole tensor, and from a whole one to shards.
 
 A tensor that is not sharded is returned unchanged. Importing torch's DTensor takes seconds, so it is imported only
 where a process group exists. Source: torch.distributed.tensor.
@@ -25,13 +25,13 @@ def in_shards(tensor: object) -> TypeGuard[Any]:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part, in the same memory, without a graph."""
+    """This rank's part of a tensor, in the same memory, detached."""
     part: Tensor = tensor.detach().to_local() if in_shards(tensor) else tensor
     return part
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole tensor, in host memory; all ranks call it together."""
+    """The whole tensor, gathered from all ranks into host memory; all ranks call it together."""
     if in_shards(tensor):
         found: Tensor = tensor.detach().full_tensor().cpu()
         return found
@@ -56,9 +56,9 @@ def like(value: Tensor, other: Tensor) -> Tensor:
 
 
 def whole_of(value: Any, *, wanted: bool = True) -> Any:
-    """A value of containers with all its tensors whole; where they are not `wanted`, None in place of sharded ones.
+    """A value of nested containers with all its tensors whole. wanted=False: with None in place of sharded ones.
 
-    All ranks call it together with values of the same form.
+    All ranks call it together with values of the same structure.
     """
     if in_shards(value):
         found = whole(value)

@@ -1,7 +1,7 @@
 """Shards a model with torch's `fully_shard` (FSDP2), in place, as the user's accelerate config says.
 
-`accelerate launch` puts the config's FSDP options into the environment; accelerate's own plugin reads them. Whichever
-version they name, `fully_shard` is used, on CPUs too. Sources: torch.distributed.fsdp, accelerate.utils.fsdp_utils.
+`accelerate launch` puts the config's FSDP options into the environment, and accelerate's own plugin reads them there.
+`fully_shard` is used for both versions of FSDP, and on CPUs too. Sources: torch.distributed.fsdp, accelerate.utils.fsdp_utils.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENVIRONMENT = "WORKBENCH_SHARDS"
 """Set in the environment of ranks with sharded weights, to `NAME`."""
 _PER_MACHINE = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 _KEEPS = ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2")
-"""Strategies of FSDP1: one copy of the weights on each machine; weights stay whole from the forward to the backward."""
+"""Strategies of FSDP1. HYBRID…: each machine has one copy of the weights. …GRAD_OP, …ZERO2: weights stay whole from the forward to the backward."""
 
 _UNUSED = "set_reduce_scatter_unused_params"
 """A method of `fully_shard` since torch 2.13; 2.11 does not have it."""
@@ -37,7 +37,7 @@ class Root(TaskModule):
     """Runs a task's steps as the forward of one module, which FSDP can wrap."""
 
     def forward(self, step: str, *arguments: Any, **extra: Any) -> Any:
-        """Run the step. "nothing": a loss to which no parameter contributes."""
+        """Run the step of this name. "nothing" returns a loss to which no parameter contributes."""
         if step == "nothing":
             return torch.zeros((), requires_grad=True) * 1.0
         if step == "training_step":
@@ -53,18 +53,18 @@ class FSDPOptions:
 
     plugin: Any
     reshard: bool
-    """Whether the weights of a unit are whole in its forward and its backward alone, and not between them."""
+    """Whether a unit frees its whole weights between its forward and its backward."""
     per_machine: bool
 
     @classmethod
     def of_environment(cls) -> FSDPOptions:
-        """Read them; TaskError: they ask for something that cannot be done."""
+        """Read the options; raises TaskError for those that cannot be used."""
         try:
-            # Weights are rank 0's at the start whatever the options say, and are there before these are read.
+            # All ranks have rank 0's weights before the options are read, whatever these say.
             own = {} if os.environ.get("FSDP_VERSION") == "2" else {"sync_module_states": False}
             plugin = FullyShardedDataParallelPlugin(cpu_ram_efficient_loading=False, **own)
         except (ValueError, KeyError, RuntimeError) as error:
-            raise TaskError(f"the FSDP part of the accelerate config cannot be taken: {error}") from error
+            raise TaskError(f"the FSDP part of the accelerate config cannot be used: {error}") from error
         if plugin.fsdp_version == 2:
             return cls(plugin, bool(plugin.reshard_after_forward), False)
         strategy = (plugin.sharding_strategy or plugin.reshard_after_forward).name.lstrip("_")
@@ -79,13 +79,13 @@ class ShardedModules:
     units: tuple[Any, ...]
     """The modules whose weights are gathered together; the root is the last."""
     copies: int
-    """On how many ranks each piece is."""
+    """How many ranks have each piece of the weights."""
     renewed: dict[nn.Parameter, nn.Parameter]
     """Each parameter that was whole, with the sharded one that replaces it."""
 
 
 def apply(task: Task, device: torch.device, world: int, local_world: int) -> ShardedModules:
-    """Shard a task's weights, which all ranks have alike. Inner units first; the root has the rest."""
+    """Shard a task's weights, which are the same on all ranks. Inner units are sharded first; the root has the rest."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
 
@@ -102,7 +102,7 @@ def apply(task: Task, device: torch.device, world: int, local_world: int) -> Sha
         "mesh": init_device_mesh(device.type, shape, mesh_dim_names=names),
         "offload_policy": CPUOffloadPolicy() if offloads else OffloadPolicy(),
     }
-    ignored = {p for whole in task.modules for p in whole.parameters() if p.ndim == 0}  # which torch cannot shard
+    ignored = {p for whole in task.modules for p in whole.parameters() if p.ndim == 0}  # scalars, which torch cannot shard
     for parameter in ignored:
         parameter.data = parameter.data.to(device)
     if options.plugin.ignored_modules is not None:
@@ -117,16 +117,16 @@ def apply(task: Task, device: torch.device, world: int, local_world: int) -> Sha
                 _checkpoint(unit)
             fully_shard(unit, reshard_after_forward=options.reshard, **arguments)
         fully_shard(root, **arguments)
-        # A layer that one rank's data do not use must not make the others wait, or change the order of what they send.
+        # Where one rank's data do not use a layer, the other ranks must not wait for it, and all must send in the same order.
         getattr(root, _UNUSED)(True)
     except (ValueError, AssertionError, NotImplementedError) as error:
-        raise TaskError(f"the model cannot be put into shards: torch says: {error}") from error
+        raise TaskError(f"the model cannot be sharded: torch says: {error}") from error
     renewed = {parameter: slots[name] for slots, name, parameter in before if slots[name] is not parameter}
     return ShardedModules(root, (*units, root), world // local_world if hybrid else 1, renewed)
 
 
 def _slots(task: Task) -> Iterator[tuple[dict[str, Any], str, nn.Parameter]]:
-    """The places of all parameters."""
+    """All parameters, each with the dict that holds it and its name there."""
     for whole in task.modules:
         for part in whole.modules():
             for name, parameter in part._parameters.items():
@@ -147,7 +147,7 @@ def _units(task: Task, plugin: Any) -> Iterable[nn.Module]:
 
 
 _NONE = nn.Module.forward
-"""The forward of containers that are never called."""
+"""The forward of containers that are never called (ModuleList, ModuleDict)."""
 
 
 def _offloads(plugin: Any) -> bool:

@@ -11,16 +11,16 @@ _END: Any = object()
 
 
 class PaddingBatch(NamedTuple):
-    """A batch for a rank that has none of its own, so that the others do not wait for it. It does not count."""
+    """A batch that a rank without one of its own runs with weight 0, so that the other ranks do not wait for it."""
 
     batch: Any
 
 
 class FSDPForward(MultiProcessGroup):
-    """One of several processes, each of which has a piece of the weights."""
+    """The process group of ranks that each have a piece of the weights."""
 
     def rounds(self, items: Iterable[Any], until: Callable[[], bool] = lambda: False) -> Iterator[Any]:
-        """This rank's items in step with the others; `PaddingBatch` ones in rounds where only others have any."""
+        """Yield this rank's items in step with the other ranks, and a `PaddingBatch` in rounds where only others have one."""
         own, latest = iter(items), None
         while True:
             item = next(own, _END)
@@ -28,7 +28,7 @@ class FSDPForward(MultiProcessGroup):
             sync = self.sync_step(item is not _END, [1.0] if has else [])
             if not sync.present or until():
                 return
-            if not sync.able:  # all have left theirs out
+            if not sync.able:  # every rank has left its batch out
                 continue
             if not has:
                 latest = latest if sync.able == self.world else self._padding_batch(latest, None)
@@ -40,7 +40,7 @@ class FSDPForward(MultiProcessGroup):
             yield item
 
     def _padding_batch(self, latest: Any, item: Any) -> Any:
-        """The batch that this rank uses: if it never had one, that of the first rank that has."""
+        """The batch with which this rank pads: its latest one, or, if it never had one, that of the first rank that has one."""
         if not self.any(item is None and latest is None):
             return latest
         there = (found for found in self.all_gather_object(item) if found is not None)

@@ -1,7 +1,7 @@
-"""Takes one update on ranks with sharded weights: all ranks take every step of it, or none does.
+"""Takes updates on ranks with sharded weights: each forward and backward runs on all ranks, or on none.
 
-A rank with fewer batches than another runs one once more, at no weight. The backward averages the gradients over the
-ranks, for which the shares are made.
+A rank with fewer batches than another runs one again, with weight 0. The backward averages the gradients over the ranks;
+the shares of the batches take that into account.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from workbench.task.errors import TaskError
 
 
 class FSDP(DDP):
-    """One rank's part in the updates of a session with sharded weights."""
+    """Takes one rank's part in the updates of a session with sharded weights."""
 
     _weights: FSDPWeights
     reduce_buffers_ready = True
@@ -30,7 +30,7 @@ class FSDP(DDP):
     """Whether batches of the window have given gradients that are not averaged yet."""
 
     def refresh(self) -> None:
-        """Sharded parameters may begin and cease to train at any time."""
+        """Do nothing: sharded parameters may be frozen and unfrozen at any time."""
 
     @property
     def synced(self) -> bool:  # type: ignore[override]
@@ -39,8 +39,8 @@ class FSDP(DDP):
     # -- rounds
 
     def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
-        """This rank's windows in step with the others, empty ones while only others have any. All ranks are asked
-        each time.
+        """This rank's windows in step with the others, empty ones while only others have any. Ranks synchronize before each
+        window.
         """
         for window in itertools.chain(windows, itertools.repeat(None)):
             size = 0 if window is None else len(window)
@@ -56,7 +56,7 @@ class FSDP(DDP):
             yield own
 
     def _padding_batches(self, own: Sequence[Any]) -> int:
-        """Return how many batches fewer than the rank with the most this rank has; give a batch to each rank that has never had one."""
+        """Return by how many batches this rank has fewer than the rank with the most; ranks that never had a batch get one here."""
         counts = self._ranks.all_gather_object(len(own))
         if self._ranks.any(self.padding_batch is None):
             found = self._ranks.all_gather_object(own[0] if own else None)
@@ -67,7 +67,7 @@ class FSDP(DDP):
     # -- one window
 
     def continues(self, ready: bool) -> bool:
-        """Whether all ranks continue with the next batch: where one leaves out the rest of the epoch, all do."""
+        """Whether the ranks continue with the next batch: if one leaves out the rest of the epoch, all do."""
         return not self._ranks.any(not ready)
 
     def training_step(self, batch: Any, batch_idx: int, *, last: bool, **extra: Any) -> Any:
@@ -76,13 +76,13 @@ class FSDP(DDP):
         return self._weights.training_step(batch, batch_idx, **extra)
 
     def after_forward(self, found: Result | None) -> Result | None:
-        """What a step returned, before its backward, which all ranks run or none."""
+        """Return what the step returned; raises TaskError where it is None on some of the ranks, since all or none must run the backward."""
         there = self._ranks.sums([float(found is not None)])[0]
         if 0 < there < self._ranks.world:
             raise TaskError(
                 f"training_step returned None on {self._ranks.world - round(there)} of {self._ranks.world} ranks: with "
                 f"{self._weights.shard_strategy} all ranks go through each backward together. For a batch to leave out return a loss of "
-                "zero that depends on the output, {'loss': output.sum() * 0.0, 'weight': 0.0}, with the weight that counts on "
+                "zero that depends on the output, {'loss': output.sum() * 0.0, 'weight': 0.0}, with the usual weight on "
                 "all other batches."
             )
         if found is None:

@@ -1,8 +1,8 @@
 """Keeps the weights of a task sharded over the ranks (FSDP).
 
-Outside of a step each parameter is only this rank's piece of it. A step is the forward of a root module, which gathers the
-weights of each unit for its own time. All ranks take each step together; one without a batch of its own takes a padding batch
-that does not count. Weights and state leave the ranks whole.
+Outside of a step a rank has only its piece of each parameter. A step is the forward of a root module, which gathers the weights of
+each unit while the unit runs. All ranks take each step together; one without a batch of its own takes a padding batch with
+weight 0. Checkpoints and results have whole weights and states.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from workbench.units import counted
 class FSDPWeights(WholeWeights):
     """The modules of one task, sharded until the end of the process.
 
-    All ranks call every method together, but for `gradients_of`, `reshard` and `reset`.
+    All ranks call every method together, except for `gradients_of`, `reshard` and `reset`.
     """
 
     shard_strategy = fsdp.NAME
@@ -43,13 +43,13 @@ class FSDPWeights(WholeWeights):
         applied = fsdp.apply(task, device, ranks.world, ranks.local_world)
         self._root, self._units, self._copies = applied.root, applied.units, applied.copies
         self._renewed = applied.renewed
-        """Parameters that were whole, with those in their place; their own memory is free."""
+        """The parameters from before the sharding, whose memory is freed, and the sharded ones that replace them."""
         for parameter in self._renewed:
             parameter.data = torch.empty(0, dtype=parameter.dtype)
         self._used: set[int] = set()
         """The ids of parameters that have had a gradient."""
         self._ran = False
-        """Whether there was a step, before which torch has nothing to put back."""
+        """Whether a step was taken; before the first, torch has no weights to reshard."""
 
     @property
     def shard_message(self) -> str:
@@ -65,7 +65,7 @@ class FSDPWeights(WholeWeights):
     # -- steps
 
     def run(self, step: str, *arguments: Any, **extra: Any) -> Any:
-        """Call a step of the task through the sharded root, whose hooks make its weights whole."""
+        """Call a step of the task through the sharded root, whose hooks gather the weights."""
         self._ran = True
         try:
             return self._root(step, *arguments, **extra)
@@ -89,22 +89,22 @@ class FSDPWeights(WholeWeights):
         return self.run("predict_step", batch, batch_idx)
 
     def set_gradient_sync(self, *, last: bool) -> None:
-        """Before a forward and backward of a window; gradients are averaged after its `last` one."""
+        """Set whether the next backward averages gradients over ranks: only the `last` one of a window does."""
         self._root.set_requires_gradient_sync(last)
 
     def average_gradients(self) -> None:
-        """All ranks left out the window's last batch: average the gradients of the batches before it."""
+        """Average the gradients of a window whose last batch all ranks have left out."""
         self.reshard()
         self.set_gradient_sync(last=True)
         self.run("nothing").backward()
 
     def reshard(self) -> None:
-        """After a forward without a backward: keep only the pieces of the parameters."""
+        """Free the whole weights after a forward without a backward."""
         for unit in self._units:
             unit.reshard()
 
     def reset(self) -> None:
-        """After a step that may have ended anywhere: keep only the pieces, without gradients."""
+        """Free whole weights and gradients after a step that an error may have ended at any point."""
         if self._ran:
             self._root.reset_iter_state()
 
@@ -125,7 +125,7 @@ class FSDPWeights(WholeWeights):
         return [local(p.grad) for p in trained if p.grad is not None]
 
     def _number_of_copies(self, trained: Sequence[Tensor]) -> list[int]:
-        """On how many ranks each of these pieces is."""
+        """How many ranks have each of these pieces."""
         world = self._ranks.world
         return [self._copies if in_shards(p) else world for p in trained if p.grad is not None]
 
@@ -156,9 +156,9 @@ class FSDPWeights(WholeWeights):
         self._ranks.mean([p.grad for p in loose if p.grad is not None])
 
     def _drop_unused(self, trained: Sequence[Tensor]) -> None:
-        """Drop the gradient of zeros that FSDP gives a parameter which nothing uses, as in one process.
+        """Drop the gradient of zeros that FSDP gives to a parameter that no update has used: in one process it would have none.
 
-        Once some update has used it, zeros count as its gradient.
+        After an update that used the parameter, zeros count as its gradient.
         """
         fresh = [p for p in trained if p.grad is not None and in_shards(p) and id(p) not in self._used]
         if not fresh:
@@ -180,7 +180,7 @@ class FSDPWeights(WholeWeights):
 
     def whole_averages(self, averages: Sequence[Tensor]) -> list[Any]:
         """Whole averages from averages of `averaged`, on rank 0; None elsewhere."""
-        pairs = zip(averages, self._task.model.parameters(), strict=True) if averages else ()  # before the first average
+        pairs = zip(averages, self._task.model.parameters(), strict=True) if averages else ()  # () before the first average
         return [whole_of(_as(piece, parameter), wanted=self._ranks.first) for piece, parameter in pairs]
 
     def own_averages(self, averages: Sequence[Tensor]) -> list[Tensor]:
@@ -188,7 +188,7 @@ class FSDPWeights(WholeWeights):
         pairs = zip(averages, self._task.model.parameters(), strict=True) if averages else ()
         return [local(like(own, parameter)) for own, parameter in pairs]
 
-    # -- what leaves the ranks
+    # -- checkpoints and results
 
     def tensors(self, modules: Modules) -> dict[str, Tensor]:
         """Parameters and persistent buffers by name, whole and in host memory, on rank 0; {} elsewhere."""
@@ -262,7 +262,7 @@ class FSDPWeights(WholeWeights):
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Context manager in which this rank steps alone, with as much memory as in step with the others and with useless weights."""
+        """Context manager in which this rank steps alone, needs the same memory as in step with the others, and computes with meaningless weights."""
         from torch.distributed.fsdp._fully_shard._fsdp_collectives import (
             DefaultAllGather,
             DefaultReduceScatter,
@@ -285,7 +285,7 @@ class FSDPWeights(WholeWeights):
 
 
 def _as(piece: Tensor, parameter: Any) -> Tensor:
-    """A piece as the tensor that it is a piece of, in shards as the parameter is."""
+    """A DTensor of this piece, with the parameter's shape and sharding."""
     if not in_shards(parameter):
         return piece
     from torch.distributed.tensor import DTensor
@@ -297,8 +297,8 @@ def _as(piece: Tensor, parameter: Any) -> Tensor:
 
 
 class _FakeCollective:
-    """Replaces a collective of FSDP while each rank tries a step alone, to measure its memory: gives a tensor of the right size with no
-    useful contents, in memory allocated as torch does. Source: torch.distributed.fsdp.FSDPModule.set_custom_all_gather.
+    """Replaces a collective of FSDP while each rank tries a step alone, to measure its memory. It returns a tensor of the right size with
+    meaningless contents, allocated as torch does it. Source: torch.distributed.fsdp.FSDPModule.set_custom_all_gather.
     """
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -310,7 +310,7 @@ class _FakeAllGather(_FakeCollective):
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> None:
         for number, place in enumerate(output_tensor.chunk(group.size())):
-            if number != group.rank():  # where it is already
+            if number != group.rank():  # its own piece is there already
                 place.copy_(input_tensor)
 
 

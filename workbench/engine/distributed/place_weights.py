@@ -1,4 +1,4 @@
-"""Moves a task's weights to their place when a session begins: on its device, on each rank's device, or sharded."""
+"""Moves a task's weights to the session's device when it opens, or shards them over the ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def place_weights(task: Task, runtime: Runtime) -> WholeWeights:
             runtime.prepare(task.model)
         return WholeWeights(task)
     for module in task.modules:
-        # Weights that will be sharded must not be whole on the device.
+        # Weights to shard stay in host memory: whole they may not fit on the device.
         module.to("cpu" if runtime.shards else runtime.device)
     ranks.broadcast([t for module in task.modules for t in (*module.parameters(), *module.buffers())])
     return FSDPWeights(task, ranks, runtime.device) if runtime.shards else WholeWeights(task)
@@ -43,7 +43,7 @@ def distributed(
     task: Task, data: Loaders, weights: WholeWeights, ranks: MultiProcessGroup, runtime: Runtime, state: TrainState,
     notes: list[Message], timer: StepTimer, noise: RunningNoiseScale | None, *, alternating: bool,
 ) -> DDP:  # fmt: skip
-    """This rank's part in the updates of several."""
+    """The object that takes this rank's part in updates: `DDP` or `FSDP`."""
     if task.sparse_layer:
         raise TaskError(f"{task.sparse_layer!r} has sparse gradients, which several ranks cannot average: make it with sparse=False, or take devices=1.")
     kind = FSDP if isinstance(weights, FSDPWeights) else DDP
@@ -51,7 +51,7 @@ def distributed(
 
 
 def check_shardable(task: Task, settings: Settings, optimizers: Sequence[OptimizerHandle], name: str) -> None:
-    """Raise TaskError for what cannot be done with weights that are sharded in this way."""
+    """Raise TaskError for a task or settings that do not work with sharded weights. name: how they are sharded, for the error."""
     why = None
     if task.manual:
         why = "manual optimisation calls backward inside of training_step, where the weights of its layers are not whole"
@@ -62,6 +62,6 @@ def check_shardable(task: Task, settings: Settings, optimizers: Sequence[Optimiz
     elif len(task.trained_modules) > 1:
         why = "the loss has parameters of its own, which would not be sharded: make it a part of the model"
     elif settings.precision == "16-mixed":
-        why = "precision='16-mixed' scales losses and steps in a way of its own; take precision='bf16-mixed'"
+        why = "precision='16-mixed' scales losses and steps in its own way; take precision='bf16-mixed'"
     if why is not None:
         raise TaskError(f"the accelerate config selects {name}, which this fit cannot use: {why}. Data-parallel ranks can: take a config of type MULTI_GPU.")

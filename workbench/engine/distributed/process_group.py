@@ -1,8 +1,8 @@
-"""Wraps the process group of one job: collectives over its ranks, and the commands that all of them take alike.
+"""Wraps the process group of one job: collectives over its ranks, and an inbox with the same commands on all ranks.
 
 `ProcessGroup` is a single process, where each collective returns its input. `MultiProcessGroup` uses gloo in host memory,
-so that no decision waits for a device. Every method but the properties is a collective: all ranks call it at the same
-place. The methods are named as those of torch.distributed.
+so that no decision waits for a device. Every method is a collective: all ranks call it at the same point. The methods have
+the names of torch.distributed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class StepSync(NamedTuple):
-    """The numbers that all ranks share about one step, for which each has a window of batches or none left."""
+    """The numbers about one step that all ranks share. Each rank has a window of batches for it, or none left."""
 
     weight: float
     """The sum of the weights of all batches."""
@@ -35,11 +35,11 @@ class StepSync(NamedTuple):
     size: int
     """How many batches rank 0 has."""
     even: bool = True
-    """Whether all ranks have as many batches."""
+    """Whether all ranks have the same number of batches."""
 
 
 class ProcessGroup:
-    """A single process. `rank` counts over all machines, `local_rank` on this one."""
+    """The group of a single process. `rank` counts over all machines, `local_rank` on this one."""
 
     rank = local_rank = node_rank = 0
     world = local_world = 1
@@ -54,30 +54,30 @@ class ProcessGroup:
 
     @property
     def share(self) -> RankShard:
-        """Which batches of each loader this rank reads."""
+        """The share of each loader's batches that this rank reads."""
         return RankShard(self.rank, self.world)
 
     def continue_from(self, seconds: float) -> None:
-        """A fit is resumed after so many seconds: the shared clock continues there, where there is one."""
+        """Set the shared clock, where there is one, to the seconds that a resumed fit had taken."""
 
     def listen(self, inbox: Inbox) -> Inbox:
         """An inbox from which all ranks take the same commands; users send them to rank 0."""
         return inbox
 
     def broadcast_object(self, value: T) -> T:
-        """Rank 0's value."""
+        """Return rank 0's value."""
         return value
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank."""
+        """Return whether the flag is set on any rank."""
         return flag
 
     def all_gather_object(self, value: T) -> list[T]:
-        """The values of all ranks, in the order of ranks."""
+        """Return the values of all ranks, in the order of ranks."""
         return [value]
 
     def sums(self, values: Sequence[float]) -> list[float]:
-        """The sum over ranks of each value."""
+        """Return the sum over ranks of each value."""
         return list(values)
 
     def mean(self, tensors: Sequence[Tensor]) -> None:
@@ -93,9 +93,9 @@ class ProcessGroup:
         """Replace each tensor by that of rank 0, in place."""
 
     def rounds(self, items: Iterable[T], until: Callable[[], bool] = lambda: False) -> Iterator[T]:
-        """This rank's items, in step with the other ranks: a rank that has none left waits for the others.
+        """Yield this rank's items in step with the other ranks: a rank that has none left waits for the others.
 
-        until: called before each item; True leaves out the rest. It must return the same on all ranks.
+        until: called before each item; True leaves out the rest. It must return the same value on all ranks.
         """
         for item in items:
             if until():
@@ -104,7 +104,7 @@ class ProcessGroup:
 
 
 class MultiProcessGroup(ProcessGroup):
-    """One of several processes, whose torch process group is initialized."""
+    """The group of several processes, which uses torch's default process group."""
 
     several = True
 
@@ -123,7 +123,7 @@ class MultiProcessGroup(ProcessGroup):
 
     def listen(self, inbox: Inbox) -> Inbox:
         self._inbox.own = inbox if self.first else None
-        self._inbox.take_over()  # the commands that came while the job waited
+        self._inbox.take_over()  # commands that came while the job waited
         return self._inbox
 
     def broadcast_object(self, value: T) -> T:
@@ -177,20 +177,23 @@ class MultiProcessGroup(ProcessGroup):
             _spread(flat, parts)
 
     def sync_step(self, present: bool, weights: Sequence[float] = (), size: int = 0) -> StepSync:
-        """Synchronize before a step: who has a window and of what weight, rank 0's clock, and whether it has commands."""
+        """Synchronize before a step: which ranks have a window and of what weight, rank 0's clock and commands.
+
+        present: whether this rank has a window; weights: of its batches; size: the number of its batches.
+        """
         count = len(weights)
         vector = [*self.status(), sum(weights), float(present), float(bool(weights)), size * self.first, count, count * count]
         commands, clock, total, there, able, first, counted, squares = self.sums(vector)
         self.take_status(commands, clock)
-        even = counted * counted == self.world * squares  # or else the squares add up to more
+        even = counted * counted == self.world * squares  # if the numbers differ, the squares add up to more
         return StepSync(total, round(there), round(able), round(first), even)
 
     def status(self) -> tuple[float, float]:
-        """Rank 0's status, to be summed up for `take_status`: whether it has commands, and its clock."""
+        """Whether rank 0 has commands, and its clock; zeros on other ranks, so that the sum over ranks is rank 0's status."""
         return (float(self._inbox.has_new), self.clock()) if self.first else (0.0, 0.0)
 
     def take_status(self, commands: float, clock: float) -> None:
-        """Take the summed `status`: set the clock, and fetch rank 0's commands if it has any."""
+        """Set the clock from the summed `status`, and fetch rank 0's commands if it has any."""
         self.seconds = clock
         if commands:
             self._inbox.take_over()
@@ -209,7 +212,7 @@ _END: Any = object()
 
 
 class _SharedInbox:
-    """The commands that all ranks have fetched from rank 0's `own` inbox."""
+    """The inbox of each rank, with the commands that all ranks have fetched from rank 0's own inbox."""
 
     def __init__(self, ranks: MultiProcessGroup) -> None:
         self.own: Inbox | None = None
@@ -218,7 +221,7 @@ class _SharedInbox:
 
     @property
     def has_new(self) -> bool:
-        """Whether rank 0 has commands that the others have not."""
+        """Whether rank 0 has commands that the other ranks do not have."""
         return bool(self.own)
 
     def take_over(self) -> None:
@@ -238,7 +241,7 @@ class _SharedInbox:
         return any(isinstance(command, kind) for command in self._commands)
 
     def wait(self, timeout: float) -> bool:
-        """While a run is paused: all ranks wait, and fetch new commands."""
+        """Wait on all ranks while a run is paused, and fetch new commands."""
         if self.own is not None:
             self.own.wait(timeout)
         self.take_over()
@@ -261,11 +264,11 @@ def _host_group() -> Any:
 
 Joined = tuple[Tensor, list[Tensor]]
 BUCKET = 25 << 20
-"""Bytes that are sent together, as in DDP."""
+"""Bytes that are sent together (DDP's bucket size)."""
 
 
 def _joined(tensors: Sequence[Tensor]) -> Iterator[Joined]:
-    """Concatenate tensors of one type and device into few large ones; a single one is sent unchanged."""
+    """Concatenate tensors of the same dtype and device into few large ones; a tensor that is alone is yielded unchanged."""
     waiting: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     size: dict[tuple[torch.dtype, torch.device], int] = {}
     for tensor in tensors:

@@ -1,6 +1,6 @@
 """Takes the updates of one process; `DDP` and `FSDP` take them on several ranks.
 
-A session has one of the three. `several` says whether other ranks take part; all else a caller needs is in the methods.
+A session has one of the three. `several` says whether other ranks take part; callers need no other distinction.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class Single:
 
     several = False
     whole = True
-    """Whether all ranks have something to learn from in this update."""
+    """Whether every rank has at least one batch to learn from in this update."""
     own_loss_bad = True
-    """On CPU, once the loss is known: whether this rank's own part of it is not finite, if the whole is not."""
+    """On CPU, after the loss is known and not finite: whether this rank's own part of it is not finite."""
     dropped_batches = False
     """Whether batches were left out since not all ranks had a part of them."""
     waiting = 0
-    """The batches that this rank has read for an update that is not taken yet, where ranks count for themselves."""
+    """How many batches this rank has read for an update that is not taken yet; used where each rank counts its own batches."""
     unit = 1.0
     """The share of a batch of weight 1."""
     padding_batches = 0
-    """How many batches this rank runs once more, at no weight, after its own, so that no other rank waits for it."""
+    """How many padding batches (weight 0) this rank runs after its own, so that no other rank waits for it."""
     padding_batch: Any = None
-    """The batch for those: this rank's latest, or that of another rank."""
+    """The padding batch: this rank's latest, or that of another rank."""
     reduce_buffers_ready = True
     """Whether averaging the gradients needs no memory beyond what the session has allocated."""
     synced = False
@@ -48,12 +48,12 @@ class Single:
     # -- windows
 
     def refresh(self) -> None:
-        """Look between two updates whether other parameters train now."""
+        """Follow, between two updates, changes of which parameters train."""
 
     def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
-        """This rank's windows in step with the other ranks; empty ones while only others have any.
+        """Yield this rank's windows in step with the other ranks; empty ones while only others have any.
 
-        sure: all ranks have a full window for this many.
+        sure: for how many rounds all ranks are known to have a full window.
         """
         return iter(windows)
 
@@ -62,8 +62,8 @@ class Single:
         return normalized_weights(weights)
 
     def plan(self, window: Sequence[Any]) -> WindowPlan:
-        """What is known of a window before its forward passes."""
-        if len(window) == 1 and not self.several:  # all of the update, whatever its weight
+        """The plan of a window before its forward passes: which batches count, and their shares."""
+        if len(window) == 1 and not self.several:  # a single batch is the whole update, whatever its weight
             return _NOTHING if batch_in(window[0]) is None else _ONE
         return WindowPlan.of(self._task, window, self.shares)
 
@@ -72,11 +72,11 @@ class Single:
         return WindowLoss(plan, self.unit, whole=not self.several)
 
     def batches(self, window: Sequence[Any]) -> int:
-        """By how many batches this window advances the run."""
+        """The number of batches by which this window advances the run."""
         return len(window)
 
     def end_window(self) -> None:
-        """The update with the batches that `rounds` gave is taken."""
+        """Note that the update with the batches of `rounds` is taken."""
         self.waiting = 0
 
     # -- one window
@@ -86,24 +86,24 @@ class Single:
         return ready
 
     def training_step(self, batch: Any, batch_idx: int, *, last: bool, **extra: Any) -> Any:
-        """The task's training_step. last: it is the last of this update."""
+        """Call the task's training_step. last: it is the last call of this update."""
         return self._weights.training_step(batch, batch_idx, **extra)
 
     def after_forward(self, found: Result | None) -> Result | None:
-        """What a step returned, before its backward."""
+        """Called between a step and its backward; returns what the step returned."""
         return found
 
     def begin_reduce(self, window_loss: WindowLoss) -> None:
-        """Before the last backward: begin to sum up the losses over ranks."""
+        """Begin, before the last backward, to sum up the losses over ranks."""
 
     def measure_first(self, noise: RunningNoiseScale, opt: OptimizerHandle, plan: WindowPlan, place: int) -> None:
-        """After the backward of the first of several batches: measure its gradient, which holds more noise than the update's."""
+        """Measure the gradient of the first of several batches after its backward: it has more noise than that of the update."""
         noise.first(opt.trained, plan.shares[place], plan.weights[place:])
 
     def finish_reduce(self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool) -> Tensor | None:
-        """After the last backward: give `opt` the gradients of the whole update and return its mean loss.
+        """Give `opt`, after the last backward, the gradients of the whole update and return its mean loss.
 
-        back: whether the last forward has had its backward. None: there was nothing to learn from.
+        back: whether the last forward has had its backward. None: every batch was left out.
         """
         if window_loss.loss is None or window_loss.single:
             return window_loss.loss
@@ -119,11 +119,11 @@ class Single:
     # -- manual optimization
 
     def reduce(self, opt: OptimizerHandle, loss: Tensor) -> Tensor:
-        """Before the step of a manual task: average its gradients and its loss over the ranks."""
+        """Average gradients and loss over the ranks, before a step of a task with manual optimization."""
         return loss
 
     def mean(self, loss: Tensor | None) -> Tensor | None:
-        """The mean of a loss over ranks, of which all have one or none has."""
+        """The mean of a loss over ranks; either all ranks have one, or none (None)."""
         return loss
 
 

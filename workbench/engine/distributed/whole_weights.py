@@ -1,6 +1,6 @@
 """Reads and writes the weights of a task that are whole in each process; `FSDPWeights` does the same for sharded ones.
 
-A session has one of the two. `sharded` says which, for what cannot be done, or is not needed, with the other.
+A session has one of the two; `sharded` says which.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class WholeWeights:
         return self._task.predict_step(batch, batch_idx)
 
     def reshard(self) -> None:
-        """After a forward without a backward: free the memory that only a step needs."""
+        """Free, after a forward without a backward, the memory that only a step needs."""
 
     def reset(self) -> None:
-        """Free that memory after a step that may have ended anywhere."""
+        """Free that memory and the gradients after a step that an error may have ended at any point."""
 
     # -- updates
 
     def take_over(self, optimizer: Optimizer) -> None:
-        """Give an optimizer that was made before the weights were sharded the sharded ones."""
+        """Replace, in an optimizer that was made before the sharding, the parameters by the sharded ones."""
 
     def gradients_of(self, trained: Sequence[Tensor]) -> list[Tensor]:
         """The gradients of `trained` that exist, as far as this process has them."""
@@ -76,11 +76,11 @@ class WholeWeights:
         return list(self._task.trained_parameters().values())
 
     def whole_averages(self, averages: Sequence[Tensor]) -> list[Any]:
-        """Whole averages from averages of `averaged`."""
+        """Gather whole averages from those of the tensors in `averaged`."""
         return list(averages)
 
     def own_averages(self, averages: Sequence[Tensor]) -> list[Tensor]:
-        """This process's part of whole averages."""
+        """This process's parts of these whole averages."""
         return list(averages)
 
     # -- checkpoints
@@ -104,7 +104,7 @@ class WholeWeights:
         return {name: gradient.to_dense() if gradient.is_sparse else gradient for name, gradient in found.items()}
 
     def load_gradients(self, gradients: Mapping[str, Tensor]) -> None:
-        """Set gradients from whole ones."""
+        """Set the gradients of the trained parameters from whole ones."""
         parameters = self._task.trained_parameters()
         for name, gradient in gradients.items():
             parameters[name].grad = gradient.to(parameters[name].device)

@@ -1,4 +1,4 @@
-"""Tries one step on two samples before training, under a snapshot, and turns errors into advice."""
+"""Tries one step on two samples before training, restores all state, and adds remedies to errors."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ SAMPLES = 2
 
 @dataclass
 class _Tried:
-    """What is tried now: a batch, and the name of its data."""
+    """A batch, and the name of the data from which it came."""
 
     name: str
     batch: Any
 
 
 class DryRunResult(NamedTuple):
-    """What the dry run found."""
+    """The result of the dry run."""
 
     optimizers: int
     schedules: tuple[Schedule, ...]
     lost: tuple[str, ...]
-    """Objects of the user's that it moved and could not restore."""
+    """Names of the user's objects that it has changed and could not restore."""
 
     @property
     def warning(self) -> str:
@@ -58,10 +58,9 @@ class DryRunResult(NamedTuple):
 
 
 def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunResult:
-    """Forward, loss and backward on two training samples, and a validation of two (of one at batch_size=1). Nothing
-    is changed.
+    """Run forward, loss and backward on two training samples, and a validation on two (on one at batch_size=1), and restore all state.
 
-    samples: False reads no sample and tries no step; all other checks are made.
+    samples: False reads no sample and tries no step; it makes all other checks.
     """
     _check(task, settings)
     calm = settings.replace(compile=False, num_workers=0, prefetch_factor=None, find_lr_at=(), find_batch_size_at=())
@@ -75,7 +74,7 @@ def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunRe
 
 
 def _check(task: Task, settings: Settings) -> None:
-    """The checks that need no sample."""
+    """Make the checks that need no sample."""
     if task.train is None:
         raise TaskError("no training data: give train= (a Dataset, a DataLoader, arrays (x, y), …).")
     if lazy := _without_shape(task.model):
@@ -92,7 +91,7 @@ def _check(task: Task, settings: Settings) -> None:
 
 
 class _Trial:
-    """Tries what a fit does, on a few samples."""
+    """Tries a training step and a validation on a few samples."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -112,7 +111,7 @@ class _Trial:
     def _train(self, batch: Any) -> None:
         session = self._session
         if session.task.manual:  # with manual optimization an error shows only in a whole update
-            with contextlib.suppress(NonFiniteError):  # a loss that is not finite after another optimizer's step is a matter of the rates
+            with contextlib.suppress(NonFiniteError):  # a loss that is not finite after another optimizer's step depends on the learning rates
                 _explained("training_step", _Tried("train", batch), lambda: take_update(session, self._window(batch)))
             return
         if session.hooks.within:  # training_step may rely on the hooks before it
@@ -146,7 +145,7 @@ class _Trial:
             if parameter.grad is not None and parameter.grad.is_sparse:
                 session.task.seen_sparse = name
             if parameter.grad is not None and parameter.grad.layout not in (torch.strided, torch.sparse_coo):
-                raise TaskError(f"the gradient of {name!r} has the layout {parameter.grad.layout}, which norms and clipping do not take.")
+                raise TaskError(f"the gradient of {name!r} has the layout {parameter.grad.layout}, which norms and clipping do not support.")
 
     def _loss(self, opt: OptimizerHandle, batch: Any) -> Tensor | None:
         """The loss of the batch (of its first piece in time); None if the step left it out."""
@@ -209,10 +208,10 @@ def _peek(spec: DataSpec, count: int) -> Any:
 
 
 def _text_remedy(spec: DataSpec) -> str:
-    """The remedy where samples still hold text, of which a collator cannot make tensors; "" where they do not, or cannot be read."""
+    """The remedy for samples with text, which a collator cannot turn into tensors; "" where there is none, or no sample can be read."""
     try:
         sample = spec.parts.dataset[0] if spec.parts.collate_fn is not None else None
-    except Exception:  # noqa: BLE001  # the error that led here is reported
+    except Exception:  # noqa: BLE001  # the caller reports its own error
         return ""
     columns = [name for name, value in sample.items() if isinstance(value, str)] if isinstance(sample, Mapping) else []
     if not columns:
@@ -273,12 +272,12 @@ def _said(error: BaseException) -> str:
 
 
 def _noted(error: BaseException, remedy: str) -> str:
-    """What the task adds to the error, besides the place and the remedy, which the message has."""
+    """The notes that the task has added to the error, without those that the message already has."""
     return "".join(f" {note}" for note in getattr(error, "__notes__", ()) if note != remedy and not note.startswith(PLACE))
 
 
 _IGNORED = -100
-"""The label that torch's losses ignore unless they are given another `ignore_index`."""
+"""The default `ignore_index` of torch's losses: the label that they leave out."""
 
 
 def _non_finite(batch: Any, value: float) -> str:

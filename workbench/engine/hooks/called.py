@@ -15,13 +15,13 @@ from workbench.techniques.tbptt import Piece
 
 
 class CalledUpdateHooks(UpdateHooks):
-    """For a task with hooks within an update: calls those of batches and of zero_grad."""
+    """Calls the hooks of batches and of zero_grad, for a task that has hooks within an update."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.ready: dict[int, Any] = {}
         self._ending: tuple[Any, Any, int] | None = None
-        """The arguments of the hook after the batch that the update completes."""
+        """The arguments of the hook after the last batch of the update, until the update is taken."""
 
     def begin_update(self) -> None:
         self.ready, self._ending, self.cut_short = {}, None, False
@@ -77,7 +77,7 @@ class CalledUpdateHooks(UpdateHooks):
             opt.zero_grad()
 
     def end_update(self) -> None:
-        """The schedules that follow epochs step with an epoch's last batch, before that batch's end."""
+        """Step the schedules that follow epochs, if this is the epoch's last batch, and then call the hook after the batch."""
         session, state = self._session, self._session.state
         if not state.searching and state.batch_idx == session.data.batches and not state.pieces:
             session.optimizers.step_epoch_schedules(state, session.hooks)
@@ -85,7 +85,7 @@ class CalledUpdateHooks(UpdateHooks):
         self._end_waiting()
         session.timer.mark("hooks")
         if not session.parallel.whole:
-            # Hooks may move weights (a teacher's), and ranks without a batch have not called them.
+            # Hooks may change weights (a teacher's), and ranks without a batch have not called them.
             session.ranks.broadcast([t for module in session.task.modules for t in (*module.parameters(), *module.buffers())])
 
     def ends_epoch(self) -> bool:

@@ -1,4 +1,4 @@
-"""Puts the averaged weights into the model, for a validation or for good, with BatchNorm statistics that belong to them."""
+"""Puts the averaged weights into the model, for a validation or permanently, and computes their BatchNorm statistics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def in_place(session: Session) -> Iterator[None]:
 
 
 def copy_average(session: Session) -> None:
-    """Give the model the averaged weights for good."""
+    """Give the model the averaged weights permanently."""
     assert session.average is not None
     session.average.copy_to_model()
     _refresh(session)

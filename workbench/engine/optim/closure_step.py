@@ -1,4 +1,4 @@
-"""Steps an optimizer that evaluates the loss itself: LBFGS several times, SAM again beside the weights."""
+"""Steps an optimizer that evaluates the loss through a closure: LBFGS evaluates it several times, SAM also at shifted weights."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from workbench.task.optim.optimizer_state import load_state, state_of
 def step_with_closure(
     session: Session, opt: OptimizerHandle, window: Sequence[Any], evaluate: Callable[[], Tensor | None]
 ) -> tuple[Tensor | None, bool]:
-    """The step of an optimizer that evaluates the loss itself, several times (LBFGS), or again beside the weights (SAM). Of the
-    evaluations of one update, the first counts.
-    """
+    """Step an optimizer with a closure; returns the loss and whether it stepped. Loss and norms of the first evaluation are recorded."""
     first: Tensor | None = None
     undo = _undo(opt) if session.plan.on_cpu else _nothing
 
@@ -48,7 +46,7 @@ def step_with_closure(
         session.state.skipped = True
         return left_out.loss if first is None else first, False
     except NonFiniteError:
-        undo()  # the optimizer has moved the weights before it met the bad values
+        undo()  # the optimizer has changed the weights before it evaluated the bad loss
         raise
     finally:
         session.update_hooks.zero_after_step(opt)
@@ -71,8 +69,8 @@ def _undo(opt: OptimizerHandle) -> Callable[[], None]:
 
 
 def _nothing() -> None:
-    """On a device, a non-finite value is seen too late to restore anything."""
+    """Do nothing: on a device a non-finite value is noticed too late to restore anything."""
 
 
 class _NothingThere(Exception):
-    """All batches of the window were left out."""
+    """Raised when all batches of the window were left out."""

@@ -19,7 +19,7 @@ from workbench.techniques import clipping
 def measure_and_clip(
     session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor, *, records: bool
 ) -> Tensor | None:
-    """Measure, check and clip one optimizer's gradients; returns their total norm before clipping, if that is known by now."""
+    """Measure, check and clip one optimizer's gradients; returns their total norm before clipping; None: only a flush computes it."""
     state, meter, order = session.state, session.meter, session.meter.norm_order
     gradients = opt.gradients()
     norms: Norms | None = None
@@ -27,7 +27,7 @@ def measure_and_clip(
     numbers: list[float] = []
     if records and gradients and order:
         norms = opt.layer_norms(gradients, order)
-        numbers = as_floats(norms) if session.plan.on_cpu else []  # on a device that would wait
+        numbers = as_floats(norms) if session.plan.on_cpu else []  # on a device this would wait for it
         total = _put_norms(session, opt, gradients, loss, norms, numbers)
     if session.plan.on_cpu:
         nonfinite.check(session, opt, window, loss, gradients, numbers)
@@ -86,7 +86,7 @@ def _put_norms(
 
 
 def sum_up(meter: Meter, optimizers: Sequence[OptimizerHandle]) -> None:
-    """With several optimizers, the update's total norms are those over all that stepped."""
+    """Write the update's total norms over all of several optimizers that stepped."""
     row = meter.row
     for column, order in ((meter.total, meter.norm_order or 2.0), (meter.clipped, 2.0)):
         own = torch.stack([column[opt.column][row] for opt in optimizers])

@@ -1,7 +1,7 @@
 """Runs manual optimization: the task calls backward and step, the engine accumulates, measures and clips.
 
-The gradient of a window is summed over its batches by their shares. The steps that the task asks for are taken at the
-window's last batch, measured and clipped like any other.
+The gradient of a window is the sum over its batches, weighted by their shares. Steps that the task requests are taken at
+the window's last batch, and measured and clipped like any other.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ TakeStep = Callable[[Session, OptimizerHandle, Sequence[Any], Tensor], bool]
 
 
 class ManualOptimizers:
-    """The `Handle` of one session, for the session's whole life."""
+    """The `Handle` through which a task with manual optimization trains, for a whole session."""
 
     def __init__(self, session: Session, take_step: TakeStep) -> None:
-        """take_step: measures and clips the gradients of an optimizer and steps; returns whether it stepped."""
+        """take_step: measures and clips the gradients of an optimizer, steps, and returns whether it stepped."""
         self._session, self._take_step = session, take_step
         self._toggle = Toggle()
         self._window: Sequence[Any] = ()
@@ -38,7 +38,7 @@ class ManualOptimizers:
         self._stepped: set[int] = set()
         """The optimizers that stepped since the loss scale was last updated (16-mixed)."""
         self._kept: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        """By optimizer: the gradients with which the task asked for a step earlier in the window."""
+        """By optimizer: the gradients of a step that the task requested earlier in the window."""
         self._options: dict[int, dict[str, Any]] = {}
         """By optimizer: the further arguments of that step."""
         self._rates: list[list[Any]] = []
@@ -55,7 +55,7 @@ class ManualOptimizers:
         self._window = window
         self.loss, self._since, self.taken = None, None, []
         self._stepped.clear()
-        self._kept.clear()  # of a window that an error ended
+        self._kept.clear()  # an error may have ended the window before
         self._rates = [opt.group_lrs() for opt in session.optimizers] if session.state.searching else []
         there = [number for number, batch in enumerate(window) if batch is not None]
         batches = [window[number] for number in there]
@@ -84,7 +84,7 @@ class ManualOptimizers:
                     returned = part if returned is None else returned + part
             self._finish()
         finally:
-            self._toggle.untoggle()  # what the task has left toggled
+            self._toggle.untoggle()  # in case the task did not
         if not batches:
             return None, []
         loss = self.loss if self.loss is not None else returned
@@ -115,7 +115,7 @@ class ManualOptimizers:
         self._session.timer.mark("forward")
         self._add_kept(opt)
         if not self._last:
-            # Set aside, so that gradients which another network's backward leaves in these parameters do not count.
+            # Set aside, since another network's backward may add gradients to these parameters, which must not count.
             self._kept[optimizer] = [(p, p.grad) for p in opt.trained if p.grad is not None]
             self._options[optimizer] = options
             opt.zero_grad()
@@ -126,7 +126,7 @@ class ManualOptimizers:
         self._session.state.losses[opt.index] = own
         if self._session.state.records and self._session.plan.several:
             self._session.meter.put_loss(opt.column, own)
-        if opt.index in self._stepped:  # a second step in this window: the scaler takes it for a new round
+        if opt.index in self._stepped:  # for the loss scaler, a second step in this window belongs to a new iteration
             self._session.precision.update()
             self._stepped.clear()
         self._stepped.add(opt.index)

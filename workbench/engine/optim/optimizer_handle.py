@@ -22,7 +22,7 @@ from workbench.techniques import clipping
 from workbench.units import rate
 
 RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
-"""The rates that a group of an optimizer may have."""
+"""The entries of a parameter group that hold learning rates."""
 _AROUND_STEP = Optimizer.profile_hook_step(id).__code__
 """The code of the function that torch puts around the step of each optimizer."""
 
@@ -30,8 +30,8 @@ _AROUND_STEP = Optimizer.profile_hook_step(id).__code__
 class OptimizerHandle:
     """Wraps an `Optimization`. `parameters` are those of its groups that required a gradient when the session began.
 
-    `places` are their numbers among the session's parameters; `whole`: they are all of them, in order. `late` are
-    parameters that came later (unfrozen by a hook, or in a group that it added). `trained` are both, in the order of
+    `places` are their numbers among the session's parameters; `whole`: they are all of these, in order. `late` are
+    parameters that began to train later (a hook unfroze them, or added a group). `trained` are both, in the order of
     the task's modules.
     """
 
@@ -45,7 +45,7 @@ class OptimizerHandle:
         self.made_lr = made.lr
         self.base_lr = made.lr if made.lr is not None else base_rate(made.optimizer, "the task")
         self.leading = leading_group(group_rates(made.optimizer))
-        """The parameter group whose rate is `lr`: the first whose rate is not 0."""
+        """The index of the parameter group whose rate is `lr`: the first whose rate is not 0."""
         self.closure_use = closure_use(self.optimizer)
         self.needs_closure = self.closure_use != "never"
         self._own_zero_grad = getattr(self.optimizer.zero_grad, "__func__", None) is not Optimizer.zero_grad
@@ -63,7 +63,7 @@ class OptimizerHandle:
         self.made_groups = len(groups)
         """The parameter groups with which the task made it; hooks may add others."""
         self.continued = False
-        """Whether it has a checkpoint's state."""
+        """Whether its state is a checkpoint's."""
         self.grown = False
         """Whether it has parameters that the checkpoint's did not have."""
         self.taken = 0
@@ -76,14 +76,14 @@ class OptimizerHandle:
         """The column of its measurements in the meter's rows; where there are several optimizers, 0 is for all of them."""
 
     def add_new_parameters(self) -> None:
-        """Find the model's parameters that have begun to train. One that is frozen later stays: it has no gradient."""
+        """Find the parameters of its groups that have begun to train. One that is frozen later stays in `trained`, without a gradient."""
         groups = self.optimizer.param_groups
         new = [p for group in groups for p in group["params"] if p.requires_grad and id(p) not in self._seen]
         if not new:
             return
         self._seen |= {id(p): p for p in new}
-        # In the model's order, whenever each came: the norm over them depends on it in its last bits, and a resumed run
-        # may find at once what came one by one.
+        # Always in the model's order: the norm depends on the order in its last bits, and a resumed run may find at once
+        # parameters that came one by one.
         there, first = {id(p) for p in self.trained + new}, {id(p) for p in self.parameters}
         self.trained = [p for p in self.task.trained_parameters().values() if id(p) in there]
         self.late = [p for p in self.trained if id(p) not in first]
@@ -94,11 +94,11 @@ class OptimizerHandle:
         return [[names.get(id(parameter), "") for parameter in group["params"]] for group in self.optimizer.param_groups]
 
     def gradients(self) -> list[Tensor]:
-        """The gradients that exist, in the order of `trained`; of sharded ones, this rank's pieces."""
+        """The gradients that exist, in the order of `trained`; for sharded ones, this rank's pieces."""
         return self.weights.gradients_of(self.trained)
 
     def layer_norms(self, gradients: Sequence[Tensor], p: float) -> Norms:
-        """The p-norm of each of its gradients; of sharded ones, that of the whole."""
+        """The p-norm of each of its gradients; for a sharded one, that of the whole gradient."""
         return self.weights.layer_norms(self.trained, gradients, p)
 
     def total_norm(self, gradients: Sequence[Tensor], p: float) -> Tensor:
@@ -120,8 +120,8 @@ class OptimizerHandle:
     def step(self, **options: Any) -> None:
         """Let the optimizer step with the gradients that exist. options: further arguments of its `step`.
 
-        torch puts a function around each optimizer's step, which tells the profiler and calls the hooks of the step. It takes longer
-        than the step of a small model, so it is left out where no profiler records and no hook is registered.
+        torch wraps each optimizer's step in a function for the profiler and the step's hooks. It takes longer than the step of a
+        small model, so it is left out where no profiler records and no hook is registered.
         """
         step: Any = self.optimizer.step
         if getattr(step, "__code__", None) is _AROUND_STEP and not _watched(step.__self__):
@@ -134,7 +134,7 @@ class OptimizerHandle:
         if self._own_zero_grad:
             self.optimizer.zero_grad()
             return
-        # What torch's does, without its calls of the profiler and the compiler: they cost as much as a small layer.
+        # As torch's zero_grad, without its calls for the profiler and the compiler, which take as long as a small layer.
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
@@ -156,7 +156,7 @@ class OptimizerHandle:
     def set_lr(self, lr: float) -> None:
         """Set a new base rate; schedules and the ratios of parameter groups multiply it. A group at 0 stays at 0.
 
-        TaskError: all groups are at 0 and follow a schedule, which cannot be multiplied up from 0.
+        Raises TaskError where all groups are at 0 and follow a schedule, which no factor can raise from 0.
         """
         if not self.base_lr and lr and self.schedules:
             raise TaskError(
@@ -200,8 +200,8 @@ def _watched(optimizer: Optimizer) -> bool:
 
 
 def shares(optimizers: Sequence[OptimizerHandle], lr: float) -> tuple[tuple[tuple[str, float], ...], ...]:
-    """For each optimizer the name and rate of its parameter groups, as a multiple of the setting `lr`; () for one at
-    0.
+    """For each optimizer the names of its parameter groups, each with its rate as a multiple of the setting `lr`; () for an
+    optimizer at 0.
     """
     found = []
     for opt in optimizers:
@@ -215,14 +215,12 @@ def shares(optimizers: Sequence[OptimizerHandle], lr: float) -> tuple[tuple[tupl
 
 
 def chain(scheduler: Any) -> Iterator[Any]:
-    """A scheduler and those inside it (SequentialLR, ChainedScheduler)."""
+    """Yield a scheduler and the schedulers inside it (SequentialLR, ChainedScheduler)."""
     yield scheduler
     for part in getattr(scheduler, "_schedulers", ()):
         yield from chain(part)
 
 
 def _ended(scheduler: Any) -> bool:
-    """Whether one cycle has ended: where the run gets longer than planned (a smaller batch size), its last rate
-    stays.
-    """
+    """Whether a one-cycle schedule has ended. If the run gets longer than planned (a smaller batch size), the last rate is kept."""
     return isinstance(scheduler, OneCycleLR) and scheduler.last_epoch >= scheduler.total_steps - 1

@@ -1,6 +1,6 @@
 """Makes the optimizers of a session, with the built-in schedules.
 
-`Optimizers` also does what concerns all of them: turns, the base rate, gradients, modes.
+`Optimizers` also has the operations on all of them: whose turn it is, the base rate, gradients, modes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Optimizers(list[OptimizerHandle]):
 
     @property
     def lrs(self) -> list[float]:
-        """The present rate of each: that of its first parameter group that is not at 0."""
+        """The present rate of each optimizer: that of its first parameter group that is not at 0."""
         return [opt.lr for opt in self]
 
     @property
@@ -64,7 +64,7 @@ class Optimizers(list[OptimizerHandle]):
     # -- turns
 
     def turn(self, step: int) -> Sequence[OptimizerHandle]:
-        """Those that step at update `step`."""
+        """The optimizers that step at update `step`."""
         if not self._several:
             return self
         return [self[n] for n in optimizers_at([opt.frequency for opt in self], step)]
@@ -77,7 +77,7 @@ class Optimizers(list[OptimizerHandle]):
 
     @property
     def trained(self) -> list[Tensor]:
-        """The parameters that require gradients: those from the start, and those that optimizers got later."""
+        """The parameters that train: those from the start, and those that optimizers got later."""
         return [*self._parameters, *(p for opt in self for p in opt.late)]
 
     def add_new_parameters(self) -> None:
@@ -99,7 +99,7 @@ class Optimizers(list[OptimizerHandle]):
 def optimizers_of(
     task: Task, settings: Settings, updates: int | None, parameters: list[Tensor], weights: WholeWeights
 ) -> Optimizers:
-    """The task's optimizers, with the built-in schedules. TaskError: a setting does not fit them."""
+    """Make the task's optimizers, with the built-in schedules. Raises TaskError where a setting does not fit them."""
     made = task.configure(settings, updates)
     listed = [made] if isinstance(made, Optimization) else list(made)
     if not weights.sharded:
@@ -109,7 +109,7 @@ def optimizers_of(
     found: list[OptimizerHandle] = []
     frequencies = [optimization.frequency for optimization in listed]
     for index, optimization in enumerate(listed):
-        # An optimizer that steps only now and then has a schedule for its own steps.
+        # An optimizer with turns has a schedule that counts its own steps.
         own = None if updates is None else updates_of(frequencies, index, updates)
         schedule = built_in(optimization.optimizer, settings, own)
         if schedule is not None:
@@ -131,9 +131,7 @@ def optimizers_of(
 
 
 def _refuse_others_parameters(task: Task, optimizer: Optimizer) -> None:
-    """Raise TaskError for an optimizer of parameters that no module of the task has: they could not be restored or
-    stored.
-    """
+    """Raise TaskError for an optimizer with parameters that no module of the task has: they could not be restored or stored."""
     own = {id(p) for module in task.modules for p in module.parameters()}
     given = [p for group in optimizer.param_groups for p in group["params"]]
     others = [p for p in given if id(p) not in own]
@@ -146,14 +144,12 @@ def _refuse_others_parameters(task: Task, optimizer: Optimizer) -> None:
     if others:
         raise TaskError(
             f"the {kind} has {counted_parameters(others)} that belongs to no module of the run, so that its value would be neither stored "
-            "nor put back: make it part of the model (model.scale = nn.Parameter(…)), or of an nn.Module given as loss=."
+            "nor restored: make it part of the model (model.scale = nn.Parameter(…)), or of an nn.Module given as loss=."
         )
 
 
 def _refuse_stateless(optimizer: Optimizer) -> None:
-    """Raise TaskError for an optimizer without a state_dict that works: no trial, checkpoint or finder could restore
-    it.
-    """
+    """Raise TaskError for an optimizer whose state_dict fails: no trial, checkpoint or finder could restore it."""
     try:
         optimizer.state_dict()
     except Exception as error:

@@ -1,7 +1,7 @@
-"""Switches optimizers with a train and an eval mode (schedule-free): which weights the model has when.
+"""Switches schedule-free optimizers between their train and their eval mode.
 
-They train one set of weights and evaluate another; `optimizer.train()` and `optimizer.eval()` switch the model between
-them.
+Such an optimizer trains one set of weights and evaluates another; `optimizer.train()` and `optimizer.eval()` switch the
+model between them.
 Source: Defazio et al., "The Road Less Scheduled" (2024).
 """
 
@@ -21,7 +21,7 @@ from workbench.techniques.averaging import has_batch_norm
 
 
 class OptimizerModes:
-    """The optimizers of a session that have both modes; False where none has, and then every method does nothing."""
+    """The optimizers of a session that have both modes. Where none has, it is False and its methods do nothing."""
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers: list[Any] = [one for one in optimizers if has_modes(one)]
@@ -31,7 +31,7 @@ class OptimizerModes:
 
     @property
     def names(self) -> str:
-        """Their types in words."""
+        """The names of their types, joined by "and"."""
         return " and ".join(dict.fromkeys(type(one).__name__ for one in self._optimizers))
 
     def check(self, settings: Settings, shard_strategy: str) -> None:
@@ -48,12 +48,12 @@ class OptimizerModes:
                             "train without FSDP.")  # fmt: skip
 
     def doubt(self, model: nn.Module) -> str | None:
-        """The warning about BatchNorm statistics, which belong to the training weights; None: no warning is needed."""
+        """A warning about BatchNorm statistics, which are those of the training weights; None: none is needed."""
         if not self or not has_batch_norm([model]):
             return None
         return (
-            f"{self.names} evaluates other weights than it trains, and the statistics of the model's batch normalisation are those of "
-            "the weights that train: validation may look worse than it is. Take GroupNorm or LayerNorm."
+            f"{self.names} evaluates other weights than it trains, and the statistics of the model's BatchNorm layers are those of "
+            "the training weights: validation may look worse than it is. Take GroupNorm or LayerNorm."
         )
 
     def train(self) -> None:
@@ -77,9 +77,9 @@ class OptimizerModes:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Context manager in which the model has the weights to evaluate; afterwards the training weights, to the last bit.
+        """Context manager in which the model has the weights to evaluate; afterwards its training weights are restored bit by bit.
 
-        Switching rounds, so that a run would depend on how often it is validated: the training weights are copied.
+        They are restored from a copy: switching back rounds, so that a run would depend on how often it is validated.
         """
         if not self:
             yield

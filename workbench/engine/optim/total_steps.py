@@ -1,4 +1,4 @@
-"""Counts the updates of a resumed fit whose epochs have another length than before."""
+"""Counts the updates of a whole fit, also where the epochs of a resumed fit have another length than before."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ NAMES = ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking", "s
 
 
 class TotalSteps:
-    """How many updates a fit has in all."""
+    """The number of updates of a whole fit."""
 
     def __init__(self, data: Loaders, past: Mapping[str, Any] | None) -> None:
-        """past: `NAMES` of the state from which the fit is resumed; None: it begins anew."""
+        """past: the entries `NAMES` of the state from which the fit is resumed; None: a new fit."""
         self._data = data
         self._ahead = 0 if past is None else self._ahead_of_plan(past)
         """Updates beyond epochs times updates in an epoch, since earlier epochs had more."""
@@ -27,7 +27,7 @@ class TotalSteps:
         return self._data.updates(self._ahead)
 
     def recount(self, state: TrainState) -> None:
-        """From here on epochs have another length: a live change of the accumulation."""
+        """Recompute the number after a live change of the accumulation, with which epochs have another length."""
         past = {name: getattr(state, name) for name in ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking")}
         settings = {"batch_size": self._data.settings.batch_size}
         self._ahead = self._ahead_of_plan({**past, "settings": settings, "length": {"per_epoch": None, "ahead": self._ahead}})
@@ -37,11 +37,11 @@ class TotalSteps:
         return {"per_epoch": self._data.updates_in(epoch), "ahead": self._ahead}
 
     def _ahead_of_plan(self, past: Mapping[str, Any]) -> int:
-        """How many more updates there are than planned. Epochs of the same length change nothing."""
+        """How many more updates the run has than epochs of the present length would give."""
         data, settings = self._data, self._data.settings
         epoch, epochs, known = past["epoch"], settings.epochs, past["length"]
         now, planned = data.updates_in(epoch), data.planned()
-        reloads = bool(settings.reload_dataloaders_every_n_epochs) and known["per_epoch"] is not None  # the run's plan stays
+        reloads = bool(settings.reload_dataloaders_every_n_epochs) and known["per_epoch"] is not None  # the plan of the run is kept
         if now is None or epochs is None or planned is None or now == known["per_epoch"] or reloads:
             return int(known["ahead"])
         begins = epoch + past["mid_epoch"]

@@ -1,6 +1,6 @@
 """Averages the weights of a session, by EMA or SWA, and gives optimizers the schedule of SWA.
 
-The averages get into the model in `engine/optim/averaged_model.py`.
+`engine/optim/averaged_model.py` puts the averages into the model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WeightAverage:
     """The average of the trained weights of one session, updated when the settings, or the user's rule, ask for it."""
 
     def __init__(self, task: Task, settings: Settings, weights: WholeWeights) -> None:
-        """TaskError: this task's weights cannot be averaged."""
+        """Raises TaskError where this task's weights cannot be averaged."""
         kind = settings.weight_averaging
         assert kind is not None
         if task.manual and has_batch_norm([task.model]):
@@ -50,18 +50,18 @@ class WeightAverage:
         return self._average.count
 
     def begin_epoch(self, epoch: int, optimizers: Iterable[OptimizerHandle]) -> None:
-        """At the first epoch of SWA its own schedule replaces the others, where `swa_lrs` is set."""
+        """Replace the schedules by SWA's own at the first epoch of SWA, where `swa_lrs` is set."""
         if _has_rates(self._settings) and epoch >= swa_first_epoch(self._settings):
             for opt in optimizers:
                 begin_rates(self._settings, opt)
 
     def after_update(self, state: TrainState) -> None:
-        """EMA averages the weights after updates."""
+        """Average the weights after an update, for EMA."""
         if self._kind == "ema" and self._due(state, lambda: ema_due(self._settings, state.step, state.epoch)):
             self.add()
 
     def after_epoch(self, state: TrainState) -> None:
-        """SWA averages the weights at the end of each of its epochs; `state.epoch` has just ended."""
+        """Average the weights after epoch `state.epoch`, for SWA."""
         if self._kind == "swa" and self._due(state, lambda: swa_due(self._settings, state.epoch)):
             self.add()
 
@@ -78,7 +78,7 @@ class WeightAverage:
         return self._average.swapped(self._weights.averaged)
 
     def copy_to_model(self) -> None:
-        """Give the model the averages for good."""
+        """Give the model the averages permanently."""
         self._average.copy_to(self._weights.averaged)
 
     def state_dict(self) -> dict[str, Any]:
@@ -102,11 +102,11 @@ def refuse_unused(settings: Settings, task: Task) -> None:
 
 
 class OwnSWALR(SWALR):
-    """The schedule of `swa_lrs`, as a class of its own, to tell it from one that the user made."""
+    """SWALR for the setting `swa_lrs`; the class distinguishes it from one that the user made."""
 
 
 def rates_begun(settings: Settings, state: TrainState) -> bool:
-    """Whether SWA's own schedule has begun, counting epochs that have begun."""
+    """Whether SWA's own schedule has begun; an epoch that has begun counts."""
     return _has_rates(settings) and state.epoch + state.mid_epoch > swa_first_epoch(settings)
 
 

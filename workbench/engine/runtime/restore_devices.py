@@ -15,12 +15,11 @@ from workbench.task.protocol import Task
 
 @contextlib.contextmanager
 def restored_devices(task: Task) -> Iterator[None]:
-    """At the end of the block, parameters and buffers are on the device where they were, the same objects in the
-    same memory.
+    """Context manager that restores the devices of parameters and buffers; they are then the same objects in the same memory.
 
-    A session moves the modules to its device. One that trains leaves them there. One that only looks (the dry run, a
-    script) must not: where the jobs run in other processes, the notebook's model would take memory of their device. The
-    values in the tensors are not restored here.
+    A session moves the modules to its device. A session that trains leaves them there. One that only looks (the dry run, the
+    export of a script) must not: where jobs run in other processes, the notebook's model would take memory of their device.
+    The values of the tensors are not restored here.
     """
     slots = list(slots_of(parts_of(task.modules)))
     inside = {p: (p.data, p.grad) for whole in task.modules for p in whole.parameters()}
@@ -37,7 +36,7 @@ def restored_devices(task: Task) -> Iterator[None]:
             moved = True
             if isinstance(tensor, nn.Parameter):  # torch moves a parameter by giving the same object other memory
                 tensor.grad = None
-                if xla.is_xla(tensor.device):  # a tensor there takes no memory of another device
+                if xla.is_xla(tensor.device):  # `data` of a TPU's tensor cannot be set to memory of another device
                     torch.utils.swap_tensors(tensor, nn.Parameter(inside[tensor][0], tensor.requires_grad))  # type: ignore[no-untyped-call]
                     tensor.grad = inside[tensor][1]
                 else:
@@ -45,7 +44,7 @@ def restored_devices(task: Task) -> Iterator[None]:
             getattr(part, kind)[name] = tensor
         for whole, home in homes:
             if home is not None:
-                whole.to(home)  # moves nothing now; a LightningModule keeps its device in an attribute
+                whole.to(home)  # moves no tensor; a LightningModule keeps its device in an attribute
         if moved and torch.cuda.is_available():
             torch.cuda.empty_cache()
 

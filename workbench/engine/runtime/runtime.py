@@ -1,7 +1,7 @@
 """Makes the accelerator of one job: accelerate chooses the device and prepares the model.
 
-accelerate keeps its state in three process-wide dicts. A job's Accelerator, and the trackers, use dicts of their own
-that only their thread sees. So an Accelerator that the user made in the notebook keeps working, and none appears that
+accelerate keeps its state in three process-wide dicts. A job's Accelerator and the trackers use other dicts, which only
+their thread sees. So an Accelerator that the user made in the notebook keeps working, and the notebook never sees one that
 the user did not make.
 """
 
@@ -38,14 +38,14 @@ _STATES = (PartialState, AcceleratorState, GradientState)
 
 
 class OwnState:
-    """Dicts for accelerate's state, separate from the user's."""
+    """A copy of accelerate's dicts, separate from the user's."""
 
     def __init__(self) -> None:
         self.dicts: tuple[dict[str, Any], ...] = tuple({} for _ in _STATES)
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
-        """Context manager in which accelerate uses this state, in this thread alone. Other threads do not wait."""
+        """Context manager in which accelerate uses this state, in this thread alone; other threads do not wait."""
         _share()
         before, _thread.state = _thread.state, self
         try:
@@ -64,8 +64,7 @@ _thread = _Thread()
 
 
 class _Shared:
-    """Replaces one of accelerate's dicts: a thread sees its own where it has one, else the one that was there
-    before.
+    """Replaces one of accelerate's dicts: a thread sees its own if it has one, else the original.
 
     accelerate does the same on TPUs, where each thread drives a device.
     """
@@ -81,9 +80,9 @@ class _Shared:
 
 
 def _share() -> None:
-    """Replace the dict once for the process; again where somebody has put in another one since.
+    """Replace accelerate's dicts once for the process; again where other code has replaced one since.
 
-    It stays, since removing it would need a lock, and a process that is forked while the lock is held hangs.
+    The replacement stays: removing it would need a lock, and a process that is forked while a thread holds the lock would hang.
     """
     for index, state in enumerate(_STATES):
         there = vars(state)["_shared_state"]
@@ -92,21 +91,21 @@ def _share() -> None:
 
 
 class NoAccumulation(GradientAccumulationPlugin):  # type: ignore[misc]  # accelerate has no types
-    """Tells accelerate to accumulate nothing, since the engine does. Its own plugin empties `os.environ` for a moment, which other threads read."""
+    """Tells accelerate to accumulate nothing, since the engine does. accelerate's own plugin empties `os.environ` for a moment, while other threads may read it."""
 
     def to_kwargs(self) -> dict[str, Any]:
         return {"num_steps": self.num_steps}
 
 
 class Runtime:
-    """A device, and models prepared for it."""
+    """The device of a job and its accelerator, which prepares models."""
 
     def __init__(self, settings: Settings) -> None:
         check_device(settings.accelerator)
         check_environment()
         self._own = OwnState()
         several = torch.distributed.is_available() and torch.distributed.is_initialized() and _is_rank()
-        # Several processes on CPUs find each other only if accelerate knows that there is no GPU to use.
+        # accelerate joins several processes on CPUs only if it is told to use no GPU.
         alone = settings.accelerator == "cpu" or (several and not torch.accelerator.is_available())
         options = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
         if settings.accelerator == "tpu" and isinstance(settings.devices, int):
@@ -129,14 +128,14 @@ class Runtime:
             self.ranks = kind(self._accelerator.local_process_index, local)
 
     def _leave_xla(self) -> None:
-        """Where torch_xla is installed, accelerate takes its device, asked or not: take the one that torch has."""
+        """Set the accelerator's device to torch's own: where torch_xla is installed, accelerate always takes the TPU."""
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() and not self._accelerator.state._cpu else None
         for state in self._own.dicts:
             if "device" in state:
                 state["device"], state["distributed_type"] = device or torch.device("cpu"), DistributedType.NO
 
     def prepare(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model as accelerate prepares it; in one process the same object, on its device, else wrapped."""
+        """Prepare the model with accelerate: in one process the same object, on the device; else wrapped in DDP."""
         with self._own.here(), _unmarked(model):
             prepared = self._accelerator.prepare_model(model)
         assert isinstance(prepared, torch.nn.Module)
@@ -144,15 +143,13 @@ class Runtime:
 
 
 def _is_rank() -> bool:
-    """Whether this process is one of several that a launcher started; a process group of the user's own does not
-    count.
-    """
+    """Whether this process is one of several that the workbench's launcher started; the user's own process group does not count."""
     return RANK in os.environ
 
 
 @contextlib.contextmanager
 def _without_fsdp_flag() -> Iterator[None]:
-    """Context manager in which accelerate does not see that FSDP is asked for: the engine shards the model itself."""
+    """Context manager that hides the FSDP option from accelerate: the engine shards the model itself."""
     asked = os.environ.pop(_USE_FSDP, None)
     try:
         yield

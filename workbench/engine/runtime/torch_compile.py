@@ -1,4 +1,4 @@
-"""Compiles the model in place with torch.compile for the time of a job."""
+"""Compiles the model in place with torch.compile while a job runs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from workbench.task.protocol import Task
 def compiled(task: Task, wanted: bool | str) -> Iterator[None]:
     """Context manager in which calls of the model go through torch.compile (`wanted`: True, or the name of a backend).
 
-    A model that the user has compiled keeps its options and is not compiled twice. An object with a training_step of
-    its own may call its parts and never itself, so its parts are compiled too.
+    A model that the user has compiled keeps its options and is not compiled twice. A model with its own training_step may
+    call only its submodules, so these are compiled too.
     """
     parts = [task.model, *(task.model.children() if hasattr(task, "module") else ())]
     parts = [
@@ -35,7 +35,7 @@ def compiled(task: Task, wanted: bool | str) -> Iterator[None]:
 
 
 def _compile(part: nn.Module, wanted: bool | str, compiler: Callable[..., Any] | None) -> None:
-    """compiler: that of a model which the user has compiled."""
+    """Compile one module. compiler: compiles with the options with which the user has compiled the model; None: the user has not."""
     call = _inlined(part) if type(part).forward.__module__.startswith("torch.") else part._call_impl
     try:
         if compiler is not None:

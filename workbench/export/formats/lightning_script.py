@@ -1,6 +1,6 @@
 """Writes a script that trains with Lightning: a LightningModule, and a Trainer with the run's settings.
 
-It says what Lightning does otherwise than the run, and refuses what Lightning has no way to do.
+The script's docstring lists what Lightning does in another way than the run; ExportError names what Lightning cannot do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OWN = "return it from configure_optimizers"
 
 
 def lightning_script(r: ScriptSpec, task: Task) -> str:
-    """The text of the script. `ExportError` names what Lightning has no way to do."""
+    """The text of the script. Raises ExportError naming what Lightning cannot do."""
     package = _package(task)
     _refuse(r, package)
     found = {**values(r), **_values(r, task)}
@@ -53,13 +53,13 @@ def lightning_script(r: ScriptSpec, task: Task) -> str:
 
 
 def _values(r: ScriptSpec, task: Task) -> dict[str, object]:
-    """What the template reads besides what the other script's read."""
+    """The values that only this template reads, besides those of the script on torch."""
     own = _makes_loaders(r)
     shuffles = r.train.kind == "samples" and r.settings.shuffle and not r.train.sampler and not r.train.batch_sampler
     loaders = [] if own else ["loader", *(["val_loader"] if r.validates else [])]
     return {
         "makes_loaders": own,
-        "orders_train": not own and shuffles and not r.limits,  # drawn to the end, as the run drew it
+        "orders_train": not own and shuffles and not r.limits,  # each order of samples is drawn to the end, as in the run
         "brings_callbacks": isinstance(task, LightningTask) and own_method(task.module, "configure_callbacks") is not None,
         "by_updates": _by_updates(r),
         "scheduled_updates": _updates(r),
@@ -71,7 +71,7 @@ def _values(r: ScriptSpec, task: Task) -> dict[str, object]:
 
 
 def _package(task: Task) -> str:
-    """The package whose LightningModule the user's object is; "lightning" where the script makes one; "": it is not one."""
+    """The package of the user's LightningModule; "lightning" where the script makes one; "": the user's object is none."""
     if not isinstance(task, LightningTask):
         return "lightning"
     classes = [base for base in type(task.module).__mro__ if base.__name__ == "LightningModule"]
@@ -105,14 +105,14 @@ def _head(r: ScriptSpec, package: str) -> str:
 
 
 def _by_updates(r: ScriptSpec) -> bool:
-    """Whether the schedule of the module that the script makes is told the number of updates."""
+    """Whether the schedule of the module that the script makes depends on the number of updates."""
     return r.hooks is None and (takes_updates(r) if r.built_in else bool(r.optimizers[0].schedules))
 
 
 def _updates(r: ScriptSpec) -> str:
     """The number of updates of the run, as an expression.
 
-    Lightning's own estimate (`trainer.estimated_stepping_batches`) begins to read the loader, which moves its order.
+    Lightning's own estimate (`trainer.estimated_stepping_batches`) begins to read the loader, which changes the order of samples.
     """
     known = r.ended_at is None and r.windows is None
     if known and r.max_epochs is None and r.max_steps is not None:
@@ -142,7 +142,7 @@ def _refuse(r: ScriptSpec, package: str) -> None:
 
 
 def _technique(r: ScriptSpec) -> dict[str, bool]:
-    """What of the settings Lightning has no word for."""
+    """Settings of the run that Lightning does not have; by description, whether the run has them."""
     s = r.settings
     changed = sorted({name for _, values in r.changes for name in values} | ({"accumulate_grad_batches"} if r.sizes else set()))
     by_updates = isinstance(s.val_check_interval, int)
@@ -150,7 +150,7 @@ def _technique(r: ScriptSpec) -> dict[str, bool]:
         f"{', '.join(changed)} that was changed during the run: Lightning's Trainer keeps its settings": bool(changed),
         f"{', '.join(sorted(r.resume_points.edited))} that was set where the run continues another one": bool(r.resume_points.edited),
         "accelerator='tpu', with whose losses Lightning's were not compared": r.on_tpu,
-        "truncated_bptt_steps, which Lightning 2 has no more": r.tbptt,
+        "truncated_bptt_steps, which Lightning 2 no longer has": r.tbptt,
         "on_nonfinite='skip': Lightning takes an update whatever its gradients": s.on_nonfinite == "skip",
         "EarlyStopping with warmup": any(monitor.warmup for monitor in s.early_stopping),
         "weight_averaging='swa' without swa_lrs": s.weight_averaging == "swa" and s.swa_lrs is None,
@@ -166,7 +166,7 @@ def _technique(r: ScriptSpec) -> dict[str, bool]:
 
 
 def _given(r: ScriptSpec) -> dict[str, bool]:
-    """What was given to the bench and has no place in a LightningModule that the script makes."""
+    """Arguments of the bench that a LightningModule made by the script cannot have; by description, whether there are any."""
     optimizer = r.optimizers[0]
     return {
         "metrics that are computed over a validation: log them in a LightningModule": r.metrics.objects,
@@ -184,15 +184,15 @@ def _given(r: ScriptSpec) -> dict[str, bool]:
 
 
 def _module(r: ScriptSpec, package: str) -> dict[str, bool]:
-    """What of the user's own object Lightning refuses."""
+    """Properties of the user's own object that Lightning refuses; by description, whether it has them."""
     s, own = r.settings, r.hooks is not None
     rate = r.optimizers[0].made_lr
     lightning_1 = [name for name, hook in r.lightning.hooks.items() if hook.arguments]
     return {
         f"{r.model}, which has a training_step and is no LightningModule: let it inherit from lightning.LightningModule": not package,
-        "several optimizers without manual optimisation, which Lightning 2 has no more": r.several and not r.manual,
+        "several optimizers without manual optimisation, which Lightning 2 no longer has": r.several and not r.manual,
         f"{', '.join(lightning_1)} written for Lightning 1": bool(lightning_1),
-        f"{', '.join(r.extra_arguments)} in training_step, which Lightning 2 has no more": bool(r.extra_arguments),
+        f"{', '.join(r.extra_arguments)} in training_step, which Lightning 2 no longer has": bool(r.extra_arguments),
         "gradient_clip_val or accumulate_grad_batches with manual optimisation": r.manual and (r.clips or r.accumulates),
         f"lr_schedule or warmup beside a LightningModule: {_OWN}": own and r.built_in,
         f"weight_decay beside a LightningModule: {_OWN}": own and s.weight_decay is not None,
@@ -204,7 +204,7 @@ def _module(r: ScriptSpec, package: str) -> dict[str, bool]:
 
 
 def _makes_loaders(r: ScriptSpec) -> bool:
-    """Whether the user's objects make the loaders: then Lightning asks them itself."""
+    """Whether the user's objects make the loaders; Lightning then calls their methods itself."""
     return r.lightning.datamodule != "None" or any(data.before for data in r.loaders)
 
 
@@ -283,7 +283,7 @@ def _stopping(monitor: EarlyStopping) -> str:
 
 
 def _differences(r: ScriptSpec) -> list[str]:
-    """A sentence for each thing that Lightning does otherwise than the run, as far as the run had it."""
+    """A sentence for each difference between Lightning and the run, as far as it concerns this run."""
     s = r.settings
     averages = "An average of weights has the layers' buffers too" if s.weight_averaging == "ema" else "SWA leaves out the weights after the last epoch"
     told = {

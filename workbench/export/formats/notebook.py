@@ -1,4 +1,4 @@
-"""Makes a notebook of a script: the same statements in cells, with a call in place of the command line."""
+"""Turns a script into a notebook: the same statements in cells, with a call of `main` in place of the command line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _markdown(text: str) -> dict[str, object]:
 
 
 def _title(docstring: str) -> str:
-    """The script's head as Markdown, without what it says of the command line and without its last line."""
+    """The script's docstring as Markdown, without the lines about the command line and without its last line."""
     first, *rest = docstring.split("\n\n")
     parts = [f"# {first.removesuffix('.')}", "Run all cells. `Config` has the settings: with `Config(lr=1e-3)` in the last cell it trains at another rate."]
     for part in rest:
@@ -68,7 +68,7 @@ def _is_command_line(node: ast.stmt) -> bool:
 
 
 def _without(lines: list[str], nodes: Iterable[ast.stmt]) -> list[str]:
-    """The lines but for those of some statements at the top level, and the empty ones below them."""
+    """The lines without those of some top-level statements, and without the empty lines below them."""
     left: list[str] = []
     cut = {number for node in nodes for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
     for number, line in enumerate(lines, 1):
@@ -101,7 +101,7 @@ def _groups(lines: list[str], kept: list[ast.stmt], unused: set[str]) -> Iterabl
         text = lines[start : node.end_lineno]
         if isinstance(node, ast.Import | ast.ImportFrom) and not section and {imported_name(alias) for alias in node.names} <= unused:
             text = []
-        group += [*between, *text] if start >= end else []  # else it shares a line with the one before
+        group += [*between, *text] if start >= end else []  # else it shares a line with the statement before
         end, before = max(end, node.end_lineno or 0), defines
     yield title, group
 

@@ -13,11 +13,11 @@ from workbench.settings import Group, Settings, metadata_of
 from workbench.settings.file import parsed
 
 _ALWAYS = ("lr", "batch_size")
-"""Settings that are written also at their defaults: without them a new bench takes those of the optimizer or the loader."""
+"""Settings that are written even if they have their defaults: else a new bench would take the values of its optimizer or loader."""
 
 
 def settings_yaml(run: Run, site: CallSite) -> str:
-    """The settings of a run that differ from their defaults, by group; a comment names what is not among them."""
+    """The settings of a run that differ from their defaults, by group; a comment names what the file lacks."""
     settings = run.settings
     values = {name: value for name, value in settings if name in {*settings.changed(), *_ALWAYS}}
     lines = [*_head(run, site)]

@@ -1,4 +1,4 @@
-"""Finds what the user's code changes from update to update and no `state_dict` has, so that a resumed script would differ."""
+"""Finds state that the user's code changes from update to update and that no `state_dict` has: a resumed script would lack it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _GROWS = {"append", "appendleft", "extend", "add", "insert", "pop", "popleft", "
 _ITERATORS = {"cycle", "iter", "count"}
 _GENERATORS = {"default_rng", "RandomState", "Generator", "Random", "cycle", "iter"}
 _KEPT = {"weight", "bias", "data", "grad", "requires_grad", "param_groups"}
-"""Attributes of modules, parameters and optimizers, which checkpoints have or which do not matter."""
+"""Attributes of modules, parameters and optimizers that checkpoints have or that do not matter."""
 _LATER = {"on_before_backward", "on_after_backward", "on_before_optimizer_step"}
-"""Hooks after a step, as those are whose names end in `_batch_end` or `_epoch_end`."""
+"""Hooks after a step, in addition to those whose names end in `_batch_end` or `_epoch_end`."""
 
 
 class Change(str):
-    """A clause on what changes, and where."""
+    """A clause that says what changes, and where."""
 
     lasts: bool
-    """Whether a search leaves it changed: it restores numbers, arrays and generators, and no lists, dicts and iterators."""
+    """Whether it stays changed after a search, which restores numbers, arrays and generators, but not lists, dicts and iterators."""
     of_data: bool
     """Whether it is a sampler's, or the state or a generator of a data set: the sanity check leaves these as they were."""
 
@@ -45,10 +45,10 @@ class Change(str):
 
 @functools.lru_cache(64)
 def changing_state(code: str, arguments: tuple[str, ...] = ()) -> tuple[Change, ...]:
-    """One clause for each: what changes, and where. Attributes that are set before they are read, or emptied at an epoch's end, are none,
-    nor is what only code changes that makes the data: a resumed script runs it again.
+    """A clause for each change. Left out are attributes that are set before they are read, or emptied at an epoch's end, and changes by
+    code that makes the data, which a resumed script runs again.
 
-    arguments: the expressions that the script takes its model, loss and data from. Each part of a script that depends on it asks anew.
+    arguments: the expressions for the script's model, loss and data. The result is cached, since several parts of an export need it.
     """
     return tuple(_changing_state(ast.parse(code), [ast.parse(text.strip(), mode="eval") for text in arguments]))
 
@@ -68,7 +68,7 @@ def _changing_state(tree: ast.Module, arguments: list[ast.Expression]) -> Iterat
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """The name that a node binds, but for imports."""
+    """The name that a node binds, except for imports."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         yield node.id
     elif isinstance(node, ast.arg):
@@ -88,7 +88,7 @@ def _decorating(node: ast.FunctionDef | ast.ClassDef, nodes: list[ast.AST]) -> I
 
 
 def _generators(node: ast.AST, known: set[str]) -> Iterator[tuple[str, bool]]:
-    """The names that a statement binds to a source of random numbers, or of items one by one, and whether it is the latter."""
+    """The names that a statement binds to a random generator or an iterator, and whether it is an iterator."""
     yield from ((target.id, _is_iterator(value)) for target, value in _bindings(node) if isinstance(target, ast.Name) and _makes_generator(value, known))
 
 
@@ -97,7 +97,7 @@ def _is_iterator(value: ast.expr) -> bool:
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """The targets of an assignment, each with its value: of `a, b = 1, 2` its parts."""
+    """The targets of an assignment, each with its value; those of `a, b = 1, 2` are paired."""
     if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
         return
     touched = _touched(node)
@@ -106,9 +106,9 @@ def _bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _makes_generator(value: ast.expr, known: set[str]) -> bool:
-    """Whether `value` is such a call, also one that is seeded at once: `torch.Generator().manual_seed(0)`.
+    """Whether `value` makes a generator, also with a seed: `torch.Generator().manual_seed(0)`.
 
-    known: all names that the code binds, among them classes of the user's: a GAN has its own `Generator`.
+    known: all names that the code binds. They include the user's classes: a GAN has its own `Generator`.
     """
     match value:
         case ast.Call(func=ast.Attribute(attr="manual_seed", value=inner)):
@@ -121,7 +121,7 @@ def _makes_generator(value: ast.expr, known: set[str]) -> bool:
 
 
 def _of_function(node: ast.FunctionDef | ast.Lambda, name: str, generators: Mapping[str, bool], known: set[str]) -> Iterator[Change]:
-    """What a function changes outside of itself. known: all names that the code binds."""
+    """The changes that a function makes outside of itself. known: all names that the code binds."""
     local = {bound for part in ast.walk(node) if part is not node for bound in _bound(part)}
     outer = {n for part in ast.walk(node) if isinstance(part, (ast.Global, ast.Nonlocal)) for n in part.names}
     for default in defaults(node.args).values():
@@ -139,7 +139,7 @@ def _of_function(node: ast.FunctionDef | ast.Lambda, name: str, generators: Mapp
 
 
 def _touched(part: ast.AST) -> list[ast.expr]:
-    """What a node sets, makes longer or shorter, or takes the next item of."""
+    """The expressions that a node sets, lengthens or shortens, or takes the next item of."""
     match part:
         case ast.Assign() | ast.AugAssign() | ast.AnnAssign():
             return [item for target in targets(part) for item in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])]
@@ -151,7 +151,7 @@ def _touched(part: ast.AST) -> list[ast.expr]:
 
 
 def _is_of_container(part: ast.AST, target: ast.expr) -> bool:
-    """Whether a node that touches `target` changes what a list, a dict or an iterator holds."""
+    """Whether a node changes the contents of the list, dict or iterator `target`."""
     return isinstance(part, ast.Call) or isinstance(target, ast.Subscript)
 
 
@@ -162,13 +162,13 @@ def _root(node: ast.expr) -> str | None:
 
 
 def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] = ()) -> Iterator[Change]:
-    """The attributes that a class changes after it was made."""
+    """The attributes that the methods of a class change after the instance was made."""
     if any("Scheduler" in base or base.endswith("LR") for base in map(ast.unparse, node.bases)):
         return  # its state_dict has all attributes
     functions = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.args.args]
     sampler, data = (any(base.endswith(kind) for base in map(ast.unparse, node.bases)) for kind in ("Sampler", "Dataset"))
     tells = {"state_dict", "load_state_dict"} <= {part.name for part in functions}
-    # The first argument of a static one is no instance: `ctx` of a `torch.autograd.Function` is made for each call.
+    # The first argument of a static method is no instance: the `ctx` of a `torch.autograd.Function` is made for each call.
     methods = [part for part in functions if "staticmethod" not in map(ast.unparse, part.decorator_list)]
     first: list[ast.ClassDef | ast.FunctionDef] = [node, *(method for method in methods if method.name in _BEGINS)]
     begun = {name: value for part in first for name, value in _begun(part)}
@@ -198,7 +198,7 @@ def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] 
 
 
 def _attribute(node: ast.expr, method: ast.FunctionDef) -> str | None:
-    """The attribute of `self` that an expression is, or is a part of; None where a part is one that checkpoints have."""
+    """The attribute of `self` to which an expression belongs; None: none, or one that checkpoints have."""
     found = None
     while isinstance(node, (ast.Subscript, ast.Attribute)):
         if isinstance(node, ast.Attribute):
@@ -212,7 +212,7 @@ def _attribute(node: ast.expr, method: ast.FunctionDef) -> str | None:
 
 
 def _begun(node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
-    """The first values of attributes, as text: what a class's body binds, or a method sets."""
+    """The first values of attributes, as text, from the body of a class or from a method."""
     for part in node.body if isinstance(node, ast.ClassDef) else ast.walk(node):
         for target, value in _bindings(part):
             name = target.id if isinstance(target, ast.Name) else target.attr if isinstance(target, ast.Attribute) else ""
@@ -220,7 +220,7 @@ def _begun(node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
 
 
 def _emptied(method: ast.FunctionDef, begun: dict[str, str]) -> Iterator[str]:
-    """The attributes that a method of an epoch empties or sets to a constant, on no condition; at its end only to their first value."""
+    """The attributes that a hook of an epoch empties or sets to a constant, unconditionally; a hook at its end, to their first value."""
     for part in method.body:
         if isinstance(part, ast.Assign) and not any(isinstance(inner, (ast.Attribute, ast.Name)) for inner in ast.walk(part.value)):
             for target in part.targets:
@@ -234,7 +234,7 @@ def _emptied(method: ast.FunctionDef, begun: dict[str, str]) -> Iterator[str]:
 
 
 def _changed(method: ast.FunctionDef, methods: list[ast.FunctionDef]) -> Iterator[tuple[str, bool]]:
-    """The attributes that a method changes, and whether it changes what one holds, but for those that it sets whole, at once, before any method reads them."""
+    """The attributes that a method changes, and whether it changes their contents; without those that it assigns before any method reads them."""
     fresh: set[str] = set()
     for number, statement in enumerate(method.body):
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Attribute):
@@ -266,7 +266,7 @@ def _reads_before(other: ast.FunctionDef, name: str, setter: ast.FunctionDef) ->
 
 
 _CALLED_BY_TORCH = {*dir(torch.nn.Module), *dir(torch.optim.Optimizer), *dir(Dataset), *dir(Sampler), "set_epoch", "update", "compute", "reset", "step"}
-"""Names of methods that others than the user's code may call."""
+"""Names of methods that code other than the user's may call."""
 
 
 @dataclass
@@ -274,13 +274,13 @@ class _Uses:
     """Where a name is read."""
 
     callers: list[ast.FunctionDef | None] = field(default_factory=list)
-    """The functions that call it at once; None: a statement at the top level does."""
+    """The functions that call it directly; None: a top-level statement calls it."""
     kept: bool = False
-    """Whether it is read in another way: it may then be called at any time."""
+    """Whether it is read in another way, so that it may be called at any time."""
 
 
 def run_while_building(tree: ast.Module, arguments: list[ast.Expression]) -> set[ast.AST]:
-    """The functions that are called, by their names, in statements at the top level and in functions of which the same holds.
+    """The functions that are called by name only while the top level runs: in top-level statements, and in other such functions.
 
     arguments: the expressions given to the Workbench; a function that one of them names may be called at any time.
     """
@@ -303,7 +303,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _read(node: ast.AST, inside: ast.FunctionDef | None, uses: dict[str, _Uses], candidates: dict[ast.FunctionDef, str], *, lazy: bool) -> None:
-    """Note what `node` calls and reads. lazy: what it contains runs later, as in a lambda."""
+    """Note the names that `node` calls and reads. lazy: the code runs later, as in a lambda."""
     if isinstance(node, ast.Call) and not lazy and isinstance(node.func, (ast.Name, ast.Attribute)):
         uses[node.func.id if isinstance(node.func, ast.Name) else node.func.attr].callers.append(inside)
         inner = [*([node.func.value] if isinstance(node.func, ast.Attribute) else []), *node.args, *node.keywords]
@@ -332,7 +332,7 @@ def _read(node: ast.AST, inside: ast.FunctionDef | None, uses: dict[str, _Uses],
 
 
 def _called_by_name(owner: ast.ClassDef, method: ast.FunctionDef) -> str:
-    """The name by which the user's code alone calls a method; "" where others may call it."""
+    """The name by which only the user's code calls a method; "": other code may call it."""
     if method.name in ("__init__", "__post_init__"):
         return owner.name
     others = owner.bases or owner.decorator_list or method.name in _CALLED_BY_TORCH or method.name.startswith(("__", "on_"))

@@ -1,6 +1,6 @@
-"""Collects what a script needs of the user's data, optimizers and hooks.
+"""Defines plain descriptions of the user's data, optimizers and hooks, as far as a script needs them.
 
-All text in it is Python, in the names of `GIVEN`.
+All texts in them are Python code that uses the names of `GIVEN`.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ GIVEN = {
 
 
 def collate_given(name: str, arguments: Mapping[str, str]) -> str | None:
-    """The collate function that the bench was given for "train" or "val"; None: none. arguments: those of the bench, by name."""
+    """The expression of the collate function that the bench was given for "train" or "val"; None: none. arguments: of the bench, by name."""
     names = ["collate"] if name == "train" else ["val_collate", "collate"]
     return next((one for one in names if arguments.get(GIVEN[one], "None") != "None"), None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """How a script gets one loader. All text is Python, in the names of `GIVEN`."""
+    """The code with which a script makes one loader. All texts are Python that uses the names of `GIVEN`."""
 
     dataset: str
-    """The expression for what the loader reads."""
+    """The expression for the data that the loader reads."""
     before: tuple[str, ...] = ()
     """Lines that come before `dataset`, which needs them."""
     kind: Literal["samples", "stream", "batches"] = "samples"
-    """Samples by index; samples that can only be iterated; ready batches."""
+    """"samples": read by index; "stream": samples that can only be iterated; "batches": ready batches."""
     combined: bool = False
     """Whether it is one of several sets that were given in Lightning's CombinedLoader."""
     arrays: bool = False
     """Whether it is a tuple of arrays, which makes a TensorDataset."""
     converted: bool = False
-    """Whether an array of these is a frame, or in a form that torch does not take."""
+    """Whether one of these arrays is a data frame, or has a form that torch does not accept."""
     columns: bool = False
     """Whether it is a dict of arrays, which needs a class of its own."""
     iterable: bool = True
@@ -68,11 +68,11 @@ class Data:
     generators: tuple[str, ...] = ()
     """The generators of the user's samplers."""
     unkept: str = ""
-    """What of the user's moves on from epoch to epoch so that no checkpoint can keep where it stands; "" where nothing does."""
+    """The class of a user's object that advances from epoch to epoch and whose position no checkpoint can store; "": none."""
     draws: bool = False
     """Whether sharding its batches over several processes may draw from the processes' own random numbers."""
     saved: str = ""
-    """The expression for its data set, made of `tensors`, the content of the file beside the script; "": the user's code makes it."""
+    """The expression that makes its data set from `tensors`, the contents of the file next to the script; "": the user's code makes it."""
     steps: str = "config.truncated_bptt_steps"
     """The expression for the number of time steps in `batch`, where batches are split in time."""
 
@@ -94,14 +94,14 @@ class Metrics:
     pairs: tuple[str, ...] = ()
     """The names of those whose `update` takes one pair."""
     dicts: bool = False
-    """Whether any gives several numbers by name."""
+    """Whether any returns several numbers by name."""
     lacking: bool = False
     """Whether a validation of the run had fewer batches than there were processes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A scheduler of the user's: its place in the return value of their function, and when it steps."""
+    """A scheduler of the user: its place in the return value of the user's function, and when it steps."""
 
     place: str
     """ "" or an index expression."""
@@ -118,7 +118,7 @@ class Schedule:
     restores: bool = True
     """Whether a checkpoint can hold its state: plain data, which torch.load(weights_only=True) reads."""
     has_length: bool = False
-    """Whether it is made for a number of steps, which its state keeps."""
+    """Whether it is made for a number of steps, which its state contains."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,15 +139,15 @@ class Optimizer:
     frozen_groups: bool = False
     """Whether the rate of some parameter group is 0."""
     frequency: int = 0
-    """For how many updates in a row it is its turn alone; 0: each update."""
+    """For how many updates in a row only this optimizer steps; 0: it steps at each update."""
     closure: ClosureUse = "never"
-    """Whether its step evaluates the loss itself (LBFGS), or again after the gradients are there (SAM)."""
+    """How its step uses a closure (`task/optim/closures.py`)."""
     whole: bool = True
     """Whether it has all parameters of the model that are trained."""
     momentum: bool = False
-    """Whether it has a momentum, which one cycle changes too."""
+    """Whether it has a momentum, which a one-cycle schedule changes too."""
     holds_another: bool = False
-    """Whether it holds another optimizer, whose state its `state_dict` lacks (SAM's base optimizer)."""
+    """Whether it has an inner optimizer whose state its `state_dict` lacks (SAM's base optimizer)."""
     torchs: bool = True
     """Whether its class is torch's own."""
 
@@ -189,7 +189,7 @@ class Hook:
 
 @dataclasses.dataclass(frozen=True)
 class LightningNeeds:
-    """What the user's objects (the one with `training_step`, those that make the loaders) need of Lightning's loop and Trainer."""
+    """The parts of Lightning's loop and Trainer that the user's objects need: the one with `training_step`, those that make the loaders."""
 
     hooks: Mapping[str, Hook] = dataclasses.field(default_factory=dict)
     """The hooks that they define."""
@@ -198,7 +198,7 @@ class LightningNeeds:
     asks: frozenset[str] = frozenset()
     """The attributes of their trainer that they read."""
     trainers: tuple[str, ...] = ()
-    """Where they look for their trainer, as expressions that can be assigned to."""
+    """The attributes in which they expect their trainer, as expressions that can be assigned to."""
     like: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Attributes that the script sets on an object without Lightning's properties, with their first values."""
     methods: frozenset[str] = frozenset()
@@ -206,13 +206,13 @@ class LightningNeeds:
     freezes: bool = False
     """Whether a hook of training may change which parameters require a gradient."""
     toggles: bool = False
-    """Whether it may use what Lightning's optimizers have besides those of torch: `optimizer.toggle()`."""
+    """Whether it may use methods that Lightning's optimizers have and torch's do not: `optimizer.toggle()`."""
     logs_widely: bool = False
     """Whether it logs in more than one way, or in a validation outside its `validation_step`."""
     logs_metrics: bool = False
     """Whether it may log metric objects, with `compute()` and `reset()`."""
     reduces: bool = False
-    """Whether it may reduce what it logs in another way than to a mean (`reduce_fx`)."""
+    """Whether it may reduce logged values in another way than by the mean (`reduce_fx`)."""
     sizes: bool = False
     """Whether it may log with a `batch_size`."""
     logs_over_ranks: bool = False
@@ -225,7 +225,7 @@ class LightningNeeds:
 
 @dataclasses.dataclass(frozen=True)
 class LoggedNames:
-    """What an object with a `training_step` has logged (`self.log`), by the names in the record."""
+    """The names in the record of values that an object with a `training_step` has logged (`self.log`)."""
 
     in_updates: frozenset[str] = frozenset()
     """For single updates."""
@@ -238,7 +238,7 @@ class LoggedNames:
     parts: tuple[str, ...] = ()
     """The parts of the loss that are in the record, by the names in the dict that a step or a loss function returns."""
     marked: tuple[str, ...] = ()
-    """The names that the record has for something else: there they end in "_logged"."""
+    """The names that the record uses for other values: there the logged ones end in "_logged"."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,7 +260,7 @@ class Hooks:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What a training step may do beyond returning a loss."""
+    """What a training step may return besides a loss."""
 
     reports_weight: bool = False
     """Whether it reports the weight of its batch."""
@@ -278,7 +278,7 @@ def at(steps: tuple[int, ...], no: bool = False) -> str:
 
 
 def quoted(value: Any) -> str:
-    """`repr`, with double quotes; of a tuple too."""
+    """`repr` with double quotes, also within a tuple."""
     if isinstance(value, tuple):
         return f"({', '.join(map(quoted, value))}{',' * (len(value) == 1)})"
     text = repr(value)

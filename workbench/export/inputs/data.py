@@ -1,4 +1,4 @@
-"""Finds how a script gets the same batches from the user's data."""
+"""Finds the code with which a script reads the same batches from the user's data."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from workbench.task.supervised import TARGETS
 from workbench.techniques.limits import is_whole
 
 _EPOCHS = 1000
-"""The epochs at most whose length is compared."""
+"""How many epochs' lengths are compared at most."""
 
 
 def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Settings, saved: SavedSet | None = None) -> Data:
-    """How the script gets a loader, from what the user gave for it. saved: its samples, if they are saved beside the script."""
+    """The description of one loader, from the data that the user gave. saved: its samples, if they are saved next to the script."""
     if saved is not None:
         spec = saved.spec
     parts, dataset = spec.parts, spec.parts.dataset
@@ -89,7 +89,7 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
 
 
 def _refuse_longer_epochs(sampler: Any, settings: Settings) -> None:
-    """Raise ExportError for a sampler whose later epochs are longer than the first: the run left out what is beyond, as its schedule was planned."""
+    """Raise ExportError for a sampler whose later epochs are longer than the first: the run left out the rest, since its schedule was planned so."""
     limited = not is_whole(settings.limit_train_batches) or settings.overfit_batches
     if limited or not callable(getattr(sampler, "set_epoch", None)) or not hasattr(sampler, "__len__"):
         return
@@ -100,14 +100,14 @@ def _refuse_longer_epochs(sampler: Any, settings: Settings) -> None:
     if lengths and max(lengths) > lengths[0]:
         raise ExportError(
             f"{type(sampler).__name__}, the sampler of train, gives {lengths[0]} in epoch 0 and {max(lengths)} in epoch "
-            f"{lengths.index(max(lengths))}: the run left out what is beyond the first epoch's length, and a script would read it. Let each "
+            f"{lengths.index(max(lengths))}: the run left out samples beyond the first epoch's length, and a script would read them. Let each "
             "epoch have the same length, or make a fit of each stage."
         )
 
 
 def held_out_of(spec: DataSpec, owner: Any, sliced: Sliced, settings: Settings, saved: SavedSet | None) -> Data:
-    """The validation data. Of several sets the first one, in a loop over them: the others are like it, or ExportError
-    says what differs.
+    """The description of the validation data. For several sets it is that of the first one, which the script uses in a loop over them;
+    ExportError says what differs where the others are read in another way.
     """
     first, *others = (data_of(one, "val", owner, sliced, settings, saved) for one in spec.sets)
     if not others:
@@ -127,7 +127,7 @@ def held_out_of(spec: DataSpec, owner: Any, sliced: Sliced, settings: Settings, 
 
 
 def _with_set_epoch(spec: DataSpec, base: str, *, from_loader: bool, inner: bool) -> tuple[str, ...]:
-    """Expressions for what `task.data.set_epoch` tells of each epoch."""
+    """Expressions for the objects whose `set_epoch` the bench calls for each epoch."""
     parts, dataset = spec.parts, spec.parts.dataset
     pairs: list[tuple[Any, str]] = [
         (parts.batch_sampler, f"{base}.batch_sampler"), (getattr(parts.batch_sampler, "sampler", None), f"{base}.batch_sampler.sampler"),
@@ -150,7 +150,7 @@ def _with_set_epoch(spec: DataSpec, base: str, *, from_loader: bool, inner: bool
 
 
 def _position(spec: DataSpec, base: str) -> tuple[list[str], str]:
-    """The generators of the user's samplers, and the class of what else may move on from epoch to epoch; "" where nothing does."""
+    """The generators of the user's samplers; and the class of another object that may advance from epoch to epoch, "": none."""
     parts, dataset = spec.parts, spec.parts.dataset
     found: list[str] = []
     pending: list[tuple[Any, str]] = [(parts.sampler, f"{base}.batch_sampler.sampler"), (parts.batch_sampler, f"{base}.batch_sampler")]
@@ -167,7 +167,7 @@ def _position(spec: DataSpec, base: str) -> tuple[list[str], str]:
             pending += [(part.batch_sampler, ""), (part.sampler, ""), (part.dataset if isinstance(part.dataset, IterableDataset) else None, "")]
         elif type(part).__module__.startswith("torch."):
             pending.append((getattr(part, "sampler", None), expression and f"{expression}.sampler"))
-        elif not (is_inlined(type(part).__module__) or hasattr(part, "set_epoch")):  # own code is looked at in the script
+        elif not (is_inlined(type(part).__module__) or hasattr(part, "set_epoch")):  # the user's own code is checked with the script's code
             return found, type(part).__name__
     return found, ""
 
@@ -244,7 +244,7 @@ def _counts_right(spec: DataSpec, settings: Settings) -> bool:
         try:
             if sample_count(DataSpec(spec.name, parts).peek(size)) != size:
                 return False
-        except Exception:  # noqa: BLE001  # a collate function that takes no so small batch
+        except Exception:  # noqa: BLE001  # a collate function may refuse such a small batch
             continue
     return True
 
@@ -259,7 +259,7 @@ def layout_of(batch: Any, has_loss: bool) -> str:
 
 
 def _count(batch: Any) -> str | None:
-    """How many samples `batch` holds, as an expression; None where it holds no tensor. As `task.batch.sample_count`."""
+    """The expression for the number of samples in `batch`, counted as by `task.batch.sample_count`; None: it has no tensor."""
     if (own := own_count(batch)) is not None:
         return f"batch.{own}"
     return _first_count(batch, "batch")
@@ -275,7 +275,7 @@ def _first_count(batch: Any, name: str) -> str | None:
 
 
 def _steps(batch: Any, time_dim: int, name: str = "batch") -> str | None:
-    """How many time steps `batch` holds, as an expression; None where it has no dimension of time."""
+    """The expression for the number of time steps in `batch`; None: it has no time dimension."""
     if isinstance(batch, Tensor):
         return f"{name}.shape[{time_dim}]" if batch.ndim > time_dim else None
     counts = (_steps(value, time_dim, part) for part, value in _parts(batch, name))

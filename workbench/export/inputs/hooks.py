@@ -1,4 +1,4 @@
-"""Finds which Lightning hooks the user's objects define, and what they read of their trainer."""
+"""Finds the Lightning hooks that the user's objects define, and the attributes of their trainer that they read."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _OF_MANUAL = ("manual_backward", "toggle_optimizer", "untoggle_optimizer", "togg
 _METHODS = ("optimizers", "lr_schedulers", "clip_gradients", "all_gather", *_OF_MANUAL)
 """Further attributes that a module gets."""
 _OF_WRAPPED = {"optimizer", "toggle", "untoggle", "toggle_model"}
-"""What Lightning's optimizers have besides those of torch."""
+"""Methods that Lightning's optimizers have and torch's do not."""
 
 _FREEZE = {"requires_grad_", "freeze", "unfreeze"}
 """Methods that change which parameters require a gradient."""
 
 
 def with_plain_base(sliced: Sliced, task: Task) -> Sliced:
-    """The code with nn.Module in place of LightningModule. ExportError: it needs more of Lightning than a script gives a model."""
+    """The code with nn.Module in place of LightningModule. Raises ExportError where it needs more of Lightning than a script gives a model."""
     module = task.module if isinstance(task, LightningTask) else None
     found = [base for base in type(module).__mro__ if base.__name__ == "LightningModule"]
     if not isinstance(task, LightningTask) or not found:
@@ -64,7 +64,7 @@ def sources_of(task: Task, sliced: Sliced) -> dict[str, Any]:
 
 
 def lightning_needs_of(task: Task, sources: Mapping[str, Any], code: str, plain: bool = False) -> LightningNeeds:
-    """Everything that the script does for them besides training. plain: its LightningModules inherit from nn.Module."""
+    """What the script must provide for these objects besides training. plain: its LightningModules inherit from nn.Module."""
     if not isinstance(task.hooks, DataHooks):
         return LightningNeeds()
     hooks = dict(_transfers(task, task.hooks, sources))
@@ -125,7 +125,7 @@ def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: 
     if "all_gather" in wanted:
         raise ExportError("the code calls self.all_gather, which no script has yet.")
     if "optimizer" in (found["backward"].names if "backward" in found else ()):
-        raise ExportError("backward takes an optimizer, as in Lightning 1, which no script tells it: let it take the loss alone.")
+        raise ExportError("backward takes an optimizer, as in Lightning 1, which no script passes: let it take the loss alone.")
     begins = own_method(module, "on_train_batch_start")
     code = None if begins is None else getattr(inspect.unwrap(begins), "__code__", None)
     ends = begins is not None and (code is None or -1 in code.co_consts or "value" in returns(code))
@@ -157,7 +157,7 @@ def _has(module: Any, name: str, plain: bool) -> bool:
 
 
 def _logging(module: Any, hooks: Mapping[str, Hook]) -> dict[str, Any]:
-    """Whether it may log more than values of single batches, weighted as the batches are."""
+    """The fields of `LightningNeeds` about logging, as far as the code shows them."""
     own = [*vars(module).values()]
     own += [one for held in own if isinstance(held, (list, tuple, dict)) for one in (held.values() if isinstance(held, dict) else held)]
     parts = [*own, *(module.modules() if isinstance(module, nn.Module) else ())]
@@ -186,7 +186,7 @@ def _arguments(hook: overrides.Hook, several: bool) -> tuple[str | None, ...]:
 
 
 def _homes(sources: Mapping[str, Any], plain: bool) -> Iterator[str]:
-    """Where these objects, and modules inside them, look for their trainer."""
+    """The attributes in which these objects, and modules inside them, expect their trainer."""
     for name, source in sources.items():
         inside = source.named_modules() if isinstance(source, nn.Module) else [("", source)]
         for path, part in inside:

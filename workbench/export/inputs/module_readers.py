@@ -1,4 +1,4 @@
-"""Finds functions and objects of the user that read a module which is no argument of theirs: they would not read a copy of the model."""
+"""Finds the user's functions and objects that read a module that is not passed to them: with a copy of the model they would read the original."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 _DEEP = 4
-"""Calls from one function of the user's to the next that are followed."""
+"""How many nested calls of the user's functions are followed."""
 
 
 def reads_modules(value: Any, deep: int = _DEEP) -> bool:

@@ -1,4 +1,4 @@
-"""Finds the user's optimizers and schedulers in what their code returned."""
+"""Finds the user's optimizers and schedulers in the return value of the user's code."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def _of_object(task: LightningTask, listed: Sequence[Optimization]) -> tuple[Opt
 
 
 def _places(made: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Any, str | None]]]:
-    """The optimizers and the schedulers in what `configure_optimizers()` returned, in any of its forms, and where.
+    """The optimizers and schedulers in the result of `configure_optimizers()`, each with its place there.
 
-    As `task/lightning/optimizers.py` reads it. A scheduler comes with the monitor that its optimizer's entry names.
+    It is read as in `task/lightning/optimizers.py`. A scheduler comes with the monitor that its optimizer's entry names.
     """
     entries: list[tuple[str, Any]] = [("", made)]
     apart: list[tuple[str, Any, str | None]] = []
@@ -101,7 +101,7 @@ def _listed(value: Any, place: str) -> list[tuple[str, Any]]:
 
 
 def _inside(entry: Any) -> str:
-    """The place of the scheduler in what was given for it."""
+    """The place of the scheduler within its entry."""
     if isinstance(entry, protocol.Schedule):
         return ".scheduler"
     return '["scheduler"]' if isinstance(entry, Mapping) else ""
@@ -114,7 +114,7 @@ def _schedule(place: str, made: protocol.Schedule) -> Schedule:
 
 
 def _has_length(scheduler: Any) -> bool:
-    """Whether it, or one of those that it joins, is made for a number of steps, which its state keeps."""
+    """Whether a scheduler, or one inside it, is made for a number of steps, which its state contains."""
     own = any(hasattr(scheduler, name) for name in ("total_steps", "T_max"))
     return own or any(map(_has_length, getattr(scheduler, "_schedulers", ())))
 
@@ -126,7 +126,7 @@ def _restores(scheduler: Any) -> bool:
         torch.save(scheduler.state_dict(), file)
         file.seek(0)
         torch.load(file, weights_only=True)
-    except Exception:  # noqa: BLE001  # whatever the user's class raises
+    except Exception:  # noqa: BLE001  # the user's class may raise anything
         return False
     return True
 

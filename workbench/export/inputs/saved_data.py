@@ -1,4 +1,4 @@
-"""Takes the samples of train and val for the file beside the script (`data="beside"`), or says why they cannot be saved."""
+"""Reads the samples of train and val for the file next to the script (`data="beside"`), or says why they cannot be saved."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class SavedSet:
     spec: DataSpec
     """The samples in memory, to be read like the user's data."""
     expression: str
-    """How the script makes its data set of them, in its own names; `tensors` is what the file holds."""
+    """The expression with which the script makes its data set; `tensors` are the contents of the file."""
     generator: str | None
-    """How it makes the generator of the user's loader; None: the loader has no generator."""
+    """The expression for the generator of the user's loader; None: the loader has no generator."""
 
 
 class SavedData:
-    """The tensors of the file beside a script, and what the script makes of them."""
+    """The tensors of the file next to a script, and the expressions with which the script uses them."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -56,7 +56,7 @@ class SavedData:
         self.sets: dict[str, SavedSet] = {}
         """By "train" and "val"."""
         self._names: dict[tuple[Any, ...], str] = {}
-        """Of the tensors, by their memory: what train and val share is saved once."""
+        """The tensors by their memory: a tensor that train and val share is saved once."""
 
     @classmethod
     def of(cls, file: str, task: Task, arguments: Mapping[str, str]) -> SavedData:
@@ -105,7 +105,7 @@ class SavedData:
 def check_unchanged(saved: SavedData, settings: Settings, checksums: Checksums, ranks: int) -> None:
     """Raise ExportError where the order of the training samples, or the first batches, are not those of the run.
 
-    The batches are not compared where they came from a collate_fn, which may draw random numbers, or were read by several ranks.
+    Batches from a collate_fn, which may draw random numbers, and batches that several ranks read are not compared.
     """
     spec = saved.sets["train"].spec
     order = {name: getattr(settings, name) for name in ("batch_size", "drop_last", "seed", "shuffle")}
@@ -147,13 +147,13 @@ def _samples_of(name: str, spec: DataSpec, own_collate: bool) -> Tensor | tuple[
         samples = _read(name, dataset, spec.samples, collated=parts.collate_fn is not None)
     for column in _columns(samples):
         _check_tensor(name, column)
-        if parts.collate_fn is not None and not column[0].is_contiguous():  # sums in it depend on the order in memory
+        if parts.collate_fn is not None and not column[0].is_contiguous():# the result of sums over it depends on the order in memory
             raise _unsaved(name, "has a tensor that is not contiguous, which a collate_fn reads", "give x.contiguous(), and fit again")
     return samples  # type: ignore[no-any-return]
 
 
 def _check_loader(name: str, parts: Parts, own_collate: bool) -> None:
-    """Raise ExportError for what of a loader is more than its samples."""
+    """Raise ExportError for a loader with more than samples: ready batches, an own sampler or collate_fn, …"""
     dataset = parts.dataset
     if isinstance(dataset, (IterableDataset, Batches, DataLoader)) or parts.ready:
         kind = type(dataset.users if isinstance(dataset, Batches) else dataset).__name__
@@ -173,7 +173,7 @@ def _check_loader(name: str, parts: Parts, own_collate: bool) -> None:
 
 
 def _in_memory(dataset: Any) -> Any:
-    """The samples of arrays, of a TensorDataset, and of a Subset of one; None: they have to be read."""
+    """The samples of arrays, a TensorDataset, or a Subset of one, without reading them one by one; None: they have to be read."""
     if isinstance(dataset, Columns):
         return dataset.columns
     if type(dataset) is TensorDataset:
@@ -241,7 +241,7 @@ def _columns(samples: Any) -> list[Tensor]:
 
 
 def _memory_of(column: Tensor) -> tuple[Any, ...]:
-    """What is equal for tensors that are the same numbers in memory."""
+    """A key that is equal for tensors with the same memory and layout."""
     place = column.data_ptr() if column.numel() else id(column)
     return column.device, place, column.shape, column.stride(), column.dtype
 

@@ -22,7 +22,7 @@ from workbench.task.supervised import Supervised
 
 
 def step_of(session: Session, batch: Any, settings: Settings) -> Step:
-    """What a training step may return. (With manual optimization it returns nothing: it calls backward itself.)"""
+    """What a training step may return. (With manual optimization its result is not used: it calls backward itself.)"""
     task = session.task
     if task.manual:
         return Step()
@@ -36,13 +36,13 @@ def step_of(session: Session, batch: Any, settings: Settings) -> Step:
 
 
 def _reports_weight(session: Session, batch: Any, settings: Settings) -> bool:
-    """Whether the step reports the weight of its batch: one step on a few samples shows it, and everything is restored."""
+    """Whether the step reports the weight of its batch: it is run on a few samples, and all state is restored."""
     task = session.task
     extra: dict[str, Any] = {} if settings.truncated_bptt_steps is None else {"hiddens": None}
     if isinstance(task, LightningTask) and "optimizer_idx" in task._step.extras:
         extra["optimizer_idx"] = 0
     try:
-        with scratch(session):  # with gradients, which a step may take itself
+        with scratch(session):  # with gradients enabled, since a step may compute some itself
             result = task.training_step(session.to_device(batch), 0, **extra)
     except Exception as error:
         raise ExportError(f"a training step could not be tried: {type(error).__name__}: {error}") from error
@@ -50,7 +50,7 @@ def _reports_weight(session: Session, batch: Any, settings: Settings) -> bool:
 
 
 def _form_of_loss(session: Session, task: Supervised, batch: Any, settings: Settings) -> str:
-    """What the loss function returns: "" for a tensor, else its keys. It must be the same in training and in validation."""
+    """The form of the loss function's result: "" for a tensor, else its keys. Raises ExportError where training and validation differ."""
     forms = []
     for training in (True, False):
         with scratch(session), torch.set_grad_enabled(training):
@@ -87,7 +87,7 @@ def may_skip(function: Callable[..., Any]) -> bool:
 
 
 def returns(code: CodeType) -> Iterator[str | None]:
-    """What the return statements of a function may give: None, "value", or both."""
+    """What the return statements of a function may return: None, "value", or both."""
     steps = list(dis.get_instructions(code))
     at = {step.offset: n for n, step in enumerate(steps)}
     ends = {n for n, step in enumerate(steps) if step.opname == "RETURN_VALUE"}

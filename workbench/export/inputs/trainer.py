@@ -1,4 +1,4 @@
-"""Finds what the user's code reads of Lightning's Trainer, by name."""
+"""Finds the attributes of Lightning's Trainer that the user's code reads."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CARRIED = {
     "early_stopping_callbacks", "progress_bar_callback", "interrupted", "received_sigterm", "print",
     "lightning_module", "datamodule", "model", "optimizers", "default_root_dir", "log_dir",
 }  # fmt: skip
-"""The attributes of the script's stand-in."""
+"""The attributes of the script's replacement of Trainer."""
 
 MISSING = {
     "callback_metrics", "logged_metrics", "progress_bar_metrics", "state", "lr_scheduler_configs",
     "train_dataloader", "val_dataloaders", "test_dataloaders", "predict_dataloaders", "device_ids", "enable_validation",
     "num_sanity_val_steps", "num_sanity_val_batches", "scaler", "fit_loop",
 }  # fmt: skip
-"""Further attributes of the workbench's own stand-in."""
+"""Further attributes of the workbench's own replacement."""
 
 _READ_BY = {
     "current_epoch": ("current_epoch",),
@@ -48,7 +48,7 @@ _LOADS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_NAME", "LOAD_FAST", "LOAD_GLOBAL", "
 
 
 def asked(owners: Iterable[Any], code: str) -> frozenset[str]:
-    """The attributes of a trainer that these objects' methods and the script's code read. ExportError: no script has one of them."""
+    """The attributes of a trainer that these objects' methods and the script's code read. Raises ExportError for one that no script has."""
     codes = [compile(code, "the script", "exec", dont_inherit=True), *(c for owner in owners for c in methods(owner))]
     found = frozenset(name for outer in codes for one in _with_inner(outer) for name in _asked(one))
     missing = sorted(found & MISSING)
@@ -75,7 +75,7 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
 
 
 def reads(function: Callable[..., Any], place: int) -> bool:
-    """Whether a function uses the argument at this place, as far as its code shows."""
+    """Whether a function uses its argument number `place`, as far as its code shows."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     parameters = list(inspect.signature(function).parameters.values())[: place + 1]
     if code is None or len(parameters) <= place or any(p.kind is p.VAR_POSITIONAL for p in parameters):
@@ -91,7 +91,7 @@ def words(code: CodeType) -> Iterator[str]:
 
 
 def methods(owner: Any) -> Iterator[CodeType]:
-    """The code of an object's methods, but for those of Lightning's and torch's own classes."""
+    """The code of an object's methods, except for those of Lightning's and torch's own classes."""
     for base in type(owner).__mro__:
         package, _, rest = base.__module__.partition(".")
         if package in (*LIGHTNING, "torch", "builtins") and ".demos." not in f".{rest}.":
@@ -117,7 +117,7 @@ def _asked(code: CodeType) -> Iterator[str]:
         if following.opname in _READS:
             yield following.argval
         elif not (following.opname == "LOAD_CONST" and following.argval is None):  # `is not None`
-            # It is passed on: any of these names may be meant.
+            # The trainer is passed on, so any of these names may be an attribute of it.
             yield from code.co_names
             yield from (text for text in code.co_consts if isinstance(text, str))
 

@@ -1,8 +1,8 @@
-"""Moves what makes the model and the data into a function, so that importing the script, and `--help`, do nothing.
+"""Moves the statements that make the model and the data into a function, so that importing the script, and `--help`, do nothing.
 
-Definitions, imports and constants stay. Of the other statements the last ones move, as many as can without another result, all in
-their order. What a function reads by its global name stays global; where a worker process that starts anew, which runs no `main`, or
-a type checker has to find it, it does not move.
+Definitions, imports and constants stay. Of the other statements the last ones move, as many as possible without changing the result,
+and in their order. A name that a function reads as a global stays global. A statement does not move if a spawned worker process, which
+does not run `main`, or a type checker needs it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOOKS_AROUND = {"globals", "locals", "vars", "exec", "eval", "dir"}
 _CHEAP = re.compile(
     r"torch\.nn\.(?!Adaptive)\w+Loss|torch\.device|pathlib\.Path|functools\.partial|torchmetrics\..+|torchvision\.transforms\..+"
 )
-"""Calls that neither take time nor draw random numbers nor depend on what ran before, by what is imported."""
+"""Imported functions whose calls take no time, draw no random numbers and do not depend on code that ran before."""
 _BUILT_IN = set("range dict set frozenset tuple list len min max int float str bool".split())
 _OF_CLASSES = re.compile(r"(dataclasses\.)?field|property|staticmethod|classmethod|(enum\.)?auto")
 _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -32,7 +32,7 @@ _PARTS = (
     ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.BinOp, ast.UnaryOp, ast.JoinedStr, ast.FormattedValue,
     ast.Subscript, ast.Slice, ast.Call, ast.keyword, ast.operator, ast.unaryop, ast.expr_context,
 )  # fmt: skip
-"""Of what constants are made."""
+"""The node types of which constants consist."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Built:
     shared: list[str]
     """The names that it binds globally, since other functions read them."""
     at_once: bool
-    """Whether something that may take time stays at the top level."""
+    """Whether a statement that may take time stays at the top level."""
 
     def function(self, name: str, doc: str) -> str:
         """The function; "" where nothing moves. doc: its docstring."""
@@ -85,7 +85,7 @@ class _Statement:
 
     @cached_property
     def at_once(self) -> set[str]:
-        """The names that it reads when it runs, and those that its decorators read when they are called then."""
+        """The names that it reads when it runs, including those of its decorators."""
         read = {name for use in self.uses for part in (use.eager, use.optional) for name in part}
         return read | {n.id for p in self.parts for d in getattr(p, "decorator_list", ()) for n in ast.walk(d) if isinstance(n, ast.Name)}
 
@@ -117,7 +117,7 @@ class _Statement:
 
     @cached_property
     def looks(self) -> set[str]:
-        """The names, and the paths in imports, whose attributes, items or value it reads at once, rather than hold the object."""
+        """The names, and the paths in imports, whose attributes, items or value it reads when it runs; not those to which it only refers."""
         return {name for node in self.nodes if not isinstance(node, _IMPORTS) for name in self._looked(node)}
 
     def _looked(self, node: ast.AST, holds: bool = True) -> Iterator[str]:
@@ -155,7 +155,7 @@ class _Statement:
 
     @property
     def defines(self) -> bool:
-        """Whether it is a definition whose making does nothing else, or what only type checkers see."""
+        """Whether it is a definition that does nothing else when it runs, or is only for type checkers."""
         return all(
             (isinstance(node, _DEFINES) and not self.calls(node)) or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
             for node in self.nodes
@@ -163,7 +163,7 @@ class _Statement:
 
     @property
     def constant(self) -> bool:
-        """Whether it binds a name to a value that is the same whenever it is made."""
+        """Whether it binds a name to a value that is always the same."""
         return all(
             isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and self._is_constant(node.value)
             and all(isinstance(target, ast.Name) for target in targets(node))
@@ -203,10 +203,10 @@ class _Statement:
 
 
 def built(blocks: Sequence[Block], ours: str, imported: Mapping[str, str], main: str = "main", in_workers: Iterable[str] = ()) -> Built:
-    """The user's statements in two parts.
+    """Divide the user's statements into those that stay and those that move.
 
-    ours: the text of the script's own functions, of which one is `main`; imported: what each name of its imports stands for; in_workers:
-    the names of what worker processes use.
+    ours: the text of the script's own functions, one of which is `main`; imported: the full path of each imported name; in_workers: the
+    names that worker processes use.
     """
     statements = [_Statement(block, imported) for block in blocks]
     nodes = names.parsed(ours).body
@@ -234,7 +234,7 @@ def _takes_time(statements: list[_Statement]) -> bool:
 
 
 def _moving(statements: list[_Statement], changes: _Changes, first: int, fixed: set[str], there: set[str]) -> list[_Statement]:
-    """The statements that move where none before the one of number `first` does; empty where that would change something.
+    """The statements that move if those from number `first` on may; empty where that would change the result.
 
     fixed: the names that the script's own code reads when it is imported; there: those that a worker process may read.
     """
@@ -243,8 +243,8 @@ def _moving(statements: list[_Statement], changes: _Changes, first: int, fixed: 
         made = {name for s in moves for name in s.binds}
         more: list[_Statement] = []
         late: list[_Statement] = []
-        changed, read = set(changes.called), set[str]()  # read: by what moves, and bound anew after it
-        for s in statements[first:]:  # a constant made of what may have changed before is none
+        changed, read = set(changes.called), set[str]()  # read: names that a moving statement reads and that are bound again after it
+        for s in statements[first:]:  # a constant made from an object that may have changed before is none
             if s in moves:
                 changed |= changes.by[s]
                 read |= changes.rebound[s]
@@ -270,13 +270,13 @@ def _moving(statements: list[_Statement], changes: _Changes, first: int, fixed: 
 
 
 def _needs(s: _Statement, made: set[str], changes: _Changes, there: set[str]) -> bool:
-    """Whether a statement that stays must find these names when it runs, or where `main` has not run."""
+    """Whether a statement that stays needs these names when it runs, or in a process that has not run `main`."""
     read = s.reads & made
     return bool(s.binds & made or (read and (s.typed or not s.defines or s.binds & there)) or changes.reached(s.at_once) & made)
 
 
 class _Changes:
-    """What statements may change in place, as names of the user's and dotted paths of imports."""
+    """The objects that statements may change in place, as the user's names and dotted paths of imports."""
 
     def __init__(self, statements: list[_Statement]) -> None:
         self.makers: dict[str, list[_Statement]] = {}
@@ -292,14 +292,14 @@ class _Changes:
                 changeable |= s.binds
         self.called = {name for s in statements if s.defines for name in s.reads} & containers
         self.by = {s: self._by(s, changeable) for s in statements}
-        """What each may change, with the functions that it may call."""
+        """For each statement the objects that it, or a function that it calls, may change."""
         again = {name for name, makers in self.makers.items() if len(makers) > 1}
         self.rebound = {s: self.reached(s.reads) & again for s in statements}
-        """What each reads of the names that are bound more than once."""
+        """For each statement the names that it reads and that are bound more than once."""
         self._looks = {s: self.reached(s.looks) for s in statements}
 
     def reached(self, names: set[str]) -> set[str]:
-        """These names, and all that what they stand for is made of or reads."""
+        """These names, and all names from which their values are made or which they read."""
         found, left = set(), list(names)
         while left:
             name = left.pop()
@@ -313,19 +313,19 @@ class _Changes:
         return reached & changeable | s.stores | {path for name in reached for maker in self.makers.get(name, ()) for path in maker.stores}
 
     def differs(self, s: _Statement, changed: set[str]) -> bool:
-        """Whether a constant or a definition takes a value at once from what has changed."""
+        """Whether a constant or a definition reads, when it runs, an object that has changed."""
         return any(f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.") for a in self._looks[s] for b in changed)
 
 
 def _unused(moves: list[_Statement], returned: list[str]) -> bool:
-    """Whether a name would be bound in the function for nothing, which linters find."""
+    """Whether a name would be bound in the function and never used, which linters report."""
     read = {name for s in moves for name in s.reads} | set(returned)
     made = {name for s in moves for n in s.nodes if isinstance(n, ast.Assign) for t in n.targets for name in _single(t, n.value)}
     return bool(made - read)
 
 
 def _single(target: ast.expr, value: ast.expr) -> Iterator[str]:
-    """The names that an assignment gives to one value each; names that unpack the result of a call are left out."""
+    """The names that an assignment binds to one value each; names that unpack the result of a call are left out."""
     if isinstance(target, ast.Name):
         yield target.id
     elif isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
@@ -341,7 +341,7 @@ def with_lines(ours: str, main: str, lines: list[str]) -> str:
 
 
 def parsed_first(ours: str, config: str, parse: str, options: str) -> tuple[str, str]:
-    """The settings and their parser, which come before what takes time, and the rest. config, parse: their names."""
+    """Split the functions into the settings with their parser, which come before code that takes time, and the rest. config, parse: their names."""
     early, rest = taken_out(ours, (config, parse))
     early.append(f'if __name__ == "__main__":\n    {options} = {parse}()  # before what takes time')
     return "\n\n\n".join(early), rest.replace(f"(*{parse}())", f"(*{options})") + "\n"

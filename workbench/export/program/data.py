@@ -1,4 +1,4 @@
-"""What the templates read of the data: the options of each loader, and expressions for batches and their number."""
+"""Makes the values about data that the templates read: options of each loader, expressions for batches and their number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.techniques.limits import is_whole
 CONVERTED = (
     'torch.as_tensor(np.array(column, dtype=np.asarray(column).dtype.newbyteorder("=")) if hasattr(column, "__array__") else column)'
 )
-"""A tensor of a frame, or of an array that torch does not take directly."""
+"""The expression for a tensor from a data frame, or from an array that torch does not accept directly."""
 _OPTIONS = ("batches", "sampler", "generator", "collate_fn", "worker_init_fn")
 _COUNTED = ("Counted", "CountedInValidation")
 
@@ -63,7 +63,7 @@ def samples_of(r: ScriptSpec) -> list[Data]:
 
 
 def wraps(data: Data) -> bool:
-    """Whether ready batches are made a data set by the script."""
+    """Whether the script makes a data set from ready batches."""
     return data.kind == "batches" and not data.iterable and ".dataset" not in data.dataset
 
 
@@ -95,7 +95,7 @@ def _options(r: ScriptSpec, data: Data) -> dict[str, str | None]:
 
 
 def collate_of(r: ScriptSpec, data: Data) -> str | None:
-    """The user's collate function; inside `Counted` where a batch's weight is the number of samples it was made of."""
+    """The user's collate function; wrapped in `Counted` where a batch's weight is the number of samples from which it was made."""
     return f"{_COUNTED[_counts(r).index(data.count)]}({data.collate})" if _is_counted(r, data) else data.collate
 
 

@@ -1,4 +1,4 @@
-"""What the templates read of the user's LightningModule: calls of its hooks, and its stand-in for a Trainer."""
+"""Makes the values about the user's LightningModule that the templates read: calls of its hooks, and the replacement of its Trainer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CONSTANT = {
 
 
 def call(r: ScriptSpec, name: str, *given: str, network: str = "network") -> str:
-    """The call of a hook. network: the name that the object has there."""
+    """The call of a hook. network: the name of the object in that function."""
     owner = r.lightning.hooks[name].owner
     return f"{network if owner == 'network' else owner}.{name}({', '.join(arguments(r, name, *given))})"
 
@@ -55,7 +55,7 @@ def step_schedule(r: ScriptSpec, scheduler: str, metric: str = "") -> str:
 
 
 def asks(r: ScriptSpec, *names: str) -> bool:
-    """Whether the user's code reads one of these of its trainer."""
+    """Whether the user's code reads one of these attributes of its trainer."""
     return not r.lightning.asks.isdisjoint(names)
 
 

@@ -1,7 +1,7 @@
 """Lays out rendered code: indentation, blank lines, conditions and brackets that fit into a line.
 
-Each pass is about Python alone. A template writes a block under each of its possible headers and a bracket with one element
-a line; what the run does not need has left gaps, which these passes close.
+The passes know Python and nothing of the run. A template writes a block under each of its possible headers, and a bracket with one
+element in each line; parts that the run does not need leave gaps, which these passes close.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 WIDTH = 100
 BLOCK = "if True:"
-"""The header of a block that stands in its surroundings."""
+"""The header of a block that loses its header and moves into the block around it."""
 _TOKEN = re.compile(r'"""(?:.|\n)*?"""|\'\'\'(?:.|\n)*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*|[()\[\]{}]|\n|\w+| +|.')
 
 
@@ -26,7 +26,7 @@ class Line:
     """Without its own indentation; further lines keep theirs, relative to it."""
     indent: int
     ends: str = ""
-    """Its last character that is no comment, and no space before one."""
+    """Its last character before a comment and the spaces before that."""
 
     @property
     def header(self) -> bool:
@@ -35,13 +35,13 @@ class Line:
 
 
 def laid_out(text: str, template: str = "") -> str:
-    """The text as it would be written by hand. template: where it is from, for an error."""
+    """The text laid out as if written by hand. template: the name of its template, for an error."""
     filled = _filled([*_indented(_lines(text))])
     before = _statements(_indented_text(line.text, line.indent) for line in filled)
     found = [*map(_fitted, _spaced(_apart(_merged(filled))))]
     for one, other in zip(before, _statements(found), strict=True):
         if not _same(one, other, template):
-            raise AssertionError(f"{template or 'a text'} means something else when it is laid out:\n{other}")
+            raise AssertionError(f"{template or 'a text'} changes its meaning when it is laid out:\n{other}")
     return "\n".join(found)
 
 
@@ -58,12 +58,12 @@ def _statements(lines: Iterable[str]) -> list[str]:
 
 @functools.lru_cache(maxsize=256)
 def _same(one: str, other: str, template: str) -> bool:
-    """Whether two statements mean the same. Most are those of the export before."""
+    """Whether two statements mean the same. Cached, since most statements were in the export before."""
     return one == other or _meaning(one, template) == _meaning(other, template)
 
 
 def _meaning(text: str, template: str) -> str:
-    """What is equal for texts that mean the same, where `if a:` around nothing but `if b:` means `if a and b:`."""
+    """A form that is equal for texts with the same meaning; `if a:` around nothing but `if b:` counts as `if a and b:`."""
     try:
         return ast.dump(_Joined().visit(ast.parse(text)))
     except SyntaxError as error:
@@ -84,7 +84,7 @@ class _Joined(ast.NodeTransformer):
 
 
 def _lines(text: str) -> Iterator[Line]:
-    """The logical lines; an empty one stands for each empty line."""
+    """Yield the logical lines; an empty one for each empty line."""
     depth, start, ends = 0, 0, ""
     for token in _TOKEN.finditer(text + "\n"):
         found = token.group()
@@ -103,8 +103,8 @@ def _lines(text: str) -> Iterator[Line]:
 
 
 def _indented(lines: Iterator[Line]) -> Iterator[Line]:
-    """The lines, of which those of a `BLOCK` stand where its header would."""
-    levels = [(0, 0)]  # the indentation as written, and as it shall be
+    """The lines, those below a `BLOCK` moved to the indentation of its header."""
+    levels = [(0, 0)]  # the indentation in the template, and that in the result
     for line in lines:
         if not line.text:
             yield line
@@ -122,7 +122,7 @@ def _indented(lines: Iterator[Line]) -> Iterator[Line]:
 
 
 def _filled(lines: list[Line]) -> list[Line]:
-    """The lines without headers that have nothing below them; before an `else`, which needs its header, nothing is done there."""
+    """The lines without headers that have nothing below them; a header before an `else` is kept, since the `else` needs it."""
     found: list[Line] = []
     below: Line | None = None
     for line in reversed(lines):
@@ -165,7 +165,7 @@ def _alone(lines: list[Line], number: int) -> bool:
 
 
 def _apart(lines: list[Line]) -> list[Line]:
-    """The lines, with an empty one around each function that stands inside of another."""
+    """The lines, with an empty one before and after each function inside another one."""
     found: list[Line] = []
     inside: list[int] = []
     for line in lines:
@@ -186,7 +186,7 @@ def _condition(line: Line) -> bool:
 
 
 def _fitted(line: Line) -> str:
-    """The text of a line, with brackets closed up that fit, and a condition that is too long in several lines."""
+    """The text of a line: brackets that fit are joined into one line, and a condition that is too long is split into several."""
     text, before = line.text, ""
     while text != before:
         before, text = text, _BRACKET.sub(lambda match: _closed(match, line.indent), text)
@@ -202,8 +202,8 @@ def _indented_text(text: str, indent: int) -> str:
 
 
 def _opened(text: str, outer: int) -> str:
-    """What is too long for a line: a call with its arguments in a line of their own, or in one each; another value within its
-    brackets, or in some.
+    """Split a text that is too long for a line: the arguments of a call into one line, or one line each; another value within its
+    brackets, or within new ones.
     """
     match = re.fullmatch(r"((?:[\w., ]+ = |return |raise )?[\w.]*\()(.+)(\)(?: from \w+)?)", text)
     arguments = _parts(match[2], ",") if match else []
@@ -224,7 +224,7 @@ _BRACKET = re.compile(r"^(?P<indent> *)(?P<head>.*[(\[{])\n(?P<items>(?:(?P=inde
 
 
 def _closed(match: re.Match[str], outer: int) -> str:
-    """A bracket with an element in each of its lines, in as few lines as it fits into."""
+    """Join a bracket that has one element in each line into as few lines as possible."""
     indent, head, tail = match["indent"], match["head"], match["tail"]
     items = [item.strip() for item in match["items"].splitlines()]
     if any("#" in item or re.match(r"[)\]}]|.*[(\[{],?$", item) for item in items):
@@ -239,7 +239,7 @@ def _closed(match: re.Match[str], outer: int) -> str:
 
 
 def _split(condition: str) -> list[str]:
-    """The conditions of which all, or else any, must hold, each in a line; empty where there is one alone."""
+    """The parts of a condition joined by `and`, or else by `or`, one for each line; empty if there is only one."""
     for word in ("or", "and"):
         if len(parts := _parts(condition, f" {word} ")) > 1:
             return [parts[0], *(f"{word} {part}" for part in parts[1:])]
@@ -260,7 +260,7 @@ def _parts(text: str, separator: str) -> list[str]:
 
 
 def _spaced(lines: list[Line]) -> list[Line]:
-    """The lines without more empty ones in a row than stand between functions, or inside of one; none below a header."""
+    """The lines with at most as many empty ones in a row as usual between functions, or within one; none below a header."""
     found: list[Line] = []
     empty = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""Chooses names: the user's stay, and ours change where both are the same."""
+"""Chooses names: the user's names stay, and those of the script's own code change where they are the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 @functools.lru_cache(maxsize=8)
 def parsed(text: str) -> ast.Module:
-    """The tree of a program, which nobody changes: each step of an export reads it again."""
+    """The tree of a program. It is cached, since each step of an export reads it again, and must not be changed."""
     return ast.parse(text)
 
 
@@ -58,9 +58,9 @@ def defined(tree: ast.Module) -> set[str]:
 
 
 def fits(name: str, expression: str, functions: Sequence[tuple[set[str], set[str]]]) -> bool:
-    """Whether `expression` can be written for `name` wherever one of the functions reads it. Of each: the names that it binds and reads.
+    """Whether `expression` can replace `name` in all functions that read it. functions: for each, the names that it binds and reads.
 
-    It must be a name that means the same inside of them, or attributes of one; those cannot be a parameter.
+    The expression must be a name that has the same meaning in them, or attributes of one; an attribute cannot replace a parameter.
     """
     if not _DOTTED.fullmatch(expression):
         return False

@@ -1,4 +1,4 @@
-"""What the templates read of optimizers and schedules: their names in the script, their rates, when each steps."""
+"""Makes the values about optimizers and schedules that the templates read: their names in the script, their rates, when each steps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def values(r: ScriptSpec) -> dict[str, object]:
 
 
 def changes(r: ScriptSpec) -> str:
-    """The table of what was changed during the run."""
+    """The table of the changes during the run."""
     if not r.changes:
         return ""
     rows: dict[int, list[str]] = {}
@@ -59,7 +59,7 @@ def _number(value: object) -> str:
     if value is None or value == math.inf:
         return 'float("inf")'
     if not isinstance(value, int | float) or not math.isfinite(value):
-        raise ExportError(f"a live change to {value!r:.60} is in the record, which is no number that a script can set.")
+        raise ExportError(f"a live change to {value!r:.60} is in the record, and a script can only set numbers.")
     return repr(value)
 
 
@@ -94,7 +94,7 @@ def _needs_parameters(r: ScriptSpec) -> bool:
 
 
 def set_lr(r: ScriptSpec, old: str, new: str, number: int = 0, begun: bool = True) -> str:
-    """The call that sets an optimizer's base rate. begun: the run continues another, and SWA's own schedule may be there."""
+    """The call that sets an optimizer's base rate. begun: the run continues another one, so SWA's own schedule may have begun."""
     names = [*schedulers(r)[number], *(["annealing"] if r.has_swa_lrs and begun else [])]
     own = f"[{', '.join(names)}], " if r.scheduled else ""
     return f"set_lr({f'optimizers[{number}]' if r.several else 'optimizer'}, {own}{old}, {new})"
@@ -131,7 +131,7 @@ def may_end(r: ScriptSpec, schedule: Schedule) -> bool:
 
 
 def due(r: ScriptSpec, name: str, schedule: Schedule, counter: str) -> str:
-    """The condition under which a scheduler steps; "" where it always does. counter: how many updates or epochs there were."""
+    """The condition under which a scheduler steps; "": it always steps. counter: the expression for the number of updates or epochs so far."""
     count = f"({counter})" if " " in counter else counter
     if schedule.by_batches and schedule.interval == "step" and not r.tbptt:
         count = "(window[-1][0] + 1)" if r.accumulates else "(number + 1)"

@@ -1,4 +1,4 @@
-"""What the templates read of the course of a run: when it validates, when it ends, what a checkpoint keeps of it."""
+"""Makes the values about a run's progress that the templates read: when it validates, when it ends, what a checkpoint stores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workbench.export.script_spec import ScriptSpec
 from workbench.metric_mode import AVERAGED
 
 Monitor = dict[str, Any]
-"""What `main` has of one metric that may end the run."""
+"""The variables and conditions in `main` for one metric that may end the run."""
 
 
 def values(r: ScriptSpec) -> dict[str, object]:
@@ -87,23 +87,23 @@ def _monitors(r: ScriptSpec) -> list[Monitor]:
 
 
 def _remembered(monitors: list[Monitor]) -> list[str]:
-    """The variables that they keep from one validation to the next."""
+    """The variables whose values are kept from one validation to the next."""
     return [name for one in monitors for name in one["names"]]
 
 
 def is_of_average(r: ScriptSpec, name: str) -> bool:
-    """Whether a metric is that of the averaged weights, rather than one whose own name ends so."""
+    """Whether a metric is that of the averaged weights, and not just one whose own name ends in the same way."""
     return r.averages and name.endswith(AVERAGED)
 
 
 def comes_late(r: ScriptSpec, name: str) -> bool:
-    """Whether a metric may have no value yet: before the first average, or where no loss of an epoch was kept."""
+    """Whether a metric may have no value yet: before the first average, or if no loss of an epoch was recorded."""
     gaps = r.may_skip_updates or r.settings.log_every_n_steps > 1 or r.settings.on_nonfinite == "skip"
     return is_of_average(r, name) or ((name == "train_loss" or name in r.logged.in_epochs) and gaps)
 
 
 def ended_by_metric(r: ScriptSpec, finished: str) -> str:
-    """The condition under which a metric ends the run: "ended" is the verdict of several."""
+    """The condition under which a metric ends the run; for several metrics it is the variable "ended"."""
     also = [*hooks.may_end(r, finished), *([at(r.resume_points.all, no=True)] if r.resume_points.all else [])]
     verdict = "ended" if _together(r) else _monitors(r)[0]["ends"]
     return " and ".join([f"({verdict})" if also and " or " in verdict else verdict, *also])
@@ -179,7 +179,7 @@ def _ema_due(r: ScriptSpec) -> str:
 
 
 def refusal(r: ScriptSpec) -> str:
-    """Why a killed script could not continue to the last bit; "" where it can."""
+    """Why a killed script could not continue bit by bit; "": it can."""
     s, workers = r.settings, bool(r.settings.num_workers)
     streams = any(data.kind != "samples" for data in r.loaders)
     positions = dict.fromkeys(data.unkept for data in r.loaders if data.unkept)
@@ -208,20 +208,20 @@ def _loaders(r: ScriptSpec) -> list[tuple[str, Data]]:
 
 
 def _stateful(r: ScriptSpec) -> list[str]:
-    """What has a `state_dict`."""
+    """The objects with a `state_dict`."""
     names = [name for own in optimizers.schedulers(r) for name in own]
     own = ["*schedulers"] if r.built_in and r.several else names
     return [r.weights_of, *(["loss_function"] if r.loss_is_module else []), "*optimizers" if r.several else "optimizer", *own, *(["average"] if r.averages_with_torch else []), *(["scaler"] if r.scales else [])]
 
 
 def _generators(r: ScriptSpec) -> list[str]:
-    """The generators that move on from epoch to epoch."""
+    """The generators that advance from epoch to epoch."""
     found = [f"{name}.generator" for name, data in _loaders(r) if r.settings.num_workers or (data is r.train and data.kind == "samples")]
     return [*found, *(generator for _, data in _loaders(r) for generator in data.generators)]
 
 
 def _progress(r: ScriptSpec) -> dict[str, str]:
-    """What else the loop remembers from epoch to epoch: each variable, and the expression for its value."""
+    """Further state of the loop that is kept from epoch to epoch: each variable, and the expression for its value."""
     there = {
         "updates": optimizers.counts_taken(r),
         "counts": optimizers.counts_turns(r),

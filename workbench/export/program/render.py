@@ -1,9 +1,9 @@
-"""Renders the training program for a run: its templates with what the run did not need left out.
+"""Renders the training program for a run: its templates, without the parts that the run did not need.
 
-The program is Python text. In it
+The templates are Python text with these marks:
 
-- `#? condition` at the end of a line: this statement, with its block and its `else`, is there where that holds
-- `#| condition` at the end of a header: without it, its block stands where the header would
+- `#? condition` at the end of a line: this statement, with its block and its `else`, is kept only if the condition holds
+- `#| condition` at the end of a header: if the condition does not hold, the header is dropped and its block moves to its place
 - `${expression}`: the text of its value; alone in a line, as many lines as that has, or none
 - `#: if`, `#: for`, `#: macro`, `#: set`: lines of Jinja2; `#: set name` without a value takes the lines up to `#: endset`
 - `#: from "other.py.jinja" import macro with context`: macros of another template, which read the same values
@@ -34,7 +34,7 @@ _OPENS, _CLOSES = {"if", "for", "macro", "set"}, {"endif", "endfor", "endmacro",
 
 
 class _Python(Extension):
-    """Reads what a template has besides Jinja: marks at the end of lines, and lines that are one expression."""
+    """Translates the marks at the end of lines, and lines that are one expression, into Jinja."""
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
         lines = [line or _EMPTY for line in source.split("\n") if not line.startswith("##")]
@@ -42,7 +42,7 @@ class _Python(Extension):
 
 
 def _unmarked(lines: list[str]) -> Iterator[str]:
-    """The lines with directives for their marks."""
+    """The lines with Jinja directives in place of their marks."""
     number = 0
     while number < len(lines):
         line, end = lines[number], number + 1
@@ -81,7 +81,7 @@ def _lines(indent: str, value: str | Iterable[str]) -> str:
 
 
 _NOTHING, _EMPTY = "\x1f\n", "\ue000"
-"""A line that is not there (white space for Python), and one that is empty, which Jinja would take for the end of a directive."""
+"""Marks for a line to drop (white space for Python), and for an empty line, which Jinja would remove after a directive."""
 
 
 def _read(text: str) -> str:
@@ -90,7 +90,7 @@ def _read(text: str) -> str:
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """Where the templates are, and how they are read."""
+    """The Jinja environment that finds and reads the templates."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("workbench.export.program"), undefined=jinja2.StrictUndefined, autoescape=False, extensions=[_Python],
         line_statement_prefix="#:", variable_start_string="${", variable_end_string="}",
@@ -107,5 +107,5 @@ def has_code(text: str) -> bool:
 
 
 def rendered(template: str, values: Mapping[str, Any], templates: jinja2.Environment | None = None) -> str:
-    """A template for these values, laid out. templates: where it is; None: in this package."""
+    """Render a template with these values and lay it out. templates: the environment that has it; None: that of this package."""
     return laid_out(_read((templates or environment()).get_template(template).render(values)), template)

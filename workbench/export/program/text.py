@@ -38,12 +38,12 @@ _IMPORTS = [
 
 
 def text_of(r: ScriptSpec) -> str:
-    """The file."""
+    """The text of the script."""
     return with_users_code(r, _ours(r), _head(r))
 
 
 def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Import] = ()) -> str:
-    """A file of the user's code and this program, in the names of `GIVEN`.
+    """The text of a file with the user's code and this program, which uses the names of `GIVEN`.
 
     head: its docstring. further: imports that the program may need besides those of a script.
     """
@@ -69,19 +69,19 @@ def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Impor
         expression = "".join(itertools.chain(*itertools.zip_longest(between, parts, fillvalue="")))
         if names.fits(name, expression, functions):
             inside[name] = expression
-        elif expression != name:  # else the user's code has that name too
+        elif expression != name:  # else the user's code binds that name itself
             bindings.append(names.binding(name, expression))
     return _joined(r, head, imports, renamed, bindings, names.replaced(ours, inside))
 
 
 def _place(r: ScriptSpec, name: str) -> int:
-    """The place of an argument in the call: they were evaluated in that order."""
+    """The position of an argument in the call; arguments were evaluated in that order."""
     arguments = list(r.sliced.arguments)
     return arguments.index(GIVEN[name]) if GIVEN[name] in arguments else len(arguments)
 
 
 def _ours(r: ScriptSpec) -> str:
-    """All code that is not the user's, in the names of `GIVEN`: the loop first, then what it calls."""
+    """All code that is not the user's; it uses the names of `GIVEN`. The loop comes first, then the functions that it calls."""
     found = values(r)
     main = rendered("main.py.jinja", found)
     functions = without_unused(rendered("functions.py.jinja", found), main)
@@ -127,13 +127,13 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
 
 
 def _in_workers(r: ScriptSpec) -> set[str]:
-    """The words of the expressions for what loader workers use."""
+    """The names in the expressions for objects that loader workers use."""
     names = ("train", "val", "collate_fn", "val_collate_fn", *(["model"] if r.hooks is not None else [])) if r.settings.num_workers else ()
     return {word for name in names for word in re.findall(r"\w+", r.given(name) or "")}
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """The name, or one like it that nothing else has."""
+    """The name, or a similar one that is not taken."""
     while name in taken:
         name += "_"
     return name
@@ -176,7 +176,7 @@ def _head(r: ScriptSpec) -> str:
 
 
 def _start(r: ScriptSpec, script: str) -> str:
-    """The lines at the script's head that say how to start it so that it repeats the run."""
+    """The lines of the docstring that say how to start the script so that it repeats the run."""
     if r.single_process_reason:
         return f"    python {script}    (in one process)"
     if not r.distributed:
@@ -192,12 +192,12 @@ def _start(r: ScriptSpec, script: str) -> str:
 
 
 def saved_data(r: ScriptSpec) -> list[str]:
-    """Where its data are, if they are saved."""
+    """The sentence about the file with the data, if they are saved."""
     return [] if r.data_file is None else [f"The data of the run are read from {plain(r.data_file)}, which must be there."]
 
 
 def _notes(r: ScriptSpec) -> list[str]:
-    """What the script does otherwise than the run did."""
+    """Sentences about what the script does in another way than the run."""
     cores = r.settings.devices
     told = {
         "The run read each sample once (preload): if samples draw random numbers, here they draw new ones each time.": bool(r.settings.preload),
@@ -208,12 +208,12 @@ def _notes(r: ScriptSpec) -> list[str]:
 
 
 def evidence(r: ScriptSpec) -> list[str]:
-    """Where its settings come from, a paragraph each."""
+    """Paragraphs about where the settings come from."""
     return ["Where its settings come from:", *r.evidence] if r.evidence else []
 
 
 def plain(text: str) -> str:
-    """Text for a docstring: it cannot end it, and has no escapes, line breaks or unprintable characters."""
+    """Text that is safe in a docstring: without quotes that end it, escapes, line breaks and unprintable characters."""
     printed = "".join(character if character.isprintable() else " " for character in text)
     return printed.replace("\\", "/").replace('"""', "'''")
 
@@ -222,7 +222,7 @@ def plain(text: str) -> str:
 
 
 def _expression(r: ScriptSpec, name: str) -> tuple[str, list[str]]:
-    """The expression for one of `GIVEN`: our text with ... for each piece of the user's, and the pieces."""
+    """The expression for one of `GIVEN`: the script's text with `...` for each piece of the user's, and those pieces."""
     given = r.given(GIVEN[name])
     if given is None:
         return ("torch.optim.AdamW", []) if name == "make_optimizer" else ("None", [])
@@ -254,7 +254,7 @@ def _sets(r: ScriptSpec, given: str) -> tuple[str, list[str]]:
 
 
 def _tensors(given: str, kinds: Mapping[str, str]) -> tuple[str, list[str]]:
-    """A TensorDataset of the arrays that were given."""
+    """The expression for a TensorDataset of the arrays that were given."""
     node = ast.parse(given.strip(), mode="eval").body
     if not isinstance(node, (ast.Tuple, ast.List)) or any(isinstance(part, ast.Starred) for part in node.elts):
         return "TensorDataset(*map(torch.as_tensor, ...))", [given]
@@ -275,7 +275,7 @@ def _taken(r: ScriptSpec) -> set[str]:
 
 
 def _rebound(r: ScriptSpec, used: set[str]) -> list[str]:
-    """The built-ins that our text reads and the user's code rebinds."""
+    """The built-ins that the script's text reads and the user's code rebinds."""
     found = sorted(name for name in used & _taken(r) & set(dir(builtins)) if not name.startswith("_"))
     if "super" in found:
         raise ExportError("`super` means something else in the code of this bench, and the script needs it: rename yours.")
@@ -283,7 +283,7 @@ def _rebound(r: ScriptSpec, used: set[str]) -> list[str]:
 
 
 def _renamed(r: ScriptSpec, ours: Iterable[str], imports: list[Import]) -> dict[str, str]:
-    """Our names that the user's code has too, with the names that replace them."""
+    """The script's names that the user's code has too, with the names that replace them."""
     theirs = {item.binds: item.identity for item in parsed_imports(r.sliced.imports)[0]}
     taken = _taken(r)
     same = {name for name in GIVEN if r.given(GIVEN[name]) == name}
@@ -310,7 +310,7 @@ def _import_lines(r: ScriptSpec, imports: list[Import], renamed: Mapping[str, st
 
 
 def _folded(line: str) -> str:
-    """An import line in the form that formatters give to long ones."""
+    """An import line, in brackets if it is too long, as formatters write it."""
     head, _, listed = line.partition(" import ")
     if len(line) <= 88 or not line.startswith("from ") or listed.startswith("("):
         return line
@@ -320,7 +320,7 @@ def _folded(line: str) -> str:
 # ---- settings ---------------------------------------------------------------------------------------------------
 
 def config_class(found: Mapping[str, Any], program: str) -> str:
-    """The settings that the program reads, each with its value in the run."""
+    """The class with the settings that the program reads, each with its value in the run."""
     return without_unread(rendered("config.py.jinja", found), f"{program}\n{THREADS}")
 
 

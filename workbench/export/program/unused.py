@@ -1,4 +1,4 @@
-"""Leaves out the functions, classes and settings that nothing needs."""
+"""Removes the functions, classes and settings that the script does not use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the templates read: the run as a ScriptSpec, and expressions that follow from it."""
+"""Makes all values that the templates read: the ScriptSpec of the run, and expressions derived from it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from workbench.techniques.averaging import swa_first_epoch
 THREADS = "torch.set_num_threads(config.threads)"
 """The line of `main` that sets the number of threads: after the user's code where that sets it, else before."""
 _LEAVES_GRADIENTS = re.compile(r"\.(backward|fit)\(")
-"""What in the user's code may have trained the model before."""
+"""Patterns of code that may have trained the model before."""
 
 
 def values(r: ScriptSpec) -> dict[str, Any]:
-    """By name; a function takes what it needs besides the run."""
+    """The values by name; a value that is a function takes further arguments in the template."""
     about = (
         data.collate_of, data.given_options, data.of_stream, data.val_batches_of, hooks.asked_to_end, hooks.asks, hooks.call,
         hooks.progress, hooks.step_schedule, optimizers.due, optimizers.may_end, optimizers.set_lr, progress.check_arguments,
@@ -52,7 +52,7 @@ def values(r: ScriptSpec) -> dict[str, Any]:
 
 
 def partial(r: ScriptSpec) -> bool:
-    """Whether gradients are averaged one by one, and not by DistributedDataParallel, which expects one of each parameter from the first on."""
+    """Whether the script averages gradients itself, since DistributedDataParallel expects a gradient of each parameter in each update."""
     return r.partial or r.lightning.freezes
 
 
@@ -62,11 +62,11 @@ def buffers_of(holders: tuple[str, ...]) -> str:
 
 
 def _average(r: ScriptSpec) -> str:
-    """What makes the average of the weights."""
+    """The expression that makes the average of the weights."""
     ema, own = r.settings.weight_averaging == "ema", r.given("avg_fn") is not None
     if not r.averages_with_torch:
         return f"Average(network{', config.ema_decay' * (ema and not own)})"
-    # Without it, AveragedModel rounds a mean on the CPU in another way than on a GPU.
+    # Without multi_avg_fn, AveragedModel rounds a mean on the CPU in another way than on a GPU.
     multi = "multi_avg_fn=swa_utils." + ("get_ema_multi_avg_fn(config.ema_decay)" if ema else "get_swa_multi_avg_fn()")
     return f"swa_utils.AveragedModel(network, {'avg_fn=averaged' if own else multi})"
 
@@ -75,8 +75,8 @@ def _average(r: ScriptSpec) -> str:
 
 
 def returned(r: ScriptSpec) -> list[str]:
-    """What a forward pass returns, by name."""
-    weighs = r.reports_weight or (r.hooks is None and r.step.reports_weight)  # a validation weighs by it too
+    """The names of the values that a forward pass returns."""
+    weighs = r.reports_weight or (r.hooks is None and r.step.reports_weight)  # a validation also uses the weight
     names = ["loss", *(["weight"] if weighs else [])]
     names += ["output", "target"] if r.hooks is None and r.has_metrics else []
     names += ["hiddens"] if r.tbptt else []
@@ -132,7 +132,7 @@ def _of_update(r: ScriptSpec) -> dict[str, object]:
 
 
 def _forward_gives(r: ScriptSpec, names: list[str]) -> str:
-    """What a forward pass gives, in words."""
+    """A phrase that names what a forward pass returns."""
     words = {"output": "the output", "target": "the target", "hiddens": "the state after it", "loss_parts": "the parts of the loss"}
     listed = ["loss and weight of a batch" if "weight" in names else "loss of a batch", *(words[name] for name in names if name in words)]
     said = listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])}{',' if len(listed) > 2 else ''} and {listed[-1]}"

@@ -1,6 +1,6 @@
-"""Says of a call what it means: the function's path, what is known of it, and which libraries change nothing.
+"""Describes calls: the path of the called function, its known effects, and which libraries change nothing.
 
-`effects.py` asks here about each call that it meets.
+`effects.py` uses it for each call that it finds.
 """
 
 from __future__ import annotations
@@ -72,28 +72,28 @@ class Outside:
     does: frozenset[str] = frozenset()
     returns: frozenset[str] = frozenset()
     later: frozenset[str] = frozenset()
-    """What the functions that it defines may change when they are called: of a decorator, a table of models."""
+    """Globals that the functions defined in it may change when they are called: for a decorator, a table of models."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What calling a function does: the parameters it may change, those it surely changes, process state."""
+    """The effects of calling a function: the parameters it may change, those it surely changes, process state."""
 
     parameters: tuple[str, ...] = ()
     may: frozenset[str] = frozenset()
     does: frozenset[str] = frozenset()
     returns: frozenset[str] = frozenset()
-    """The parameters whose objects, or parts of them, its result may hold."""
+    """The parameters whose objects, or parts of them, its result may contain."""
     state: bool = False
     outside: Outside = Outside()
     later: frozenset[str] = frozenset()
-    """The parameters that the functions that it defines may change when they are called: of a decorator, a class that gets a method."""
+    """The parameters that functions defined in it may change when they are called: for a decorator, a class that gets a method."""
     keeps_state: bool = False
-    """Whether functions that it defines change its variables, as a counter in a closure does."""
+    """Whether functions defined in it change its variables, as with a counter in a closure."""
 
 
 class Context(Protocol):
-    """What `effects` asks about names, at the place of the statement."""
+    """Answers the questions of `effects` about names, at the place of the statement."""
 
     @property
     def lazy(self) -> bool:
@@ -101,7 +101,7 @@ class Context(Protocol):
 
     @property
     def certain(self) -> bool:
-        """Whether only what is known to change something counts: not a fit, which trains, and not a call of which nothing is known."""
+        """Whether only known changes count: not a fit, which trains, and not a call of an unknown function."""
 
     def dotted(self, name: str) -> str | None:
         """What `name` was imported as ("torch.nn"), or None if it was not imported."""
@@ -110,22 +110,22 @@ class Context(Protocol):
         """Whether `name` holds a module."""
 
     def keeps_state(self, name: str) -> bool:
-        """Whether a call of what `name` holds changes it: a counter in a closure, a list as default, an object that counts its calls."""
+        """Whether a call of the value of `name` changes that value: a counter in a closure, a list as default, an object that counts its calls."""
 
     def hands_out(self, name: str) -> bool:
-        """Whether what a call of `name` returns may be held there: by a cache, or as the one object of a class."""
+        """Whether the callee `name` may keep a reference to what it returns: a cache, or a class with a single instance."""
 
     def bound_method(self, name: str) -> ast.Attribute | None:
         """The attribute that `name` was bound to, if it holds a method of some object."""
 
     def kind(self, name: str) -> str | None:
-        """What `name` holds, in the words of `capture.kind`."""
+        """The kind of value of `name`, as `capture.kind` returns it."""
 
     def summary(self, name: str) -> Summary | None:
-        """What the function `name` (or `module·name`) does, if its source is known."""
+        """The effects of the function `name` (or `module·name`), if its source is known."""
 
     def method(self, name: str) -> Summary | None:
-        """What methods called `name` do to "self", if known classes have such a method."""
+        """The effects of methods called `name` on "self", if known classes have such a method."""
 
 
 def terminal(func: ast.expr) -> str:
@@ -153,7 +153,7 @@ def path_of(node: ast.expr, context: Context) -> str | None:
 
 
 def summary_of(func: ast.expr, context: Context) -> Summary | None:
-    """What the callee does, if it is a function, or one of a module of the user's, with a known source."""
+    """The effects of the callee, if it is a function with a known source, also in a module of the user."""
     match func:
         case ast.Name():
             return context.summary(func.id)
@@ -164,7 +164,7 @@ def summary_of(func: ast.expr, context: Context) -> Summary | None:
 
 
 def arguments(call: ast.Call, parameters: tuple[str, ...], wanted: frozenset[str]) -> Iterator[ast.expr]:
-    """The arguments given for the `wanted` parameters; what goes to *args or **kwargs is wanted if another one is."""
+    """The arguments given for the `wanted` parameters; if any is wanted, so are arguments for *args and **kwargs."""
     others = bool(wanted - set(parameters))
     for index, value in enumerate(call.args):
         name = parameters[index] if index < len(parameters) else None
@@ -181,7 +181,7 @@ def is_inplace(call: ast.Call) -> bool:
 
 
 def reads_command_line(node: ast.AST) -> bool:
-    """Whether `node` reads the arguments that the process was started with."""
+    """Whether `node` reads the command line arguments of the process."""
     if isinstance(node, ast.Call) and not node.args and not node.keywords:
         return terminal(node.func) in ("parse_args", "parse_known_args")
     return isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.argv"

@@ -1,6 +1,6 @@
-"""Captures the place where a Workbench was made: the source that had run by then, as plain data.
+"""Captures the place where a Workbench is made: the source that has run by then, as plain data.
 
-It is captured at once, because cells that run later can redefine everything; the export reads it later.
+It is captured when the Workbench is made, because later cells can redefine everything; the export reads it later.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Piece:
     """One piece of source that has run: a cell (as plain Python) or a whole file."""
 
     label: str
-    """How a message names it: "In [3]", or a file name."""
+    """Its name in messages: "In [3]", or a file name."""
     source: str
     stopped: int | None = None
     """The line at which it raised an error; None: it ran to its end (or is running now)."""
@@ -71,36 +71,36 @@ class Earlier(NamedTuple):
 
     id: str
     shared: frozenset[str] | None
-    """The names of the classes and functions that both have; None: of all, for it is of the same Workbench."""
+    """The names of the classes and functions that both jobs use; None: all, since both are of the same Workbench."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Code that waits for another: the top level, or a function that called it."""
+    """A frame of the user's code that was running: the top level, or a function."""
 
     spot: Spot
     values: Mapping[str, str] = field(default_factory=dict)
     """Its names that hold plain literals, as source text."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Its names, attributes and items for an object of the top level, each with the name there; "": for the bench."""
+    """Its names, attributes and items that refer to an object of the top level, each with the name there; "": the bench."""
     elsewhere: Piece | None = None
-    """The file, where it is another one of the user's than that of the Workbench."""
+    """Its file, if that is not the one in which the Workbench was made."""
 
 
 @dataclass(frozen=True)
 class CallSite:
-    """Where and after what a Workbench was made. Plain data: it pickles, and holds no object of the user's."""
+    """The place where a Workbench was made, and the code that had run before. It is plain data, without the user's objects, and can be pickled."""
 
     pieces: tuple[Piece, ...] = ()
     call: Spot | None = None
     reached: Spot | None = None
-    """Where the top level stood at that moment; None: all pieces had run to their end."""
+    """Where the top level was at that moment; None: all pieces had run to their end."""
     values: Mapping[str, str] = field(default_factory=dict)
     """Names in the scope of the call that held plain literals, as source text."""
     top_values: Mapping[str, str] = field(default_factory=dict)
     """The values at the module's top level."""
     kinds: Mapping[str, str] = field(default_factory=dict)
-    """The kind of each name, in a word: "module", "network", "random", "iterator", "immutable", …"""
+    """The kind of each name's value: "module", "network", "random", "iterator", "immutable", …"""
     package: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
     """The text of the user's own modules that were loaded, by module name."""
@@ -109,15 +109,15 @@ class CallSite:
     module: str = ""
     """The name of the module that made it."""
     around: tuple[Frame, ...] = ()
-    """What was running at the call, the top level first."""
+    """The frames that were running at the call, the top level first."""
     fit: tuple[Frame, ...] = ()
-    """What was running when the run began, the top level first; none: as at the call."""
+    """The frames that were running when the run began, the top level first; empty: those at the call."""
     before: tuple[Earlier, ...] = ()
-    """The jobs before this fit that may have changed what it began with."""
+    """The jobs before this fit that may have changed the state with which it began."""
 
     @classmethod
     def capture(cls, frame: FrameType) -> CallSite:
-        """The call site of the function that runs in `frame`, a caller of Workbench. Never raises."""
+        """The call site of the function that runs in `frame`, a caller of Workbench. It never raises an error."""
         try:
             return _capture(frame)
         except Exception as error:  # noqa: BLE001  # making a Workbench must not fail because of its export
@@ -125,7 +125,7 @@ class CallSite:
 
 
     def until(self, frame: FrameType, bench: object) -> CallSite:
-        """With what had run when `frame` called `fit` of `bench`: functions read their globals then. Never raises."""
+        """A copy with the code that had run when `frame` called `bench.fit`, since functions read their globals then. It never raises an error."""
         try:
             return _until(self, frame, bench)
         except Exception:  # noqa: BLE001  # a fit must not fail because of its export
@@ -159,7 +159,7 @@ def _frames(stack: list[FrameType], own: list[FrameType], pieces: list[Piece], s
     known, objects = names, _objects_of(names)
     for walk in reversed(stack):
         is_own = walk in own
-        if not is_own and not _is_users(walk):  # of a notebook's kernel, say: its names need not be read
+        if not is_own and not _is_users(walk):  # of the kernel, for example: its names are not needed
             continue
         own_names = _own_names(_locals_of(walk))
         top = _is_top_level(walk) and walk.f_globals is names
@@ -177,12 +177,12 @@ def _frames(stack: list[FrameType], own: list[FrameType], pieces: list[Piece], s
 
 
 def _objects_of(names: Mapping[str, Any]) -> dict[int, str]:
-    """The first name of each object, by its id, as far as it can change."""
+    """The first name of each mutable object, by the object's id."""
     return {id(value): name for name, value in reversed(_own_names(names).items()) if kind(value) not in ("immutable", "code", "module")}
 
 
 def _names_of(local: Mapping[str, Any], top: Mapping[str, Any], objects: Mapping[int, str], bench: object) -> dict[str, str]:
-    """The names in `local` of what the top level holds, and the names, attributes and items for the bench. objects: of `top`."""
+    """The names in `local` that refer to objects of the top level, and the names, attributes and items that refer to the bench. objects: of `top`."""
     found: dict[str, str] = {}
     for name, value in _own_names(local).items():
         attributes = getattr(value, "__dict__", None) if not isinstance(value, (ModuleType, type)) else None
@@ -199,15 +199,15 @@ def _names_of(local: Mapping[str, Any], top: Mapping[str, Any], objects: Mapping
 
 
 def root_of(text: str) -> str:
-    """The name that the text of an attribute or an item begins with: "benches" of "benches[1].model"."""
+    """The name with which the text of an attribute or an item begins: "benches" in "benches[1].model"."""
     return text.partition(".")[0].partition("[")[0]
 
 
 def _locals_of(frame: FrameType) -> dict[str, Any]:
-    """A copy of a frame's local names. Until Python 3.13 a frame keeps the dict that it makes for this, and so what its names held."""
+    """A copy of a frame's local names. Before Python 3.13 a frame keeps the dict that it makes for this, and so keeps their values alive."""
     there = frame.f_locals
     found = dict(there)
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(there, dict) and sys.getrefcount(there) <= 3:  # nobody else has it
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(there, dict) and sys.getrefcount(there) <= 3:  # no other reference to it
         there.clear()
     return found
 
@@ -217,12 +217,12 @@ def _own_names(names: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_written(frame: FrameType) -> bool:
-    """Whether its code is in a file or a cell: that of a dataclass's `__init__` is in none."""
+    """Whether its code is in a file or a cell; that of a dataclass's `__init__` is in neither."""
     return frame.f_code.co_filename.startswith("<timed") or bool(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
 
 
 def _is_users(frame: FrameType) -> bool:
-    """Whether its code is of a file of the user's."""
+    """Whether its code is in one of the user's files."""
     return origins.is_own(frame.f_code.co_filename) and not str(frame.f_globals.get("__name__", "")).startswith("workbench.")
 
 
@@ -279,7 +279,7 @@ def _from_file(frame: FrameType) -> tuple[list[Piece], Spot | None, Spot | None]
 
 
 def _is_of(frame: FrameType, pieces: tuple[Piece, ...]) -> bool:
-    """Whether the frame's code is that of these pieces; a file of another name need not be read for it."""
+    """Whether the frame's code belongs to these pieces. A file of another name is not read for it."""
     return frame.f_code.co_filename.endswith(pieces[0].label) and _from_file(frame)[0] == list(pieces)
 
 
@@ -310,7 +310,7 @@ def _spot(frame: FrameType, piece: int) -> Spot:
 
 
 def _scopes(frame: FrameType) -> Iterator[FrameType]:
-    """`frame`, and the frames around it that are one piece of code with it (comprehensions and lambdas)."""
+    """`frame`, and, if it is a comprehension or a lambda, the frames around it up to that of the function."""
     yield frame
     while frame.f_code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>"):
         back = frame.f_back
@@ -359,7 +359,7 @@ def _place(pieces: list[Piece], history: list[str], frame: FrameType) -> Spot:
 
 
 def _plain(shell: Any, text: str) -> str:
-    """A cell as plain Python: `%%time`, `%%capture` and `%time` give way to the code they run."""
+    """A cell as plain Python: `%%time`, `%%capture` and `%time` are replaced by the code that they run."""
     if text.lstrip().startswith("get_ipython().run_cell_magic("):
         try:
             call = ast.parse(text.strip(), mode="eval").body
@@ -371,7 +371,7 @@ def _plain(shell: Any, text: str) -> str:
 
 
 def _stops(shell: Any, history: list[str]) -> dict[int, int]:
-    """The line at which each cell that raised an error did so, by the cell's number."""
+    """The line at which a cell raised an error, by the cell's number."""
     found: dict[int, int] = {}
     for number, error in (getattr(shell.history_manager, "exceptions", None) or {}).items():
         for text in error.get("traceback", ()):
@@ -410,7 +410,7 @@ def literal(value: Any) -> str | None:
 
 
 def _literal(value: Any, left: Iterator[int], around: frozenset[int]) -> str | None:
-    """`left` gives up one for each item inside, however deep; `around` are the containers that hold `value`."""
+    """See `literal`. left: yields once for each item that may still be written; around: the ids of the containers around `value`."""
     if value is None or type(value) is bool:
         return repr(value)
     if type(value) in (str, bytes):
@@ -440,7 +440,7 @@ def _literal(value: Any, left: Iterator[int], around: frozenset[int]) -> str | N
 
 
 def kind(value: Any) -> str:
-    """What `value` is, in one word, as far as it matters to who may change it."""
+    """The kind of `value` in one word, as far as it matters for the question which code may change it."""
     own = type(value)
     if issubclass(own, ModuleType):
         return "module"
@@ -457,5 +457,5 @@ def kind(value: Any) -> str:
     if own.__module__ == "builtins":
         return own.__name__
     if any(_KINDS.get(f"{type(part).__module__}.{type(part).__qualname__}") == "random" for part in getattr(value, "__dict__", {}).values()):
-        return "random"  # its methods move it
+        return "random"  # its methods advance it
     return "estimator" if hasattr(own, "fit") and hasattr(own, "get_params") else own.__module__.partition(".")[0]

@@ -1,8 +1,8 @@
 """Determines what a statement changes besides the names it binds: objects, and the state of the process.
 
-For Python in general this cannot be known. A call as a statement of its own is assumed to change its arguments, unless
-it is known not to. So is a call inside an expression where a package defines the function or the object; other calls
-inside expressions only if they are known to.
+For Python in general this cannot be known. A call that is a statement is assumed to change its arguments, unless it is
+known not to. So is a call inside an expression if a package defines the function or the object. Other calls inside
+expressions are assumed to change only what they are known to change.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ def changed(node: ast.AST, context: Context) -> frozenset[str]:
 
 
 def surely_changed(node: ast.AST, context: Context) -> frozenset[str]:
-    """The names whose objects `node` changes, without those of which it is only not known that it leaves them as they are."""
+    """The names whose objects `node` is known to change, without those that it may only possibly change."""
     reader = _Changes(context, conservative=False)
     made = [part for part in own_level(node) if isinstance(part, ast.Call)]
-    if not context.certain and any(calls.path_of(call.func, context) == _WORKBENCH for call in made):  # it takes its arguments, and a fit trains them
+    if not context.certain and any(calls.path_of(call.func, context) == _WORKBENCH for call in made):  # a Workbench takes its arguments, and a fit trains them
         return frozenset(name for call in made for name in reader._fitted(call))
     reader.visit(node)
     return frozenset(reader.found)
 
 
 def _registered(node: ast.AST, context: Context) -> set[str]:
-    """What a definition changes besides its name: tables in which its decorators enter it, base classes that list theirs."""
+    """What a definition changes besides its name: tables to which its decorators add it, base classes that list their subclasses."""
     found: set[str] = set()
     for decorator in node.decorator_list if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else ():
         function = decorator.func if isinstance(decorator, ast.Call) else decorator
@@ -52,7 +52,7 @@ def _registered(node: ast.AST, context: Context) -> set[str]:
 
 
 def _of_bases(node: ast.AST, context: Context) -> frozenset[str]:
-    """What the base classes and the metaclass of a class may change when it is defined."""
+    """The names that the base classes and the metaclass of a class may change when the class is defined."""
     bases = [*node.bases, *(keyword.value for keyword in node.keywords)] if isinstance(node, ast.ClassDef) else []
     summaries = [calls.summary_of(base, context) for base in bases]
     return frozenset(name for summary in summaries if summary is not None for name in summary.outside.later)
@@ -67,7 +67,7 @@ def directly_changed(node: ast.AST) -> frozenset[str]:
 
 
 def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context, around: frozenset[str] = frozenset()) -> Summary:
-    """What a call of the function `node` does. around: the names that the functions around it bind."""
+    """The effects of a call of the function `node`. around: the names that the functions around it bind."""
     own = frozenset(parameters(node.args))
     parts = (part for statement in node.body for part in own_level(statement))
     shared = {name for part in parts if isinstance(part, ast.Nonlocal) for name in part.names}
@@ -90,7 +90,7 @@ def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context, ar
 
 
 def _changed_later(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context, around: frozenset[str]) -> frozenset[str]:
-    """The names outside of the functions in a function whose objects they may change."""
+    """The outer names whose objects the functions defined in a function may change."""
     inner = [part for part in ast.walk(node) if isinstance(part, ast.FunctionDef) and part is not node]
     return frozenset(name for part in inner for name in summarize(part, context, around).outside.may)
 
@@ -111,11 +111,11 @@ def accumulates(node: ast.FunctionDef, context: Context) -> bool:
 
 
 def summarize_class(node: ast.ClassDef, context: Context) -> Summary:
-    """What making an instance of the class `node` does; the instance holds what it was made of."""
+    """The effects of making an instance of the class `node`. The instance is assumed to contain the arguments."""
     methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
     later = set(_of_bases(node, context))
     if "__init_subclass__" in methods or any(isinstance(base, ast.Name) and base.id == "type" for base in node.bases):
-        later.add(node.name)  # it may list the classes that are made with it
+        later.add(node.name)  # a metaclass may list the classes that are made with it
     later |= {name for method in ("__init_subclass__", "__new__", "__init__", "__call__") if method in methods for name in summarize(methods[method], context).outside.may}
     if "__init__" in methods:
         made = summarize(methods["__init__"], context)
@@ -256,7 +256,7 @@ class _Changes(ast.NodeVisitor):
             self._call_of_each(*node.args)
 
     def _call_of_each(self, function: ast.expr, *items: ast.expr) -> None:
-        """The calls that `map` makes, with items of these."""
+        """Visit the calls that `map` makes of `function`, with these items."""
         if not isinstance(function, ast.Lambda):
             self._inner_call(self._spelled(ast.Call(function, list(items), [])))
             return
@@ -273,13 +273,13 @@ class _Changes(ast.NodeVisitor):
     visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension
 
     def _spelled(self, call: ast.Call) -> ast.Call:
-        """The call with the method in place of a name for it: `rows.append(1)` of `add(1)` after `add = rows.append`."""
+        """The call with a bound method in place of its name: `rows.append(1)` for `add(1)` after `add = rows.append`."""
         name = call.func.id if isinstance(call.func, ast.Name) else ""
         method = self.methods.get(name) or (None if self._local(name) else self.context.bound_method(name))
         return call if method is None else ast.Call(method, call.args, call.keywords)
 
     def _statement_call(self, call: ast.Call) -> None:
-        """A call that is a statement: what is not known to be harmless changes all it is given."""
+        """Take a call that is a statement: unless it is known to be harmless, it changes all its arguments."""
         name = calls.terminal(call.func)
         root = calls.first_name(call.func)
         path = self._path(call.func)
@@ -318,7 +318,7 @@ class _Changes(ast.NodeVisitor):
             self._add(name for name in self._roots(value) if self._kind(name) not in calls.UNCHANGED)
 
     def _inner_call(self, call: ast.Call) -> None:
-        """Any call: what is known to change something."""
+        """Take any call: only known changes count."""
         name = calls.terminal(call.func)
         root = calls.first_name(call.func)
         in_place = (name.endswith("_") and not name.startswith("_")) or calls.is_inplace(call)
@@ -342,7 +342,7 @@ class _Changes(ast.NodeVisitor):
             if change and not name.startswith("clip_grad_"):
                 self._add(self._held(call.func.value))
         elif name == "next" and call.args:
-            # Iterating changes a fresh iterator, and not what it iterates over.
+            # Iterating advances an iterator, and does not change a container.
             moves = ("iterator", None) if isinstance(call.args[0], ast.Name) else ("iterator",)
             self._add(name for name in self._roots(call.args[0]) if self._kind(name) in moves)
         elif isinstance(call.func, ast.Name) and not self._local(name) and self.context.keeps_state(name):
@@ -360,7 +360,7 @@ class _Changes(ast.NodeVisitor):
                 self._add({n for n, kind in kinds.items() if kind in ("random", "iterator") or (unknown and kind not in calls.UNCHANGED)})
 
     def _fitted(self, call: ast.Call) -> set[str]:
-        """What a fit of a Workbench trains, or the name of that."""
+        """The objects that a fit of a Workbench trains, by name."""
         if self.context.certain or not isinstance(call.func, ast.Attribute) or call.func.attr != "fit":
             return set()
         bench = call.func.value
@@ -369,11 +369,11 @@ class _Changes(ast.NodeVisitor):
         return set(self._roots(bench)) if isinstance(bench, ast.Call) and self._path(bench.func) == _WORKBENCH else set()
 
     def _reads(self, name: str) -> bool:
-        """Whether a method of this name only reads its object, by what such a name usually means."""
+        """Whether a method of this name usually only reads its object."""
         return name in calls.HARMLESS or name in calls.SAME_OBJECT or name == "forward" or bool(self.depth and name in calls.IN_A_LOOP)
 
     def _is_of_package(self, call: ast.Call) -> bool:
-        """Whether a function of a package is called of which it is not known that it leaves its arguments as they are."""
+        """Whether a function of a package is called that may change its arguments, as far as is known."""
         path = self._path(call.func)
         if path is None or is_inlined(path) or path.partition(".")[0] in calls.SHOWING:
             return False
@@ -389,7 +389,7 @@ class _Changes(ast.NodeVisitor):
         return roots(node, self.context)
 
     def _held(self, node: ast.expr) -> frozenset[str]:
-        """What is changed where `node` or a part of it is: `cache(3)["a"] = 1` changes what `cache` keeps."""
+        """The names that are changed if `node` or a part of it is: `cache(3)["a"] = 1` changes an object that `cache` keeps."""
         inner: ast.expr = node
         while isinstance(inner, (ast.Attribute, ast.Subscript)):
             inner = inner.value
@@ -429,7 +429,7 @@ class _Changes(ast.NodeVisitor):
 
 
 def roots(node: ast.expr, context: Context | None = None) -> frozenset[str]:
-    """The names whose objects, or parts of them, the value of `node` is or holds."""
+    """The names whose objects, or parts of them, the value of `node` is or contains."""
     match node:
         case ast.Name():
             return frozenset({node.id})
@@ -467,7 +467,7 @@ def _roots_of(nodes: Iterable[ast.expr], context: Context | None) -> frozenset[s
 
 
 def makes_trainer(node: ast.stmt, context: Context) -> bool:
-    """Whether a statement makes an optimizer of torch, what schedules one, or a Workbench."""
+    """Whether a statement makes an optimizer of torch, a scheduler, or a Workbench."""
     return any(isinstance(part, ast.Call) and _makes_trainer(part, context) for part in own_level(node))
 
 

@@ -1,4 +1,4 @@
-"""One namespace (the notebook, the script, or a module of the user's): its statements, and which of them are kept."""
+"""Defines a namespace (the notebook, the file, or a module of the user): its statements, and which of them are kept."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from workbench.export.source.statements import Line, Statement
 from workbench.export.source.uses import DOT, Uses, defaults, own_level, uses
 
 _CONSTANT = {"types", "typing", "typing_extensions", "code", "immutable"}
-"""What names hold that are constants, aliases of types, or type variables (`capture.kind`)."""
+"""The kinds (`capture.kind`) of constants, aliases of types, and type variables."""
 
 Summaries = dict[tuple[object, ...], Summary | None]
-"""What calls of functions do, by the namespace, the place (of methods, the name), and what else decides it."""
+"""The effects of calls of functions, by namespace, place (for methods: name), and further keys."""
 
 
 class Namespaces(Protocol):
-    """All namespaces of a slice, as far as one of them needs the others. `Slicer` implements and describes the methods."""
+    """The interface through which a namespace uses the others of a slice. `Slicer` implements and describes the methods."""
 
     lazy: bool
     """Whether a layer is kept whose shapes are known only after a forward."""
@@ -54,7 +54,7 @@ class Namespace:
     kinds: Mapping[str, str]
     slicer: Namespaces
     called: int = -1
-    """The place where the Workbench was made; -1: after all statements. What follows ran before the fit."""
+    """The place where the Workbench was made; -1: after all statements. Statements after it ran before the fit."""
     kept: set[int] = field(default_factory=set)
     needed: set[tuple[int, str]] = field(default_factory=set)
     builtins_used: set[tuple[int, str]] = field(default_factory=set)
@@ -65,7 +65,7 @@ class Namespace:
 
     @property
     def statements(self) -> list[Statement]:
-        """In the order in which they ran."""
+        """The statements in the order in which they ran."""
         return self.line.statements
 
     @property
@@ -97,7 +97,7 @@ class Namespace:
 
     @cached_property
     def repeats(self) -> frozenset[int]:
-        """Definitions that were run again with nothing changed in between (a cell run twice): they did nothing."""
+        """The places of definitions that ran again without a change in between (a cell run twice): they had no effect."""
         found: set[int] = set()
         changed_at: dict[str, int] = {}
         first: dict[str, tuple[int, dict[str, int | None]]] = {}
@@ -166,7 +166,7 @@ class Namespace:
         return found
 
     def reaching(self, name: str, place: int, scope: int = 1) -> list[int]:
-        """The statements whose binding of `name` may be the one seen at `place`, the latest first."""
+        """The statements whose binding of `name` may be the one that holds at `place`, the latest first."""
         found: list[int] = []
         joined = False
         binders = self.binders.get(name, ())
@@ -197,12 +197,12 @@ class Namespace:
 
 
 def _changeable_defaults(node: ast.FunctionDef) -> set[str]:
-    """The parameters whose default is a list, a dict, a set or what a call made."""
+    """The parameters whose default is a list, a dict, a set or the result of a call."""
     return {name for name, value in defaults(node.args).items() if isinstance(value, (ast.List, ast.Dict, ast.Set, ast.Call))}
 
 
 def _makes_workbench(node: ast.stmt) -> bool:
-    """Whether a statement makes a Workbench, which calls its functions but undoes what they did."""
+    """Whether a statement makes a Workbench, which calls the functions that it gets but undoes their effects."""
     return any(isinstance(part, ast.Call) and calls.terminal(part.func) == "Workbench" for part in own_level(node))
 
 
@@ -217,12 +217,12 @@ def _is_constant(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) or (isinstance(node, ast.UnaryOp) and _is_constant(node.operand))
 
 
-# ---- what effects asks ------------------------------------------------------------------------------------------
+# ---- the context of effects -------------------------------------------------------------------------------------
 
 
 @dataclass
 class At:
-    """A program at one of its places: what `effects` asks about names there."""
+    """A namespace at one of its places: answers the questions of `effects` about names there."""
 
     program: Namespace
     place: int
@@ -252,7 +252,7 @@ class At:
         return (self.dotted(name) or "") in sys.modules
 
     def keeps_state(self, name: str) -> bool:
-        """Whether calling what a name stands for changes something that a later call reads."""
+        """Whether calling the value of a name changes an object that a later call reads."""
         for at in self.program.reaching(name, self.place):
             node = self.program.statements[at].node
             if isinstance(node, ast.FunctionDef) and node.name == name:
@@ -267,7 +267,7 @@ class At:
         return False
 
     def hands_out(self, name: str) -> bool:
-        """Whether calling what a name stands for may give an object that others hold too: by a metaclass, `__new__` or a decorator."""
+        """Whether calling the value of a name may return an object that other code refers to, through a metaclass, `__new__` or a decorator."""
         for at in self.program.reaching(name, self.place):
             node = self.program.statements[at].node
             if isinstance(node, ast.ClassDef):
@@ -278,7 +278,7 @@ class At:
         return False
 
     def bound_method(self, name: str) -> ast.Attribute | None:
-        """The expression of the method that a name was assigned; None: it stands for something else."""
+        """The expression of the bound method that was assigned to a name; None: it has another value."""
         for at in self.program.reaching(name, self.place):
             node = self.program.statements[at].node
             value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
@@ -290,11 +290,11 @@ class At:
     def kind(self, name: str) -> str | None:
         """The kind of value that a name holds here; None: unknown."""
         held = self.program.kinds.get(name)
-        # A name that is bound more than once may have held something else here.
+        # A name that is bound more than once may have had another value here.
         return held if held != "immutable" or len(self.program.binders.get(name, ())) <= 1 else None
 
     def summary(self, name: str) -> Summary | None:
-        """What calling a function or class of this name does; None: unknown."""
+        """The effects of calling a function or class of this name; None: unknown."""
         base, _, attribute = name.partition(DOT)
         try:
             if attribute:
@@ -302,7 +302,7 @@ class At:
                 found = None if module is None else (self.program.slicer.module(module), attribute)
                 return None if found is None else self._from_elsewhere(found[0], found[1])
             return self._own_summary(name)
-        except ExportError:  # a module without source; reported when something of it is needed
+        except ExportError:  # a module without source; reported when the script needs it
             return None
 
     def _own_summary(self, name: str) -> Summary | None:
@@ -342,7 +342,7 @@ class At:
         return replace(found, outside=spelled)
 
     def method(self, name: str) -> Summary | None:
-        """What calling a method of this name does, in any class of the user; None: unknown."""
+        """The effects of calling a method of this name, in any class of the user; None: unknown."""
         if f".{name}" in self.open:
             return None
         return self.program.slicer.method(name, self.open)

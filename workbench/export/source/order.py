@@ -1,7 +1,7 @@
 """Lists the statements that had run when a fit began, in their order: at the top level, and in the functions that were running.
 
-The code that waits for another, from the top level to the call, is a list of levels. Those of the Workbench's call run up to it; then,
-the innermost first, the functions end, until one is reached that was still running when the fit began; then those that called fit run.
+The frames from the top level to a call are a list of levels. First come the statements of each level up to the Workbench call. Then, the
+innermost first, the rest of each function, up to one that was still running when the fit began. Then the functions that called fit.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ def statements_in_order(site: CallSite, sources: list[Source], call: ast.Call, m
 
 @functools.lru_cache(maxsize=8)
 def _parsed(text: str) -> ast.Module:
-    """The tree of another file, which nobody changes: a file that fits once often fits again."""
+    """The tree of another file. It is cached, since a file that calls fit once often does it again, and must not be changed."""
     return ast.parse(text)
 
 
 def bench_of(owner: Owner) -> str:
-    """A name for the bench that an instance holds; no script has it."""
+    """A name for the bench of an instance; no script contains it."""
     return f"bench_of_{owner.name}"
 
 
 @dataclass
 class _Level:
-    """Code that had run up to a place."""
+    """The code of one frame, and the place up to which it had run."""
 
     spot: Spot
     values: Mapping[str, str]
     function: ast.FunctionDef | None = None
-    """None: the top level."""
+    """The function of the frame; None: the top level."""
     scope: int = 0
 
 
@@ -82,7 +82,7 @@ class _Order:
     site: CallSite
     written: list[Source]
     sources: list[Source]
-    """Those without the bench of a class."""
+    """The sources, with the bench removed from the class that made it."""
     owner: Owner | None
     model: str
     """The model's name; "": it has none."""
@@ -93,12 +93,12 @@ class _Order:
     # -- up to the call
 
     def until_call(self, here: Spot, values: Mapping[str, str]) -> None:
-        """Append what ran before `here`, where these names hold `values`."""
+        """Append the statements that ran before `here`, where names have these values."""
         source = self.sources[here.piece]
         functions = functions_around(source.tree, here)
         end = Spot(len(self.sources) - 1, sys.maxsize)  # where the top level had ended
         reached = (self.site.reached or end) if functions else here
-        before = replace(reached, end_line=-1, end_column=-1)  # what its call is given, the function has as parameters
+        before = replace(reached, end_line=-1, end_column=-1)  # without the call, whose arguments are the function's parameters
         for index in range(reached.piece + 1):
             body = stop_at(self.sources[index].tree.body, self.site.pieces[index].stopped)
             stop = before if index == reached.piece and reached is not end else None
@@ -121,13 +121,13 @@ class _Order:
         return [(frame, function) for frame, function in found if function is not None] if all(function for _, function in found) else []
 
     def _function(self, source: Source, function: ast.FunctionDef, spot: Spot, values: Mapping[str, str], *, around: Sequence[ast.FunctionDef] = (), innermost: bool = False) -> None:
-        """Append what ran in a function up to a place, with what it was given. around: the functions whose variables it reads."""
+        """Append the statements that ran in a function up to a place, with its arguments. around: the functions whose variables it reads."""
         given = {name: text for name, text in self._given(function).items() if values.get(name) is None}
         own = local_names(function) - {name for name, text in given.items() if name == text}
         read = {part.id for part in ast.walk(function) if isinstance(part, ast.Name)}.difference(*map(local_names, around))
         before = {name for statement in self.line.statements if statement.scope == 1 for name in uses(statement.node).binds}
         apart = bool(before & (own | read - {name for text in given.values() for name in uses(ast.parse(text).body[0]).eager}))
-        if apart:  # its names mean something else in the functions around
+        if apart:  # its names have another meaning in the functions around it
             given = {}
             if innermost:
                 for statement in self.line.statements:
@@ -147,7 +147,7 @@ class _Order:
         self.levels.append(_Level(spot, values, function, scope))
 
     def _given(self, function: ast.FunctionDef) -> dict[str, str]:
-        """The expressions that the level before gives for the parameters of a function that it calls, as far as they can be read."""
+        """The expressions of the arguments with which the level before calls a function, as far as they can be read."""
         level = self.levels[-1]
         if level.scope > 1:
             return {}
@@ -163,11 +163,11 @@ class _Order:
         return {}
 
     def make_owner(self, here: Spot, owner: Owner, call: ast.Call) -> None:
-        """Append the statement at `here`, which made the instance or called its method, and what the Workbench call reads of that method."""
+        """Append the statement at `here`, which made the instance or called its method, and the variables of that method that the Workbench call reads."""
         source, scope = self.sources[here.piece], self.levels[-1].scope
         *_, node = [node for node in ast.walk(source.tree) if isinstance(node, ast.stmt) and contains(node, here)]
         made = next((part for part in ast.walk(node) if isinstance(part, ast.Call) and is_at(part, here)), None)
-        if made is not None and calls.terminal(made.func) not in owner.family:  # what a method returned may have come from the bench
+        if made is not None and calls.terminal(made.func) not in owner.family:  # the result of a method may come from the bench
             source = Source(source.label, f"{ast.unparse(made)}\n")
             node = source.tree.body[0]
         if not any(ast.unparse(part) in {f"{owner.name}.{name}" for name in owner.gone} for part in ast.walk(node)):
@@ -181,7 +181,7 @@ class _Order:
     # -- after it
 
     def after_call(self) -> None:
-        """Append what ran after the call, until the run began."""
+        """Append the statements that ran after the call, until the run began."""
         loops, names = len(self.line.loops), dict(self.site.fit[0].names)
         frames, common = [frame for frame in self.site.fit if frame.elsewhere is None], 0
         while common + 1 < min(len(frames), len(self.levels)) and self._is_same(frames[common + 1], self.levels[common + 1]):
@@ -206,12 +206,12 @@ class _Order:
             refuse_turns(self.line, loops, frames)
 
     def _is_same(self, frame: Frame, level: _Level) -> bool:
-        """Whether a function that was running when the fit began is this one, which was when the Workbench was made."""
+        """Whether a function that was running when the fit began is the one of this level, which was running when the Workbench was made."""
         function = self._function_at(frame)
         return level.function is not None and function is not None and function.lineno == level.function.lineno and "" in frame.names.values()
 
     def _top(self, since: Spot, frame: Frame, called: bool) -> None:
-        """Append what ran at the top level. called: a function that the statement there called made the Workbench."""
+        """Append the statements that ran at the top level. called: a function called by the statement there made the Workbench."""
         start = len(self.line.statements)
         for index in range(since.piece, frame.spot.piece + 1):
             source = self._respelled(self.sources[index], frame, None, self.model)
@@ -227,7 +227,7 @@ class _Order:
                     statement.scope = 1
 
     def _caller_of_fit(self, frame: Frame, names: Mapping[str, str]) -> None:
-        """Append what ran in a function that called fit, or in another file."""
+        """Append the statements that ran in a function that called fit, or in another file."""
         function = self._function_at(frame)
         if function is None and frame.elsewhere is None:
             append_lambda(self.line, self._respelled(self.written[frame.spot.piece], frame, None, self.model), frame.spot, next(self.scopes))
@@ -250,14 +250,14 @@ class _Order:
         run(self.line, source, source.tree.body if node is None else node.body, frame.spot, scope, frame.values)
         if function is not None and frame.elsewhere is None:
             self._bind_globals(start, function)
-        if frame.elsewhere is not None:  # what it defines and imports is its own
+        if frame.elsewhere is not None:  # its definitions and imports belong to that file
             edited, new = {node for node, _ in source.edits}, self.line.statements[start:]
             plain = [each for each in new if not isinstance(each.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))]
             self.line.statements[start:] = [each for each in plain if not edited.isdisjoint(ast.walk(each.node))]
             refuse(self.line, start, f"it is in {source.label}, which called fit")
 
     def _bind_around(self, source: Source, frame: Frame, function: ast.FunctionDef, scope: int) -> None:
-        """Bind what a function reads of those around it, where they had ended."""
+        """Bind the variables that a function reads from functions around it that had ended."""
         running = {level.function.lineno for level in self.levels if level.function is not None}
         around = functions_around(source.tree, frame.spot)[:-1]
         if running.isdisjoint(outer.lineno for outer in around):
@@ -267,7 +267,7 @@ class _Order:
                 bind_values(self.line, source.label, scope, {name: frame.values.get(name) for name in names}, f"a variable of {outer.name}")
 
     def _bind_globals(self, start: int, function: ast.FunctionDef) -> None:
-        """Let statements of a function, from `start` on, that bind names of the top level bind them there."""
+        """Let statements of a function, from `start` on, bind global names at the top level."""
         names = {name for part in ast.walk(function) if isinstance(part, ast.Global) for name in part.names}
         for statement in self.line.statements[start:] if names else ():
             if uses(statement.node).binds & names:
@@ -276,7 +276,7 @@ class _Order:
                     statement.refusal = statement.refusal or f"it sets a global name by a variable of {function.name}"
 
     def _leave_out(self, start: int, done: Spot | None) -> None:
-        """Leave out the statement at `start` if it is at `done`: what it did, others of the line did."""
+        """Leave out the statement at `start` if it is at `done`: other statements of the line have its effects."""
         if done is not None and start < len(self.line.statements) and contains(self.line.statements[start].node, done):
             del self.line.statements[start]
 
@@ -287,7 +287,7 @@ class _Order:
         return around[-1] if around else None
 
     def _respelled(self, source: Source, frame: Frame | None, function: ast.FunctionDef | None, model: str) -> Source:
-        """The source with the script's names for what a frame has by others: the model for `bench.model`."""
+        """The source with the script's names in place of a frame's own: the model's name for `bench.model`."""
         names, owner = {} if frame is None else frame.names, self.owner
         held = [] if owner is None else [owner.name, *(name for name, other in names.items() if other == owner.name)]
         spelled = {f"{name}.{gone}": bench_of(owner) for name in held if owner is not None for gone in owner.gone}

@@ -28,7 +28,7 @@ _HOME = (str(Path(sys.base_prefix) / "lib"), str(Path(sys.prefix) / "lib"))
 
 
 def origin(name: str) -> Origin:
-    """Where module `name` comes from; what cannot be found counts as installed, so its import stays."""
+    """Where module `name` comes from; a module that cannot be found counts as installed, so its import stays."""
     top = name.partition(".")[0]
     if top == "workbench":
         return "workbench"
@@ -53,7 +53,7 @@ def is_inlined(name: str) -> bool:
 
 
 def resolve(name: str | None, level: int, package: str) -> str:
-    """The absolute name of a module that is imported as `from ..name import`, seen from `package`."""
+    """The absolute name of a module that `package` imports as `from ..name import`."""
     if not level:
         return name or ""
     try:
@@ -77,7 +77,7 @@ class Import:
 
     @property
     def identity(self) -> str:
-        """What the name refers to."""
+        """The full name of the object to which the name refers."""
         if self.name is not None:
             return f"{self.module}.{self.name}"
         return self.module if self.alias else self.module.partition(".")[0]
@@ -90,7 +90,7 @@ class Import:
 
 
 def imported(node: ast.AST, package: str = "") -> Iterator[Import]:
-    """What a statement imports, if it is an import, seen from `package`."""
+    """The imports of a statement of `package`; none if it is no import."""
     if isinstance(node, ast.Import):
         yield from (Import(alias.name, None, alias.asname) for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -110,7 +110,7 @@ def star_names(module: str, label: str) -> frozenset[str]:
 
 
 def star_identity(module: str, name: str) -> str:
-    """What `name` refers to after `from module import *`: a module that is handed on is the same from everywhere."""
+    """The object to which `name` refers after `from module import *`. A module that is re-exported is the same everywhere."""
     held = getattr(sys.modules.get(module), name, None)
     return held.__name__ if isinstance(held, ModuleType) else f"{module}.{name}"
 
@@ -132,7 +132,7 @@ def own_sources() -> dict[str, str]:
 
 
 _others: set[str] = set()
-"""Names of modules with a file that are not the user's own: thousands are loaded whenever a bench is made."""
+"""Cached names of modules that are not the user's own, since thousands are loaded when a bench is made."""
 
 
 def read(path: str) -> str | None:
@@ -160,7 +160,7 @@ def file_of(module: ModuleType) -> str:
 
 
 def _paths(module: object) -> list[str]:
-    # The dictionary, not getattr: some packages import half of themselves on any attribute.
+    # `__dict__` and not getattr, on which some packages import their submodules.
     own = getattr(module, "__dict__", {})
     file = own.get("__file__")
     if isinstance(file, str):
@@ -173,7 +173,7 @@ def _paths(module: object) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)
 def is_own(path: str) -> bool:
-    """Whether a file is the user's, and of no package that is installed."""
+    """Whether a file is the user's, and does not belong to an installed package."""
     parts = set(Path(path).parts)
     if parts & _INSTALLED or path in ("built-in", "frozen"):
         return False

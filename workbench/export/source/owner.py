@@ -1,4 +1,4 @@
-"""Reads a Workbench that is made in a method of a class: the script's class makes none, and the script reads model and data from the instance.
+"""Handles a Workbench that is made in a method of a class: the script's class does not make one, and the script reads model and data from the instance.
 
 `self.bench = wb.Workbench(self.model, …)` in `Experiment.__init__`, with `experiment = Experiment()`: the script makes `experiment`
 by a class whose methods do nothing with a bench, and its model is `experiment.model`.
@@ -29,22 +29,22 @@ class Owner:
     name: str
     """Its name in the code that made it."""
     own: str
-    """What its method calls it: `self`."""
+    """Its name in the method: `self`."""
     method: ast.FunctionDef
     caller: Frame
-    """The code that made it or called its method, when the Workbench was made."""
+    """The code that made the instance or called its method, when the Workbench was made."""
     family: set[str]
-    """The names of its class, of that one's bases and of those that have it as a base."""
+    """The names of its class, and of that class's bases and subclasses."""
     sources: list[Source]
     """The code without the bench."""
     written: list[Source]
-    """The code with it."""
+    """The code with the bench."""
     gone: frozenset[str]
     """Its attributes and methods that the script does not have."""
 
 
 def owner_of(site: CallSite, sources: list[Source], call: ast.Call) -> Owner | None:
-    """The instance whose method made the Workbench; None: no method did.
+    """The instance whose method made the Workbench; None: no method made it.
 
     Raises ExportError where it has no name.
     """
@@ -104,7 +104,7 @@ def _method_at(tree: ast.Module, spot: Spot) -> tuple[ast.ClassDef, _Method] | N
 
 
 def _family(node: ast.ClassDef, sources: Sequence[Source]) -> set[str]:
-    """The names of a class, its bases and the classes that have it as a base."""
+    """The names of a class, its bases and its subclasses."""
     classes = [node for source in sources for node in source.tree.body if isinstance(node, ast.ClassDef)]
     bases = {node.name: {base.id for base in node.bases if isinstance(base, ast.Name)} for node in classes}
     found: set[str] = set()
@@ -132,7 +132,7 @@ def _named_at(sources: Sequence[Source], spot: Spot) -> set[str]:
 
 
 class _Without:
-    """Takes what uses the bench out of the methods of a class."""
+    """Removes statements that use the bench from the methods of a class."""
 
     def __init__(self, sources: list[Source], methods: list[tuple[int, ast.ClassDef]], attributes: set[str], call: ast.Call, fits: list[Spot]) -> None:
         self.call, self.fits, self.attributes = call, fits, attributes
@@ -149,7 +149,7 @@ class _Without:
         self.sources = [replace(source, text="\n".join(lines[index])) for index, source in enumerate(sources)]
 
     def _of_class(self, index: int, node: ast.ClassDef) -> Iterator[tuple[list[ast.stmt], ast.stmt]]:
-        """What is taken out, each with the suite that it is in."""
+        """The statements to remove, each with the suite in which it is."""
         for method in (part for part in node.body if isinstance(part, _Method)):
             if not method.args.args:
                 continue
@@ -196,7 +196,7 @@ class _Without:
                 )
 
     def _uses(self, node: ast.AST) -> bool:
-        """Whether code uses the bench, a method that did, or the workbench."""
+        """Whether code uses the bench, a method that uses the bench, or the workbench."""
         others = set()
         for part in ast.walk(node):
             match part:
@@ -209,7 +209,7 @@ class _Without:
         return False
 
     def _blank(self, lines: list[str], around: ast.ClassDef, body: list[ast.stmt], part: ast.stmt) -> None:
-        """Take a statement's lines out, with the comments right above it."""
+        """Remove a statement's lines, with the comments directly above it."""
         start, end = first_line(part), part.end_lineno or part.lineno
         if any(other is not part and first_line(other) <= end and start <= (other.end_lineno or other.lineno) for other in body):
             raise ExportError(

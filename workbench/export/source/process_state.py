@@ -27,7 +27,7 @@ _NOT_STATE = {"torch.set_printoptions", "torch.cuda.set_device"}
 
 
 def sets_state(node: ast.AST, context: Context) -> bool:
-    """Whether `node` sets state of the whole process that later results depend on: seeds, defaults, environment."""
+    """Whether `node` sets state of the whole process on which later results depend: seeds, defaults, environment variables."""
     return any(_sets_state(part, context) for part in own_level(node))
 
 

@@ -1,8 +1,8 @@
-"""Slices backwards from what the Workbench call reads, by definition and use.
+"""Slices backwards from the names that the Workbench call reads, by definition and use.
 
-Names are looked up at places; each answer keeps statements, which look up further names. A function reads its globals
-when it is called, so they are looked up wherever a kept statement may call it, and at the end. What changes a kept
-object is kept too.
+A name is looked up at a place; the statements that define it are kept, and their names are looked up in turn. A function
+reads its globals when it is called, so they are looked up at each kept statement that may call it, and at the end.
+Statements that change a kept object are kept too.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def _is_ours(item: origins.Import) -> bool:
 
 @dataclass(frozen=True)
 class _Ask:
-    """A name wanted at a place."""
+    """A name to look up at a place."""
 
     program: Namespace
     name: str
     place: int
     user: int | None
-    """The statement that wants it; None: the Workbench call, or an import elsewhere."""
+    """The statement that reads it; None: the Workbench call, or an import in another module."""
     late: bool = False
     needed: bool = True
 
 
 class Slicer:
-    """Keeps what is needed, over the program of the call and the modules it takes code from."""
+    """Keeps the needed statements of the notebook or file with the call, and of the modules from which it takes code."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self.sources = sources
@@ -62,7 +62,7 @@ class Slicer:
         self.inlined: set[str] = set()
         self.lazy = False
         self.summaries: Summaries = {}
-        # Names that a cell would have bound after the line at which it raised, and that cell.
+        # Names that a cell would have bound after the line at which it raised an error, each with that cell.
         self.stopped_names: Mapping[str, str] = {}
         self._queue: deque[tuple[str, Namespace, int, int]] = deque()
         self._touched: set[tuple[str, int, int]] = set()
@@ -73,9 +73,9 @@ class Slicer:
         self._accumulating: dict[str, bool] = {}
         self._changed: dict[tuple[str, int], frozenset[str]] = {}
         self._called: frozenset[str] = frozenset()
-        self._taken: set[tuple[str, int]] = set()  # what was looked up where the Workbench was made, and its binding
+        self._taken: set[tuple[str, int]] = set()  # the names looked up where the Workbench was made, with their bindings
         self._model: set[tuple[int, str]] = set()
-        """The bindings of what the model is made of, whose weights a script reads from the run."""
+        """The bindings of the parts of the model, whose weights a script reads from the run."""
 
     # -- modules
 
@@ -122,7 +122,7 @@ class Slicer:
     # -- asking
 
     def want(self, program: Namespace, names: Uses, model: ast.expr | None, called: frozenset[str]) -> None:
-        """Keep what the Workbench call itself reads, and what the run read later. called: the names that its arguments call."""
+        """Keep the statements for names that the Workbench call reads, and that the run read later. called: the names that its arguments call."""
         held = effects.roots(model, At(program, program.called)) if model is not None else ()
         self._model = parts.parts_of(program, [(name, program.called) for name in held])
         self._called = called
@@ -135,7 +135,7 @@ class Slicer:
         refuse_bound_anew(program, self._taken)
 
     def try_to_keep(self, home: str, name: str, check: Callable[[], None]) -> None:
-        """Keep what `name` means at the end of the namespace `home`, where that adds only definitions and `check` raises no ExportError."""
+        """Keep the definition of `name` at the end of the namespace `home`, if that adds only definitions and `check` raises no ExportError."""
         kept = {id(p): (set(p.kept), set(p.needed), set(p.builtins_used)) for p in self.programs.values()}
         before = set(self.inlined), set(self._touched), set(self._late_found), list(self._late_missing)
         lazy = self.lazy
@@ -156,7 +156,7 @@ class Slicer:
             self.lazy = lazy
 
     def _start(self, program: Namespace) -> None:
-        """Process state that a program sets is part of what its statements compute."""
+        """Keep the statements that set process state, since the results of others depend on it."""
         for place, statement in enumerate(program.statements[: program.called]):
             unmade = statement.refusal is None and not statement.made
             definition = isinstance(statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
@@ -166,7 +166,7 @@ class Slicer:
                 self._keep(program, place)
 
     def _settle(self) -> None:
-        """Follow all that is kept, and what changes it, until nothing is added."""
+        """Follow all kept statements, and those that change kept objects, until none is added."""
         while True:
             while self._queue:
                 task, program, place, at = self._queue.popleft()
@@ -237,7 +237,7 @@ class Slicer:
         )
 
     def _check_loops(self, ask: _Ask, at: int) -> None:
-        """Refuse what the loop around the call carries from one iteration to the next."""
+        """Raise ExportError for a name that the loop around the call changes from one iteration to the next."""
         program = ask.program
         base = ask.name.partition(DOT)[0]
         for loop in program.line.loops:
@@ -249,7 +249,7 @@ class Slicer:
                 )
 
     def _follow_import(self, ask: _Ask, at: int, base: str, attribute: str | None) -> None:
-        """Take code from the user's own modules."""
+        """Keep the code of an imported name, if it is in one of the user's own modules."""
         program = ask.program
         node = program.statements[at].node
         if base in program.modules and isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -287,12 +287,12 @@ class Slicer:
         return self._ask(_Ask(program, name, program.end, None))
 
     def home(self, module: str, name: str) -> str:
-        """The module whose code binds `name`, as `module` hands it out."""
+        """The module whose code binds the `name` that `module` exports."""
         program = self.module(module)
         return module if program.reaching(name, program.end) else self._home(module, name) or module
 
     def _home(self, module: str, name: str) -> str | None:
-        """The module in which a name is defined that `module` gives by its own `__getattr__`."""
+        """The module that defines a name which `module` returns from its own `__getattr__`."""
         loaded = sys.modules.get(module)
         found = getattr(getattr(loaded, name, None), "__module__", None)
         return found if isinstance(found, str) and found != module and origins.is_inlined(found) else None
@@ -315,7 +315,7 @@ class Slicer:
             self._queue.append(("keep", program, place, place))
 
     def _follow(self, program: Namespace, place: int) -> None:
-        """Ask for all that a kept statement reads."""
+        """Look up all names that a kept statement reads."""
         statement = program.statements[place]
         if isinstance(statement.node, (ast.Import, ast.ImportFrom)):
             return
@@ -354,8 +354,8 @@ class Slicer:
                     )
 
     def _touch(self, program: Namespace, place: int, at: int) -> None:
-        """The value that statement `place` bound may be called at `at`: its functions read their globals then."""
-        passed = at == program.called and not self._called & program.uses[place].binds  # the call only hands it on
+        """Look up the globals of functions that statement `place` bound and that may be called at `at`."""
+        passed = at == program.called and not self._called & program.uses[place].binds  # the Workbench call only passes it on
         if at == program.end or passed or (program.name, place, at) in self._touched:
             return
         self._touched.add((program.name, place, at))
@@ -369,7 +369,7 @@ class Slicer:
                 self._queue.append(("touch", program, before, at))
 
     def _keep_changes(self) -> bool:
-        """Keep statements that change what is kept; whether there was one."""
+        """Keep statements that change kept objects; returns whether there was one."""
         grew = False
         for program in list(self.programs.values()):
             for place, statement in enumerate(program.statements):
@@ -397,7 +397,7 @@ class Slicer:
         return self._changed[key]
 
     def _holds(self, program: Namespace, name: str, place: int) -> bool:
-        """Whether what `name` holds at `place` is, or may share a part with, something needed."""
+        """Whether the value of `name` at `place` is needed, or may share a part with a needed object."""
         module, dot, inner = name.partition(DOT)
         if dot:
             other = self.programs.get(module)
@@ -441,7 +441,7 @@ class Slicer:
     def _is_face(self, program: Namespace, at: int, base: str, attribute: str) -> bool:
         """Whether `base` (or its `attribute`), bound at `at`, is a part of the workbench that no script has."""
         node = program.statements[at].node
-        ours = [item for item in origins.imported(node) if _is_ours(item) and item.binds == base]  # of `import torch, workbench as wb` only one
+        ours = [item for item in origins.imported(node) if _is_ours(item) and item.binds == base]  # `import torch, workbench as wb` has only one
         if isinstance(node, ast.ImportFrom):
             return not node.level and any(item.name in FACE for item in ours)
         if program.modules.get(base, "").partition(".")[0] == "workbench" and attribute:
@@ -449,7 +449,7 @@ class Slicer:
         return bool(ours) if isinstance(node, ast.Import) else self.tainted(program, at)
 
     def _reads_face(self, program: Namespace, name: str, place: int, seen: set[tuple[str, int]]) -> bool:
-        """Whether reading `name` at `place`, or calling what it holds, uses the workbench."""
+        """Whether reading `name` at `place`, or calling its value, uses the workbench."""
         base, _, attribute = name.partition(DOT)
         for at in program.reaching(base, place):
             if (program.name, at) in seen:
@@ -465,7 +465,7 @@ class Slicer:
     # -- methods of visible classes
 
     def method(self, name: str, open_: frozenset[str]) -> Summary | None:
-        """What methods called `name` do, over all classes of the user's."""
+        """The combined effects of the methods called `name` in all classes of the user."""
         if name not in self._methods:
             self._methods[name] = None
             found = [
@@ -479,9 +479,9 @@ class Slicer:
         return self._methods[name]
 
     def accumulates(self, name: str) -> bool:
-        """Whether methods called `name` change their object so that a second call finds it changed."""
+        """Whether methods called `name` change their object in a way that a second call reads."""
         if name not in self._accumulating:
-            self._accumulating[name] = False  # while it is found
+            self._accumulating[name] = False  # the answer for recursive calls
             self._accumulating[name] = any(effects.accumulates(node, At(program, program.end)) for program, node, _ in self.method_nodes(name))
         return self._accumulating[name]
 

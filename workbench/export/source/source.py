@@ -1,28 +1,23 @@
-"""Cuts out the code that a run used: what re-creates the arguments of `wb.Workbench(…)`, and nothing else.
+"""Cuts out the code that a run used: the statements that make the arguments of `wb.Workbench(…)`, and nothing else.
 
-`CallSite.capture` remembers what had run when the Workbench was made; `slice_call` goes backwards from the arguments of
-that call, by definition and use, and cuts the needed statements out as they were written.
+`CallSite.capture` stores the code that had run when the Workbench was made; `slice_call` goes backwards from the arguments
+of that call, by definition and use, and copies the needed statements as they were written.
 capture.py     the call site, as plain data
 origins.py     which modules are the user's own, so that their code is written out
 uses.py        which names a statement reads and binds
-effects.py     what else it changes
-calls.py       what is known of the functions that it calls
-reproducibility.py   why it may get other data than the run
-missing_files.py  files that it reads and does not write
-secret_literals.py  what must not be written down
+effects.py     the objects that a statement changes
+calls.py       the known effects of the functions that it calls
+process_state.py   whether it sets seeds, defaults, environment variables
 statements.py  pieces of source, and the statements that had run in them
-order.py       the straight line of these statements
-earlier_calls.py   what calls did that the script does not have
+order.py       these statements in the order in which they ran
 owner.py       a Workbench that a method of a class makes
 namespace.py   one namespace and its statements
 slicer.py      the slice
-parts.py       what names may hold
-writer.py      the text of the slice, in one namespace
-annotation_names.py  what annotations name
-unresolved.py  why a name is defined nowhere
-source_text.py  statements cut out of source text, and joined
+parts.py       the objects that names may have
+rewrite/       writes the slice as one file: `writer.py` its text, `source_text.py` lines, `secret_literals.py` secrets, …
+findings/      reasons why the script may differ from the run, or cannot be written
 Known limits: what a statement changes cannot be known in general (`effects` has the assumptions); random numbers drawn
-by code that is not needed are not drawn by the script (`Sliced.differs` says so).
+by code that is not needed are not drawn by the script (`Sliced.differs` has a note about it).
 """
 
 from __future__ import annotations
@@ -84,7 +79,7 @@ class Sliced:
     ready: frozenset[str] = frozenset()
     """The arguments that were given as `wb.batches(…)`: their expression is the one in its brackets."""
     notes: tuple[str, ...] = ()
-    """What a person should know of its secrets."""
+    """Sentences for the user about its secrets."""
     differs: tuple[str, ...] = ()
     """Why the script may get other data than the run."""
     secrets: Secrets = field(default_factory=Secrets, repr=False)
@@ -92,9 +87,9 @@ class Sliced:
 
 
 def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Sliced:
-    """The code that re-creates the arguments of the Workbench made at `site`, but for those to leave out.
+    """The code that re-creates the arguments of the Workbench made at `site`, except for those in `leave_out`.
 
-    Raises ExportError, naming what is in the way, when there is no such code.
+    Raises ExportError, naming the obstacle, when there is no such code.
     """
     if site.problem is not None or site.call is None:
         raise ExportError(
@@ -168,7 +163,7 @@ def given_names(site: CallSite) -> frozenset[str]:
 
 
 def _call_of(site: CallSite, spot: Spot, sources: list[Source]) -> tuple[Source, ast.Call, Owner | None]:
-    """The Workbench call, the source that it is in, and the instance whose method made it, by whose name the call has it then."""
+    """The Workbench call, its source, and the instance whose method made it; the call then has the instance's name."""
     source = sources[spot.piece]
     call = find_call(source, spot)
     owner = owner_of(site, sources, call)
@@ -223,7 +218,7 @@ def _arguments(call: ast.Call, source: Source) -> dict[str, ast.expr]:
                 )
             if isinstance(part, ast.Await):
                 raise ExportError(
-                    f"`{ast.unparse(part)}` inside the Workbench call ({where}) waits, which a script cannot at its "
+                    f"`{ast.unparse(part)}` inside the Workbench call ({where}) waits, which a script cannot do at its "
                     "top level. Call it in plain code before."
                 )
     return found
@@ -245,9 +240,9 @@ def _without_batches(given: dict[str, ast.expr], program: Namespace) -> frozense
 
 
 def _changed_outside(site: CallSite, functions: list[ast.FunctionDef], sources: list[Source], program: Namespace) -> Iterator[str]:
-    """Statements that changed what a function returned beside the Workbench that it made: there it has another name.
+    """Notes about statements that changed an object which a function returned together with its Workbench: there it has another name.
 
-    Raises ExportError for those that changed the model through the bench, and that the script cannot have.
+    Raises ExportError for statements that changed the model through the bench, since the script cannot have them.
     """
     top = site.reached
     benches = {name for frame in site.fit for name, other in frame.names.items() if not other}
@@ -267,14 +262,14 @@ def _changed_outside(site: CallSite, functions: list[ast.FunctionDef], sources: 
 
 
 def _called_names(given: Mapping[str, ast.expr]) -> frozenset[str]:
-    """The names that the code arguments call, so that what these read is read when the Workbench is made."""
+    """The names that the code arguments call; their functions read globals when the Workbench is made."""
     parts = (part for name, node in given.items() if name in CODE_ARGUMENTS for part in own_level(node))
     roots = (calls.first_name(part.func) for part in parts if isinstance(part, ast.Call))
     return frozenset(root for root in roots if root is not None)
 
 
 def _refuse_rebound(program: Namespace) -> None:
-    """What is known of a parameter or loop variable is its value at the call: it must have had it all along."""
+    """Refuse parameters and loop variables that changed: only their values at the call are known."""
     for place, statement in enumerate(program.statements):
         if not statement.made or isinstance(statement.node, ast.Import) or statement.refusal is not None:
             continue

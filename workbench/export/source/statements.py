@@ -1,4 +1,4 @@
-"""A piece of source as the straight line of statements that had run when the Workbench was made."""
+"""Turns a piece of source into the statements that had run when the Workbench was made, in order, without their blocks."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Source:
     text: str
     postponed: bool = False
     spelled: tuple[tuple[str, str], ...] = ()
-    """Names and attributes that stand for others here: (`bench.model`, `model`)."""
+    """Names and attributes of this source, each with the script's name for it: (`bench.model`, `model`)."""
     function: int = 0
-    """The line of the function whose variables these names are; 0: names of the top level."""
+    """The line of the function that has these names as variables; 0: the top level."""
     elsewhere: bool = False
-    """It is code of another file: its own names mean nothing in the script."""
+    """Whether it is code of another file, whose names have no meaning in the script."""
 
     @cached_property
     def tree(self) -> ast.Module:
-        """The parsed text, with what is spelled otherwise; empty where it does not parse, for then nothing of it ran."""
+        """The parsed text, with the names of the script; empty if it does not parse, since then none of it ran."""
         try:
             tree = ast.parse(self.text)
         except (SyntaxError, ValueError):
@@ -53,7 +53,7 @@ class Source:
 
     @cached_property
     def edits(self) -> list[tuple[ast.AST, str]]:
-        """The nodes of `tree` that stand for another text, each with that of the script."""
+        """The nodes of `tree` that have another text in the script, each with that text."""
         return []
 
     @cached_property
@@ -73,7 +73,7 @@ class Source:
 
 
 class _Respell(ast.NodeTransformer):
-    """Puts other names in place of some, at the same place in the text."""
+    """Replaces names and attributes by the script's names, at the same places."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.spelled = source, dict(source.spelled)
@@ -108,11 +108,11 @@ class Statement:
     source: Source
     scope: int = 0
     refusal: str | None = None
-    """Why it cannot be in a script, told if it is needed."""
+    """Why it cannot be in a script; reported if it is needed."""
     made: bool = False
-    """It is not in the source: it binds a value that was found there."""
+    """Whether it is not in the source but binds a value that was found at runtime."""
     head: bool = False
-    """It is what a statement that was running evaluated: it matters where it is known to change something."""
+    """Whether it stands for the expressions that a running statement had evaluated; it matters only for their known changes."""
 
     @property
     def place(self) -> str:
@@ -128,7 +128,7 @@ class Statement:
 
 @dataclass
 class Loop:
-    """A loop around the call: what its body binds or changes is not the same in each turn."""
+    """A loop around the call; names that its body binds or changes differ between its iterations."""
 
     start: int
     body: list[ast.stmt]
@@ -172,8 +172,8 @@ def is_at(node: ast.expr, spot: Spot) -> bool:
 def run(
     line: Line, source: Source, body: list[ast.stmt], upto: Spot | None, scope: int, values: Mapping[str, str], since: Spot | None = None
 ) -> bool:
-    """Append the statements of `body` that ran after `since` (None: from its beginning) and before `upto` (None: to its end), with the
-    blocks around these opened; whether `upto` was reached.
+    """Append the statements of `body` that ran after `since` (None: from its beginning) and before `upto` (None: to its end), without the
+    blocks around these places; returns whether `upto` was reached.
     """
     for node in body:
         inside = upto is not None and contains(node, upto)
@@ -194,7 +194,7 @@ def run(
 
 
 def _run_on(line: Line, source: Source, node: ast.stmt, since: Spot, upto: Spot | None, scope: int, values: Mapping[str, str]) -> None:
-    """Append what ran in `node` after `since`, a place in it, and before `upto`."""
+    """Append the statements that ran in `node` after `since`, a place in it, and before `upto`."""
     start = len(line.statements)
     ways = [way for way in _ways(node) if any(contains(inner, since) for inner in way[0])]
     if not ways and isinstance(node, (ast.With, ast.AsyncWith)):  # `with wb.Workbench(…) as bench:`
@@ -233,21 +233,21 @@ def _ways(node: ast.stmt) -> list[list[list[ast.stmt]]]:
 
 
 def refuse(line: Line, start: int, why: str) -> None:
-    """Let no script have the statements from `start` on."""
+    """Mark the statements from `start` on as not allowed in a script."""
     for statement in line.statements[start:]:
         if not statement.made and not isinstance(statement.node, (ast.Import, ast.ImportFrom)):
             statement.refusal = statement.refusal or why
 
 
 def _refuse_in_with(line: Line, start: int, node: ast.With | ast.AsyncWith, call: Spot | None = None) -> None:
-    """Let no script have the statements from `start` on where the `with` around them changes what they do. call: that of the Workbench."""
+    """Do so if the `with` around them changes their effects. call: the place of the Workbench call."""
     if not all(_is_inert(item.context_expr) or (call is not None and contains(item.context_expr, call)) for item in node.items):
         head = ast.unparse(node).partition("\n")[0]
         refuse(line, start, f"it is inside `{head}` with the Workbench call")
 
 
 def refuse_turns(line: Line, first: int, fit: Iterable[Frame]) -> None:
-    """Let no script have what the loops from `first` on, around a later fit of a bench, change: former turns did so, too."""
+    """Do so for statements in the loops from `first` on around a later fit of a bench, since earlier iterations ran them, too."""
     why = "it ran in each turn of the loop around the fit"
     for loop in line.loops[first:]:
         refuse(line, loop.start, why)
@@ -259,7 +259,7 @@ def refuse_turns(line: Line, first: int, fit: Iterable[Frame]) -> None:
 
 
 def stop_at(body: list[ast.stmt], stopped: int | None) -> list[ast.stmt]:
-    """Those statements of `body` that were done when the piece raised at line `stopped`."""
+    """The statements of `body` that had run when the piece raised an error at line `stopped`."""
     return body if stopped is None else [node for node in body if (node.end_lineno or node.lineno) < stopped]
 
 
@@ -304,7 +304,7 @@ def _unfit(node: ast.stmt) -> str | None:
         if isinstance(part, (ast.Await, ast.AsyncFor, ast.AsyncWith)) or (
             isinstance(part, ast.comprehension) and part.is_async
         ):
-            return "it uses `await`, which a script cannot at its top level"
+            return "it uses `await`, which a script cannot do at its top level"
         if isinstance(part, (ast.Return, ast.Yield, ast.YieldFrom)):
             return "it may leave the function around the Workbench call"
         if isinstance(part, (ast.Break, ast.Continue)) and part not in loops:
@@ -313,7 +313,7 @@ def _unfit(node: ast.stmt) -> str | None:
 
 
 def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, values: Mapping[str, str]) -> None:
-    """Append what ran inside `node`, a statement that was running."""
+    """Append the statements that ran inside `node`, a statement that was running."""
     match node:
         case ast.If():
             _append_head(line, source, ast.If(node.test, [ast.Pass()], []), node, [node.test], scope)
@@ -365,7 +365,7 @@ def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, va
 
 
 def _append_head(line: Line, source: Source, head: ast.stmt, node: ast.stmt, given: list[ast.expr], scope: int) -> None:
-    """Append what a statement that was running evaluated; no script has it. given: its expressions."""
+    """Append a statement for the expressions that a running statement had evaluated; it is not allowed in a script."""
     if any(isinstance(part, (ast.Call, ast.NamedExpr)) for value in given for part in own_level(value)):
         ast.fix_missing_locations(ast.copy_location(head, node))
         line.statements.append(Statement(head, source, scope, "it is part of the statement with the Workbench call or the fit", head=True))
@@ -378,14 +378,14 @@ def _append_evaluated(line: Line, source: Source, node: ast.stmt, spot: Spot, sc
 
 
 def append_lambda(line: Line, source: Source, spot: Spot, scope: int) -> None:
-    """Append what the lambda around `spot`, or the comprehension, evaluated before it."""
+    """Append the calls that the lambda or comprehension around `spot` evaluated before it."""
     node = _innermost(source.tree.body, spot)
     if node is not None:
         _append_evaluated(line, source, node, spot, scope)
 
 
 def _evaluated_before(node: ast.AST, spot: Spot) -> list[ast.expr]:
-    """The expressions in `node` that were evaluated before the one at `spot`, of the lambda around it if there is one."""
+    """The expressions in `node`, or in the lambda around `spot` if there is one, that were evaluated before the one at `spot`."""
     here = next((part for part in ast.walk(node) if isinstance(part, ast.expr) and is_at(part, spot)), None)
     found: list[ast.expr] = []
     while node is not here and not (here is None and isinstance(node, ast.Call) and (node.lineno, node.col_offset) == (spot.line, spot.column)):
@@ -414,7 +414,7 @@ def _suites(
 
 
 def _comprehended(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, values: Mapping[str, str]) -> None:
-    """Bind what the comprehensions and lambdas around the call bind."""
+    """Bind the variables of the comprehensions and lambdas around the call."""
     names: list[str] = []
     for part in ast.walk(node):
         if not isinstance(part, ast.expr) or not contains(part, spot):

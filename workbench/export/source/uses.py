@@ -1,7 +1,7 @@
 """Finds which names a statement reads and binds, and when.
 
-`eager` names are read when the statement runs; `late` names when a function it makes is called. A name of a module
-whose code is written into the script is spelt with its module: `helpers.make` becomes `helpers·make`.
+`eager` names are read when the statement runs; `late` names when a function that it defines is called. A name of a module
+whose code is written into the script contains the module: `helpers.make` becomes `helpers·make`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Uses:
     eager: frozenset[str] = frozenset()
     late: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
-    """Read when it runs, and fine to be without."""
+    """Names that it reads when it runs, but that may be undefined."""
     binds: frozenset[str] = frozenset()
     definite: frozenset[str] = frozenset()
-    """Those of `binds` that are bound whichever way the statement goes."""
+    """The names of `binds` that are bound on every path through the statement."""
     deletes: frozenset[str] = frozenset()
     written_late: frozenset[str] = frozenset()
-    """Global names that its functions bind when they are called."""
+    """The global names that its functions bind when they are called."""
     inner: frozenset[str] = frozenset()
-    """Names bound inside its functions and classes."""
+    """The names bound inside its functions and classes."""
     attributes: tuple[tuple[ast.Attribute, str], ...] = ()
     """The `helpers.make` of inlined modules, each with its short name."""
 
@@ -48,7 +48,7 @@ def uses(node: ast.stmt, modules: frozenset[str] = frozenset(), postponed: bool 
 
 @functools.lru_cache(4096)
 def _uses_of_text(text: str, postponed: bool) -> Uses:
-    """The names of a statement: each script has much that others have, and a statement is asked for several times."""
+    """The names of a statement; cached, since they are needed several times, and other scripts have the same statements."""
     (node,), (copied,) = ast.parse(text).body, ast.parse(text).body
     return _uses(node, copied, frozenset(), postponed)
 
@@ -132,7 +132,7 @@ def _read_inner(table: symtable.SymbolTable, found: _Found, late: bool) -> None:
 
 
 def own_level(node: ast.AST) -> Iterator[ast.AST]:
-    """`node` and all that runs with it: not the bodies of functions, lambdas and classes that it only defines."""
+    """`node` and all nodes that run with it, without the bodies of functions, lambdas and classes that it only defines."""
     yield node
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         inner: list[ast.AST] = [*node.decorator_list]
@@ -162,7 +162,7 @@ class _Order:
         self.postponed = postponed
 
     def reads(self, body: list[ast.stmt], bound: set[str]) -> set[str]:
-        """The names that `body` reads from outside; adds to `bound` what is bound after it, whichever way it goes."""
+        """The names that `body` reads from outside; adds to `bound` the names that it binds on every path."""
         found: set[str] = set()
         for node in body:
             found |= self._statement(node, bound)
@@ -227,7 +227,7 @@ class _Order:
 
 
 def targets(node: ast.AST) -> list[ast.expr]:
-    """What an assignment, a loop or a `del` binds or changes."""
+    """The expressions that an assignment, a loop or a `del` binds or changes."""
     if isinstance(node, (ast.Assign, ast.Delete)):
         return node.targets
     return [node.target] if isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.For)) else []
@@ -278,7 +278,7 @@ def imported_name(alias: ast.alias) -> str:
 
 
 def definite(node: ast.stmt) -> set[str]:
-    """Names that `node` binds whichever way it goes."""
+    """The names that `node` binds on every path."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             return {node.name}
@@ -370,7 +370,7 @@ class _Spell(ast.NodeTransformer):
 
 
 class _Shared(ast.NodeTransformer):
-    """Puts `global` in place of a `nonlocal` for a variable of the function that the statement is taken from."""
+    """Replaces `nonlocal` by `global` for variables of the function from which the statement is taken."""
 
     def __init__(self) -> None:
         self.around: frozenset[str] = frozenset()

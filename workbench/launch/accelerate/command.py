@@ -1,7 +1,7 @@
-"""Builds and starts the `accelerate launch` command of a job, from its settings and the user's own config.
+"""Builds and starts the `accelerate launch` command of a job, from its settings and the user's accelerate config.
 
-The config (`accelerate config` makes one) decides what the settings leave open; settings win. Precision and compilation
-are the bench's own settings. Source: accelerate.commands.launch.
+A setting overrides the config (`accelerate config` makes one), which decides what the settings leave open. Precision and
+compilation come from the settings alone. Source: accelerate.commands.launch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OURS = {
     "gradient_clipping": "gradient_clip_val=", "max_restarts": "", "use_megatron_lm": "", "mpirun_hostfile": "", "help": "",
     "main_training_function": "", "vm": "", "env": "", "no_tpu_cluster": "",
 }  # fmt: skip
-"""Options that a setting covers, each with the setting's name, and options that would give the job another script or place."""
+"""Options that launch= may not have: each with the setting to use instead; "" where a job cannot have it at all."""
 _NEVER = ("tpu", "aws_", "megatron_lm_", "parallelism_config_")
 """Prefixes of further options that are refused."""
 _TRUTHS = ("fsdp_", "fp8_")
@@ -50,12 +50,12 @@ _PROCESS = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT",
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "ACCELERATE_USE_CPU", "ACCELERATE_USE_FSDP", RANK, SHARDS,
 )  # fmt: skip
-"""Variables of a kernel that was launched itself; the launched processes would take them for their own."""
+"""Variables that this process has where a launcher started it. The launched processes do not inherit them: they would read them as their own."""
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """How a job is launched. `notes`: options of the config without effect. `shards`: how weights are sharded."""
+    """How a job is launched. notes: messages about options without effect. shards: how weights are sharded; None: not at all."""
 
     options: tuple[str, ...]
     processes: int
@@ -76,10 +76,10 @@ class LaunchPlan:
         return [*start, "-m", "workbench.launch.accelerate.worker", str(folder.absolute())]
 
     def environment(self) -> dict[str, str]:
-        """The environment of the processes besides this one's."""
+        """The environment variables that the processes get in addition to this process's."""
         own = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // self.local))}
         package, known = Path(__file__).parents[3], os.environ.get("PYTHONPATH")
-        if not package.name.endswith("-packages"):  # it is not installed, and must be found all the same
+        if not package.name.endswith("-packages"):  # not installed: the processes would not find it
             own["PYTHONPATH"] = os.pathsep.join([str(package), *([known] if known else [])])
         if self.shards is not None:
             own[SHARDS] = self.shards
@@ -87,7 +87,10 @@ class LaunchPlan:
 
 
 def plan(settings: Settings, accelerator: str) -> LaunchPlan:
-    """Read settings and config. `accelerator`: the kind of device here. SettingsError: they ask for something impossible."""
+    """Return the plan for these settings and the user's config; raise SettingsError for what is impossible.
+
+    accelerator: the kind of device of this machine.
+    """
     if accelerator == "tpu" and settings.devices != "auto":
         settings = settings.replace(devices=1)  # one process drives all cores
     given = dict(settings.launch or {})
@@ -97,7 +100,7 @@ def plan(settings: Settings, accelerator: str) -> LaunchPlan:
     kind = _kind(given, config)
     if settings.fast_dev_run:
         raise SettingsError(
-            f"fast_dev_run={settings.fast_dev_run}: a launched job is known by its record, and a trial run has none: take "
+            f"fast_dev_run={settings.fast_dev_run}: the bench follows a launched job by its record, and a dry run has none: take "
             "strategy='pool' or 'thread' for it."
         )
     cpu = accelerator == "cpu" or (settings.accelerator == "auto" and bool(config.get("use_cpu")))
@@ -128,7 +131,7 @@ def start(found: LaunchPlan, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def write_script(found: LaunchPlan, folder: Path) -> Path:
-    """Write the command for the other machines: a script that takes the number of the machine."""
+    """Write a shell script that runs the command on another machine; its argument is the number of that machine."""
     lines = ["#!/bin/sh", f"# Starts this run's processes on one more machine: sh {SCRIPT} NUMBER, from 1 to {found.machines - 1}.", "set -e"]
     lines += [f"cd {shlex.quote(os.getcwd())}"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in found.environment().items()]
@@ -246,7 +249,7 @@ def _processes(settings: Settings, given: Mapping[str, Any], config: Mapping[str
 
 
 def _devices(settings: Settings, given: Mapping[str, Any], cpu: bool, processes: int, shards: str | None) -> dict[str, Any]:
-    """The GPUs, and whether there are several processes: accelerate starts those for CPUs alike."""
+    """The options for GPUs and for several processes. `multi_gpu` also starts several processes on CPUs."""
     own: dict[str, Any] = {"multi_gpu": processes > 1 and shards is None, "use_fsdp": shards == fsdp_config.FSDP}
     if cpu:
         return {**own, "cpu": processes == 1, "gpu_ids": "all"}
@@ -272,7 +275,7 @@ def _address(given: Mapping[str, Any], config: Mapping[str, Any], machines: int,
 
 
 def _words(name: str, value: Any) -> list[str]:
-    """An option in one word, so that its value cannot be anything else."""
+    """An option and its value as one argument, so that a value like "--x" is not parsed as an option."""
     if not _options()[name]:
         return [f"--{name}"] if value else []
     return [f"--{name}={str(value).lower() if isinstance(value, bool) else value}"]

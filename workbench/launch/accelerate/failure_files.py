@@ -26,7 +26,7 @@ _ECHOES = (
 )  # fmt: skip
 """Words in the error of a process whose partner has ended."""
 _WAITED = ("imed out", "timeout caused")
-"""Those of them that mean that a process has waited too long for another one."""
+"""Those of them that report a timeout."""
 _STACKS = getattr(signal, "SIGUSR1", signal.SIGTERM)
 _GRACE = 3.0
 """Seconds to wait for other errors, when the first one only reports a lost partner."""
@@ -42,7 +42,7 @@ class LaunchError(RuntimeError):
 
 @dataclass(frozen=True)
 class Failure:
-    """The error of one rank, as it can be sent, with its traceback in words and its time."""
+    """The error of one rank in a form that can be pickled, with its traceback as text and its time."""
 
     rank: int
     world: int
@@ -84,7 +84,7 @@ class Process(NamedTuple):
 
 
 class _RankEndedElsewhere(LaunchError):
-    """Stands for `SigtermReceived`, as an error that can be raised where the job was asked for."""
+    """Replaces `SigtermReceived` by an Exception, which can be raised in the process that launched the job."""
 
 
 def failure_of(error: BaseException, rank: int, world: int) -> Failure:
@@ -126,10 +126,10 @@ def root_cause(folder: Path, mine: Failure | None = None) -> Failure | None:
 def hang_error(folder: Path, mine: Failure, others: Sequence[Process], seconds: float) -> Failure:
     """End the ranks of this machine after rank 0 waited too long; each writes its stacks. Returns the failure."""
     here = [process.pid for process in others if process.host == socket.gethostname()]
-    _send(here, _STACKS)  # also of one that is not in Python; it goes to the output
-    until = time.monotonic() + 4 * _GRACE  # on a busy machine writing that takes a while
+    _send(here, _STACKS)  # also of a rank that hangs in C; the stacks go to output.log
+    until = time.monotonic() + 4 * _GRACE  # on a busy machine a rank needs some time to write them
     while len(there := read_failures(folder)) < len(others) and time.monotonic() < until:
-        # Again and again: a signal that another of its threads takes does not wake the main one.
+        # Repeated: a signal that another thread of the process receives does not wake the main thread.
         time.sleep(0.3)
         _send(here, signal.SIGTERM)
     where = [f"rank {failure.rank} was here:\n{failure.text}" for failure in [mine, *there]]
@@ -146,7 +146,7 @@ def _send(processes: Sequence[int], number: int) -> None:
 
 
 def _sendable(error: BaseException) -> BaseException:
-    """The error without what it refers to, of its own type if that can be sent."""
+    """A copy of the error without its traceback, of the same type if that can be pickled."""
     with pack_error(error) as package:
         sent: BaseException = unpack(package)
     return sent

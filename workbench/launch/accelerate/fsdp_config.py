@@ -9,7 +9,7 @@ from workbench.settings import Settings, SettingsError
 
 FSDP = "FSDP"
 _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
-"""Strategies of FSDP 1, which accelerate counts from 1."""
+"""Strategies of FSDP 1; accelerate numbers them from 1."""
 _WITHOUT_EFFECT: Mapping[str, tuple[tuple[str, ...], str]] = {
     "fsdp_backward_prefetch": (("backward_pre", "1", "none"), "FSDP 2 fetches ahead in its own way"),
     "fsdp_forward_prefetch": (("false", "none"), "FSDP 2 fetches ahead in its own way"),
@@ -30,7 +30,10 @@ def options(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, An
 
 
 def way(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], processes: int) -> str | None:
-    """How so many processes shard the weights; None: each process has all weights. kind: the kind of training in the config."""
+    """How the processes shard the weights; None: each process has all weights.
+
+    kind: the config's `distributed_type`. processes: how many there are on all machines.
+    """
     if kind != FSDP or processes == 1 or _strategy(options(given, config)) == "NO_SHARD":
         return None
     return FSDP

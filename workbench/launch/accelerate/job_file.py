@@ -1,4 +1,4 @@
-"""Writes and reads the job file of a launched process: its assignment, as each rank loads it."""
+"""Writes and reads the job file of a launched job, from which each rank loads its assignment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workbench.launch.process.process_env import ProcessEnv
 from workbench.settings import Settings
 
 FOLDER = "launch"
-"""The folder within the run's; only this user may read it."""
+"""The subfolder of the run's folder that holds it; only this user may read it."""
 VALUE = "value"
 """The file with the result of the assignment besides events and weights."""
 
@@ -54,7 +54,7 @@ def read(run: Path) -> private_file.PrivateFile:
 
 
 def remove(run: Path) -> None:
-    """Remove the job file, once all ranks have read it or none will."""
+    """Remove the job file. Call it when all ranks have read it, or when none will."""
     private_file.remove(_job(run))
 
 

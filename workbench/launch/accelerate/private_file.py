@@ -1,8 +1,8 @@
 """Writes packages to files that only this user can read, and reads only such files.
 
-A package holds code. So its file belongs to its owner alone from its first byte on, and is not opened unless it is: of
-this user, a regular file and not a link, closed to everybody else. Large data is in a second file, which all processes
-of a machine map: it is there once.
+Unpacking a package runs code. So its file is created with mode 600, and `read` refuses it unless it is a regular file, no
+link, of this user and closed to everybody else. Large data is in a second file, which all processes of a machine map
+instead of reading it into memory once each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHUNK = 1 << 24
 
 @dataclass
 class PrivateFile:
-    """A package that was read. `head` is plain data, all that is known before it is unpacked."""
+    """A package that was read and not unpacked yet. `head` is plain data, which can be used before that."""
 
     head: Any
     package: Package
@@ -51,7 +51,7 @@ def write(path: Path, value: Any, head: Any = None, names: Mapping[str, Any] | N
 
 
 def read(path: Path) -> PrivateFile:
-    """Read a package of `write`. PermissionError: somebody else may have written it."""
+    """Read a package of `write`. Raises PermissionError where somebody else may have written it."""
     with os.fdopen(_opened(path), "rb") as file:
         head, code, has_data, devices = pickle.load(file)
     segments = (Segment.attach(_opened(_beside(path))),) if has_data else ()
@@ -59,7 +59,7 @@ def read(path: Path) -> PrivateFile:
 
 
 def remove(path: Path) -> None:
-    """Delete a package; whoever has read it keeps its contents."""
+    """Delete the files of a package; a process that has read it keeps its contents."""
     for file in (path, _beside(path)):
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # there is another one
@@ -103,12 +103,12 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _made(path: Path) -> int:
-    """A new file that only this user can read."""
+    """Create a file that only this user can read; returns its descriptor."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
 
 
 def _opened(path: Path) -> int:
-    """Open a file that only this user can have written."""
+    """Open a file that only this user can have written; returns its descriptor."""
     number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         _check(path, os.fstat(number))
@@ -124,9 +124,9 @@ def _check(path: Path, found: os.stat_result) -> None:
     if os.name != "posix":
         return
     if found.st_uid != os.geteuid():
-        raise PermissionError(f"{path} belongs to user {found.st_uid}, not to {os.geteuid()}: what is in it could be anything, and is not run.")
+        raise PermissionError(f"{path} belongs to user {found.st_uid}, not to {os.geteuid()}: it could hold any code, and is not run.")
     if stat.S_IMODE(found.st_mode) & 0o077:
         raise PermissionError(
-            f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):o}, not 600): what is in it could be anything, and "
+            f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):o}, not 600): it could hold any code, and "
             "is not run."
         )

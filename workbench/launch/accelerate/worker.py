@@ -1,7 +1,7 @@
 """The main function of a launched process: `accelerate launch … -m workbench.launch.accelerate.worker RUN`.
 
-Each rank reads the job file in the run's folder and runs the assignment. Rank 0 writes the run's record from here on,
-and takes the commands that come into `control/`.
+Each rank reads the job file in the run's folder and runs the assignment. From then on rank 0 writes the run's record and
+reads the commands in `control/`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from workbench.runs.read import read_header
 from workbench.runs.store import RunFolder
 
 _START = 1800.0
-"""Seconds that ranks wait at least until all are there."""
+"""The least seconds that ranks wait for each other at the start."""
 
 
 def main(run: Path) -> int:
-    """The whole life of one rank; returns the exit code."""
+    """Run one rank from its start to its end; returns the exit code."""
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     os.environ[RANK] = str(rank)
     for stream in (sys.stdout, sys.stderr):
@@ -62,7 +62,7 @@ def main(run: Path) -> int:
         given: JobFile = found.open()
         processes = _all_here(world, head.timeout)
         code = _first(run, given, processes) if rank == 0 else _other(given)
-        if world > 1 and code == 0:  # after an error others may wait in there for ever
+        if world > 1 and code == 0:  # after an error other ranks may hang in it
             dist.destroy_process_group()
         return code
     except BaseException as error:  # noqa: BLE001 - every error is reported
@@ -74,8 +74,8 @@ def main(run: Path) -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process without tearing modules down, which takes a second."""
-    threading._shutdown()  # type: ignore[attr-defined]  # sends idle threads of executors home, and waits for all
+    """End the process without unloading its modules, which would take a second."""
+    threading._shutdown()  # type: ignore[attr-defined]  # ends idle threads of executors, and waits for all threads
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -144,10 +144,10 @@ def _first(run: Path, given: JobFile, processes: list[Process]) -> int:
 
 
 class _Work:
-    """The assignment as the work of a job of this process, which writes its record."""
+    """Wraps the assignment as a `Work`, so that a job of this process runs it and writes the record."""
 
     def __init__(self, run: Path, given: JobFile, processes: list[Process], listen: Callable[[], None]) -> None:
-        """listen: lets commands come. It is called when the other ranks begin too: a job that stops before leaves them waiting."""
+        """listen: starts reading commands. It is called when the other ranks begin too: they would wait for a job that stops earlier."""
         self._run, self._given, self._processes, self._listen = run, given, processes, listen
         self.settings, self.updates = given.settings, 0
 
@@ -158,14 +158,14 @@ class _Work:
             if done.value is not None:
                 private_file.write(self._run / FOLDER / VALUE, done.value)
             return done.status
-        except BaseException as error:  # noqa: BLE001 - raised again, it or the one that it came of
+        except BaseException as error:  # noqa: BLE001 - `_fail` raises it, or its cause
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self._fail(emit, error)
         finally:
             self.updates = self._given.assignment.updates
 
     def _fail(self, emit: JobSink, error: BaseException) -> NoReturn:
-        """Report what really ended the job, which may be another rank's error."""
+        """Raise the error that ended the job, which may be another rank's."""
         mine = failure_files.failure_of(error, 0, len(self._processes))
         print(f"rank 0:\n{mine.text}", file=sys.stderr, flush=True)
         root = failure_files.root_cause(self._run / FOLDER, mine) or mine

@@ -30,7 +30,7 @@ from workbench.tuners.plan import Plan
 from workbench.tuners.speed_search import SpeedSearch
 
 _PATIENCE = 30.0
-"""The most seconds that `attach` waits for the record to be read."""
+"""The most seconds that `attach` waits until the record is read."""
 _FOUND: Mapping[str, Callable[[Sequence[Event]], Any]] = {
     "find_lr": LRCurve.from_events,
     "find_batch_size": BatchSizes.from_events,
@@ -48,7 +48,7 @@ def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
 
     The job is like that of its own bench: `events` grow, `result()` waits and gives a `Run` (or what a finder found).
     `stop()`, `pause()`, `resume()`, `change()`, `validate()` and `checkpoint()` reach the run through its folder, also while a cell
-    keeps its kernel busy. An interrupt of a wait ends the wait and not the run.
+    of its own notebook runs. An interrupt of a wait ends the wait and not the run.
     `events` holds the whole record when it returns. The record is empty while the processes of a launched run start,
     which takes some seconds.
     Raises FileNotFoundError where `root` has no such run, ValueError where its folder is not a record.
@@ -111,7 +111,7 @@ class Attached(Job[Any]):
 
 
 class _Following:
-    """The work of a job that belongs to another process: to follow it."""
+    """The `Work` of an attached job: it follows the record of another process."""
 
     def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
         self.follower = LaunchedJob(folder, lambda command: control.send(folder, command), threading.Event())

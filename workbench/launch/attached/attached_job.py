@@ -93,7 +93,7 @@ def _with_trackers(first: FirstMessages) -> tuple[FirstMessages, list[Tracker]]:
         try:
             with pack(tracker):
                 going.append(tracker)
-        except Exception as error:  # noqa: BLE001 - whatever of its arguments cannot be sent
+        except Exception as error:  # noqa: BLE001 - an argument that cannot be pickled may raise anything
             text = f"tracker {tracker.name!r} stays in this process, and gets the run's events as long as this process follows the run: {error}"
             messages.append(Message(text, "warning"))
     return first._replace(messages=messages, trackers=going), going
@@ -106,7 +106,7 @@ _left: list[subprocess.Popen[bytes]] = []
 def _start(plan: accelerate.LaunchPlan, away: Detached) -> subprocess.Popen[bytes]:
     _left[:] = [process for process in _left if process.poll() is None]
     run = away.folder.path
-    if plan.machines > 1:  # written into the record, from where it is read like all that follows
+    if plan.machines > 1:  # in the record, so that every process that follows the run shows it
         script, last = accelerate.write_script(plan, run).absolute(), plan.machines - 1
         text = f"{run.name} waits for its other machines: run `sh {script} NUMBER` on each, where NUMBER is " + ("1." if last == 1 else f"1 to {last}.")
         away.folder.append(Message(text, "warning"))
@@ -123,18 +123,19 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
 
 
 class LaunchedJob:
-    """Passes on what comes into the record of a run, until its end."""
+    """Passes on the events that another process records, until the run ends."""
 
     def __init__(self, run: Path, send: Callable[[Command], None], left: threading.Event) -> None:
-        """send: where commands go. left: set when nothing waits any more."""
+        """send: called with each command. left: set when no code of this process waits for the job any more."""
         self._run, self._send, self._left = run, send, left
         self._tail = Tail(run)
         self.caught_up = threading.Event()
         """Set when all events recorded so far have been passed on."""
 
     def follow(self, emit: JobSink, inbox: Mailbox) -> RunEnded:
-        """Follow until the end, as the record has it; `LaunchError` where its process ended without one,
-        `StillRunning`.
+        """Follow the record until its `RunEnded`, and return that.
+
+        Raises LaunchError where the process ended without one, StillRunning once `left` is set.
         """
         idle, over = 0, False
         while True:
@@ -166,8 +167,8 @@ class LaunchedJob:
                 emit(Message(f"{type(command).__name__} could not be sent to {self._run.name} ({error}).", "error"))
 
     def _over(self) -> bool:
-        """Whether its record has an end that was not read yet. A command then stays in the inbox, and the job reports
-        it as not carried out.
+        """Whether the record has an end, which may not be read yet. A command then stays in the inbox, and the job reports
+        that it was not carried out.
         """
         try:
             return summary(self._run).over
@@ -182,9 +183,9 @@ class LaunchedJob:
 
 
 def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
-    """The error of a run that failed, or (`end` is None) ended without an end event, as its record has it.
+    """The error of a run that failed, made from the text in its record; end=None: its process ended without recording an end.
 
-    A folder may come from anybody: it is read, and nothing of it is run.
+    Nothing in the folder is unpickled, since it may come from an untrusted source.
     """
     if end is None:
         return LaunchError(f"the process of {run.name} ended without ending the run.{_last_lines(run)}")
@@ -195,7 +196,7 @@ def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
 
 
 def _error(run: Path, end: RunEnded | None = None) -> BaseException:
-    """The error of a run of this process, of its own type where that can be loaded."""
+    """The error of a run that this process launched, of its own type where that can be loaded."""
     root = failure_files.root_cause(run / FOLDER)
     if root is None or (end is not None and end.error != f"{type(root.error).__name__}: {root.error}"):
         return in_words(run, end)
@@ -217,7 +218,7 @@ def _last_lines(run: Path) -> str:
 
 
 def _value(run: Path) -> Any:
-    """Its result besides events and weights."""
+    """The result of the assignment besides events and weights."""
     path = run / FOLDER / VALUE
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""Finds which of a job's failed ranks is the cause, and writes its error."""
+"""Finds which of a job's failed ranks is the cause, and makes the error that is raised."""
 
 from __future__ import annotations
 
@@ -41,13 +41,15 @@ def cause(outcome: JobOutcome) -> BaseException:
 
 
 def _rank_of_cause(rank_outcome: RankOutcome) -> tuple[int, float, int]:
-    """A rank's own error comes before a death, which may be its consequence, and before errors about a lost partner."""
+    """The order of the ranks as the cause: those with an error of their own; then those that died, which may be a consequence; then
+    those with errors about a lost partner.
+    """
     if rank_outcome.dead:
         kind = 1
     elif rank_outcome.follows:
         kind = 3
     else:
-        # An error that all ranks raise for what one of them saw.
+        # Not "own": another rank found the values, and this one raises the same error.
         kind = 2 if isinstance(rank_outcome.value, NonFiniteError) and not getattr(rank_outcome.value, "own", True) else 0
     return kind, rank_outcome.at if kind == 0 else 0.0, rank_outcome.rank
 
@@ -69,7 +71,7 @@ def _error_of_dead_rank(rank_outcome: RankOutcome, outcome: JobOutcome) -> BaseE
 
 
 def _end_of(tail: str) -> str:
-    """The last lines of a rank's output; of a crash Python's message and the thread's stack."""
+    """The last lines of a rank's output; after a crash, Python's message and the thread's stack."""
     _, crash, rest = tail.partition(_CRASH)
     if not crash:
         return "\n".join(tail.splitlines()[-_FRAMES:])
@@ -84,7 +86,7 @@ def _kept(outcome: JobOutcome) -> str:
 
 
 def _with(first: RankOutcome, outcomes: Sequence[RankOutcome]) -> str:
-    """Whether the other ranks failed alike."""
+    """Text for the case that all other ranks failed with the same error; else ""."""
     same = [f for f in outcomes if not f.dead and f.failed and (type(f.value), str(f.value)) == (type(first.value), str(first.value))]
     return "" if len(same) < len(outcomes) else ", and in all others alike"
 

@@ -1,4 +1,4 @@
-"""Defines the messages between the owner of a pool and its ranks, besides events and commands."""
+"""Defines the messages, besides events and commands, between the process that owns a pool and its ranks."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class StartJob:
     """A job; the file descriptors of its package come with it."""
 
     commands: tuple[Command, ...] = ()
-    """For rank 0: those that came while the job waited."""
+    """For rank 0: the commands that came while the job waited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Ask for the progress."""
+    """Asks rank 0 for its progress; the answer is a `Pong`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestState:
-    """To rank 0, when it waits for a lost rank: send the present state of the task."""
+    """Asks rank 0 for the present state of the task, when it waits for a lost rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class RecordFlushed:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """How often rank 0 has checked for commands or emitted something: it grows while the job makes progress."""
+    """Counts how often rank 0 has checked for commands or emitted an event: the count grows while the job makes progress."""
 
     count: int
 
@@ -69,9 +69,7 @@ class FlushRecord:
 
 @dataclass(frozen=True, slots=True)
 class RankEnded:
-    """A rank has ended its job. Two packages come with it: rank 0's `Done`, or an error; rank 0's changes of the
-    task.
-    """
+    """A rank has ended its job. Two packages come with it: rank 0's `Done`, or an error; and rank 0's `ModuleDiff`."""
 
     failed: bool = False
     traceback: str = ""
@@ -82,6 +80,6 @@ class RankEnded:
 
 @dataclass(frozen=True, slots=True)
 class StateReply:
-    """The answer to `RequestState`; the package of the task's state comes with it."""
+    """The answer to `RequestState`; the package of a `ModuleDiff` comes with it."""
 
     updates: int

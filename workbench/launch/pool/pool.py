@@ -1,7 +1,7 @@
-"""The pool of ranks that stay warm between the jobs of a kernel.
+"""Keeps a pool of ranks, which stay warm between the jobs of a kernel.
 
 A process has one pool, for one accelerator and list of devices. A job that needs others gets a new one, and so does the
-job after a failed one. The ranks come from the fork server and end with this process, however it ends.
+job after a failed one. The ranks are forked from the fork server and end when this process ends, in any way.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _numbers = itertools.count()
 
 
 class Pool:
-    """The ranks for these devices. They form their process group without the owner waiting for it."""
+    """The ranks for these devices. They join their process group while the owner continues."""
 
     def __init__(self, accelerator: str, devices: tuple[int, ...]) -> None:
         self.key = accelerator, devices
@@ -74,7 +74,7 @@ class Pool:
             member.kill()
 
     def close(self) -> None:
-        """End its ranks, wait until nothing is left of them, and free them."""
+        """End its ranks, wait until their processes are gone, and free their resources."""
         self.kill()
         until = time.monotonic() + _GRACE
         with selectors.DefaultSelector() as select:
@@ -94,13 +94,13 @@ class Pool:
 
 _pool: Pool | None = None
 _changing = threading.Lock()
-"""Held while `_pool` is replaced."""
+"""A thread holds it while it replaces `_pool`."""
 _working = threading.Lock()
-"""Held while its ranks run a job, or end."""
+"""A thread holds it while the ranks run a job, or end."""
 
 
 def run(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit: EventSink, inbox: Mailbox) -> Done:
-    """Run an assignment on the ranks; afterwards the task here has their changes. Its errors are raised."""
+    """Run an assignment on the ranks; afterwards the task of this process has their changes. Raises the job's error."""
     with _working, _pack_job(assignment, len(devices)) as (handles, note):
         outlet = FirstEvents(emit, FirstMessages([] if note is None else [Message(note, "warning")]))
         outcome = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
@@ -204,7 +204,7 @@ def keep_one_copy() -> None:
 
 @contextlib.contextmanager
 def _pack_job(assignment: Assignment, ranks: int) -> Iterator[tuple[list[int], str | None]]:
-    """The job, packed once for all ranks; inside, its file descriptors and the message about its packing."""
+    """Context manager with the job, packed once for all ranks: its file descriptors, and a message about its packing."""
     threads = max(1, torch.get_num_threads() // ranks)
     capacity = Capacity(assignment.folder or Path(tempfile.gettempdir()), available_memory)
     packed = pack(assignment, assignment.names(), lists=True, cache=_cache, capacity=capacity)
@@ -221,7 +221,7 @@ def _never_began(outcome: JobOutcome) -> bool:
 
 
 def _forget() -> None:
-    """Forget the ranks in a process that was forked from this one: they belong to the parent."""
+    """Forget the ranks, in a process that was forked from this one: they belong to the parent."""
     global _pool, _changing, _working
     _pool, _changing, _working = None, threading.Lock(), threading.Lock()
     _cache.close()

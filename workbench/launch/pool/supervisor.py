@@ -32,7 +32,7 @@ POLL = 0.02
 GATHER = 5.0
 """Seconds that the other ranks have to report after one has failed."""
 _CAUSE = 15.0
-"""Seconds that they have while only lost partners were reported, because the cause must still come."""
+"""Seconds that they have while all errors are about lost partners, because the cause is still to be reported."""
 _HAND_OVER = 10.0
 """Seconds that rank 0 has to send the task's state after it was asked."""
 _FOLLOWS = re.compile(
@@ -44,7 +44,7 @@ _FOLLOWS = re.compile(
 
 @dataclass
 class RankOutcome:
-    """The outcome of a rank. Neither failed nor dead: it has done its part, or is still working."""
+    """The outcome of a rank, or its state so far."""
 
     rank: int
     pid: int | None = None
@@ -57,7 +57,7 @@ class RankOutcome:
     tail: str = ""
     """The end of a dead rank's stderr."""
     at: float = 0.0
-    """When this was known."""
+    """When the supervisor learned of it."""
 
     @property
     def over(self) -> bool:
@@ -112,16 +112,14 @@ class Supervisor:
             member.listen(emit.printed)
 
     def hand_out(self, handles: Sequence[int]) -> None:
-        """Send the job to all ranks; each has its own copy of the message. Rank 0 gets the commands so far with it: one that came
-        later could miss the first updates.
-        """
+        """Send the job to all ranks. Rank 0 gets the commands so far with it: sent later, they could miss the first updates."""
         commands = self._inbox.waiting()
         self._handed_out = len(commands)
         for member in self._members:
             member.tell(StartJob(commands if member.rank == 0 else ()), list(handles))
 
     def follow(self) -> JobOutcome:
-        """Follow until all ranks have ended, or waiting for them is useless."""
+        """Follow the job until all ranks have ended, or until some have not ended in time after a failure."""
         with selectors.DefaultSelector() as select:
             for member in self._members:
                 for fd, hear in member.all_sources(self._hear):
@@ -177,7 +175,7 @@ class Supervisor:
                     rank_outcome.pid, rank_outcome.at = member.pid, time.monotonic()
 
     def _forward(self) -> None:
-        """Send commands to rank 0, which shares them. They stay in the inbox until it exists: another rank may get the job."""
+        """Send commands to rank 0, which shares them with the others. They stay in the inbox while rank 0 has no process."""
         if self._members[0].pid is None:
             return
         while (command := self._inbox.take()) is not None:
@@ -201,7 +199,7 @@ class Supervisor:
 
 
 def _values(fds: list[int]) -> list[Any]:
-    """The contents of a message's packages; one that cannot be unpacked here becomes the error that says so."""
+    """The contents of a message's packages; in place of one that cannot be unpacked here, the error of unpacking it."""
     _, packages = read_message(fds)
     return [_value(package) for package in packages]
 
@@ -210,6 +208,6 @@ def _value(package: Package) -> Any:
     with package:
         try:
             return unpack(package)
-        except Exception as error:  # noqa: BLE001 - it is what came of the job
-            error.add_note("the job ended, but what it gave cannot be read in this process")
+        except Exception as error:  # noqa: BLE001 - the job fails with it
+            error.add_note("the job ended, but its result cannot be unpacked in this process")
             return error

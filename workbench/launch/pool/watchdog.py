@@ -20,9 +20,7 @@ _QUIET = 0.3
 
 
 class Watchdog:
-    """Asks rank 0 now and then for its progress. No rank can be ahead of another by more than a step, so one is
-    enough.
-    """
+    """Asks rank 0 regularly for its progress. No rank can be ahead of another by more than a step, so rank 0 is enough."""
 
     def __init__(self, members: Sequence[WorkerHandle], timeout: float) -> None:
         self._members, self._timeout = members, timeout
@@ -39,11 +37,11 @@ class Watchdog:
             self._count, self._waited = count, 0.0
 
     def due(self) -> bool:
-        """Whether there was no progress for too long. It must be called often: long gaps between calls do not count."""
+        """Return whether there was no progress for too long. Call it often: it does not count long gaps between calls."""
         now = time.monotonic()
         if now - self._looked < self._every:
             return False
-        # A slow listener, or a machine that slept, is not the ranks' fault.
+        # Time in which a listener was slow or the machine slept does not count.
         self._waited += min(now - self._looked, 2 * self._every)
         self._looked = now
         if self._answered:
@@ -52,22 +50,22 @@ class Watchdog:
         return self._waited > (self._timeout if self._count >= 0 else max(self._timeout, _STARTING))
 
     def report(self) -> str:
-        """For how long there was no progress, and the stack of each rank, in words."""
+        """Text for the error: how long there was no progress, and the stack of each rank."""
         stopped = [member.rank for member in self._members if member.state in ("T", "t")]
         for member in self._members:
             member.ask_for_stacks()
         _written([member for member in self._members if member.rank not in stopped])
-        told = [f"rank {m.rank} of {len(self._members)}:\n{self._doing(m, stopped)}" for m in self._members]
-        return "\n\n".join([f"no rank has made progress for {self._timeout:g} s (rank_timeout). {_stopped_ranks(stopped)}", *told])
+        stacks = [f"rank {m.rank} of {len(self._members)}:\n{self._doing(m, stopped)}" for m in self._members]
+        return "\n\n".join([f"no rank has made progress for {self._timeout:g} s (rank_timeout). {_stopped_ranks(stopped)}", *stacks])
 
     def _doing(self, member: WorkerHandle, stopped: Sequence[int]) -> str:
         if member.rank in stopped:
             return f"its process {member.pid} is stopped (SIGSTOP, or by a debugger)."
-        return _own_threads(member.stacks()) or "it did not say what it does."
+        return _own_threads(member.stacks()) or "it did not write its stack."
 
 
 def _written(members: Sequence[WorkerHandle]) -> None:
-    """Wait until these have written their stacks, to the last line."""
+    """Wait until these ranks have written their whole stacks."""
     until = time.monotonic() + _WRITING
     there, since = [""], time.monotonic()
     while (now := time.monotonic()) < until:
@@ -81,7 +79,7 @@ def _written(members: Sequence[WorkerHandle]) -> None:
 
 def _stopped_ranks(stopped: Sequence[int]) -> str:
     if not stopped:
-        return "One of them hangs, or takes longer than that for one update; this is what each does:"
+        return "One of them hangs, or takes longer than that for one update; the stack of each:"
     return f"Rank {stopped[0]} is stopped, and the others wait for it:"
 
 

@@ -1,7 +1,7 @@
-"""The main function of a rank of a pool: runs one job after another with the other ranks.
+"""Runs a rank of a pool: one job after another, together with the other ranks.
 
-The main thread works; one thread receives jobs, commands and questions, one sends events. So nothing that the owner
-does delays an update, and a rank that hangs can still be asked.
+The main thread runs the jobs; a second thread receives jobs, commands and requests, a third sends events. So a slow owner
+delays no update, and a rank that hangs can still answer.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from workbench.tracebacks import INSTALLED
 
 _OURS = (__file__, child_main.__file__)
 _LONG = datetime.timedelta(days=30)
-"""The limit of the process group, longer than any job needs: the pool's watchdog decides when ranks hang."""
+"""The timeout of the process group. It is longer than any job: the pool's watchdog decides when ranks hang."""
 
 
 def run_rank(channel: int, more: Sequence[int], temporary: str) -> NoReturn:
-    """The whole life of a rank. more: the file for its stacks when it is asked for them (SIGUSR1)."""
+    """Run a rank until it ends. more: the file descriptor to which SIGUSR1 makes it write its stacks."""
     become_child(temporary)
     faulthandler.register(signal.SIGUSR1, file=more[0], all_threads=True)
     multiprocessing.set_start_method("fork", force=True)  # loader workers need the classes of the notebook's cells
@@ -85,13 +85,13 @@ class _Rank:
         threading.Thread(target=self._receive, daemon=True).start()
         try:
             _join_process_group(place)
-        except BaseException as error:  # noqa: BLE001 - the owner's, at the next job
+        except BaseException as error:  # noqa: BLE001 - the owner gets it at the next job
             self._fail(error)
         while True:
             self._run_job(place, *self._works.get())
 
     def _run_job(self, place: RankConfig, handles: list[int], inbox: _Inbox) -> None:
-        """Run one job. After one that failed here the group cannot be used any more, and this rank ends."""
+        """Run one job. If it fails here, this rank ends, since the process group cannot be used any more."""
         _forget_classes()
         try:
             request, packages = read_message(handles)
@@ -100,9 +100,9 @@ class _Rank:
             (assignment,) = unpacked(request.name, packages)
             self._at_work = assignment, ModulesBefore.of(assignment.task)
             done = assignment(self._outlet if place.rank == 0 else NullSink(), inbox)
-            value = pack(done if place.rank == 0 else None, names={"what the job found": done})
+            value = pack(done if place.rank == 0 else None, names={"the job's result": done})
             left = pack(self._module_diff(), names={"the model": assignment.task.model})
-        except BaseException as error:  # noqa: BLE001 - it is the owner's, SystemExit and KeyboardInterrupt too
+        except BaseException as error:  # noqa: BLE001 - the owner gets it, SystemExit and KeyboardInterrupt too
             self._fail(error)
         self._send_result(RankEnded(updates=assignment.updates, files=_own_files(self._known)), [value, left])
         self._at_work = None
@@ -116,15 +116,15 @@ class _Rank:
         updates = 0 if self._at_work is None else self._at_work[0].updates
         try:
             left = pack(self._module_diff())
-        except Exception as second:  # noqa: BLE001 - the first is what matters
-            error.add_note(f"and what it left of the model cannot be sent: {second}")
+        except Exception as second:  # noqa: BLE001 - the first error is the one to report
+            error.add_note(f"the changes of the model cannot be sent: {second}")
             left = pack(None)
         self._send_result(RankEnded(True, format_traceback(error, _OURS), updates), [pack_error(error), left])
         self._sender.flush()
         os._exit(1)
 
     def _module_diff(self) -> ModuleDiff | None:
-        """The changes of the task, which only rank 0 is asked for."""
+        """The changes of the task; None in other ranks than 0."""
         if self._at_work is None or (dist.is_initialized() and dist.get_rank()):
             return None
         assignment, before = self._at_work
@@ -140,7 +140,7 @@ class _Rank:
         try:
             for message, fds in self._messages:
                 self._take(message, fds)
-        except BaseException:  # noqa: BLE001 - a rank that is deaf cannot be asked for anything
+        except BaseException:  # noqa: BLE001 - a rank that receives nothing must end
             traceback.print_exc()
         finally:
             os.killpg(0, signal.SIGKILL)  # the owner is gone, or has closed the channel; loader workers end too
@@ -162,7 +162,7 @@ class _Rank:
 
     def _leave(self) -> None:
         """Send the task's state as of the last update, while the main thread hangs."""
-        with contextlib.suppress(Exception):  # then there is nothing to send
+        with contextlib.suppress(Exception):  # then it sends no state
             if self._at_work is not None:
                 self._send_result(StateReply(self._at_work[0].updates_now()), [pack(self._module_diff())])
 
@@ -180,13 +180,13 @@ def _join_process_group(place: RankConfig) -> None:
 
 
 def _forget_classes() -> None:
-    """Forget classes that came with a job, so that the next job loads them anew: the notebook may have changed them."""
+    """Forget classes that cloudpickle loaded for a job, so that the next job loads them anew: the notebook may have changed them."""
     for known in ("_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID"):
         getattr(_cloudpickle, known, {}).clear()
 
 
 def _own_files(known: frozenset[str]) -> dict[str, int]:
-    """The files of modules that were imported since, with their times of change; without installed packages."""
+    """The files of the modules imported since `known`, without installed packages, with their modification times."""
     files = {}
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
@@ -225,7 +225,7 @@ class _Sender:
         threading.Thread(target=self._run, daemon=True).start()
 
     def send(self, message: Any, fds: Sequence[int] = (), segments: Sequence[Segment] = ()) -> None:
-        """segments: closed when the message is sent."""
+        """Queue a message. segments: closed when the message is sent."""
         self._queue.put((message, fds, segments))
 
     def flush(self) -> None:
@@ -247,7 +247,7 @@ class _Sender:
                     segment.close()
         except OSError:
             pass  # the owner is gone, which the other thread notices too
-        except BaseException:  # noqa: BLE001 - what cannot be sent would be waited for
+        except BaseException:  # noqa: BLE001 - the owner would wait for a message that cannot be sent
             traceback.print_exc()
             os.killpg(0, signal.SIGKILL)
 
@@ -276,7 +276,7 @@ class _EventSender:
         del self._waiting[number]
 
     def settled(self, number: int) -> None:
-        """Note the owner's answer."""
+        """Take the owner's answer to a `FlushRecord`."""
         waiting = self._waiting.get(number)
         if waiting is not None:
             waiting.set()

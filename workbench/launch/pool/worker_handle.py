@@ -1,4 +1,4 @@
-"""The owner's handle of one rank of a pool."""
+"""Defines the handle with which the owner of a pool controls one rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.launch.process.output_lines import OutputLines
 
 
 class WorkerHandle(Child):
-    """A rank, between jobs and in one."""
+    """A rank's process, with its channel, its output and its stacks."""
 
     def __init__(self, place: RankConfig, server: Server) -> None:
         self.lines = OutputLines()
@@ -33,23 +33,23 @@ class WorkerHandle(Child):
     def is_usable(self) -> bool:
         """Whether it can take a job: its process lives, and the user's modules have not changed."""
         self.look()
-        for received in self.channel.take():  # of no job any more
+        for received in self.channel.take():  # messages of the job before, which no one reads any more
             close_fds(received.fds)
         return not self.over and not self.channel.ended and all(map(_unchanged, self.files, self.files.values()))
 
     def tell(self, message: Any, files: Sequence[int] = ()) -> None:
-        """Send a message, if the process still lives; its end is noticed elsewhere."""
+        """Send a message if the process still lives; its status socket reports its end."""
         try:
             self.channel.send(message, files)
         except OSError:
             self.channel.ended = True
 
     def listen(self, also: Callable[[str], None]) -> None:
-        """A job begins: show its output from now on, and pass each line to `also`."""
+        """Show the rank's output from now on, and pass each line to `also`; called when a job begins."""
         self.lines = OutputLines(prefix="" if self.rank == 0 else f"[rank {self.rank}] ", also=also)
 
     def all_sources(self, hear: Callable[[WorkerHandle, Received], None]) -> Iterator[tuple[int, Hear]]:
-        """What to read from, and what to call then; `hear` gets its messages."""
+        """File descriptors to wait for, each with the function that reads it; `hear` gets the messages."""
 
         def take() -> bool:
             for received in self.channel.take():
@@ -62,16 +62,16 @@ class WorkerHandle(Child):
     def ask_for_stacks(self) -> None:
         """Let it write the stacks of all its threads, even if it hangs in a C call."""
         if self.pid is not None and not self.over:
-            with contextlib.suppress(ProcessLookupError):  # it has just ended, which is noticed elsewhere
+            with contextlib.suppress(ProcessLookupError):  # it has just ended; its status socket reports that
                 os.kill(self.pid, signal.SIGUSR1)
 
     def stacks(self) -> str:
-        """The stacks that it has written since: each thread, the innermost frame first."""
+        """The stacks that it has written since then: each thread, the innermost frame first."""
         return os.pread(self._stacks.fileno(), 1 << 20, 0).decode(errors="replace")
 
     @property
     def state(self) -> str:
-        """The process state by the system's letter: "T" where it is stopped."""
+        """The letter of the process state in /proc: "T" where it is stopped."""
         try:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2][:1]
         except OSError:

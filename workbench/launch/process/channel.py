@@ -19,7 +19,7 @@ _CHUNK = 1 << 18
 MOST_FDS = 250
 """At most this many file descriptors travel with one message."""
 FIXED_FDS = 4
-"""File descriptors of a child before those of its kind."""
+"""How many file descriptors every child gets before those of its kind."""
 
 
 class Received(NamedTuple):
@@ -30,7 +30,7 @@ class Received(NamedTuple):
 
 
 class Channel:
-    """One end. Any thread may send; one thread receives."""
+    """One end of the socket. Any thread may send; one thread receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
@@ -74,7 +74,7 @@ class Channel:
             data, received, lost = b"", [], False
         self._fds.extend(received)
         if lost:
-            raise OSError("no file descriptors are left to take a message of another process: raise `ulimit -n`")
+            raise OSError("no file descriptors are left to receive a message of another process: raise `ulimit -n`")
         self._bytes += data
         self.ended = not data
 

@@ -28,9 +28,9 @@ class Server(Protocol):
 
 
 class Child:
-    """The caller's ends: a channel, the server's messages about the child, and its output.
+    """The parent's ends of a child's connections: a channel, the server's messages about the child, and its output.
 
-    Nothing here waits: whoever follows it reads what is there from `sources`.
+    No method waits: the caller waits until one of the `sources` can be read.
     """
 
     def __init__(self, deliver: Deliver) -> None:
@@ -65,7 +65,7 @@ class Child:
         return not self.lost
 
     def sources(self) -> Iterator[tuple[int, Hear]]:
-        """What to read from, and what to call then; without the channel."""
+        """File descriptors to wait for, each with the function that reads it; without the channel."""
         yield self._status.fileno(), self._hear_status
         for name, fd in self._pipes.items():
             yield fd, partial(self._hear_lines, name)
@@ -77,7 +77,7 @@ class Child:
             self._status.shutdown(socket.SHUT_WR)
 
     def drain(self) -> None:
-        """Read its output until now, and not until the pipe's end: a process that left the child's group may hold it open."""
+        """Read the output that has arrived, and do not wait for the pipe's end: a process that left the child's group may hold it open."""
         for name, fd in self._pipes.items():
             with contextlib.suppress(BlockingIOError):
                 while data := os.read(fd, 1 << 16):
@@ -88,7 +88,7 @@ class Child:
         self._deliver = lambda name, data: None
 
     def look(self) -> None:
-        """Read the server's messages about the child until now."""
+        """Read the server's messages about the child that have arrived."""
         if not self.over:
             self._hear_status()
 
@@ -112,9 +112,9 @@ class Child:
         return not self.over
 
     def _lose(self) -> None:
-        """End the child from here, because the server, which would report its end, is gone."""
+        """Kill the child without the server, which is gone and would have reported its end."""
         self.over = True
-        self.lost = "the fork server that it came from is gone"
+        self.lost = "its fork server is gone"
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)

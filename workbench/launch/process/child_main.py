@@ -1,4 +1,4 @@
-"""The main function of a child: unpacks what was sent, runs it under its limits, sends the result back."""
+"""Runs one call in a child process: unpacks the function and its arguments, limits the memory, sends the result back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from workbench.share.segment import Handle
 
 @dataclass(frozen=True)
 class Request:
-    """What a call asks for, besides the package of its function and arguments."""
+    """A call, without the package of its function and arguments."""
 
     name: str
     threads: int
@@ -42,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """The outcome of a call, besides the package of its result or exception."""
+    """The outcome of a call, without the package of its result or exception."""
 
     kind: Literal["result", "error"]
     traceback: str
@@ -51,7 +51,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class CallInput:
-    """Stands for an argument that came as a package of its own."""
+    """Stands for an argument that is in a package of its own."""
 
     index: int
 
@@ -61,7 +61,7 @@ class RemoteError(RuntimeError):
 
 
 def run_forked(channel: int, handles: Sequence[Handle], temporary: str) -> NoReturn:
-    """The whole life of a child of the fork server for one call. Never returns."""
+    """Run one call in a child of the fork server, and end the process."""
     connection = socket.socket(fileno=channel)
     threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
     become_child(temporary)
@@ -74,20 +74,20 @@ def run_forked(channel: int, handles: Sequence[Handle], temporary: str) -> NoRet
 
 
 def become_child(temporary: str) -> None:
-    """What every child of the fork server does first."""
-    # Loader workers that are killed would leave their socket's folder: the server removes this one.
+    """Set up a process that the fork server has forked: streams, random state, out-of-memory score."""
+    # Killed loader workers leave the folder of their sockets behind; the server removes this one.
     getattr(multiprocessing.current_process(), "_config", {}).setdefault("tempdir", temporary)
     with contextlib.suppress(OSError):
-        # If the system must end a process, then this child and not the notebook.
+        # If memory runs out, the system kills this child and not the notebook.
         Path("/proc/self/oom_score_adj").write_text("1000")
     sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc, assignment]
     sys.stderr = sys.__stderr__ = _stream(2)  # type: ignore[misc, assignment]
     faulthandler.enable()
-    np.random.seed()  # the server's state would be the same in every child; Python reseeds its own
+    np.random.seed()  # every child would have the server's state; Python reseeds `random` itself
 
 
 def run_spawned(handles: Sequence[Handle], pipe: Connection) -> NoReturn:
-    """The whole life of a child where there is no fork: lines and the reply go through one pipe."""
+    """Run one call in a spawned process, where there is no fork server: output and reply go through one pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     segment.MEMFD = False  # only names go through a pipe
     threading.Thread(target=_end_with_spawner, daemon=True).start()
@@ -122,15 +122,15 @@ def work(handles: Sequence[Handle]) -> tuple[Reply, Package]:
             reset_peak()
             result = function(*arguments)
         finally:
-            limits.close()  # what follows needs memory too
+            limits.close()  # packing the result needs memory too
             peak = peak_bytes()
         return Reply("result", "", peak), pack(result, names={f"the result of {request.name}": result})
-    except BaseException as error:  # noqa: BLE001 - it is the caller's, SystemExit and KeyboardInterrupt too
+    except BaseException as error:  # noqa: BLE001 - the caller gets it, SystemExit and KeyboardInterrupt too
         return Reply("error", format_traceback(error), peak), pack_error(error)
 
 
 def apply_environment(request: Request) -> None:
-    """Make this process like the caller's."""
+    """Give this process the caller's environment variables, import path, torch flags and number of threads."""
     os.environ.clear()
     os.environ.update(request.variables)
     request.process.take()
@@ -138,11 +138,11 @@ def apply_environment(request: Request) -> None:
 
 
 def unpacked(name: str, packages: list[Package]) -> list[Any]:
-    """The contents of the packages, which are closed then; an error says that it came from unpacking for `name`."""
+    """The contents of the packages, which are closed afterwards; an error gets a note that it came from unpacking the input of `name`."""
     try:
         values = [unpack(package) for package in packages]
     except BaseException as error:
-        error.add_note(f"raised in the child while what {name} was given was unpacked there")
+        error.add_note(f"raised in the child process while it unpacked the arguments of {name}")
         raise
     for package in packages:
         package.close()
@@ -158,7 +158,7 @@ def format_traceback(error: BaseException, own: Sequence[str] = (__file__,)) -> 
 
 
 def pack_error(error: BaseException) -> Package:
-    """The exception itself, or a copy made without its constructor, or at least its name and text."""
+    """Pack the exception itself, or else a copy made without its constructor, or else a RemoteError with its name and text."""
     bare = _PackedError(type(error), error.args, dict(error.__dict__))
     last = RemoteError(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
     for candidate in (error, bare):
@@ -216,7 +216,7 @@ def flush() -> None:
 
 
 class _PipeWriter(io.TextIOBase):
-    """A stdout or stderr that goes through the pipe."""
+    """A stdout or stderr that writes into the pipe."""
 
     def __init__(self, name: str, send: Callable[[Any], None]) -> None:
         self._name = name

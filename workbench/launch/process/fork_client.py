@@ -1,4 +1,4 @@
-"""The client of the fork server: starts it, sends it calls, follows each to its end."""
+"""Starts the fork server, sends it calls, and follows each call to its end."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ POLL = 0.02
 """Seconds between two checks of `stop`."""
 
 _GRACE = 15.0
-"""Seconds that a killed child, or the server, has to be gone: longer than the server itself waits."""
+"""Seconds after a kill until a child, or the server, must be gone: longer than the server itself waits."""
 Stop = Callable[[], bool]
 IF_LOADED = ("lightning.pytorch", "pytorch_lightning")
-"""Imported too where the kernel has them: every child with a LightningModule would import it, for a second or more."""
+"""Modules that the server also imports where the kernel has them: else every child with a LightningModule would need a second or more to import them."""
 
 
 class ServerError(RuntimeError):
@@ -50,7 +50,7 @@ class CallOutcome:
 
 
 class ForkServer:
-    """One server process. It has the environment of this process at its start; each call sends the present one."""
+    """One server process. It starts with this process's environment variables; each call sends the present ones."""
 
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -67,13 +67,13 @@ class ForkServer:
                 stdout=self._log,
                 stderr=self._log,
                 pass_fds=[theirs.fileno()],
-                # Ending a kernel kills its whole group: the server must live on for a moment, to clean up.
+                # Jupyter kills the kernel's whole process group: the server needs a moment more, to clean up.
                 process_group=0,
                 env=_environment(),
             )
 
     def submit(self, kind: Kind, files: Sequence[int]) -> None:
-        """Ask for a child. `OSError` when the server is gone."""
+        """Ask the server to fork a child; raises OSError when the server is gone."""
         with self._lock:
             socket.send_fds(self.control, [f"{len(files)} {kind}".encode()], list(files))
 
@@ -87,7 +87,7 @@ class ForkServer:
             return False
 
     def how_it_ended(self) -> str:
-        """How the server ended, in words, after it is reaped: its sockets close a moment earlier."""
+        """Wait until the server's process has ended, up to 5 s, and say how: its sockets close a moment earlier."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5.0)
         code = self.process.returncode
@@ -97,7 +97,7 @@ class ForkServer:
         """The end of its output."""
         if self._log.closed:
             return ""
-        # Read with its own offset: the file's position is shared with the server, which appends.
+        # pread, since this process and the server, which appends, share the file's position.
         return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")[-4000:]
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class ForkServer:
         shutil.rmtree(self.temporary, ignore_errors=True)
 
     def forget(self) -> None:
-        """In a process forked from ours: close its copy of the socket, which would keep the server alive."""
+        """Close this process's copy of the socket, after a fork: the copy would keep the server alive."""
         self.control.close()
 
 
@@ -122,7 +122,7 @@ def _environment() -> dict[str, str]:
     environment = dict(os.environ)
     # OpenBLAS starts threads when numpy is imported, and a process with threads cannot be forked safely.
     environment["OPENBLAS_NUM_THREADS"] = "1"
-    # Without it, asking whether there is a GPU starts CUDA, which no child could use then.
+    # Otherwise torch.cuda.is_available() initializes CUDA, which no forked child could use then.
     environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     home = str(Path(__file__).parents[3])  # of the package
     if home not in (*site.getsitepackages(), site.getusersitepackages()):
@@ -187,7 +187,7 @@ def run(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> CallO
         if call.pid is not None:
             end.lost += f" ({how}); the next call starts a new one"
             return end
-        if attempt or used.alive():  # it did not die between two calls: it cannot start, or refuses
+        if attempt or used.alive():  # the server did not die between two calls: it cannot start, or it refuses the call
             break
     raise ServerError(f"the fork server took no call: {end.lost}, {how}. {used.last_words()}".rstrip())
 
@@ -227,7 +227,7 @@ class Call(Child):
                     self._stopped = True
                     self.kill()
                 if self.killed and deadline == float("inf"):
-                    # A call that has not begun never will: the server looks before it forks.
+                    # The server does not fork for a caller that has closed its end: a call that has not begun never will.
                     deadline = time.monotonic() + (_GRACE if self.pid is not None else 0)
         if self._answer is None:
             self._hear_answer()
@@ -238,7 +238,7 @@ class Call(Child):
             data, received, lost = receive_fds(self._end, 1, socket.MSG_DONTWAIT)
             if lost:
                 close_fds(received)
-                raise ServerError("no file descriptors are left to take a child's result: raise `ulimit -n`")
+                raise ServerError("no file descriptors are left to receive a child's result: raise `ulimit -n`")
             if data:
                 self._answer = list(received)
         return False

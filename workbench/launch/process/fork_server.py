@@ -1,13 +1,13 @@
 """Runs the fork server, from which ranks are forked: `python -m workbench.launch.process.fork_server CONTROL PARENT …`.
 
-A clean process with torch and accelerate imported that has never run an operation, never touches a device and has one
-thread: what it forks is a fresh interpreter that is ready at once. It is the children's parent, so it reaps them, kills
-what they leave, and reports how they ended. It ignores SIGINT and is in no group of the kernel's (an interrupt or a
-kill goes to the whole group). When its own parent is gone, it ends with all children and its temporary folder.
-One message on CONTROL is one child: "7 call" or "5 rank". Its 7 or 5 file descriptors: the caller's channel, a status
-socket, the pipes for stdout and stderr, and more (a call's message; where a rank writes its stacks). On the status
-socket the server writes lines ("pid 12", "exit -9", "refused why"); its end of file means that the child is to be
-killed.
+The server is a process with one thread that has imported torch and accelerate, has run no operation and never uses a
+device. So each child that it forks can start work at once. As their parent it reaps the children, kills the processes that
+they leave, and reports how they ended. It ignores SIGINT and has a process group of its own, because an interrupt or a kill
+goes to the kernel's whole group. When its own parent is gone, it ends all children and deletes its temporary folder.
+Each message on CONTROL asks for one child: "7 call" or "5 rank". Its 7 or 5 file descriptors are the caller's channel, a
+status socket, the pipes for stdout and stderr, and more (a call's message; the file for a rank's stacks). On the status
+socket the server writes lines ("pid 12", "exit -9", "refused why"). When the caller closes that socket, the server kills
+the child.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ PRELOAD = (
     "workbench.launch.process.child_main", "workbench.launch.pool.worker", "workbench.tuners.batch_size.batch_size_finder", "workbench.tuners.trial",
     "workbench.task.factory",
 )  # fmt: skip
-"""torch._dynamo: the first optimizer of a process imports it, for seconds. The hooks: accelerate imports them for the first model of a rank."""
+"""Modules to import before the first fork. The first optimizer of a process imports torch._dynamo, which takes seconds; accelerate imports the
+hooks for the first model of a rank.
+"""
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE = 10.0
-"""Seconds until a killed process must be gone: on a busy machine it ends when it next runs."""
+"""Seconds until a killed process must be gone. On a busy machine it ends only when it is scheduled again."""
 
 
 class _Child:
@@ -54,7 +56,7 @@ class _Child:
             os.killpg(self.pid, signal.SIGKILL)
 
     def is_gone(self) -> bool:
-        """Whether no process of its group is left after its end: any of them holds memory too."""
+        """Whether the child and all other processes of its group are gone; each of them may hold memory."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -98,7 +100,7 @@ class Server:
             self._leave()
         count, _, kind = word.decode().partition(" ")
         if len(received) != int(count) or lost:
-            # Dropping them ends the status socket, which the caller sees; the reason is in our log.
+            # Dropping them closes the status socket, which the caller notices; the reason is in the server's log.
             print(f"a {kind} came with {len(received)} of {count} file descriptors", file=sys.stderr, flush=True)
         else:
             status = socket.socket(fileno=os.dup(received[1]))
@@ -137,7 +139,7 @@ class Server:
             os.dup2(err, 2)
             os.close(out)
             os.close(err)
-            # These load torch: not before the server does.
+            # These import torch, which must not happen before the server does it.
             if kind == "rank":
                 from workbench.launch.pool.worker import run_rank
 
@@ -145,7 +147,7 @@ class Server:
             from workbench.launch.process.child_main import run_forked
 
             run_forked(channel, more, self._temporary)
-        except BaseException:  # noqa: BLE001 - nothing may get back into the server's loop
+        except BaseException:  # noqa: BLE001 - the child must never return into the server's loop
             os.write(2, traceback.format_exc().encode())
         finally:
             os._exit(1)
@@ -158,7 +160,7 @@ class Server:
     def _reap(self) -> None:
         while True:
             try:
-                # Checked first: while the leader is not reaped, no other process can get its group's number.
+                # WNOWAIT: while the leader is not reaped, no other process can get the id of its group.
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 ended = None
@@ -188,7 +190,7 @@ class Server:
 
 
 def _wait_for_all() -> None:
-    """Reap what was just killed, for a short time, so that no other process has to."""
+    """Reap the processes that were just killed, for a short time, so that no other process has to."""
     deadline = time.monotonic() + _GRACE
     try:
         while time.monotonic() < deadline:
@@ -199,7 +201,7 @@ def _wait_for_all() -> None:
 
 
 def _caller_closed(status: socket.socket) -> bool:
-    """Whether the caller stopped it before it began."""
+    """Whether the caller closed its end before the child was forked."""
     try:
         return status.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == b""
     except BlockingIOError:
@@ -220,7 +222,7 @@ def _adopt_orphans() -> None:
 
 
 def _while_parent_lives(parent: int, temporary: str, load: Callable[[], None]) -> None:
-    """Run `load`, and end if the parent ends meanwhile. A timer and not a thread: the server has one thread."""
+    """Run `load`, and end the server if the parent ends meanwhile. A timer checks that, since the server may have only one thread."""
 
     def look(*_: object) -> None:
         if os.getppid() != parent:
@@ -242,7 +244,7 @@ def _load(more: Sequence[str]) -> None:
     for name in more:
         try:
             importlib.import_module(name)
-        except ImportError as error:  # the kernel may look in other places; a child will look there too
+        except ImportError as error:  # the kernel's import path may differ; a child has that path too
             print(f"{name} is not imported ahead: {error}", file=sys.stderr, flush=True)
     gc.collect()
     gc.freeze()  # a collection in a child does not write into pages that it shares with the server

@@ -1,4 +1,4 @@
-"""Passes a child's stdout and stderr on in whole lines, so that several children do not mix theirs."""
+"""Passes a child's stdout and stderr on in whole lines, so that lines of several children do not mix."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Hear = Callable[[str], None]
 
 
 class OutputLines:
-    """The lines of one child; without `on_message` they go to our own stdout and stderr."""
+    """Splits the output of one child into lines, and gives each to `on_message`, or else writes it to this process's stdout or stderr."""
 
     _KEPT = 100
 
     def __init__(self, on_message: Hear | None = None, prefix: str = "", also: Hear | None = None) -> None:
-        """prefix: before each line. also: gets the lines that go to our stdout and stderr."""
+        """prefix: written before each line. also: called with each line that goes to stdout or stderr."""
         self._on_message, self._prefix, self._also = on_message, prefix, also
         self._rest = {"out": b"", "err": b""}
         self._errors: list[str] = []
@@ -28,20 +28,20 @@ class OutputLines:
         return "\n".join(self._errors)
 
     def feed(self, name: str, data: bytes) -> None:
-        """More of its output, "out" or "err"."""
+        """Take more of its output; name: "out" or "err"."""
         *whole, self._rest[name] = (self._rest[name] + data).split(b"\n")
         for line in whole:
             self._say(name, line)
 
     def finish(self) -> None:
-        """Nothing more comes: what is left is a line too."""
+        """Pass on the last line, which may lack its newline. Call it when the child has ended."""
         for name, rest in self._rest.items():
             if rest:
                 self._rest[name] = b""
                 self._say(name, rest)
 
     def _say(self, name: str, line: bytes) -> None:
-        # A progress bar redraws its line: what a terminal would show of it at the end.
+        # A progress bar redraws its line with "\r": only the last drawing is passed on.
         text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
         if name == "err":
             self._errors = [*self._errors, text][-self._KEPT :]
@@ -52,7 +52,7 @@ class OutputLines:
         if self._also is not None:
             self._also(text)
         stream = sys.stdout if name == "out" else sys.stderr
-        # A closed or missing stream ends no job. A progress bar makes room, and is drawn again after the line.
+        # A closed or missing stream must not end the job. tqdm clears its bars, and draws them again after the line.
         with contextlib.suppress(OSError, ValueError, AttributeError), tqdm.external_write_mode(file=stream):
             stream.write(text + "\n")
             stream.flush()

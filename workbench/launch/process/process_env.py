@@ -1,4 +1,4 @@
-"""Makes the processes of a job like the kernel: import path, arguments, folder, code of cells, and the flags that the user has set in torch."""
+"""Gives the processes of a job the kernel's import path, arguments, working directory, code of cells and torch flags."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _ATTRIBUTES = (
     "cuda.matmul.allow_fp16_accumulation", "cuda.matmul.fp32_precision", "cudnn.conv.fp32_precision",
     "cudnn.rnn.fp32_precision", "mkldnn.matmul.fp32_precision",
 )  # fmt: skip
-"""Flags of torch.backends; the older ones first, since setting them sets newer ones too."""
+"""Flags of torch.backends. Older ones come first, since setting them also sets newer ones."""
 
 
 @dataclass(frozen=True)
 class ProcessEnv:
-    """What the kernel's code relies on in its process; it is read before any code is unpacked."""
+    """The properties of the kernel's process on which its code relies; a child takes them before it unpacks any code."""
 
     path: list[str]
     argv: list[str]
     folder: str | None
-    """None: it is gone."""
+    """The working directory; None: it was deleted."""
     cells: dict[str, Any]
     """linecache's entries of code that is in no file: notebook cells, for tracebacks and inspect.getsource."""
     flags: dict[str, Any]
@@ -57,17 +57,17 @@ class ProcessEnv:
             folder = os.getcwd()
         except FileNotFoundError:
             folder = None
-        # Lines without a time of change belong to no file.
+        # Entries without a modification time belong to no file.
         cells = {file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
         return cls(list(sys.path), list(sys.argv), folder, cells, torch_flags())
 
     def take(self) -> None:
-        """Make this process like the kernel."""
+        """Set these properties in this process."""
         sys.path[:], sys.argv[:] = self.path, self.argv
         if self.folder is not None:
             os.chdir(self.folder)
         linecache.cache.update(self.cells)
-        importlib.invalidate_caches()  # a fork server's are as old as the server
+        importlib.invalidate_caches()  # the import caches are as old as the fork server
         set_flags(self.flags)
 
 
@@ -84,7 +84,7 @@ def set_flags(wanted: Mapping[str, Any]) -> None:
 
 
 def _now(name: str) -> Any:
-    # Not in this torch, or older and newer ones were mixed: then the newer ones have it.
+    # AttributeError: this torch lacks the flag. RuntimeError: older and newer flags were mixed; then the newer ones hold its value.
     with contextlib.suppress(AttributeError, RuntimeError):
         return _SWITCHES[name][0]() if name in _SWITCHES else attrgetter(name)(torch.backends)
     return None

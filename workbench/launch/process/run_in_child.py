@@ -1,4 +1,4 @@
-"""Runs a function in a child process whose death does no harm, and reports how it ended."""
+"""Runs a function in a child process, so that a crash or a lack of memory ends only that process, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _GRACE = 5.0
 
 
 class ChildDied(RuntimeError):
-    """A child ended without a result; the message says how."""
+    """A child process ended without a result; the message says how."""
 
 
 class Stopped(RuntimeError):
-    """A child was ended because its caller asked for it."""
+    """A child process was killed because `stop` returned True."""
 
 
 class RemoteTraceback(Exception):
@@ -54,9 +54,9 @@ class Outcome:
     error: BaseException | None = None
     """The function's exception, of its own type where that can be sent. Its cause is the child's traceback."""
     traceback: str = ""
-    """The traceback in the child; of one that died, the end of what it wrote to stderr."""
+    """The traceback in the child; for a child that died, the end of its stderr."""
     died: str = ""
-    """In plain words, what ended it."""
+    """A sentence about what ended it."""
     code: int | None = None
     """Its exit code; negative: the number of the signal that ended it."""
     peak_bytes: int | None = None
@@ -64,14 +64,14 @@ class Outcome:
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether memory ran out: by the error's text, or by an end that most likely means it."""
+        """Whether memory ran out: the error says so, or the child was killed as it is when memory runs out."""
         if self.error is not None:
             return is_out_of_memory(self.error)
         killed = self.code == -getattr(signal, "SIGKILL", 9)
         return self.kind == "died" and (killed or "std::bad_alloc" in self.traceback)
 
     def get(self) -> Any:
-        """The result; without one, raises the exception that says why."""
+        """Return the result; without one, raise the exception that says why."""
         if self.kind == "result":
             return self.result
         if self.error is not None:
@@ -90,10 +90,10 @@ def run_in_child(
     """Run `function(*args)` in a child process and wait for its end.
 
     Function and arguments may come from a notebook; the child has copies. An argument that is a `Package` is unpacked
-    in the child, so that data for many calls is packed once. `memory_limit`: bytes it may take beyond its inputs.
-    `on_message` gets each line it prints, in this thread; without it they go to stdout and stderr. `stop` is called
-    every 20 ms and ends it at once. Any thread may call.
-    Raises `PackageError` for what cannot be sent, `ServerError` when no process can be started.
+    in the child, so that data for many calls is packed once. `memory_limit`: bytes it may allocate beyond its inputs.
+    `on_message` gets each line it prints, in this thread; without it the lines go to stdout and stderr. `stop` is called
+    every 20 ms; the child is killed when it returns True. Any thread may call `run_in_child`.
+    Raises `PackageError` for what cannot be pickled, `ServerError` when no process can be started.
     """
     packages = [arg for arg in args if isinstance(arg, Package)]
     places = iter(range(len(packages)))
@@ -157,7 +157,7 @@ def _outcome(end: fork_client.CallOutcome, answers: list[tuple[Reply, Package]],
         try:
             value = unpack(package)
         except Exception as error:  # noqa: BLE001 - it is the outcome
-            error.add_note("the function in the child ended, but what it gave cannot be read in this process")
+            error.add_note("the function in the child ended, but its result cannot be unpacked in this process")
             return Outcome("error", error=error, traceback=reply.traceback, code=end.code, peak_bytes=reply.peak_bytes)
     if reply.kind == "result":
         return Outcome("result", result=value, code=end.code, peak_bytes=reply.peak_bytes)
@@ -177,9 +177,9 @@ _WORDS = {
 
 
 def in_words(code: int | None) -> str:
-    """How a child ended, in words, where only its exit is known."""
+    """Say how a child ended of which only the exit code is known."""
     if code is None:
-        return "ended, and nothing is known of how"
+        return "ended, and it is not known how"
     if code >= 0:
         return f"exited with code {code} before there was a result"
     try:

@@ -1,7 +1,7 @@
 """Searches a batch size on several ranks.
 
-In a pool the process of the notebook decides, and the ranks try one size each time: if one of them is killed, others
-try the next. Ranks that a launcher of several machines starts run the whole search.
+In a pool the notebook's process runs the search, and each trial is a job of the ranks: if one of them is killed, new ranks
+try the next size. Ranks of `accelerate launch` run the whole search themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from workbench.tuners.trial import at_size, make_average
 
 
 class RankTrial(Assignment):
-    """One size, tried by all ranks; `Done.value` is the `Trial`, or `NotEnoughData`."""
+    """Tries one batch size on all ranks; `Done.value` is the `Trial`, or `NotEnoughData`."""
 
     kind = "find_batch_size"
 
@@ -53,7 +53,7 @@ class RankTrial(Assignment):
 
 
 class RankSearch(Assignment):
-    """The whole search, in one session of all ranks."""
+    """Runs the whole search in one session of all ranks."""
 
     kind = "find_batch_size"
 
@@ -68,7 +68,7 @@ class RankSearch(Assignment):
             emit(self._started(session, None, None, vars(request)))
             make_average(session.average, request.method)
             gc.collect()
-            gc.freeze()  # each trial frees its memory by collections, which spend most of their time on what was imported
+            gc.freeze()  # each trial calls gc.collect(), which would spend most of its time on imported modules
             trial = in_all(settings, request, inbox, session)
             found = batch_size_finder.run(self.task, settings, request, emit, inbox, trial, session.ranks.world)
         return Done("stopped" if found.ended == "stopped" else "finished")
@@ -77,7 +77,7 @@ class RankSearch(Assignment):
 def trials_of_ranks(
     id: str, task: Task, settings: Settings, request: BatchSizeRequest, emit: EventSink, inbox: Mailbox, ranks: int
 ) -> Trials:
-    """Trials on these settings' ranks; where memory ran out and killed a rank, the trial counts as failed."""
+    """Trials on the ranks of these settings; a trial in which a rank was killed for lack of memory counts as failed."""
 
     def trial(size: int) -> Trial:
         trying = RankTrial(task, settings, request, size)
@@ -109,7 +109,7 @@ class _Lines(NullSink):
 
 
 class _StopInbox(Mailbox):
-    """The inbox of a search as one trial has it: a Stop is seen once, and stays there."""
+    """The inbox of one trial: it passes a Stop from the search's inbox on once, and leaves it there for the search."""
 
     def __init__(self, own: Mailbox) -> None:
         super().__init__()
@@ -128,5 +128,5 @@ class _StopInbox(Mailbox):
         return kind is Stop and bool(self)
 
     def wait(self, timeout: float) -> bool:
-        # Once it has one, the other is never empty, and waiting for it would not wait.
+        # After a Stop the search's inbox is never empty, so its `wait` would return at once.
         return super().wait(timeout) if self._told else self._own.wait(timeout)

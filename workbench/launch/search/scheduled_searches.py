@@ -1,4 +1,4 @@
-"""Searches a learning rate or a batch size at the start of an epoch, inside a fit, and uses it."""
+"""Searches a learning rate or a batch size at the start of an epoch of a fit, and trains on with it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def check(settings: Settings) -> None:
 
 
 def searches_by_epoch(session: Session) -> AtEpoch:
-    """What this fit runs at the start of its epochs. What would fail in the middle of the run fails now."""
+    """Return the searches by epoch; raise now the errors that would otherwise come in the middle of the run."""
     settings = session.settings
     if settings.fast_dev_run:
-        return {}  # a dry run tries the steps of a fit; a search on two batches would find nothing
+        return {}  # a search on the few batches of a dry run would find nothing
     _refuse_too_late(settings, session.data)
     if settings.find_batch_size_at:
         batch_size_finder.cap_of(session.task, ranks=session.ranks.world)
@@ -55,7 +55,7 @@ def _stopped_in_lr(session: Session, control: Control) -> bool:
         return control.apply(stopping=True)
     if end.suggestion is None:
         why = " ".join(end.notes) or f"The sweep ended: {end.ended}."
-        control.recorder.warn(f"no learning rate can be trusted at epoch {session.state.epoch}, and it stays. {why}")
+        control.recorder.warn(f"no learning rate can be trusted at epoch {session.state.epoch}; the fit keeps the present one. {why}")
     else:
         control.change({"lr": end.suggestion})
         if end.doubts:
@@ -72,21 +72,19 @@ def _stopped_in_batch_size(session: Session, control: Control) -> bool:
         with trials(task, settings, request, control.inbox, session) as trial:
             best = batch_size_finder.run(task, settings, request, control.recorder.emit, control.inbox, trial, session.ranks.world).best
     except ModelDoesNotFit as error:
-        control.recorder.warn(f"no batch size was found at epoch {session.state.epoch}, and it stays. {error}")
+        control.recorder.warn(f"no batch size was found at epoch {session.state.epoch}; the fit keeps the present one. {error}")
     if control.inbox.has(Stop):
         return control.apply(stopping=True)
     if best is not None and best != settings.batch_size:
         if any(opt.schedules for opt in session.optimizers) and session.updates is not None:
-            text = f"the batch size becomes {best}, and the schedule keeps the {session.updates} updates it was made for."
+            text = f"the batch size becomes {best}, and the schedule keeps the {session.updates} updates for which it was made."
             control.recorder.warn(text)
         control.change({"batch_size": best})
     return False
 
 
 def _refuse_too_late(settings: Settings, data: Loaders) -> None:
-    """Raise SettingsError for searches that max_steps leaves out, as far as known: a new batch size changes the
-    epochs.
-    """
+    """Raise SettingsError for searches after max_steps. With find_batch_size_at the length of the epochs is not known yet."""
     if settings.max_steps is None or settings.find_batch_size_at:
         return
     begins: int | None = 0

@@ -1,6 +1,6 @@
 """Runs a trial of a batch-size search: in a child process with a memory limit on CPU, in this process on a device.
 
-A fit on several ranks runs it in all of them; a search of its own for several ranks is in `distributed_search.py`.
+A search inside a fit on several ranks runs it on all of them; `find_batch_size` for several ranks is in `distributed_search.py`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from workbench.tuners.trial import measure, measure_here, measure_within
 def trials(
     task: Task, settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session | None = None
 ) -> Iterator[Trials]:
-    """The trials of a search of this task; the model and data are sent to the children once.
+    """Context manager with the trials of a search of this task; model and data are packed once for all child processes.
 
-    session: of a fit that continues afterwards. On a device, its memory is what a trial has.
+    session: of a fit that continues afterwards. On a device the trials run in it, with the memory that it leaves.
     """
     if session is not None and session.ranks.several:
         yield in_all(settings, request, inbox, session)
@@ -97,7 +97,7 @@ def _in_place(
 
 
 def in_all(settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session) -> Trials:
-    """Trials that all ranks of this session run in it together."""
+    """Trials that all ranks of this session run together."""
 
     def trial(size: int) -> Trial:
         return measure_on_ranks(

@@ -1,4 +1,4 @@
-"""Keeps the weights from which the fits of one bench start."""
+"""Puts the weights into the model from which a fit starts, and keeps a copy of the bench's first ones."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from workbench.task.protocol import Task
 class InitialWeights:
     """The weights from which the fits of one bench start.
 
-    They are those that the model had when the bench was made, until the user changes them between two jobs. Attributes
-    (a dropout's p) that the user has set since keep their values; those that a job made are dropped.
+    They are those that the model had when the bench was made, or to which the user has changed them between two jobs.
+    Attributes (a dropout's p) that the user has set since then keep their values; those that a job has added are removed.
     """
 
     def __init__(self, task: Task) -> None:
@@ -29,10 +29,10 @@ class InitialWeights:
 
     @contextmanager
     def placed(self, where: Path | None, fresh: bool, emit: Callable[[Message], None], fit: str | None = None) -> Iterator[None]:
-        """Context manager in which the model has its starting weights; afterwards those that the job made it have.
+        """Context manager that gives the model its starting weights, in which the job runs.
 
-        They are the fresh ones, or those in the file `where`, or (None) those that the model has. fit: the id of the
-        fit that gets them.
+        fresh: the weights of the bench's start; else those in the file `where`, or (None) those that the model has. fit: the id of
+        the fit that starts from them.
         """
         try:
             self._place(where, fresh, emit)
@@ -50,7 +50,7 @@ class InitialWeights:
         else:
             self._fresh = self._fresh.with_changes(self._left, now)
             if fresh and now.buffers != self._left.buffers:
-                # A forward in training mode changes a BatchNorm's statistics: that does not mean another start.
+                # A forward in training mode changes a BatchNorm's statistics; the user did not mean to start from those.
                 emit(Message("The model's buffers were changed since the last job, its parameters were not: the buffers were restored."))
         if fresh:
             self._fresh.put(self._task)

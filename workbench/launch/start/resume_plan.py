@@ -1,4 +1,4 @@
-"""Plans a fit that continues from a checkpoint: which one, with which settings, and what its record says of it."""
+"""Plans a fit that continues from a checkpoint: its settings, and what it records of the run before."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ ASIDE = (
     "pin_memory", "prefetch_factor", "limit_test_batches", "limit_predict_batches", "num_sanity_val_steps", "track_grad_norm",
     "log_every_n_steps", "layer_history_mb", "detect_anomaly", "checkpoint_every", "monitor", "monitor_mode", *LOCAL,
 )  # fmt: skip
-"""Settings that do not change the arithmetic: the run might have had them from its beginning."""
+"""Settings that do not change the arithmetic; the record shows their new values for the whole run."""
 
 
 class ResumeHistory(NamedTuple):
-    """What a resumed run records of the time before."""
+    """The part of a resumed run's record that is about the time before."""
 
     settings: dict[str, Any] | None
-    """The settings of the whole run: those that it began with, except for its length and for those that do not
+    """The settings to record: those with which the run began, with the present length and the present settings that do not
     change the arithmetic. None: those with which it continues.
     """
     events: list[Event]
@@ -47,7 +47,7 @@ class ResumeHistory(NamedTuple):
     """The layers of these events; None: unknown, or no layers."""
 
     def before(self, started: RunStarted) -> list[Event]:
-        """The events as the record of this fit has them, which may train layers that were frozen, and freeze others."""
+        """The events for the record of this fit, in which other layers may be frozen than before."""
         if self.layers is None or self.layers == started.layers:
             return self.events
         added = tuple(name for name in started.layers if name not in self.layers)
@@ -59,9 +59,9 @@ class ResumeHistory(NamedTuple):
 
 def _other_layers(step: int, added: Sequence[str], gone: Sequence[str]) -> Iterator[Message]:
     if gone:
-        yield Message(f"{first_names(gone, 3)} will not train from here on: frozen now. The optimizer keeps their state.", "info", step)
+        yield Message(f"{first_names(gone, 3)} will not train from here on: now frozen. The optimizer keeps their state.", "info", step)
     if added:
-        text = f"{first_names(added, 3)} will train from here on: frozen until now. If you forgot to freeze them, stop, and make the bench as for that run."
+        text = f"{first_names(added, 3)} will train from here on: they were frozen. If you forgot to freeze them, stop, and make the bench as for that run."
         yield Message(text, "warning", step)
 
 
@@ -80,7 +80,7 @@ class ResumePlan:
     events: Callable[[], Sequence[Event]]
     """Reads the record of its run."""
     keeps_lr: bool = False
-    """The rate is that of the settings, not that of the checkpoint."""
+    """Whether optimizers keep the learning rate of a file of Lightning; for a checkpoint of a run the settings have it."""
 
     @property
     def begun(self) -> Settings:
@@ -94,7 +94,7 @@ class ResumePlan:
 
     @property
     def inherited(self) -> tuple[Path, Checkpoint]:
-        """The run and its checkpoint, up to which this run gets copies of the others."""
+        """The folder of the run that is continued, and the checkpoint; the fit gets copies of the checkpoints up to that one."""
         return self.folder, self.point
 
     def past(self) -> dict[str, Any]:
@@ -102,20 +102,20 @@ class ResumePlan:
         return peek(self.point.path, *total_steps.NAMES)
 
     def history(self) -> ResumeHistory:
-        """The messages of the fit before it continues."""
+        """The record of the run up to the checkpoint, and the events that mark where this fit continues."""
         events, step = [*self.events()], self.point.step
-        told = [*inherited.record_until(events, self.point, self.checked)]
-        lacks = inherited.missing(told, step)
-        told.append(Resumed(step, self.run, self.point.name, self.edited))
+        before = [*inherited.record_until(events, self.point, self.checked)]
+        lacks = inherited.missing(before, step)
+        before.append(Resumed(step, self.run, self.point.name, self.edited))
         if self.live:
-            told.append(Changed(step, self.live))
+            before.append(Changed(step, self.live))
         if self.note is not None:
-            told.append(self.note)
+            before.append(self.note)
         if lacks is not None:
             text = f"the record of {self.run} lacks updates {lacks} to {step - 1}, and so does this one; the training is exact."
-            told.append(Message(text, "warning", step))
+            before.append(Message(text, "warning", step))
         started = next((event for event in events if isinstance(event, RunStarted)), None)
-        return ResumeHistory(_first(self.folder, events, self.settings), told, None if started is None else started.layers)
+        return ResumeHistory(_first(self.folder, events, self.settings), before, None if started is None else started.layers)
 
     @property
     def live(self) -> dict[str, Any]:
@@ -126,19 +126,19 @@ class ResumePlan:
 
 @dataclass(frozen=True)
 class LightningPlan:
-    """A checkpoint that Lightning's Trainer wrote, from which a fit continues, and its settings: the bench's own."""
+    """A checkpoint that Lightning's Trainer wrote, from which a fit continues with the bench's settings."""
 
     path: Path
     position: Position
     begun: Settings
     """The bench's settings, and those given to `fit`."""
     keeps_lr: bool
-    """Whether its rate counts: none was given to `fit`."""
+    """Whether optimizers keep the learning rate of the file: True unless `fit` was given one."""
     inherited: None = None
 
     @property
     def settings(self) -> Settings:
-        """Those of the fit, as far as the file alone tells: of an optimizer that begins anew, the rate is the bench's."""
+        """The settings of the fit, with the file's learning rate. An optimizer whose state is not in the file begins with the bench's rate."""
         return self.begun if not self.keeps_lr or self.position.lr is None else self.begun.replace(lr=self.position.lr)
 
     def past(self) -> dict[str, Any]:
@@ -146,13 +146,13 @@ class LightningPlan:
         return self.position.past
 
     def history(self) -> ResumeHistory:
-        """The mark in the record where the fit continues; the file has no record of the time before."""
+        """The event that marks where the fit continues; the file has no record of the time before."""
         return ResumeHistory(None, [Resumed(self.position.step, self.path.name, self.path.name)])
 
 
 @dataclass(frozen=True)
 class ResumeSettings:
-    """The settings of a resumed fit: `start` as the user wrote it, the settings of the bench, those given to `fit`."""
+    """Makes the settings of a resumed fit from `start` as the user wrote it, the bench's settings, and those given to `fit`."""
 
     start: str
     bench: Settings
@@ -192,9 +192,9 @@ class ResumeSettings:
         return LightningPlan(path, place, begun, "lr" not in self.given)
 
     def local(self, asked: Settings | None = None) -> dict[str, Any]:
-        """Where it runs and what is deleted: as this bench started the run, or else as the bench's settings say now.
+        """The settings of where it runs, and keep_runs: those with which this bench started the run, or else the bench's present ones.
 
-        A file never decides that: whoever wrote it would choose the command that is run here, and the runs that are
+        They never come from a checkpoint: whoever wrote it would choose the command that is run here, and the runs that are
         deleted.
         """
         source = self.bench if asked is None else asked
@@ -215,7 +215,7 @@ class ResumeSettings:
         self, id: str, point: Checkpoint, state: Mapping[str, Any], settings: Settings, edited: Mapping[str, Any],
         events: Callable[[], Sequence[Event]],
     ) -> None:  # fmt: skip
-        """Raise SettingsError where the run has reached its length, and would take no update."""
+        """Raise SettingsError where the run has reached its length or was stopped early, and would take no update."""
         if state["checking"]:  # the validation at the end of an epoch is due
             return
         why = reached(settings, point.step, point.epoch, state["seconds"])
@@ -243,12 +243,12 @@ class ResumeSettings:
         free = [name for name in Settings.model_fields if name not in edits]
         kept = [name for name in free if not _same(name, settings, bench)]
         local = [name for name in free if name in LOCAL and not _same(name, settings, own)]
-        told = []
+        notes = []
         if kept:
-            told.append(f"it continues with the run's own {_values(kept, settings)} (the bench has {_values(kept, bench)})")
+            notes.append(f"it continues with the run's own {_values(kept, settings)} (the bench has {_values(kept, bench)})")
         if local:
-            told.append(f"it runs with the bench's {_values(local, settings)} (the run had {_values(local, own)})")
-        return Message(f"{'; '.join(told)}; what is given to fit() counts.") if told else None
+            notes.append(f"it runs with the bench's {_values(local, settings)} (the run had {_values(local, own)})")
+        return Message(f"{'; '.join(notes)}; arguments of fit() override both.") if notes else None
 
 
 def _first(folder: Path, events: Sequence[Event], settings: Settings) -> dict[str, Any]:
@@ -274,5 +274,5 @@ def _ended_early(events: Sequence[Event], step: int) -> str:
 
     The run also keeps the checkpoint that it was resumed from, which may be the end of another run.
     """
-    said = [e.text for e in events if isinstance(e, Message) and e.text.startswith(ENDED_EARLY) and e.step == step]
-    return said[-1] if said and "trainer.should_stop" not in said[-1] else ""
+    texts = [e.text for e in events if isinstance(e, Message) and e.text.startswith(ENDED_EARLY) and e.step == step]
+    return texts[-1] if texts and "trainer.should_stop" not in texts[-1] else ""

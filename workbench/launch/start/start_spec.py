@@ -23,7 +23,7 @@ from workbench.values import shown
 
 @dataclass(frozen=True)
 class StartSpec:
-    """Where a job is to start: "fresh", "continue", a checkpoint of a run, or a file that Lightning's Trainer wrote."""
+    """Where a job starts: "fresh", "continue", a checkpoint of a run, or a file that Lightning's Trainer wrote."""
 
     text: str
     run: str | None = None
@@ -32,7 +32,7 @@ class StartSpec:
 
     @classmethod
     def of(cls, start: Any) -> StartSpec:
-        """Read `start=`: "fresh", "continue", "0012-fit", "0012-fit@best", "0012-fit@1200" or "last.ckpt"."""
+        """Parse `start=`: "fresh", "continue", "0012-fit", "0012-fit@best", "0012-fit@1200" or "last.ckpt"."""
         if isinstance(start, str) and start in ("fresh", "continue"):
             return cls(start)
         if isinstance(start, str | Path) and is_one(Path(start)):
@@ -69,7 +69,7 @@ class StartSpec:
         return {} if self.text == "fresh" else {"start": self.text}
 
     def weights(self, root: Path) -> Path | None:
-        """The file of those weights; None: the model's own, now or when it was fresh."""
+        """The file with the weights; None: "fresh" or "continue", which need no file."""
         return self.file if self.run is None else weights_of(run_folder(root, self.run), self.which)
 
 
@@ -82,16 +82,16 @@ class AskedFit:
 
 
 class StartResolver:
-    """Finds where a fit starts: when it is asked for, as far as possible, and when its turn comes."""
+    """Finds where a fit starts: as far as possible in the call of `fit`, and exactly when the job's turn comes."""
 
     def __init__(
         self, root: Path, wanted: StartSpec, bench: Settings, given: Mapping[str, Any], fits: Sequence[AskedFit]
     ) -> None:
         self.fresh = wanted.text == "fresh"
         self.note: Message | None = None
-        """The message of a fit that was to continue and starts from the present weights instead."""
+        """The message of a fit with start="continue" that starts from the present weights instead."""
         self.asked = bench.replace(**given)
-        """Its settings, if it starts from weights alone."""
+        """Its settings, if it does not continue a run."""
         self._root = root
         self._wanted = wanted
         self._terms = ResumeSettings(wanted.text, bench, given)
@@ -105,7 +105,7 @@ class StartResolver:
         return {asked.job.id for asked in self._candidates()}
 
     def predict_settings(self, untouched: Callable[[str], bool], idle: bool) -> Settings:
-        """The settings that it will have, as far as they can be known now; raises the errors that can be known now.
+        """The settings that it will have, as far as they are known in the call of `fit`; raises the errors that are known then.
 
         idle: whether no job of the bench runs or waits, so that the model may be read.
         """
@@ -122,7 +122,7 @@ class StartResolver:
         return self.asked if found is None else found.settings
 
     def resolve(self, untouched: Callable[[str], bool]) -> ResumePlan | LightningPlan | None:
-        """The plan to continue from a checkpoint; None: it starts from weights alone."""
+        """The plan to continue from a checkpoint; None: the fit continues no run."""
         if self.fresh:
             return None
         if self._wanted.file is not None:
@@ -163,9 +163,9 @@ class StartResolver:
         return self._terms.plan_from(job.id, job.folder.path, end, lambda: job.events, last.since, job.settings)
 
     def _known(self) -> str:
-        """The runs that can be continued, also of other benches and earlier sessions."""
+        """A hint with the last run in the root that can be continued, also of another bench or an earlier kernel; "": there is none."""
         try:
-            # This job has a folder by now, with no checkpoint in it.
+            # With checkpoints, which leaves out the folder of this job.
             fits = [run.id for run in list_runs(self._root) if run.kind == "fit" and list_checkpoints(run.path)]
         except OSError:  # it is not a folder
             return ""
@@ -202,15 +202,15 @@ def _has_begun(job: AnyJob) -> bool:
 def _end_of(job: AnyJob) -> tuple[Checkpoint | None, str]:
     """The checkpoint at the end of a fit, or why a run cannot continue from its end."""
     if job.folder is None:
-        return None, f"nothing was kept of {job.id}"
+        return None, f"{job.id} has no folder"
     if not job.folder.path.is_dir():
         return None, f"the folder of {job.id} is gone (keep_runs)"
     there = list_checkpoints(job.folder.path)
-    # A checkpoint that was copied from the run before is not one of its end.
+    # The last checkpoint may be a copy from the run that this one continued.
     end = there[-1] if there and there[-1].end and there[-1].step == job.updates else None
     if end is None:
         mid = f"; start={job.id!r} continues from update {there[-1].step}" if there else ""
-        return None, f"{job.id} {job.status}, and its end was not saved{mid}"
+        return None, f"{job.id} {job.status}, and no checkpoint was written at its end{mid}"
     return end, "" if end.resumable else f"the end of {job.id} has weights alone ({printable(str(end.why))})"
 
 

@@ -38,13 +38,13 @@ SEARCHES = {
     "find_lr": "find LR", "find_batch_size": "find batch size", "find_num_workers": "find workers", "find_precision": "find precision",
     "find_clip_val": "find clip value", "find_weight_decay": "find weight decay",
 }  # fmt: skip
-"""The jobs that are one search, and their names. A search within another job leaves that job's counts alone."""
+"""The jobs that are one search, and their names on the bar. A search within another job does not change that job's counts."""
 TRIALS = ("find_batch_size", "find_num_workers", "find_precision", "find_weight_decay", "tune")
 """The jobs whose progress is counted in trials."""
 
 
 class _Bar(tqdm):  # type: ignore[type-arg]
-    """A bar whose speed is that of the present updates: a resumed run begins far from zero."""
+    """A bar whose speed counts only the updates since a resume."""
 
     seconds = 0.0
     """The seconds that the run had taken when it was resumed, after `initial` updates."""
@@ -59,10 +59,10 @@ class _Bar(tqdm):  # type: ignore[type-arg]
 
 
 class Progress:
-    """A tqdm bar that follows a job's events, as a context manager, and its warnings.
+    """Context manager that shows a job's events as a tqdm bar, and prints its warnings.
 
     `began`: when the job's turn came, in seconds since 1970. `bar`: whether there is a bar besides the warnings.
-    `told`: so many events were shown before, whose messages are not printed again.
+    `told`: how many events were shown before; their messages are not printed again.
     """
 
     def __init__(self, kind: str, began: float, *, bar: bool = True, told: int = 0) -> None:
@@ -96,8 +96,8 @@ class Progress:
 
     @staticmethod
     def _new(events: Sequence[Event], seen: int, now: int) -> Iterator[tuple[int, Event]]:
-        """The events from `seen` to `now`; read in two passes, since they may be more than memory holds."""
-        with contextlib.suppress(RecordGone):  # whoever waits for the job waits for its end, and not for its record
+        """The events from `seen` to `now`, read from the record: memory may be too small to hold them for a second pass."""
+        with contextlib.suppress(RecordGone):  # the caller waits for the job's end, for which the record is not needed
             yield from enumerate(islice(since(events, seen), now - seen))
 
     def _note(self, event: Event) -> None:
@@ -145,7 +145,7 @@ class Progress:
     def _note_search(
         self, event: CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial | DecayTrial, bar: tqdm[Any]
     ) -> None:
-        """Note the start of a search: it is the job itself, or runs inside a fit, whose bar it does not move."""
+        """Show a search, which is the job itself, or runs inside a fit, whose bar it does not move."""
         own = self._kind in SEARCHES
         if isinstance(event, CurvePoint):
             bar.n = event.index + 1 if own else bar.n

@@ -49,16 +49,16 @@ from workbench.settings.setting_text import recorded
 from workbench.units import duration, number, rate, size
 
 _TRIALS, _VALUES = 8, 12
-"""The most trials and values that are drawn: the newest trials; of the values loss and rate, then those of validation, then others."""
+"""How many trials and values are drawn at most: the newest trials; first loss and learning rate, then values of validation, then others."""
 _RECENT = 30
 """The speed is the mean over so many flushes."""
 _PARTS = 4
-"""The most parts of the time that are named."""
+"""How many parts of the time are named at most."""
 _COLOURS = {"running": "green", "paused": "yellow", "finished": "green", "stopped": "yellow", "failed": "red", "queued": "dim"}
 
 
 class Screen:
-    """What is known of a job from its events, as something that rich can print."""
+    """The state of a job, from its events, as a renderable of rich."""
 
     def __init__(self, id: str, kind: str) -> None:
         self._id, self._kind = id, kind
@@ -70,7 +70,7 @@ class Screen:
         self._started: RunStarted | None = None
         self.status = "queued"
         self.messages: list[Text] = []
-        """Warnings and errors since whoever prints them has cleared it, and why the job ended early."""
+        """Warnings and errors, and why the job ended early; the caller prints and removes them."""
 
     def _clear(self) -> None:
         self._done = 0
@@ -79,7 +79,7 @@ class Screen:
         self._seconds = 0.0
         self._recent: deque[tuple[float, int]] = deque(maxlen=_RECENT)
         self._values: tuple[dict[str, Trace], ...] = ({}, {}, {})
-        """Loss and rate, values of validation, others: of each as many as can be drawn."""
+        """Loss and learning rate, values of validation, others: of each kind as many as can be drawn."""
         self._names: set[str] = set()
         """The names of all values."""
         self._layers: Mapping[str, float] = {}
@@ -104,7 +104,7 @@ class Screen:
             case Resumed():
                 self._done = event.step
                 self._recent.clear()
-                self.messages.clear()  # those of another run, which has shown them
+                self.messages.clear()  # they belong to the run before, which has shown them
             case Changed():
                 if not event.values.keys().isdisjoint(("batch_size", "accumulate_grad_batches")):
                     self._total = None  # an epoch has another number of updates from here on
@@ -151,7 +151,7 @@ class Screen:
                 self._layers = dict(zip(self._started.layers, map(float, norms[-1]), strict=False))
 
     def _note_search(self, event: Event) -> None:
-        """Note the start of a search: it is the job itself, or runs inside another job, whose counts and values it does
+        """Take an event of a search, which is the job itself, or runs inside another job, whose counts and values it does
         not change.
         """
         own, trials = self._kind in SEARCHES, self._kind in TRIALS
@@ -205,7 +205,7 @@ class Screen:
         progress = self._progress(console, inner)
         room = options.max_height - 2 - len(progress)  # two lines are the frame, with the title and the keys
         kept: list[Sequence[Any]] = []
-        for lines in (self._last_lines(console, inner), [*self._facts(inner)], [*self._trials]):  # in a low terminal the last go first
+        for lines in (self._last_lines(console, inner), [*self._facts(inner)], [*self._trials]):  # a terminal with few lines leaves out the last of them
             kept.append(lines[-room:] if room > 0 else [])
             room -= len(kept[-1])
         last, facts, trials = kept
@@ -280,7 +280,7 @@ class Screen:
             yield Text(" · ".join(facts), style="dim", no_wrap=True, overflow="ellipsis")
 
     def _last_lines(self, console: Console, width: int) -> list[Text]:
-        """What a search found, and the notice, line by line."""
+        """The result of a search, and the notice, line by line."""
         texts = (Text(printable(self._found, lines=True), style="bold"), Text(printable(self.notice, lines=True), style="cyan"))
         return [line for text in texts if text for line in text.wrap(console, width)]
 
@@ -300,7 +300,7 @@ def _assignments(values: Mapping[str, Any]) -> str:
 
 
 def _finding(values: Mapping[str, Any], reason: str) -> str:
-    """What a search found, and in the next line why, without the value that its reason begins with."""
+    """The result of a search, and in the next line its reason, without the value with which the reason begins."""
     found = _assignments(values) or "nothing to change"
     value, colon, why = reason.partition(": ")
     return f"{found}\n{why if colon and value in found else reason}"

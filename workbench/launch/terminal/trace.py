@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from workbench.runs.tables.render import BLOCKS
 
 _MOST = 512
-"""The most points that are kept; where there are more, each pair becomes its mean."""
+"""How many points are kept at most; when there are more, each pair becomes its mean."""
 
 
 class Trace:
@@ -27,7 +27,7 @@ class Trace:
         self.last = math.nan
 
     def add(self, values: ArrayLike) -> None:
-        """Add values, shape (n,). The points leave out those that are not finite."""
+        """Add values, shape (n,). Values that are not finite become no points."""
         new = np.asarray(values, np.float64)
         if not len(new):
             return
@@ -48,13 +48,13 @@ class Trace:
 
     @property
     def points(self) -> list[float]:
-        """The means, the last one of fewer values than the others."""
+        """The means; the last one may be the mean of fewer values than the others."""
         points: list[float] = self._points.tolist()
         return [*points, self._sum / self._count] if self._count else points
 
 
 def blocks(values: Sequence[float], width: int) -> str:
-    """The values as at most `width` blocks (at least one) from the least to the largest value; each block is the mean of its stretch.
+    """Draw the values as 1 to `width` blocks, "▁" for the least value and "█" for the largest; each block is the mean of neighbouring values.
 
     Positive values that spread over more than two decades are drawn by their logarithm. Values that are not finite are spaces.
     """

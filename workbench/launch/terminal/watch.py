@@ -1,4 +1,4 @@
-"""Follows a job in a terminal: a drawing that moves, and keys that pause, resume, validate, write a checkpoint and stop it."""
+"""Draws a running job in a terminal, with keys that pause, resume, validate, write a checkpoint and stop it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from workbench.runs.record.event_log import RecordGone, since
 _PERIOD = 0.1
 """Seconds between two looks at the job and at the keyboard."""
 _REDRAWN = 0.25
-"""Seconds between two drawings: a drawing takes some milliseconds, in which a small model does not train."""
+"""Seconds between two drawings. A drawing takes some milliseconds, in which a small model does not train."""
 _NOTICED = 3.0
 """Seconds for which the answer to a key is shown."""
 
@@ -35,7 +35,7 @@ _TWICE = "s"
 Keys = Callable[[], str]
 """Returns the characters that were typed since it was last called."""
 Actions = Mapping[str, tuple[str, Callable[[], str]]]
-"""By key, what it does in words, and the call, which returns what to show then. Its error is shown too."""
+"""For each key what it does, as a text, and the function, which returns the notice to show. Its error is shown too."""
 
 
 def watch(id: str, kind: str, events: Sequence[Event], ended: Callable[[float], bool], actions: Actions, *, told: int = 0) -> int | None:
@@ -43,8 +43,8 @@ def watch(id: str, kind: str, events: Sequence[Event], ended: Callable[[float], 
 
     Returns how many of its events were shown. None: standard output is no terminal on which such a drawing can move.
 
-    ended: waits at most so many seconds for the job's end, and returns whether it has come.
-    told: so many events were shown before, whose messages are not printed again.
+    ended: waits for the job's end, at most the given number of seconds, and returns whether the job has ended.
+    told: how many events were shown before; their messages are not printed again.
     """
     console, screen = Console(), Screen(id, kind)
     if not console.is_terminal or console.is_jupyter or console.is_dumb_terminal or console.options.ascii_only:
@@ -58,7 +58,7 @@ def watch(id: str, kind: str, events: Sequence[Event], ended: Callable[[float], 
             over = ended(0.0 if behind else _PERIOD)
             count, moment = len(events), time.monotonic()
             upto = min(count, seen + _AT_ONCE)
-            with contextlib.suppress(RecordGone):  # what follows are the end and its error
+            with contextlib.suppress(RecordGone):  # the record was deleted; the job's end is still reported
                 for place, event in enumerate(islice(since(events, seen), upto - seen), seen + 1):
                     screen.note(event)
                     if place <= told:
@@ -121,7 +121,7 @@ def _keyboard() -> Iterator[Keys | None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def killed(number: int, frame: object) -> None:
-        if os.getpid() == owner:  # and no forked worker of a loader
+        if os.getpid() == owner:  # not in a forked worker of a DataLoader
             restore()
             with contextlib.suppress(OSError):
                 os.write(sys.stdout.fileno(), b"\x1b[?25h")  # shows the cursor

@@ -261,10 +261,10 @@ def _edges(x: Array) -> Array:
 
 
 def _limits(z: Array) -> tuple[float, float]:
-    known = z[np.isfinite(z)]
-    if not known.size:
+    finite = z[np.isfinite(z)]
+    if not finite.size:
         return 0.1, 1.0
-    low, high = float(known.min()), float(known.max())
+    low, high = float(finite.min()), float(finite.max())
     return (low, high) if high > low else (low / 2, high * 2)
 
 

@@ -181,8 +181,8 @@ def _heat(heat: Heat, fig: Figure, row: int) -> None:
     shown = np.where(np.isfinite(heat.z) & (heat.z > 0), heat.z, np.nan)
     log = np.log10(shown)
     bottom, top = fig.get_subplot(row, 1).yaxis.domain
-    known = log[np.isfinite(log)]
-    ends = np.log10(heat.span) if heat.span is not None else known
+    finite = log[np.isfinite(log)]
+    ends = np.log10(heat.span) if heat.span is not None else finite
     decades = np.arange(np.floor(ends.min()), np.ceil(ends.max()) + 1) if ends.size else np.zeros(1)
     trace = go.Heatmap(
         x=heat.x,

@@ -59,8 +59,8 @@ def batch_size(trials: Iterable[BatchSizeTrialLike], best: int | None = None, la
 
 
 def _bars(name: str, heights: Array, tone: int) -> Series:
-    known = np.isfinite(heights)
-    return Series(name, np.flatnonzero(known), heights[known], "bar", tone)
+    finite = np.isfinite(heights)
+    return Series(name, np.flatnonzero(finite), heights[finite], "bar", tone)
 
 
 def _failures(tried: list[BatchSizeTrialLike], heights: Array) -> tuple[Mark, ...]:

@@ -28,8 +28,8 @@ def decay(trials: Sequence[DecayTrialLike], suggestion: float | None) -> Chart:
     """The chart of the trials, by their value; the first one's is the present value."""
     inorder = sorted(trials, key=lambda t: t.weight_decay)
     losses = np.array([t.loss for t in inorder], dtype=np.float64)
-    known = np.flatnonzero(np.isfinite(losses))
-    highest = float(losses[known].max()) if len(known) else 0.0
+    finite = np.flatnonzero(np.isfinite(losses))
+    highest = float(losses[finite].max()) if len(finite) else 0.0
     marks = []
     for place, trial in enumerate(inorder):
         if not np.isfinite(trial.loss):
@@ -39,5 +39,5 @@ def decay(trials: Sequence[DecayTrialLike], suggestion: float | None) -> Chart:
         elif trial is trials[0]:
             marks.append(Mark(place, "present", trial.loss))
     ticks = tuple(rate(t.weight_decay) for t in inorder)
-    series = (Series("held-out loss", known, losses[known], "dots"),)
+    series = (Series("held-out loss", finite, losses[finite], "dots"),)
     return Chart("Weight decay", Axis("weight_decay", ticks=ticks), Axis("held-out loss"), series, tuple(marks))

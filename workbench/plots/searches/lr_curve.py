@@ -80,10 +80,10 @@ def _mark(proposal: Proposal, lr: float, lrs: Array, smoothed: Array, suggestion
 
 def _height(lr: float, lrs: Array, smoothed: Array) -> float:
     """Where the smoothed curve is at `lr`, between its points if need be; zero for a curve with no points."""
-    known = np.isfinite(smoothed) & (lrs > 0)
-    if not known.any():
+    finite = np.isfinite(smoothed) & (lrs > 0)
+    if not finite.any():
         return 0.0
-    return float(np.interp(np.log(lr), np.log(lrs[known]), smoothed[known]))
+    return float(np.interp(np.log(lr), np.log(lrs[finite]), smoothed[finite]))
 
 
 def _raced(race: Iterable[Raced]) -> list[Series]:
@@ -97,10 +97,10 @@ def _raced(race: Iterable[Raced]) -> list[Series]:
 
 def _loss_range(losses: Array, smoothed: Array, raced: Iterable[float] = ()) -> tuple[float, float] | None:
     """From the lowest point to a little above the start: the explosion itself would flatten all the rest."""
-    known = smoothed[np.isfinite(smoothed)]
-    if not known.size:
+    finite = smoothed[np.isfinite(smoothed)]
+    if not finite.size:
         return span(losses)
-    low, start = float(known.min()), float(np.median(known[:10]))
-    top = min(float(known.max()), start + max(0.75 * (start - low), 0.1 * abs(start)))
+    low, start = float(finite.min()), float(np.median(finite[:10]))
+    top = min(float(finite.max()), start + max(0.75 * (start - low), 0.1 * abs(start)))
     usual = losses[np.isfinite(losses) & (losses <= top)]
     return span(np.array([low, top]), usual, np.array([loss for loss in raced if loss <= top]))

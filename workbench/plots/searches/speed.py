@@ -30,7 +30,7 @@ class SpeedTrialLike(Protocol):
 def speed(trials: Sequence[SpeedTrialLike], best: Mapping[str, Any]) -> Chart:
     """The chart of the trials, in their order."""
     heights = np.array([np.nan if t.updates_per_second is None else t.updates_per_second for t in trials], dtype=np.float64)
-    known = np.flatnonzero(np.isfinite(heights))
+    finite = np.flatnonzero(np.isfinite(heights))
     marks = []
     for place, trial in enumerate(trials):
         if trial.updates_per_second is None:
@@ -40,5 +40,5 @@ def speed(trials: Sequence[SpeedTrialLike], best: Mapping[str, Any]) -> Chart:
             marks.append(Mark(place, f"best{waits}", trial.updates_per_second, emphasis=True))
     ticks = tuple(", ".join(str(value) for value in t.values.values()) for t in trials)
     label = " and ".join(dict.fromkeys(name for t in trials for name in t.values)) or "settings"
-    series = (Series("updates/s", known, heights[known], "bar"),)
+    series = (Series("updates/s", finite, heights[finite], "bar"),)
     return Chart("Speed", Axis(label, ticks=ticks), Axis("speed", "updates/s"), series, tuple(marks))

@@ -43,8 +43,8 @@ class Clipped:
     @property
     def share(self) -> float | None:
         """The share of updates that were cut; None where clipping was off all through, or that is not known."""
-        known = self.cut[np.isfinite(self.cut)]
-        return float(known.mean()) if known.size else None
+        finite = self.cut[np.isfinite(self.cut)]
+        return float(finite.mean()) if finite.size else None
 
 
 def clipping(step: Array, parts: Mapping[str, Clipped], limit: Array | None = None, changes: Changes = ()) -> list[Chart]:

@@ -74,9 +74,9 @@ def _heat(step: Array, table: Array, names: tuple[str, ...]) -> Heat:
 
 
 def _summary(total: Array, share: float | None) -> tuple[str, ...]:
-    known = total[np.isfinite(total)]
-    if not known.size:
+    finite = total[np.isfinite(total)]
+    if not finite.size:
         return ()
-    p50, p95 = np.quantile(known, [0.5, 0.95])
+    p50, p95 = np.quantile(finite, [0.5, 0.95])
     text = f"p50 {p50:.3g}, p95 {p95:.3g}"
     return (text if share is None else f"clipped {share:.0%} of the updates with clipping on · {text}",)

@@ -66,9 +66,9 @@ def _updates(step: Array, loss: Array, parts: Mapping[str, Array]) -> list[Serie
     trend = Series("sum, smoothed" if parts else "smoothed", step, ema(loss, beta_for(len(loss))))
     lines = [] if turns else [Series("each update", step, loss, "faint"), trend]
     for i, (name, values) in enumerate(parts.items()):
-        there = np.isfinite(values)
+        finite = np.isfinite(values)
         tone = _TONES[i % len(_TONES)]
         if turns:
-            lines.append(Series("", step[there], values[there], "faint", tone))
-        lines.append(Series(name, step[there], ema(values[there], beta_for(int(there.sum()))), tone=tone))
+            lines.append(Series("", step[finite], values[finite], "faint", tone))
+        lines.append(Series(name, step[finite], ema(values[finite], beta_for(int(finite.sum()))), tone=tone))
     return lines

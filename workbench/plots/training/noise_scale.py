@@ -21,10 +21,10 @@ def noise_scale(step: Array, lines: Mapping[str, Array], changes: Changes = ()) 
     """The chart of `lines` (name: noise scale in samples (rows,), NaN where it is not known); none without lines."""
     if not lines or not len(step):
         return []
-    drawn = []
+    series = []
     for number, (name, values) in enumerate(lines.items()):
-        known = np.isfinite(values)
-        drawn.append(Series(shorten(name), step[known], values[known], tone=number % len(TONES), dash=number // len(TONES)))
-    extent = span(*(line.y for line in drawn), log=True)
+        finite = np.isfinite(values)
+        series.append(Series(shorten(name), step[finite], values[finite], tone=number % len(TONES), dash=number // len(TONES)))
+    extent = span(*(line.y for line in series), log=True)
     axis = Axis("noise scale", "samples", log=True, range=extent)
-    return [Chart("Gradient noise scale", Axis("update"), axis, tuple(drawn), change_marks(changes, step[[0, -1]]))]
+    return [Chart("Gradient noise scale", Axis("update"), axis, tuple(series), change_marks(changes, step[[0, -1]]))]

@@ -120,8 +120,8 @@ class RunData:
     def clip_share_at(self, clip_val: float) -> float | None:
         """The share of updates that a clip value would have cut; None where the norms are not those that are clipped."""
         norms = [part.before for part in self.clipped_by_optimizer().values()]
-        known = self.clips_norm and any(np.isfinite(one).any() for one in norms)
-        return clip_share(norms, clip_val) if known else None
+        finite = self.clips_norm and any(np.isfinite(one).any() for one in norms)
+        return clip_share(norms, clip_val) if finite else None
 
     def clipping(self) -> list[Chart]:
         """The gradient norms before and after clipping, and the share of clipped updates; empty where norms were not recorded."""

@@ -25,22 +25,22 @@ def schedule(step: Array, rates: Mapping[str, Array], changes: Changes = ()) -> 
     The axis is logarithmic, and leaves out the zeros at which schedules end, unless there are many of them.
     """
     log = not len(step) or float(np.mean([values == 0 for values in rates.values()])) <= _ZEROS
-    drawn = [Series(name, *_known(step, values, log), tone=i) for i, (name, values) in enumerate(rates.items())]
+    series = [Series(name, *_own_updates(step, values, log), tone=i) for i, (name, values) in enumerate(rates.items())]
     limits = _readable(span(*rates.values(), log=True)) if log else span(*rates.values())
     return Chart(
         "Learning rate",
         Axis("update"),
         Axis("learning rate", log=log and limits is not None, range=limits),
-        tuple(drawn),
+        tuple(series),
         change_marks(changes, step),
         notes=() if len(step) else ("No updates were recorded.",),
     )
 
 
-def _known(step: Array, values: Array, log: bool) -> tuple[Array, Array]:
-    """Without the updates at which this optimizer had no turn: they would tear its line."""
-    known = np.isfinite(values) & ((values > 0) | (not log))
-    return step[known], values[known]
+def _own_updates(step: Array, values: Array, log: bool) -> tuple[Array, Array]:
+    """Return updates and values without the updates at which this optimizer did not step: they would interrupt its line."""
+    finite = np.isfinite(values) & ((values > 0) | (not log))
+    return step[finite], values[finite]
 
 
 def _readable(limits: tuple[float, float] | None) -> tuple[float, float] | None:

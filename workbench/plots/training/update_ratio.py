@@ -28,10 +28,10 @@ def update_ratio(
     at = step if layer_step is None else layer_step
     if not layers or not len(step):
         return []
-    there = np.zeros(len(at), dtype=np.bool_)
+    measured_anywhere = np.zeros(len(at), dtype=np.bool_)
     for values in layers.values():
-        there |= ~np.isnan(values)
-    measured = np.flatnonzero(there)  # one in thousands, of a long run
+        measured_anywhere |= ~np.isnan(values)
+    measured = np.flatnonzero(measured_anywhere)  # one in thousands, of a long run
     if not len(measured):
         return []
     held = _held(np.stack([np.asarray(values[measured], np.float64) for values in layers.values()]))
@@ -58,9 +58,9 @@ def _held(table: Array) -> Array:
 
 def _notes(names: tuple[str, ...], last: Array) -> tuple[str, ...]:
     usual = "About 1e-3 is usual; far below, a layer hardly learns, far above, it is moved too fast."
-    known = np.flatnonzero(np.isfinite(last))
-    if not len(known):
+    finite = np.flatnonzero(np.isfinite(last))
+    if not len(finite):
         return (usual,)
-    low, high = known[np.argmin(last[known])], known[np.argmax(last[known])]
+    low, high = finite[np.argmin(last[finite])], finite[np.argmax(last[finite])]
     ends = f"{last[low]:.2g} ({shorten(names[low])}) to {last[high]:.2g} ({shorten(names[high])})"
     return (usual, f"At the last measurement: {ends}.")

@@ -1,10 +1,10 @@
-"""Tells whether the process that writes a run folder still lives.
+"""Finds out whether the process that writes a run folder still lives.
 
-There is no lock file, since locks are unreliable on network homes. A header names the writer instead: machine, boot,
-PID namespace, process number and when that process began, since numbers are used again.
+There is no lock file, since locks are unreliable on network file systems. The header names the writer instead: machine, boot,
+PID namespace, PID, and the time at which the process began, since PIDs are reused.
 * Same machine, boot and PID namespace: the process table has the exact answer.
-* Anything else (another machine or container, an earlier boot, a header of a version without namespaces): it cannot be
-known. The run counts as running, however long it is silent: a process may be suspended for days.
+* Anything else (another machine or container, an earlier boot, a header of a version without namespaces): unknown. The run
+then counts as running, however long it writes nothing, since a process may be suspended for days.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def liveness(header: Mapping[str, Any]) -> Liveness:
         return "unknown"
     namespace = _pid_namespace()
     here = (platform.node(), _boot(), namespace)
-    # A missing namespace: the version before, which is as good where the system has no namespaces.
+    # Headers of an earlier version lack the namespace; they are sufficient if the system has no namespaces.
     if namespace is None or here != (header.get("host"), header.get("boot"), header.get("pid_namespace", "")):
         return "unknown"
     now = started(pid)
@@ -48,7 +48,7 @@ def is_alive(header: Mapping[str, Any]) -> bool:
 
 
 def started(pid: int) -> float | None:
-    """When process `pid` began, on a clock that does not move while the machine is up; None: no such process.
+    """When process `pid` began, by a clock that is not changed while the machine runs; None: no such process.
 
     A zombie has ended and counts as gone.
     """
@@ -56,7 +56,7 @@ def started(pid: int) -> float | None:
 
 
 def _by_proc(pid: int) -> float | None:
-    """Seconds since boot. psutil adds the wall clock's idea of the boot time, which jumps when the clock is set."""
+    """Seconds since boot. (psutil adds the boot time by the wall clock, which changes when the clock is set.)"""
     try:
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
@@ -65,11 +65,11 @@ def _by_proc(pid: int) -> float | None:
 
 
 def _by_psutil(pid: int) -> float | None:
-    """Seconds since 1970, as the system wrote them down when the process began (macOS, Windows)."""
+    """Seconds since 1970, as the system recorded them when the process began (macOS, Windows)."""
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
-    except psutil.Error:  # gone, or another user's: a process of ours it is not
+    except psutil.Error:  # it has ended, or belongs to another user: it is not the writer
         return None
 
 
@@ -83,10 +83,10 @@ def _boot() -> str:
 
 
 def _pid_namespace() -> str | None:
-    """The table in which process numbers of this process count: each container has one of its own.
+    """The id of this process's PID namespace, of which each container has its own.
 
-    Empty where the system has one table alone (macOS, Windows); None where /proc does not show this process's own.
-    A number is used again when its namespace is gone, and then its processes are gone too.
+    "" if the system has no namespaces (macOS, Windows); None if /proc does not show this process's own. The id of a
+    namespace may be reused, but only after all its processes have ended.
     """
     if not sys.platform.startswith("linux"):
         return ""

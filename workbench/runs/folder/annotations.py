@@ -1,6 +1,6 @@
-"""Keeps what a person adds to a run: a name, notes, tags and a pin, in a file beside its header.
+"""Stores the user's annotations of a run (a name, notes, tags, a pin) in a file next to its header.
 
-A run folder may come from anybody: the file is read up to a size, and what is not of its type is left out.
+A run folder may come from an untrusted source, so the size of the file is limited, and values of a wrong type are left out.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from workbench.values import shown
 
 FILE = "annotations.json"
 NAME, NOTES, TAG, TAGS = 80, 3000, 40, 20
-"""The most characters of a name, of notes and of a tag, and the most tags."""
+"""How many characters a name, notes and a tag may have, and how many tags a run may have."""
 _LARGEST = 1 << 17
 """The most bytes of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Annotations:
-    """The name, notes and tags that a person gave to a run. A pinned run is not deleted by `keep_runs`."""
+    """The name, notes and tags that the user gave to a run. A pinned run is not deleted by `keep_runs`."""
 
     name: str = ""
     notes: str = ""
@@ -48,9 +48,9 @@ def read_annotations(run: Path) -> Annotations:
 def annotate(
     run: Path, name: str | None = None, notes: str | None = None, tags: Iterable[str] | None = None, pinned: bool | None = None
 ) -> Annotations:
-    """Replace annotations of the run in this folder; None does not change one. OSError: they cannot be written.
+    """Replace annotations of the run in this folder; None leaves one unchanged.
 
-    TypeError or ValueError names the argument that is wrong.
+    Raises OSError if they cannot be written, TypeError or ValueError naming a wrong argument.
     """
     given = {"name": name, "notes": notes, "tags": tags, "pinned": pinned}
     changes = {key: _CHECKS[key](value) for key, value in given.items() if value is not None}

@@ -1,8 +1,8 @@
 """Sends commands to a run of any process: `control/` in its folder has a file for each.
 
-A command is written to a temporary file and renamed, so that none is half there. The run's own process takes them in
-the order of their names, which is that of their times. Whoever may write to the run's folder may put anything there:
-the folder is opened once and never through a link, and files are read and removed in that opened folder.
+A command is written to a temporary file and renamed, so that a reader finds all of it. The run's own process takes commands
+in the order of their file names, which contain the time. Any user who may write to the run's folder can put anything there:
+so the folder is opened once and never through a link, and files are read and removed within that opened folder.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _numbers = itertools.count()
 
 
 def send(run: Path, command: Command) -> None:
-    """Leave a command for the run in this folder. OSError where that cannot be done."""
+    """Leave a command for the run in this folder. Raises OSError if it cannot be written."""
     name = f"{time.time_ns():020d}-{os.getpid()}-{next(_numbers):06d}.json"
     with Folder.opened(make_folder(run / CONTROL)) as folder:
         folder.write(name, (to_line(command) + "\n").encode())
 
 
 def why_not_taken(run: Path | RunSummary, command: Command | None = None) -> str:
-    """Why a run would not carry out this command now; "": it would. command: None asks whether it takes any.
+    """Why a run would not carry out this command now; "": it would. command=None: why it takes no commands at all.
 
-    Of a summary, the header needs `takes_commands`, `launched`, `pid` and `host`.
+    The header of a summary needs `takes_commands`, `launched`, `pid` and `host`.
     """
     found = summary(run) if isinstance(run, Path) else run
     id, kind = printable(found.id), printable(found.kind)
@@ -52,19 +52,19 @@ def why_not_taken(run: Path | RunSummary, command: Command | None = None) -> str
 
 
 def check_taken(run: Path | RunSummary, command: Command) -> None:
-    """Raise RuntimeError where the run would not carry out the command: it has ended, for example."""
+    """Raise RuntimeError if the run would not carry out the command, for example because it has ended."""
     if why := why_not_taken(run, command):
         raise RuntimeError(why)
 
 
 def takes(header: Mapping[str, Any]) -> bool:
-    """Whether the process that began the run of this header reads the commands in its folder. Older versions do in launched runs alone."""
+    """Whether the process of the run with this header reads the commands in its folder. In older versions only launched runs do."""
     return bool(header.get(TAKES) or header.get("launched"))
 
 
 def take(run: Path) -> Iterator[Command | str]:
-    """Take the commands that have come, the oldest first, and remove their files. For a file that is not a command, or
-    that cannot be removed, the list says why.
+    """Take the commands that have arrived, the oldest first, and remove their files. For a file that is not a command, or
+    cannot be removed, it yields a sentence that says why.
     """
     try:
         with Folder.opened(run / CONTROL) as folder:

@@ -1,4 +1,4 @@
-"""Deletes runs, with their records, checkpoints and weights: one by its id, or the oldest, so that a root keeps `keep_runs`."""
+"""Deletes runs with their records, checkpoints and weights: one run, or the oldest ones beyond `keep_runs`."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ _NEXT = "deleted-next"
 FIT = "fit"
 """The kind of runs that have weights."""
 _LONGEST_ID = 256
-"""The most bytes of an id of 64 characters."""
+"""How many bytes of a mark are read; an id has at most 64 characters."""
 
 
 def prune(root: Path, kind: str, keep: int, spare: Collection[str] = ()) -> list[str]:
     """Delete the oldest runs of this kind until `keep` are left; returns the deleted ids, oldest first. Other kinds
     stay.
 
-    A fit holds weights that may be nowhere else: it is deleted only after `mark_next` (a message has named it before).
-    `spare`: ids that stay, such as those from which a job will start. Only runs that have ended are deleted: their
-    record ends with RunEnded, or their writer is known to be dead (`alive.liveness`). Folders without a readable
-    `run.json`, links, and everything outside `<root>/runs` are never touched; a `runs` that is itself a link is left
-    alone.
+    A fit has weights that may exist nowhere else, so it is deleted only if `mark_next` has marked it (a message has named it).
+    `spare`: ids to keep, such as those from which a job will start. Only runs that have ended are deleted: their record ends
+    with RunEnded, or their writer is known to be dead (`alive.liveness`). Folders without a readable `run.json`, links, and
+    everything outside `<root>/runs` are never touched, and nothing is deleted if `runs` itself is a link.
     """
     if keep < 0:
         raise ValueError(f"keep={keep}: give 0 or more")
@@ -64,7 +63,7 @@ def next_to_go(root: Path, keep: int, id: str) -> list[Path]:
 
 
 def mark_next(root: Path, folders: Sequence[Path], id: str) -> None:
-    """These fits may go with the next one, since the record of fit `id` names them; no other may. OSError: not written."""
+    """Mark these fits, and no others, as those that the next fit may delete: the record of fit `id` names them. Raises OSError if a mark cannot be written."""
     for run in run_folders(root):
         if run not in folders:
             (run / _NEXT).unlink(missing_ok=True)
@@ -74,7 +73,7 @@ def mark_next(root: Path, folders: Sequence[Path], id: str) -> None:
 
 
 def marked_by(run: Path) -> str | None:
-    """The id of the run whose record names this one, as its mark says (`mark_next`); None: it has no mark."""
+    """The id of the run whose record names this one, according to its mark (`mark_next`); None: it has no mark."""
     try:
         with open_regular(run / _NEXT) as file:
             return check_id(file.read(_LONGEST_ID).decode().strip())
@@ -83,12 +82,12 @@ def marked_by(run: Path) -> str | None:
 
 
 def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
-    """The runs of a kind, oldest first, and how many there are beyond `keep`; none where there are no more than that.
+    """The runs of a kind, oldest first, and how many there are beyond `keep`; no runs if there are not more than that.
 
-    Pinned runs are not counted, nor those that only count as running, since their process cannot be seen from here.
+    Pinned runs are left out, and runs that only count as running, because their process cannot be seen from here.
     """
     folders = list(run_folders(root))
-    if len(folders) > keep:  # else no header needs to be read
+    if len(folders) > keep:# else no header is needed
         folders = [path for path in folders if _kind_of(path) == kind]
     if len(folders) <= keep:
         return [], 0
@@ -109,8 +108,8 @@ def _kind_of(run: Path) -> Any:
 
 def remove_folder(path: Path) -> bool:
     """Delete a run folder; False where it could not be moved."""
-    note_given(path)  # a version before this one may have made it
-    # Renamed first: a run is either whole or not listed, also when the deletion is cut short.
+    note_given(path)# in case an earlier version made it
+    # Renamed first, so that an interrupted deletion leaves no incomplete run in the list.
     moved = path.with_name(GONE + path.name)
     try:
         path.rename(moved)
@@ -122,15 +121,15 @@ def remove_folder(path: Path) -> bool:
 
 def _delete(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)  # removes links inside, never what they lead to
+        shutil.rmtree(path, ignore_errors=True)  # removes links in it, but never their targets
 
 
 def delete(folder: Path, needed: Mapping[str, str], *, force: bool = False) -> None:
-    """Remove the run in this folder. `needed`: of runs that must stay, the id, and that of the job that starts from it.
+    """Delete the run in this folder. `needed`: for the id of each run that must stay, the id of the job that starts from it.
 
-    A fit that has begun has taken over what it starts from, so only one that has yet to begin needs another's folder.
-    force: also one that counts as running only because its process cannot be seen from here: the user knows that it ended.
-    RuntimeError: it runs, or is needed. OSError: it could not be removed.
+    A fit that has begun has copied what it starts from, so only a fit that has not begun needs another run's folder.
+    force: also delete one that only counts as running because its process cannot be seen from here; the user knows that it has
+    ended. Raises RuntimeError if it runs or is needed, OSError if it could not be removed.
     """
     run_summary = summary(folder)
     where = printable(where_written(run_summary.header))
@@ -152,9 +151,9 @@ def delete(folder: Path, needed: Mapping[str, str], *, force: bool = False) -> N
 
 
 def oldest_beyond_keep(root: Path, keep: int, kind: str | None = None) -> list[RunSummary]:
-    """The runs that are older than the newest `keep` of their kind, oldest first; `kind`: of this kind alone.
+    """The runs that are older than the newest `keep` of their kind, oldest first. kind: only runs of this kind.
 
-    Only runs that have ended and are not pinned are counted and listed. `keep_runs` (`prune`) also counts one that runs.
+    Only runs that have ended and are not pinned are counted and listed. `keep_runs` (`prune`) also counts a running one.
     """
     if keep < 0:
         raise ValueError(f"keep={keep}: give 0 or more.")

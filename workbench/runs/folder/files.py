@@ -1,6 +1,6 @@
-"""Opens and writes files in a run's folder, where others may write too.
+"""Opens and writes files in a run's folder, to which other users may write, too.
 
-Links are not followed, and no file is half there.
+Links are not followed, and a file is written completely or not at all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _PLAIN = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _BY_NUMBER = {os.open, os.unlink, os.rename, os.stat} <= os.supports_dir_fd and os.listdir in os.supports_fd
-"""Whether this system can work within a folder that was opened: Windows cannot."""
+"""Whether this system supports paths relative to an open folder; Windows does not."""
 
 
 class Folder:
@@ -28,9 +28,9 @@ class Folder:
     @classmethod
     @contextlib.contextmanager
     def opened(cls, path: Path, within: Folder | None = None) -> Iterator[Folder]:
-        """Open the folder at `path` for the block. OSError: it does not exist, or is a link.
+        """Context manager with the open folder at `path`. Raises OSError if it does not exist or is a link.
 
-        within: the opened folder that it is in.
+        within: the open folder that contains it.
         """
         if not _BY_NUMBER:
             check_no_link(path)
@@ -48,14 +48,15 @@ class Folder:
         return os.listdir(self._path if self._number is None else self._number)
 
     def read(self, name: str, largest: int) -> bytes:
-        """Read a regular file of at most this many bytes. OSError: it is a link. ValueError: it is anything else, or larger."""
+        """Read a regular file of at most `largest` bytes. Raises OSError if it is a link, ValueError if it is no regular file or larger."""
         return _read(self._where(name), largest, self._number)
 
     @contextlib.contextmanager
     def path_of(self, name: str) -> Iterator[Path]:
-        """Yield a path at which a library can open this regular file. OSError: it is a link. ValueError: it is anything else.
+        """Context manager with a path at which a library can open this regular file. Raises OSError if it is a link, ValueError if
+        it is anything else.
 
-        On Linux the path leads to the file that was checked, even if another one takes its place meanwhile.
+        On Linux the path leads to the file that was checked, even if another file replaces it meanwhile.
         """
         with open_regular(self._where(name), self._number) as file:
             checked = Path(f"/proc/self/fd/{file.fileno()}")
@@ -99,11 +100,11 @@ class Folder:
 
 
 def open_regular(path: Path | str, folder: int | None = None) -> BinaryIO:
-    """Open a file for reading. OSError: it is a link. ValueError: it is a pipe or a device, a read of which may never return.
+    """Open a file for reading. Raises OSError if it is a link, ValueError if it is a pipe or a device, from which a read may never return.
 
-    folder: the opened folder that `path` starts from.
+    folder: the open folder to which `path` is relative.
     """
-    # Without O_NONBLOCK a pipe of that name would hold us until somebody writes into it.
+    # Without O_NONBLOCK, opening a pipe of that name would wait until a process writes into it.
     if not _NO_LINK:
         check_no_link(Path(path))
     number = os.open(path, os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | _PLAIN, dir_fd=folder)
@@ -114,7 +115,7 @@ def open_regular(path: Path | str, folder: int | None = None) -> BinaryIO:
 
 
 def read_json(path: Path, largest: int) -> dict[str, Any]:
-    """Read the JSON object in a regular file of at most this many bytes. OSError: it cannot be read. ValueError: it holds none."""
+    """Read the JSON object in a regular file of at most `largest` bytes. Raises OSError if it cannot be read, ValueError if it has none."""
     return _object(_read(path, largest), path)
 
 
@@ -137,15 +138,13 @@ def _object(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that a reader finds all of it, also after a crash of the machine. OSError: nothing has
-    changed.
-    """
+    """Write a file so that a reader finds all of it, also after a crash of the machine. After an OSError the old file is unchanged."""
     with Folder.opened(path.parent) as folder:
         folder.write(path.name, data)
 
 
 def make_folder(path: Path) -> Path:
-    """Make a folder in a run's folder, unless it exists. OSError: it is a link."""
+    """Make a folder in a run's folder, unless it exists. Raises OSError if it is a link."""
     path.mkdir(exist_ok=True)
     check_no_link(path)
     return path
@@ -158,7 +157,7 @@ def check_no_link(path: Path) -> None:
 
 
 def append_to(path: Path, *, create: bool = True) -> int:
-    """Open a file for appending; make it if it does not exist and `create`. OSError: it is a link, or a pipe without a reader."""
+    """Open a file for appending; `create`: make it if it does not exist. Raises OSError if it is a link, or a pipe without a reader."""
     if not _NO_LINK:
         check_no_link(path)
     made = os.O_CREAT if create else 0
@@ -166,7 +165,7 @@ def append_to(path: Path, *, create: bool = True) -> int:
 
 
 def replace_by(path: Path, write: Callable[[Path], None]) -> None:
-    """Replace a file, as `write_whole` does, by one that `write` makes at the path it gets."""
+    """Replace a file, as `write_whole` does. write: called with a temporary path, at which it makes the new file."""
     check_no_link(path.parent)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.unlink(missing_ok=True)
@@ -180,7 +179,7 @@ def replace_by(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def to_disk(path: Path) -> None:
-    """Make sure that a crash of the machine does not take it away again."""
+    """Flush a folder's entries to disk, so that a renamed file survives a crash of the machine."""
     if os.name == "nt" and path.is_dir():
         return  # directories cannot be opened there
     number = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
@@ -191,9 +190,9 @@ def to_disk(path: Path) -> None:
 
 
 def give_usual_mode(path: Path) -> None:
-    """Give a file the mode that the umask gives new files: some libraries choose their own.
+    """Give a file the mode that new files get from the umask, since some libraries set another one.
 
-    The umask of a process can only be read by changing it, which other threads would see: a file is made to look at.
+    A process can read its umask only by changing it, which other threads would notice; so the mode of a new file is read.
     """
     probe = path.with_name(f".{path.name}.mode")
     probe.unlink(missing_ok=True)

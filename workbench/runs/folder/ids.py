@@ -1,4 +1,4 @@
-"""Names run folders: gives each run of a root a number that no other had, and checks the ids that users give."""
+"""Makes the ids of run folders, each with a number that no other run of the root ever had, and checks ids from users."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.runs.folder.files import append_to, open_regular
 from workbench.runs.read import RUNS
 
 _ID = re.compile(r"\w[\w.-]{0,63}")
-_NUMBER = re.compile(r"(\d{4,})-[^\W\d]")  # not a date that someone chose as an id
+_NUMBER = re.compile(r"(\d{4,})-[^\W\d]")  # does not match a date that a user chose as an id
 _DIGITS = re.compile(rb"[0-9]{1,18}")
 _GIVEN = ".given"
 """A file in `<root>/runs` with one line for each number that was given. Only its end is read: no number at or below one
@@ -21,15 +21,15 @@ there is given again.
 """
 _TAIL = 1 << 12
 _LARGEST_NUMBER = 10**9
-"""Larger numbers are ignored when the next id is made: the workbench did not give them."""
+"""Larger numbers are ignored when the next id is made, since the workbench did not assign them."""
 
 
 def runs_folder(root: Path) -> Path:
-    """`<root>/runs`, made with a `.gitignore` in the root if it was not there."""
+    """`<root>/runs`, created if it does not exist, with a `.gitignore` in the root."""
     folder = Path(root) / RUNS
     folder.mkdir(parents=True, exist_ok=True)
     ignore = folder.parent / ".gitignore"
-    # A root that holds other things, such as the project itself, must not be hidden from git as a whole.
+    # A root with other files, such as the project itself, must not be ignored by git as a whole.
     ours = all(entry.name == RUNS for entry in folder.parent.iterdir())
     if ours:
         with contextlib.suppress(FileExistsError), ignore.open("x") as file:
@@ -40,8 +40,8 @@ def runs_folder(root: Path) -> Path:
 def new_id(root: Path, kind: str) -> str:
     """Reserve an id such as "0012-fit": the next number in this root, unique among concurrent processes.
 
-    The number is larger than those of all runs that were made here, also of deleted ones: a `Run` of a deleted run must
-    not find another one in its place. The folder is made here (mkdir is the lock); pass the id on to `RunFolder.create`.
+    The number is larger than those of all runs that were made here, also deleted ones, so that a `Run` of a deleted run never
+    reads another one. The folder is made here (mkdir is the lock); pass the id to `RunFolder.create`.
     """
     folder = runs_folder(root)
     word = re.sub(r"[^\w]+", "-", kind).strip("-").lstrip("0123456789-")[:32] or "run"
@@ -58,7 +58,7 @@ def new_id(root: Path, kind: str) -> str:
         if _numbers(folder).count(number) == 1:
             note_given(mine)
             return mine.name
-        # Another kind of job took the number at the same moment. Both may see both: step back, try again.
+        # Another kind of job took the number at the same moment. Both may notice, so wait for a random time and try again.
         mine.rmdir()
         time.sleep(random.SystemRandom().uniform(0, 0.01))  # the user's own random state does not change
 
@@ -100,6 +100,6 @@ def note_given(run: Path) -> None:
     with contextlib.suppress(OSError):
         number = append_to(run.with_name(_GIVEN))
         try:
-            os.write(number, f"\n{found[1]}".encode())  # whatever another writer's line ends with
+            os.write(number, f"\n{found[1]}".encode())  # begins a new line, in case another writer's line has no end
         finally:
             os.close(number)

@@ -1,4 +1,4 @@
-"""Copies what a resumed run inherits: the record until its checkpoint, the starting weights, the checkpoints."""
+"""Copies the parts of a run that a resumed run inherits: the record up to the checkpoint, the starting weights, the checkpoints."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from workbench.runs.checkpoints import FILES, Checkpoint, list_checkpoints
 from workbench.runs.folder.files import check_no_link
 
 _OF_A_JOB = RunStarted | RunEnded | StatusChanged
-"""Header keys that hold for one job alone."""
+"""Header keys that belong to one job only."""
 
 
 def record_until(events: Sequence[Event], point: Checkpoint, checked: int) -> list[Event]:
-    """The events before the state of a checkpoint; a flush that reaches beyond it is cut.
+    """The events up to the state of a checkpoint; a flush that goes beyond it is cut.
 
     checked: the update after which its last validation ran.
     """
@@ -47,7 +47,7 @@ def _kept(event: Event, point: Checkpoint, before: bool, checked: int) -> Iterat
     elif isinstance(event, Validated) and not event.asked:
         if event.step <= checked:
             yield event
-    elif isinstance(event, Logged):  # an epoch that the length of the run cut short counts as unfinished
+    elif isinstance(event, Logged):  # an epoch within which the length of the run ended is not finished
         if event.step <= point.step and event.epoch < point.epoch:
             yield event
     elif before and not isinstance(event, _OF_A_JOB):
@@ -65,7 +65,7 @@ def _place(events: Sequence[Event], point: Checkpoint) -> int:
 
 
 def _begins(event: Event) -> int:
-    """How many updates had been taken when the first one of this event was over."""
+    """The number of updates taken after the first update of this event."""
     step = int(getattr(event, "step", 0))
     return step + 1 if isinstance(event, StepsDone) and event.rows else step
 
@@ -80,7 +80,7 @@ def first_rows(event: StepsDone, rows: int) -> StepsDone:
 
 
 def with_layers(event: Event, then: Sequence[str], now: Sequence[str]) -> Event:
-    """A flush whose columns by layer are those of other layers: NaN where a layer was not measured then."""
+    """A flush with its columns by layer arranged for other layers: NaN for layers that were not measured."""
     if not isinstance(event, StepsDone):
         return event
     places = [list(now).index(name) for name in then if name in now]
@@ -96,7 +96,7 @@ def with_layers(event: Event, then: Sequence[str], now: Sequence[str]) -> Event:
 
 
 def missing(past: Sequence[Event], step: int) -> int | None:
-    """The first update from which on a record lacks what came before `step`; None: it lacks nothing."""
+    """The first update before `step` that a record lacks; None: it has all of them."""
     last = next((event for event in reversed(past) if isinstance(event, StepsDone)), None)
     due = 0 if last is None else last.step + last.every * last.rows
     return due if due < step else None
@@ -105,7 +105,7 @@ def missing(past: Sequence[Event], step: int) -> int | None:
 def take_over(run: Path, mine: Path, point: Checkpoint) -> None:
     """Copy the starting weights and the checkpoints up to this one, as hard links where the file system has them.
 
-    `mine`: the folder of checkpoints of the resumed run. OSError where it cannot be done.
+    `mine`: the folder of checkpoints of the resumed run. Raises OSError if they cannot be copied.
     """
     check_no_link(run / "checkpoints")
     start = run / "checkpoints" / "start.safetensors"
@@ -120,7 +120,7 @@ def take_over(run: Path, mine: Path, point: Checkpoint) -> None:
                     if file.name in FILES:
                         _take(file, aside / file.name)
                 aside.rename(mine / one.name)
-            except FileNotFoundError:  # its run continued, and it was no longer among the best
+            except FileNotFoundError:  # that run continues, and has deleted it
                 continue
             finally:
                 shutil.rmtree(aside, ignore_errors=True)

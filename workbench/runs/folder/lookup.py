@@ -12,11 +12,11 @@ from workbench.runs.read import HEADER, RUNS, run_folders
 
 _NUMBER = re.compile(r"(\d+)-")
 _NEAR = 5
-"""The most ids that an error lists."""
+"""How many ids an error lists."""
 
 
 def check_root(root: Path) -> None:
-    """Raise OSError where this is not the root of a bench's records; the error names a folder nearby that is."""
+    """Raise OSError if this is not the root of a bench's records; the error names a folder nearby that is one."""
     if not root.exists():
         raise FileNotFoundError(f"There is no folder {root}. Give the root of a bench: --root FOLDER (a bench's own is .workbench).")
     if not root.is_dir():
@@ -31,7 +31,7 @@ def check_root(root: Path) -> None:
 
 
 def check_not_linked(root: Path) -> None:
-    """Raise OSError where runs/ is a link: nothing is deleted through it."""
+    """Raise OSError if runs/ is a link, through which nothing is deleted."""
     if (root / RUNS).is_symlink():
         raise OSError(f"{root / RUNS} is a link to {(root / RUNS).resolve()}. Give the root that holds these runs: --root FOLDER.")
 
@@ -39,7 +39,7 @@ def check_not_linked(root: Path) -> None:
 def find_run(root: Path, text: str) -> Path:
     """The folder of the run of this id ("0012-fit") or number ("12").
 
-    FileNotFoundError: there is none; ValueError: there are several. Both name those that are near.
+    Raises FileNotFoundError if there is none, ValueError if there are several. Both name similar ids.
     """
     check_root(root)
     folders = {folder.name: folder for folder in run_folders(root)}
@@ -61,9 +61,7 @@ def meant(text: str, ids: Collection[str]) -> list[str]:
 
 
 def near(text: str, ids: Iterable[str]) -> str:
-    """The ids most similar to what was given, in words: by number where it begins with one, else by their letters, else
-    the newest.
-    """
+    """A phrase with the ids most similar to `text`: by number if it begins with one, else by letters, else the newest."""
     names = sorted(ids)
     found = re.match(r"\d{1,18}", text)
     if found:

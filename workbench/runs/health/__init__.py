@@ -1,8 +1,8 @@
-"""Finds what went wrong in a run, what slows it down, and the remedy, in words.
+"""Finds problems in a run and what slows it down, each with advice.
 
-How to read it: no findings is the usual case. A rule reports only where it is sure; its thresholds are in its class,
-each with its reason. Rules take events one by one and keep little of them, so that they can follow a run of any length
-while it runs.
+How to read it: usually there are no findings. A rule reports a problem only when it is sure; its thresholds are in its class,
+each with its reason. Rules take events one by one and keep little data, so that they can follow a run of any length while
+it runs.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ ORDER: tuple[Level, ...] = ("error", "warning", "info")
 
 
 class Health:
-    """Hears a fit's events. Memory: a few hundred numbers, and a few for each layer."""
+    """Applies the rules to a fit's events. It keeps a few hundred numbers, and a few for each layer."""
 
     def __init__(self) -> None:
         self._rules: tuple[Rule, ...] = ()
         self._causes: tuple[Rule, ...] = ()
-        """Rules that may report the same trouble, the most specific first."""
+        """Groups of rules that may report the same problem, the most specific rule first."""
 
     def on_event(self, event: Event) -> None:
-        """Take in one event; the start of a run forgets the one before."""
+        """Take one event; the start of a run resets all rules."""
         if isinstance(event, RunStarted):
             fit = event.kind == "fit"
             self._causes = (
@@ -50,7 +50,7 @@ class Health:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The current findings, most severe first; of one trouble what caused it, and not what follows from that."""
+        """The present findings, the most severe first; for each problem its cause, without its consequences."""
         there: list[Finding] = []
         known = False
         for rule in self._rules:

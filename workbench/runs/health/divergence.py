@@ -1,4 +1,4 @@
-"""Finds a loss that diverges and stays finite, one that rises again, and a learning rate at which it does not fall."""
+"""Finds a loss that diverges but stays finite, a loss that rises again, and a learning rate at which the loss does not fall."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _ADVICE = "lower the learning rate (find_lr() measures one), or clip the gradien
 
 
 class Divergence(Rule):
-    """The loss of the last updates, against that of the first ones, which is about what guessing gives.
+    """Compares the loss of the last updates with that of the first ones, which is about the loss of guessing.
 
-    A loss that rose and comes down again is reported until it is where it began.
+    A loss that rose and falls again is reported until it is back at its first value.
     """
 
     FIRST, LAST = 20, 20
-    """Updates whose median is taken for the beginning, and for now."""
+    """The numbers of first and of last updates whose medians are compared."""
     TIMES = 30.0
     """A healthy loss may grow, but by less: a value function's targets move, a second term gains weight."""
     SIGNED = 1000.0
@@ -43,18 +43,18 @@ class Divergence(Rule):
     AT_ONCE = 100.0
     """The factor over the very first loss, which no step has changed, but which is that of a single batch."""
     FEW = 8
-    """Samples in an update: with fewer, the first loss may be small by chance, and says nothing alone."""
+    """Samples in an update: with fewer, the first loss may be small by chance, so it is not used alone."""
     USUAL = 3.0
-    """Times the first loss: the last update up to that is where the rise began."""
+    """The rise began at the last update with a loss up to this many times the first one."""
     LARGE = 1.0
-    """Losses below it may begin near zero by construction, and grow into their usual range (a student that begins as
+    """Losses below it may begin near zero by construction, and grow to their usual range (a student that begins as a copy of
     its teacher)."""
     SUPERVISED, SURELY = 3.0, 0.03
-    """The first two limits where targets do not change: no loss that learns stays at three times its first value."""
+    """The first two limits if targets do not change: the loss of a model that learns does not stay at three times its first value."""
 
     EVERY, LEAST = 10, 5
-    """Updates from one look at the last losses to the next, so that what is found does not depend on how they were flushed; and
-    of a run that ends sooner."""
+    """Updates between two checks of the last losses, so that findings do not depend on the flushes; the second number is for a
+    run that ends sooner."""
 
     def __init__(self, start: RunStarted) -> None:
         self._supervised = start.supervised
@@ -65,7 +65,7 @@ class Divergence(Rule):
         self._few = isinstance(size, int) and size * (many if isinstance(many, int) else 1) * start.ranks < self.FEW
         self._knows = True
         self._peak, self._began = 0.0, 0.0
-        """The highest loss so far that was sure to be a divergence (0: there was none), and where it began."""
+        """The highest loss so far that surely was a divergence (0: there was none), and the update at which the rise began."""
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, RunEnded) and self._knows and self._seen >= self.LEAST and self._seen % self.EVERY:
@@ -73,7 +73,7 @@ class Divergence(Rule):
         if not isinstance(event, StepsDone):
             return
         if several(event):
-            self._knows = False  # in a game of two, one loss grows where the other falls
+            self._knows = False  # with several optimizers (a GAN), one loss grows while the other falls
         good = taken(event)
         losses = column(event, "loss")[good]
         self._first += losses[: self.FIRST - len(self._first)].tolist()
@@ -85,12 +85,12 @@ class Divergence(Rule):
         self._last = values[-self.LAST :]
 
     def _look(self, values: NDArray[np.float64], steps: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        """Examine the losses up to each of `ends`, shape (looks,), counted from the first loss of the run.
+        """Check the losses up to each of `ends`, shape (checks,), counted from the first loss of the run.
 
-        values: the losses that are known still, up to the last one. steps: the updates of those that are new.
+        values: the losses that are kept, up to the last one. steps: the updates of the new ones.
         """
         usual = steps[values[len(values) - len(steps) :] <= self.USUAL * abs(self._first[0])]
-        gone = self._seen - len(values)  # losses that are no longer known
+        gone = self._seen - len(values)  # losses that are no longer kept
         for end in ends[ends < self.LAST].tolist():
             self._judge(values[None, : end - gone], np.array([end]), steps, usual)
         ends = ends[ends >= self.LAST]
@@ -101,13 +101,13 @@ class Divergence(Rule):
             self._since = int(usual[-1]) + 1
 
     def _judge(self, windows: NDArray[np.float64], ends: NDArray[np.int64], steps: NDArray[np.int64], usual: NDArray[np.int64]) -> None:
-        """Examine windows of losses, shape (looks, losses), each of which ends at one of `ends`."""
+        """Check windows of losses, shape (checks, losses), each of which ends at one of `ends`."""
         now, began = np.median(windows, axis=1), self._rose_from(windows, ends)
         if not began.any() and (not self._peak or now.min() > self._began):
             return
         for end, median, start in zip(ends.tolist(), now.tolist(), began.tolist(), strict=True):
             if self._peak and median <= self._began:
-                self._peak = 0.0  # it came back
+                self._peak = 0.0  # the loss has fallen again
             if start:
                 if not self._peak:
                     later = self._seen - end  # losses after the window
@@ -116,18 +116,18 @@ class Divergence(Rule):
                 self._peak, self._began = max(self._peak, median), start
 
     def _rose_from(self, windows: NDArray[np.float64], ends: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The update from which on the loss of each window has risen so far that it surely diverges; 0 where it has not."""
+        """The first loss from which the loss of each window has risen so far that it surely diverges; 0: it has not."""
         first, now = np.array(self._first[: int(ends[0])]), np.median(windows, axis=1)  # from 20 on all of them are known
         one, positive = abs(float(first[0])), bool((first > 0).all())
         usual = max(abs(float(np.median(first))), float(np.quantile(np.abs(first), 0.9)))
         whole = ends >= self.FIRST + self.LAST
         rose = whole & (now >= (self.TIMES if not (first < 0).any() else self.SIGNED) * usual) & (usual > 0)
-        if positive and not self._few:  # at once; a first batch that was easy by chance has others like it
+        if positive and not self._few:  # the first loss alone: with many samples, it is not small by chance
             later = windows[:, 1:].min(axis=1)
             rose |= (now >= self.AT_ONCE * one) & (later > 10 * one)
         began = np.where(rose & (now >= self.LARGE), one, 0.0)
         few = float(np.median(first[:5]))
-        if self._supervised and positive:  # by more than batches differ
+        if self._supervised and positive:  # the rise must be larger than the differences between batches
             there = np.flatnonzero((began == 0) & whole & (now >= max(self.SURELY, self.SUPERVISED * min(few, one))) & (windows > 0).all(axis=1))
             middle, spread = noise_of(windows[there])
             limit = middle - math.log(self.SUPERVISED)
@@ -148,16 +148,16 @@ class Rebound(Rule):
     """A loss with fixed targets that had fallen and rises again: the learning rate is close to one at which it diverges."""
 
     SPAN, BLOCKS = 20, 3
-    """Updates of a block, whose median is taken, and how many blocks on end are high: spikes are over sooner."""
+    """Updates of a block, whose median is used, and how many consecutive blocks must be high; spikes are shorter."""
     FELL = 0.2
-    """The share of the first loss by which it must have fallen: batches may differ by less."""
+    """The share of the first loss by which the loss must have fallen; batches may differ by less."""
     ROSE = 1 / 3
-    """The share of that fall by which it must have risen, and more than batches differ by: a schedule that restarts at
+    """The share of that fall by which the loss must have risen, also by more than batches differ; a schedule that restarts at
     a high rate raises losses by less.
     """
 
     def __init__(self, start: RunStarted) -> None:
-        self._knows = start.supervised and start.settings.get("shuffle", True) is True  # sorted samples come in phases
+        self._knows = start.supervised and start.settings.get("shuffle", True) is True  # with sorted samples the loss changes in phases
         self._lower = lower_rate(start, 3)
         self._began: float | None = None
         self._rest: NDArray[np.float64] = np.empty(0)
@@ -202,11 +202,11 @@ class Rate(Rule):
     AFTER = 50
     """Updates after the warm-up."""
     HIGH = 1e3
-    """Rates of 10 and more belong to plain SGD with tiny gradients; nothing needs a thousand."""
+    """Rates of 10 and more occur with plain SGD and tiny gradients; no training needs 1000."""
     LOW = 1e-9
     """float32 numbers of 0.02, a usual size for a weight, are 2e-9 apart: Adam's steps, of about the rate, are lost."""
     MOVED = 0.01
-    """The share of the first loss by which a loss must move to count as moving."""
+    """The share of the first loss by which the loss must change to count as changing."""
 
     def __init__(self, start: RunStarted) -> None:
         self._from = warmup_of(start)
@@ -232,7 +232,7 @@ class Rate(Rule):
     def findings(self) -> Iterator[Finding]:
         if not self._knows or self._seen < self.AFTER:
             return
-        first, last = self._first[0], float(np.mean(self._last))  # one huge loss in twenty is not health
+        first, last = self._first[0], float(np.mean(self._last))  # the mean, which one huge loss in twenty raises
         if self._rate >= self.HIGH and last > first - self.MOVED * abs(first):
             text = f"the loss does not fall at a learning rate of {units.rate(self._rate)}"
             yield Finding("warning", text, "find_lr() measures one that it falls at", remedy=FIND_RATE, trouble="not learning")

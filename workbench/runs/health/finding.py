@@ -1,4 +1,4 @@
-"""Defines a finding, and what the rules share."""
+"""Defines a finding, the base classes of rules, and functions that the rules share."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Level = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`text` says what, `advice` what to do, `step` at or since which update (None: all along).
+    """One problem of a run. `text` describes it, `advice` says what to do, `step` at or since which update it occurs (None: always).
 
-    `remedy`: a line of code that does it, on a bench of the name `bench` (`bench.set(lr=0.003)`); "": no single line does.
-    `trouble`: where the result of the run is in doubt, why, in a word or two, as they stand beside its status.
+    `remedy`: a line of code that carries out the advice, on a bench with the name `bench` (`bench.set(lr=0.003)`); "": no single line
+    does. `trouble`: if the result of the run is in doubt, the reason in a word or two, which is shown next to its status.
     """
 
     level: Level
@@ -41,10 +41,10 @@ class Rule(Protocol):
     """A rule of health: it gets the events of one fit, keeps little of them, and reports only where it is sure."""
 
     def on_event(self, event: Event) -> None:
-        """Take in the next event of the fit."""
+        """Take the next event of the fit."""
 
     def findings(self) -> Iterator[Finding]:
-        """The present findings; none is the usual case."""
+        """Yield the present findings; usually there are none."""
 
 
 class OneFinding(Rule):
@@ -59,10 +59,10 @@ class OneFinding(Rule):
 
 
 def taken(event: StepsDone) -> NDArray[np.bool_]:
-    """Which rows of a flush are updates that were taken and had only finite values, shape (rows,)."""
+    """For each row of a flush, whether its update was taken and had only finite values, shape (rows,)."""
     good = ~(column(event, "skipped") > 0) & ~np.isinf(column(event, "grad_norm"))
     loss = column(event, "loss")
-    # Of several optimizers that take turns there is no loss of all together: NaN there is not a number gone wrong.
+    # With several optimizers that take turns there is no common loss: its NaN does not mean a non-finite value.
     there: NDArray[np.bool_] = good & (np.isfinite(loss) if not several(event) else ~np.isinf(loss))
     return there
 
@@ -95,13 +95,13 @@ def lower_rate(start: RunStarted, times: float) -> str:
 
 
 def noise_of(losses: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The median of the logarithms of positive losses, and half of the width that holds eighty percent of them; for
-    rows, of each row.
+    """The median of the logarithms of positive losses, and half the width of the interval with 80% of them; for a table, of
+    each row.
     """
     low, median, high = np.quantile(np.log(losses), (0.1, 0.5, 0.9), axis=-1)
     return median, (high - low) / 2
 
 
 HEAVY = 1.0
-"""A spread of losses (`noise_of`) so large that one loss does not show where a fit began: batches of one or two samples."""
+"""With a larger spread of losses (`noise_of`), a single loss does not show the level at which a fit began (batches of one or two samples)."""
 FIND_RATE = "bench.find_lr()"

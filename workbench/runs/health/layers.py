@@ -1,4 +1,4 @@
-"""Finds layers that get no gradient, or nearly none."""
+"""Finds layers that get no gradient, or hardly any."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from workbench.values import first_names
 
 
 class Layers(Rule):
-    """Each layer's gradient norm against the median layer's, over consecutive updates.
+    """Compares each layer's gradient norm with the median layer's, over consecutive updates.
 
-    The second rule skips biases: before a normalisation theirs is zero by construction, and harmless.
+    The rule about small norms skips biases: before a normalisation their gradient is zero by construction, which is harmless.
     """
 
     FOR = 100
-    """Updates on end: a layer may be out of use for a batch or two (an embedding, an expert)."""
+    """Consecutive updates: a layer may not be used for a batch or two (an embedding, an expert)."""
     ROWS = 200
-    """The most rows of a flush that are examined; a record that is read back has long flushes."""
+    """How many rows of a flush are checked; flushes read from a record may be long."""
     BELOW = 1e-3
     """The share of the median layer's norm: Glorot and Bengio (2010) saw layers of one network differ by a factor of
     tens in a bad initialisation.
@@ -31,7 +31,7 @@ class Layers(Rule):
         self._names, self._lower = start.layers, lower_rate(start, 10)
         n = len(start.layers)
         self._silent, self._small = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        """For how many updates on end each layer has had no, or nearly no, gradient."""
+        """The number of consecutive updates in which each layer had no gradient, or hardly any."""
         self._weak_since = np.zeros(n, np.int64)
         self._zero = np.zeros(n, np.bool_)
         """Whether the last gradient was zero; NaN means that none was computed."""
@@ -40,7 +40,7 @@ class Layers(Rule):
         if not isinstance(event, StepsDone) or not event.columns.get("layer_norms"):
             return
         norms = event.array("layer_norms")
-        if norms.shape[1] != len(self._names) or several(event):  # then most layers wait for their optimizer's turn
+        if norms.shape[1] != len(self._names) or several(event):  # with several optimizers most layers wait for their turn
             return
         measured = taken(event) & (norms > 0).any(axis=1)
         every = max(1, event.rows // self.ROWS)
@@ -79,7 +79,7 @@ class Layers(Rule):
 
 
 def _since(ends: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """How many rows follow the last one that ends a streak, for each layer; all of them where none does."""
+    """For each layer the number of rows after the last one that ends a streak; all rows if none does."""
     rows_since: NDArray[np.int64] = np.where(ends.any(axis=0), ends[::-1].argmax(axis=0), len(ends))
     return rows_since
 
@@ -91,7 +91,7 @@ def _streak(before: NDArray[np.int64], ends: NDArray[np.bool_], every: int) -> N
 
 
 def _median(norms: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Of each row, NaN passed over, shape (rows, 1); without NaN in a third of the time."""
+    """The median of each row without NaN, shape (rows, 1); three times as fast if there is no NaN."""
     median = np.nanmedian if np.isnan(norms).any() else np.median
     found: NDArray[np.float32] = median(norms, axis=1, keepdims=True)
     return found

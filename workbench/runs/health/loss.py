@@ -18,14 +18,14 @@ from workbench.units import number
 
 
 class Standstill(Rule):
-    """A loss that after 300 updates is no lower than at the beginning; at the end of a shorter fit, after 100."""
+    """Finds a loss that is no lower after 300 updates than at the beginning; in a shorter fit, at its end after at least 100."""
 
     AFTER, AT_END = 300, 100
-    """Updates after the warm-up: fewer are within the patience of a person who watches."""
+    """Updates after the warm-up; with fewer, it is too early to report."""
     FIRST, LAST = 50, 100
-    """Updates whose mean is taken for the beginning and for now, of a fit that is long enough for both."""
+    """The number of first and of last updates whose means are compared, in a fit that is long enough for both."""
     MOVED = 0.01
-    """The share of the first loss: a model that learns anything has moved by many times this share by then."""
+    """The share of the first loss by which the loss must change; the loss of a model that learns changes by many times this share."""
 
     def __init__(self, start: RunStarted) -> None:
         self._from, self._supervised = warmup_of(start), start.supervised
@@ -36,12 +36,12 @@ class Standstill(Rule):
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Resumed):
-            self._knows = self._seen > 0  # it may have begun where another run's loss had come down already
+            self._knows = self._seen > 0  # the loss may have fallen before, in the run that this one continues
         self._over |= isinstance(event, RunEnded)
         if not isinstance(event, StepsDone):
             return
         if several(event):
-            self._knows = False  # in a game of two, a loss that stays says nothing
+            self._knows = False  # with several optimizers (a GAN), a constant loss means nothing
         good = taken(event) & (event.steps >= self._from)
         loss = column(event, "loss")[good].tolist()
         self._first += loss[: self.FIRST - len(self._first)]
@@ -67,8 +67,8 @@ class Standstill(Rule):
         yield Finding("warning", text, advice, remedy=FIND_RATE, trouble="not learning")
 
     def _is_not_lower(self, first: NDArray[np.float64], last: NDArray[np.float64]) -> bool:
-        """Whether the loss is as high as the very first one, which no step has changed, or higher, beyond what batches
-        differ by.
+        """Whether the loss is at least as high as the very first one, before any step, taking the differences of batches into
+        account.
         """
         if not ((first > 0).all() and (last > 0).all()):
             return False
@@ -78,41 +78,41 @@ class Standstill(Rule):
 
 @dataclass
 class _Metric:
-    """What is kept of one metric; `sign` times its values is lower where it is better."""
+    """The state of one metric. `sign` times a value is lower if it is better."""
 
     sign: float
     best: float = math.inf
     since: int = 0
     worse: deque[float] = field(default_factory=lambda: deque(maxlen=3))
-    """Its last values since the best one."""
+    """Its last values after the best one."""
     steps: deque[float] = field(default_factory=lambda: deque(maxlen=20))
-    """How far neighbouring validations differ."""
+    """The differences of consecutive validations."""
     last: float = math.nan
     train: float = math.nan
-    """The training loss at the best one."""
+    """The training loss at the best value."""
 
 
 class Overfitting(Rule):
-    """A validation metric gets worse while the training loss falls.
+    """Finds a validation metric that gets worse while the training loss falls.
 
-    Of val_loss this is the generalisation loss of Prechelt (1998), "Early Stopping - But When?": the last three validations are
-    all above the best one, the last by more than 5% (his GL of 5), while the training loss (the median of the last 200
-    updates) has fallen by as much. Of a metric whose direction its name tells, the drop must also be three times what
-    neighbouring validations differ by: shares of few samples are noisy.
+    For val_loss it uses the generalisation loss of Prechelt (1998), "Early Stopping - But When?": the last three validations
+    are all above the best one, the last by more than 5% (his GL of 5), while the training loss (the median of the last 200
+    updates) has fallen by as much. For another metric whose name tells its direction, the change must also be three times
+    the difference of consecutive validations, since shares of few samples are noisy.
     """
 
     ABOVE, BELOW = 0.05, 0.1
-    """Of the best value: how much worse the loss is, and how much worse another metric."""
+    """The shares of the best value by which the loss, and another metric, must be worse."""
     GROSS = 0.5
-    """From here on the result is in doubt: most fits of a small data set overfit by some percent."""
+    """From this share on the result is in doubt; most fits on a small data set overfit by some percent."""
     VALIDATIONS = 3
-    """Since the best one, as many as are kept."""
+    """The number of validations after the best one that must be worse."""
     NOISE = 3.0
     NAME = "val_loss"
     SEARCH = 800
     """Updates of `find_weight_decay()`, for four values."""
     BEYOND = 2.0
-    """A stretch of the search that shows overfitting is this many times as long as the fit until its best validation."""
+    """To show overfitting, a stretch of the search must be this many times as long as the fit up to its best validation."""
 
     def __init__(self, start: RunStarted) -> None:
         self._recent: deque[float] = deque(maxlen=200)
@@ -167,7 +167,7 @@ class Overfitting(Rule):
         return f"more data delays it; {search} tests in {max(needed, self.SEARCH):,} updates whether weight_decay does too", f"bench.{search}"
 
     def _worse(self, name: str, metric: _Metric) -> bool | None:
-        """Whether it is worse than the best value, grossly or not; None: it is not."""
+        """Whether the metric is much worse than its best value (True), a little worse (False), or not worse (None)."""
         best = abs(metric.best)
         if len(metric.worse) < self.VALIDATIONS or not best or (name == self.NAME and metric.best < 0):
             return None

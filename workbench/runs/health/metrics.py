@@ -15,13 +15,13 @@ _MEASURES = re.compile(
     r"(?i)(?<![a-z])(loss|acc\w*|err\w*|f1|f_?beta|au(?:ro|pr)?c|iou|dice|precision|recall|r2|score|perplexity|ppl|bleu"
     r"|rouge|wer|cer|psnr|ssim|map|ap|kappa|mcc|\w*mse|\w*mae|\w*mape|corr\w*)(?![a-z])"
 )
-"""Words for what is measured; under another name a module may log a setting of its own, which may legitimately be constant."""
+"""Words in the names of measured values; under another name a module may log a setting, which may be constant."""
 _BAD = re.compile(r"(?i)loss|err|mse|mae|mape|wer|cer|perplexity|ppl")
-"""Words for what is better when it is lower."""
+"""Words in the names of metrics that are better when lower."""
 
 
 def better(name: str) -> float:
-    """1: this metric is higher where it is better; -1: lower; 0: unknown by its name. A part of a loss may legitimately rise."""
+    """1 if higher is better, by the name of the metric; -1 if lower is better; 0: unknown. A part of a loss may rise for good reasons."""
     word = _MEASURES.search(name.removeprefix("val_"))
     if word is None or word[0].lower() == "loss":
         return 0.0
@@ -30,7 +30,7 @@ def better(name: str) -> float:
 
 @dataclass
 class _Series:
-    """The value that a metric has had at all validations so far."""
+    """The value that a metric had at all validations so far."""
 
     value: float
     validations: int = 1
@@ -38,13 +38,13 @@ class _Series:
 
 
 class Constant(Rule):
-    """A metric with exactly the same value at every validation from the first on."""
+    """Finds a metric that has exactly the same value at all validations."""
 
     VALIDATIONS = 5
-    """For a metric: a small validation set may give the same share two or three times."""
+    """The number of validations for a metric: a small validation set may give the same share two or three times."""
     LOSSES = 3
-    """Of the validation loss, which has many digits; while the training loss has not fallen: a fit that is at its
-    minimum, to the last digit, has come down before."""
+    """The number for the validation loss, which has many digits. It counts only while the training loss has not fallen: a fit
+    that has reached its minimum, to the last digit, has fallen before."""
     MOVED = 0.01
 
     def __init__(self, start: RunStarted) -> None:

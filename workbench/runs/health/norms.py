@@ -1,4 +1,4 @@
-"""Finds a total gradient norm that explodes, and clipping that does nothing, or everything."""
+"""Finds a total gradient norm that explodes, and clipping that clips hardly any update, or nearly all."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from workbench.units import number, rate
 
 
 class Explosion(OneFinding):
-    """The norm against its running median. One spike does not count: clipping handles spikes."""
+    """Compares the gradient norm with its running median. A single spike does not count: clipping handles spikes."""
 
     TIMES = 10.0
-    """Norms of neighbouring updates differ by a factor of two or three; ten for twenty of them is no noise."""
+    """Norms of neighbouring updates differ by a factor of two or three; a factor of ten for twenty updates is not noise."""
     NOW, BEFORE, EVERY = 20, 200, 20
-    """Updates: the median of those now, against that of those before, and from one look to the next."""
+    """Numbers of updates: the last ones and those before them, whose medians are compared; and between two checks."""
 
     def __init__(self, start: RunStarted) -> None:
         super().__init__(start)
         self._norms: NDArray[Any] = np.empty(0, np.float32)
-        """The last ones, as many as a look takes."""
+        """The last norms, as many as a check needs."""
         self._seen = 0
 
     def on_event(self, event: Event) -> None:
@@ -44,7 +44,7 @@ class Explosion(OneFinding):
             self._look(steps, windows, len(norms) - ends)
 
     def _look(self, steps: NDArray[np.int64], windows: NDArray[Any], later: NDArray[np.int64]) -> None:
-        """Examine windows of norms, shape (looks, span). later: how many norms follow each window."""
+        """Check windows of norms, shape (checks, span). later: the number of norms after each window."""
         before, now = np.median(windows[:, : self.BEFORE], axis=1), np.median(windows[:, self.BEFORE :], axis=1)
         rose = np.flatnonzero((before > 0) & (now >= self.TIMES * before))
         if len(rose):
@@ -55,12 +55,12 @@ class Explosion(OneFinding):
 
 
 class Clipping(Rule):
-    """The share of updates that were clipped, where it is nearly all or none."""
+    """Reports the share of clipped updates if it is nearly all or none."""
 
     ALWAYS = 0.95
-    """A share of the last 200 updates: above it, the clip value and not the gradient sets the length of each step."""
+    """The share of the last 200 updates above which the clip value, and not the gradient, determines the length of each step."""
     NEVER = 1000
-    """Updates without a clipped one: clipping that catches only spikes still catches about one update in a hundred."""
+    """Consecutive updates without a clipped one; clipping that limits only spikes still clips about one update in a hundred."""
 
     def __init__(self, start: RunStarted) -> None:
         clip = start.settings.get("gradient_clip_val")

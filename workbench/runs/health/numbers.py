@@ -1,4 +1,4 @@
-"""Reports values that were not finite: the one that ended the run, and skipped updates."""
+"""Reports non-finite values: the one that ended the run, and updates that were left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.units import counted
 
 _ERROR = "NonFiniteError: "
 _SKIPPED = re.compile("This update was skipped|The update was not taken")
-"""The run's own message about each of the first updates that are skipped; the second text is that of earlier versions."""
+"""The run's own message about each of the first updates that are left out; the second text is from earlier versions."""
 
 
 def replaces_message(message: Message) -> bool:
@@ -23,19 +23,19 @@ def replaces_message(message: Message) -> bool:
 
 
 class NonFinite(OneFinding):
-    """The first update whose loss or gradient was not finite, and the first layer that shows it."""
+    """Reports the first update whose loss or gradient was not finite, and the first layer with such a gradient."""
 
     def __init__(self, start: RunStarted) -> None:
         super().__init__(start)
         self._layers = start.layers
         self._alive = np.zeros(len(start.layers), dtype=np.bool_)
-        """Layers that had a gradient: one that never has one is NaN too."""
+        """Which layers ever had a gradient: the norm of a layer without one is NaN, too."""
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, StepsDone):
             self._steps(event)
         elif isinstance(event, RunEnded) and event.error and event.error.startswith(_ERROR):
-            # The run's own message has more: the batch, and where it began.
+            # The run's own message has more details: the batch, and the origin of the value.
             text = event.error.removeprefix(_ERROR).strip().rstrip(".")
             remedy = "" if "the batch itself holds" in text else FIND_RATE
             self._found = Finding("error", text, "", event.step, remedy, trouble="not finite")
@@ -47,7 +47,7 @@ class NonFinite(OneFinding):
         if bad.any() and self._found is None:
             row = int(bad.argmax())
             self._alive |= np.isfinite(norms[:row]).any(axis=0)
-            there = bool(event.layer_rows[row])  # of an old update the norms may have been thinned out
+            there = bool(event.layer_rows[row])  # the norms of an old update may have been thinned out
             wrong = np.flatnonzero(np.isinf(norms[row]) | (np.isnan(norms[row]) & self._alive & there))
             what = "gradient" if np.isfinite(column(event, "loss")[row]) else "loss"
             where = f", first in {self._layers[wrong[0]]}" if len(wrong) else ""
@@ -58,12 +58,12 @@ class NonFinite(OneFinding):
 
 
 class SkippedUpdates(Rule):
-    """Updates that were skipped. 16-mixed skips a few by design while it searches for its loss scale."""
+    """Reports updates that were left out. 16-mixed leaves out a few by design while it searches for its loss scale."""
 
     BY_DESIGN = 10
-    """Halvings of torch's GradScaler from 65536 until almost anything fits."""
+    """How often torch's GradScaler halves its scale from 65536 until almost any gradient fits."""
     SHARE = 0.01
-    """Of the updates: the scaler tries a larger scale every 2000, so that one in 2000 is usual."""
+    """The share of updates: the scaler tries a larger scale every 2000 updates, so 1 in 2000 is usual."""
 
     def __init__(self, start: RunStarted) -> None:
         self._scaled = start.settings.get("precision") == "16-mixed"
@@ -93,7 +93,7 @@ class SkippedUpdates(Rule):
 
 
 class Failed(OneFinding):
-    """The error that ended the run, where no other rule explains it."""
+    """Reports the error that ended the run, if no other rule explains it."""
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, RunEnded) and event.error and not event.error.startswith(_ERROR):

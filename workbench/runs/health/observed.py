@@ -12,10 +12,10 @@ from workbench.values import first_names
 
 
 class EvaluationMode(OneFinding):
-    """Modules with dropout or normalisation statistics that were in evaluation mode during an update.
+    """Reports modules with dropout or normalisation statistics that were in evaluation mode during an update.
 
-    For the whole model it is a warning. A part is often set so on purpose (the normalisation of a backbone), and is a
-    note; parts without a trainable weight are not observed.
+    For the whole model it is a warning. For a part, which is often intended (the normalisation of a backbone), it is an info;
+    parts without a trainable weight are not observed.
     """
 
     def on_event(self, event: Event) -> None:
@@ -32,7 +32,7 @@ class EvaluationMode(OneFinding):
 
 
 class SameOrder(OneFinding):
-    """Two epochs on end whose samples came in the same order, from a sampler that shuffles."""
+    """Reports two consecutive epochs with the same order of samples, from a sampler that shuffles."""
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Observed) and event.what == "same_order" and self._found is None:
@@ -42,7 +42,7 @@ class SameOrder(OneFinding):
 
 
 class SlowCalls(Rule):
-    """Lines of the user's code that make training wait in each update, with the time that was measured."""
+    """Reports lines of the user's code that make training wait in each update, with the measured time."""
 
     WARNS = 0.1
     """The share of an update from which it is a warning."""
@@ -55,7 +55,7 @@ class SlowCalls(Rule):
         "synchronize": "leave it out: torch waits for the device where a value is needed",
         "collect": "leave it out, or call it once an epoch: it looks at every object of the process",
     }  # fmt: skip
-    """By the name of the call; of any other, which reads a value, it is `READS`."""
+    """The advice for each call; for any other call, which reads a value, it is `READS`."""
 
     def __init__(self, start: RunStarted) -> None:
         self._found: tuple[Finding, ...] = ()

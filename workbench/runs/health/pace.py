@@ -1,4 +1,4 @@
-"""Finds what slows the run down, and a device that is nearly full."""
+"""Finds the parts that slow a run down, and a device whose memory is nearly full."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from workbench.runs.health.finding import Finding, Level, Rule
 
 
 class Waiting(Rule):
-    """The share of the time in which training waits for batches, over the run from its first flush on."""
+    """Reports the share of the time in which training waits for batches, from the run's first flush on."""
 
     SHARE = 0.2
-    """Without this share, a fifth, the run would be a quarter faster."""
+    """Without waiting for this share, a fifth, the run would be a quarter faster."""
     SECONDS = 10.0
-    """Loader processes take seconds to start, once; that is not counted."""
+    """Loader processes need seconds to start, once, which do not count."""
 
     def __init__(self, start: RunStarted) -> None:
         self._workers = start.settings.get("num_workers", 0)
@@ -40,11 +40,11 @@ class Waiting(Rule):
         elif isinstance(event, Observed) and event.what == "loader_option" and len(event.parts) > 1:
             self._options[event.parts[0]] = event.parts[1]
         elif isinstance(event, Resumed):
-            self._clear()  # what came until here another process did, by its own clock
+            self._clear()  # the events until here are of another process, with another clock
 
     @property
     def _share(self) -> float:
-        """The share of the time in which training has waited; 0 while too little time has passed."""
+        """The share of the time in which training has waited; 0 if too little time has passed."""
         since, waited = self._first or self._last
         seconds = self._last[0] - since
         return (self._last[1] - waited) / seconds if seconds >= self.SECONDS else 0.0
@@ -89,7 +89,7 @@ OWN = "own DataLoader"
 
 
 class Overhead(Rule):
-    """The shares of the time that are spent on something other than updates."""
+    """Reports large shares of the time that are not spent on updates."""
 
     LIMITS: ClassVar[Mapping[str, tuple[float, str, str]]] = {
         "validation": (0.5, "validation takes", "check_val_every_n_epoch=5 or limit_val_batches=0.2 validates less"),
@@ -98,9 +98,9 @@ class Overhead(Rule):
         "transfer": (0.2, "moving batches to the device takes", "pin_memory=True, or data that is on the device already"),
         "sync": (0.3, "a rank waits for the others", "larger batches or accumulate_grad_batches synchronise less often"),
     }
-    """Half of the time is more than most want for validation; a fifth, or waiting of a third, is a cost to look at."""
+    """Half of the time is more than most users want for validation; for the others a fifth, or a third of waiting, is worth a look."""
     SECONDS = 10.0
-    """A shorter run ends before anybody could act on it."""
+    """A shorter run ends before the user could act on it."""
 
     def __init__(self, start: RunStarted) -> None:
         self._parts: dict[str, float] = {}
@@ -124,10 +124,10 @@ class Overhead(Rule):
 
 
 class Memory(Rule):
-    """The peak of the memory in use, as a share of the device's."""
+    """Reports a peak of the memory in use that is close to the device's memory."""
 
     FULL = 0.9
-    """Allocators lose some to fragments, and a longer batch or the validation at the end may want more."""
+    """Some memory is lost to fragmentation, and a longer batch or the validation may need more."""
 
     def __init__(self, start: RunStarted) -> None:
         self._total, self._most = start.memory, 0

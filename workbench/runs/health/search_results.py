@@ -1,7 +1,7 @@
-"""Puts the results of recorded searches into findings that advise these searches.
+"""Replaces the advice to run a search by the result of that search, if it has been run.
 
-A finding's remedy may be a search ("bench.find_num_workers()"). Where it is recorded among the runs of the same root, for
-the same model and data, its result becomes the advice, and setting it the remedy.
+A finding's remedy may be a search ("bench.find_num_workers()"). If the same root has a record of it, for the same model and
+data, its result becomes the advice, and setting the result becomes the remedy.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _GIVEN = {*_FINDS.values(), "accumulate_grad_batches", "persistent_workers", "pr
 _ALSO = {"find_weight_decay": ("lr",)}
 """Further settings that change the result of one search."""
 _NEAR = 0.01
-"""A value that was typed, or applied by a click, has fewer digits than the result."""
+"""The relative difference up to which two values count as equal: a typed value has fewer digits than the result."""
 
 
 class _Result(NamedTuple):
-    """What the run of this id found, its trials of the loader, if it had any, and its updates, where it is given a number of them."""
+    """The result of the search in run `run`, its trials of the loader, if any, and its number of updates, if it has one."""
 
     run: str
     values: dict[str, Any]
@@ -57,8 +57,8 @@ class _Result(NamedTuple):
     updates: float = math.inf
 
     def waiting(self, before: Any) -> str:
-        """In words, how long training waited for its data with these values, and how much faster it was than with
-        `before` workers; "": that was not measured.
+        """A phrase with the share of time in which training waited for its data with these values, and how much faster it was than
+        with `before` workers; "": not measured.
         """
         own = next((trial for trial in reversed(self.trials) if trial.values == self.values), None)
         if own is None or own.waiting is None:
@@ -69,7 +69,7 @@ class _Result(NamedTuple):
 
 
 class SearchResults:
-    """Looks for searches in the root of the run in `folder`, once for each kind; None: the run has no folder."""
+    """Finds searches in the root of the run in `folder`, and reads each kind once. folder=None: the run has no folder."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -77,7 +77,7 @@ class SearchResults:
         self._known: dict[str, _Result | None] = {}
 
     def with_results(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-        """The findings, with results in place of the searches that have been run."""
+        """The findings, with results in place of advice to run searches that have been run."""
         asked = {found[1] for one in findings if (found := _SEARCH.fullmatch(one.remedy)) and found[1] in _FINDS}
         if self._folder is None or not asked:
             return tuple(findings)
@@ -140,14 +140,14 @@ def recommended(event: Event) -> Mapping[str, Any]:
 
 
 def _short(name: str, value: Any) -> str:
-    """A value as a person would type it: no search is more exact than three digits."""
+    """A value rounded as a user would type it: no search is more exact than three digits."""
     if not isinstance(value, float):
         return repr(value)
     return rate(value) if name in RATES else repr(float(f"{value:.3g}"))
 
 
 def is_near(value: Any, found: Any) -> bool:
-    """Whether a setting has the value that was found."""
+    """Whether a setting has the value that a search found, up to rounding."""
     numbers = isinstance(value, int | float) and isinstance(found, int | float)
     return math.isclose(value, found, rel_tol=_NEAR) if numbers else bool(value == found)
 
@@ -163,25 +163,25 @@ def _is_alike(run: Mapping[str, Any], search: Mapping[str, Any], kind: str) -> b
 
 
 def _results(folder: Path, setting: str, present: Any) -> Iterator[_Result]:
-    """What the search in this folder found of a setting, which is `present` in the run: nothing, or one result."""
+    """Yield the result of the search in this folder for a setting, if there is one. present: the run's value of the setting."""
     trials: list[SpeedTrial] = []
     before, updates = object(), math.inf
     for event in stream(folder, ()):
         if isinstance(event, RunStarted) and (event.request.get("optimizer") or event.request.get("group") is not None):
-            return  # of one of several rates
+            return  # the search was for one of several rates
         if isinstance(event, RunStarted):
             before, given = event.settings.get(setting), event.request.get("updates")
             updates = given if isinstance(given, int | float) else math.inf
         trials += [event] if isinstance(event, SpeedTrial) else []
         values = dict(recommended(event))
         if isinstance(event, DecaySearchEnded) and event.ended == "all values tried" and not values and is_near(before, present):
-            values = {setting: present}  # nothing is clearly better
+            values = {setting: present}  # no other value was clearly better
         if setting in values and _are_settings(values):
             yield _Result(folder.name, values, tuple(trials) if setting == "num_workers" else (), updates)
 
 
 def _are_settings(values: Mapping[str, Any]) -> bool:
-    """Whether these are plain values of settings that a search may give; a record may come from anybody."""
+    """Whether these are plain values of settings that a search may give; a record may come from an untrusted source."""
     if not values.keys() <= _GIVEN or not all(value is None or isinstance(value, bool | int | float | str) for value in values.values()):
         return False
     try:

@@ -1,4 +1,4 @@
-"""The events of a job or a run as a sequence, in bounded memory: older events are read from the record when needed."""
+"""Provides the events of a job or a run as a sequence in bounded memory: older events are read from the record when needed."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ HELD = 1 << 22
 FEWEST = 16
 """The least number of events that stay in memory, whatever their size."""
 UNRECORDED = 1 << 26
-"""Bytes that a record would need for the columns by layer of events that are in none: beyond it they are thinned out as in a record (`runs/record/thin.py`)."""
+"""Bytes of columns by layer of events that are not recorded; when there are more, they are thinned as in a record (`runs/record/thin.py`)."""
 _BLOCK = 256
 """Lines read at once when reading backwards."""
 
 
 class RecordGone(FileNotFoundError):
-    """The events were in the record of a run that has been deleted."""
+    """Raised for events that were in the record of a deleted run."""
 
 
 class Recorded(Events):
-    """The events of a record, as many as it had when this was made; another process may still add to the record."""
+    """The events that a record had when this object was made; another process may add more to the record."""
 
     def __init__(self, folder: Path, over: bool) -> None:
         """over: whether no process will add to the record."""
@@ -63,10 +63,10 @@ class Recorded(Events):
 
 
 class EventLog(Events):
-    """The events of a job, added one by one (`add`). The newest and the first ones stay in memory; of the others the
-    log knows their place in the record.
+    """The events of a job, added one by one (`add`). The first and the newest ones stay in memory; for the others the log
+    keeps their place in the record.
 
-    Events that are in no record stay in memory, with their columns by layer thinned when they get too large.
+    Events without a record stay in memory; their columns by layer are thinned when they get too large.
     """
 
     def __init__(self, events: Iterable[Event] = (), record: Path | None = None) -> None:
@@ -129,7 +129,7 @@ class EventLog(Events):
 
     @property
     def recent(self) -> list[Event]:
-        """The newest events, in memory: the same objects as were added."""
+        """The newest events, which are in memory: the objects that were added."""
         with self._lock:
             return [event for event, _ in self._new]
 
@@ -157,7 +157,7 @@ class EventLog(Events):
             yield from reversed(part) if isinstance(part, list) else self._recorded.back(part.first, part.count)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process reads the same record."""
+        """Pickle the log; a copy in another process reads the same record."""
         with self._lock:
             old, new = [part.rest(0) if isinstance(part, _Lines) else [*part] for part in self._old], deque(self._new)
             return {**self.__dict__, "_old": old, "_new": new, "_lock": None}
@@ -166,8 +166,8 @@ class EventLog(Events):
         self.__dict__.update(state, _lock=threading.Lock())
 
     def _parts(self, skip: int = 0) -> tuple[list[_Lines | list[Event]], list[Event]]:
-        """The events after the first `skip`: the older parts, and the newest events. Reading only the newest copies
-        no others.
+        """The events after the first `skip`, as older parts and the newest events. If only the newest are needed, no others are
+        copied.
         """
         with self._lock:
             old: list[_Lines | list[Event]] = []
@@ -204,14 +204,14 @@ class _Lines:
 
 
 class _Record:
-    """The record of one run. If that run was deleted, another run may have its id and its folder; this never reads the other's record."""
+    """The record of one run. If the run was deleted, another one may have its id and its folder; its record is never read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.path = folder, folder / RECORD
         self._created = self._now_created()
 
     def read(self, first: int, count: int | None, only: Container[str] | None = None) -> Iterator[Event]:
-        """The events in `count` lines from line `first` on; None: in all. RecordGone where the run was deleted."""
+        """Yield the events in `count` lines (None: all) from line `first` on. Raises RecordGone if the run was deleted."""
         self._check()
         try:
             yield from recorded(self.path, only, first, count)
@@ -219,7 +219,7 @@ class _Record:
             self._check()
 
     def back(self, first: int, count: int | None) -> Iterator[Event]:
-        """The events that `read` returns, in reverse order."""
+        """Yield the events of `read` in reverse order."""
         self._check()
         whole = count_lines(self.path) - first if count is None else count
         for start in range((whole - 1) // _BLOCK * _BLOCK, -1, -_BLOCK):

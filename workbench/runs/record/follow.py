@@ -15,33 +15,33 @@ from workbench.runs.read import LONGEST, RECORD, UNREADABLE, event_of
 from workbench.runs.record.stream import whole_lines
 
 _BLOCK = 1 << 18
-"""Bytes that are read at once, some 0.15 s of work: who reads a long record can do something else in between."""
+"""Bytes that one call reads, which takes some 0.15 s, so that the caller can do other work while it reads a long record."""
 
 
 class Tail:
-    """The events of a run folder as they come: each call reads what is new, to the last whole line.
+    """Reads the events of a run folder as they come: each call reads the new ones, up to the last complete line.
 
-    The record may be written anew meanwhile, with as many lines (`runs/record/thin.py`): what was read is not read again.
-    only: the columns of flushes that are wanted.
+    The record may be rewritten meanwhile, with the same number of lines (`runs/record/thin.py`); lines are not read twice.
+    only: the columns of flushes to decode; None: all.
     """
 
     def __init__(self, folder: Path, only: Container[str] | None = None) -> None:
         self._path, self._only = Path(folder) / RECORD, only
         self._file: BinaryIO | None = None
-        """Held open, because the inode number of a removed file may be used again."""
+        """The open record. It stays open because the inode number of a removed file may be reused."""
         self._close: Callable[[], object] = lambda: None
         self._place = self._lines = 0
         self.skipped = 0
         """Lines that could not be read."""
 
     def new(self) -> list[Event]:
-        """The new events; of many, the first ones. None where no event is new."""
+        """The new events; if there are many, the first ones. An empty list: there are none."""
         return [event for _, event in self.numbered()]
 
     def numbered(self) -> list[tuple[int, Event]]:
         """The new events as `new` returns them, each with the number of its line, from 0 on."""
         found: list[tuple[int, Event]] = []
-        while not found:  # lines that cannot be read are no end of what is new
+        while not found:  # after lines that cannot be read, there may be more events
             lines = self._read()
             if not lines:
                 break
@@ -65,7 +65,7 @@ class Tail:
         while len(data) >= _BLOCK and b"\n" not in more and len(data) <= LONGEST and (more := file.read(len(data))):
             data += more
         whole = data[: data.rfind(b"\n") + 1]
-        if not whole and len(data) > LONGEST:  # a line that was skipped
+        if not whole and len(data) > LONGEST:  # the rest of a line that is too long
             file.seek(self._place)
             line = next(whole_lines(file), b"")
             self._place = file.tell() if line else self._place

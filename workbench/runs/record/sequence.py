@@ -1,4 +1,4 @@
-"""Sequences of events that need not be in memory."""
+"""Defines sequences of events that need not be in memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from workbench.events import BY_LAYER, Event, StepsDone
 
 
 class Events(Sequence[Event]):
-    """Events in order. `stream` reads them piece by piece, and of their columns those alone that are wanted."""
+    """Events in order. `stream` reads them in pieces, and decodes only the requested columns."""
 
     @abstractmethod
     def stream(self, only: Container[str] | None = None) -> Iterator[Event]:
-        """The events from the first one on. only: the columns of flushes that are wanted; others may be there."""
+        """Yield the events from the first one on. only: the columns of flushes that are needed; others may be present."""
 
     def __iter__(self) -> Iterator[Event]:
         return self.stream()
@@ -49,7 +49,7 @@ class Events(Sequence[Event]):
 
 
 def stream(events: Iterable[Event], only: Container[str] | None = None) -> Iterator[Event]:
-    """The events of a sequence of any kind. only: the columns of flushes that are wanted; others may be there."""
+    """Yield the events of any sequence. only: the columns of flushes that are needed; others may be present."""
     return events.stream(only) if isinstance(events, Events) else iter(events)
 
 
@@ -64,7 +64,7 @@ BUT_BY_LAYER = _ButByLayer()
 
 
 def but_by_layer(events: Iterable[Event]) -> Iterator[Event]:
-    """The events with flushes that lack the columns by layer."""
+    """Yield the events, without the columns by layer."""
     for event in stream(events, BUT_BY_LAYER):
         if isinstance(event, StepsDone) and not event.columns.keys().isdisjoint(BY_LAYER):
             yield replace(event, columns={name: data for name, data in event.columns.items() if name not in BY_LAYER})

@@ -1,4 +1,4 @@
-"""Makes series from events, the arrays for results, tables and plots; joins those of a run into one table."""
+"""Makes arrays for results, tables and plots from events, and joins those of a run into one table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.events import BY_LAYER, Event, Logged, RunStarted, StepsDone, Val
 from workbench.runs.record.sequence import stream
 
 PICTURED = 400
-"""The most parts of a run that a picture by layer can show."""
+"""Into how many parts a picture by layer divides a run at most."""
 Series = dict[str, NDArray[Any]]
 _BY_LAYER = {"layer_norms": "grad_norm", "update_ratios": "update_ratio"}
 """The columns of a flush with one number for each layer, and their names in a history."""
@@ -34,7 +34,7 @@ def scalars(events: Iterable[Event]) -> Series:
 
 
 def layer_history(events: Iterable[Event], rows: int) -> Series:
-    """The columns by layer of this many recorded updates; one flush at a time is in memory, and the result."""
+    """The columns by layer of this many recorded updates. Only the result and one flush at a time are in memory."""
     tables: dict[str, NDArray[np.float32]] = {}
     layers: tuple[str, ...] = ()
     place = 0
@@ -55,23 +55,23 @@ def layer_history(events: Iterable[Event], rows: int) -> Series:
 
 
 def _names(layers: Sequence[str], width: int) -> Sequence[str]:
-    # A record whose first line was lost has no names; numbers are better than nothing.
+    # A record without its first line has no names of layers; then they are numbers.
     return layers if len(layers) == width else [*map(str, range(width))]
 
 
 def column(event: StepsDone, name: str) -> NDArray[Any]:
-    """Column `name`, shape (rows,); NaN where the flush lacks it, or has a table of that name."""
+    """Column `name`, shape (rows,); NaN if the flush lacks it, or has a table with that name."""
     if name == "skipped" and name not in event.columns:
-        return np.zeros(event.rows, np.float32)  # a flush tells only of those that were
+        return np.zeros(event.rows, np.float32)  # a flush has this column only if an update was left out
     values = event.array(name) if name in event.columns else np.empty(0, np.float32)
     return values if len(values) == event.rows else np.full(event.rows, np.nan, np.float32)
 
 
 def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], Series]:
-    """What a picture of "grad_norm" or "update_ratio" by layer shows, in memory that does not grow with the run.
+    """The data for a picture of "grad_norm" or "update_ratio" by layer, in memory that does not grow with the run.
 
-    Norms: in each of 400 parts of the run (`steps` has all its recorded updates) the greatest of each layer. Ratios: those
-    updates of which they were measured. The updates, shape (n,), and of each layer the values, shape (n,), NaN: none.
+    Norms: the maximum of each layer in each of 400 parts of the run (`steps` has all recorded updates). Ratios: all updates in
+    which they were measured. Returns the updates, shape (n,), and for each layer the values, shape (n,), NaN: no value.
     """
     column = next(name for name, called in _BY_LAYER.items() if called == quantity)
     layers: tuple[str, ...] = ()
@@ -106,18 +106,18 @@ def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -
 
 
 def validation(events: Iterable[Event]) -> Series:
-    """One row per validation, each array of shape (validations,).
+    """Arrays with one row for each validation, shape (validations,).
 
-    "step" (updates taken so far) and "epoch" int64; each metric float64, NaN where a validation lacks it: "val_loss" …,
-    and with averaged weights "val_loss_averaged" … beside them.
+    "step" (updates taken before it) and "epoch" are int64; each metric is float64, NaN where a validation lacks it: "val_loss",
+    …, and with averaged weights also "val_loss_averaged", ….
     """
     return _table(events, Validated)
 
 
 def logged(events: Iterable[Event]) -> Series:
-    """One row per epoch for which the model logged something in training, each array of shape (epochs,).
+    """Arrays with one row for each epoch for which the model logged values in training, shape (epochs,).
 
-    "step" (updates taken so far) and "epoch" int64; each value float64, NaN where an epoch lacks it.
+    "step" (updates taken) and "epoch" are int64; each value is float64, NaN where an epoch lacks it.
     """
     return _table(events, Logged)
 
@@ -136,7 +136,7 @@ def _table(events: Iterable[Event], kind: type[Validated | Logged]) -> Series:
 
 
 def write_csv(file: IO[str], history: Series, logged: Series, validation: Series) -> None:
-    """The table as CSV; an empty cell: no value."""
+    """Write the joined table as CSV; an empty cell means no value."""
     table = joined(history, logged, validation)
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(table)
@@ -145,14 +145,14 @@ def write_csv(file: IO[str], history: Series, logged: Series, validation: Series
 
 
 def joined(history: Series, logged: Series, validation: Series) -> Series:
-    """An outer join by update. A history's "step" is the number of an update, from 0; the other tables count updates taken.
+    """Join the tables by update (an outer join). In a history, "step" is the index of an update, from 0; the other tables count updates taken.
 
-    What follows n updates is in the row of update n - 1, and of its epoch; before the first update, in a row -1.
+    Values after n updates are in the row of update n - 1 and its epoch; values before the first update in a row -1.
     """
     tables = {"": history, " (epoch)": _by_update(logged), " (validation)": _by_update(validation)}
     steps = np.unique(np.concatenate([table["step"] for table in tables.values()]))
     out: Series = {"step": steps, "epoch": np.zeros_like(steps)}
-    for table in reversed(tables.values()):  # where several have an epoch, the update's holds
+    for table in reversed(tables.values()):  # if several tables have an epoch, that of the update counts
         out["epoch"][np.searchsorted(steps, table["step"])] = table["epoch"]
     for kind, table in tables.items():
         at = np.searchsorted(steps, table["step"])
@@ -166,7 +166,7 @@ def joined(history: Series, logged: Series, validation: Series) -> Series:
 
 
 def _by_update(series: Series) -> Series:
-    """The series with the number of the last update in place of how many were taken."""
+    """The series with the index of the last update in place of the number of updates taken."""
     return {**series, "step": series["step"] - 1}
 
 

@@ -1,4 +1,4 @@
-"""Reads a record piece by piece: whatever its length, a few thousand updates are in memory at a time."""
+"""Reads a record in pieces: only a few thousand updates are in memory at a time, whatever its length."""
 
 from __future__ import annotations
 
@@ -17,29 +17,28 @@ from workbench.runs.read import LONGEST, RECORD, UNREADABLE, event_of, parse
 E = TypeVar("E", bound=BenchEvent)
 
 ROWS = 5000
-"""Updates in one flush at most, where short ones are joined: drawing costs by the flush, and ten come a second."""
+"""How many updates a flush has at most when short ones are joined, since each flush takes time to draw, and ten a second are recorded."""
 BYTES = 1 << 24
-"""The most bytes in memory at a time: with thousands of layers a few hundred updates fill them."""
+"""How many bytes are in memory at a time; with thousands of layers that is a few hundred updates."""
 _SHORT = 1 << 17
-"""The size in bytes up to which a record is read whole for a sample."""
+"""Up to this size in bytes, `sampled` reads the whole record."""
 _WIDEST = 1 << 20
-"""The most bytes of a line that is read for a sample."""
+"""How many bytes a line may have that `sampled` reads."""
 
 
 def stream(folder: Path, only: Container[str] | None = None) -> Iterator[Event]:
-    """The events of a run folder, in order, to the last whole line; flushes that follow one another are joined.
+    """Yield the events of a run folder in order, up to the last complete line; consecutive flushes are joined.
 
-    only: the columns of flushes that are wanted; the others are not decoded. Lines that cannot be read are left out.
+    only: the columns of flushes to decode; None: all. Lines that cannot be read are left out.
     """
     with contextlib.suppress(FileNotFoundError):
         yield from joined(recorded(folder / RECORD, only))
 
 
 def joined(events: Iterable[E], across_epochs: bool = False) -> Iterator[E | StepsDone]:
-    """The events, where flushes of one epoch with the same columns are joined up to ROWS updates or BYTES.
-    across_epochs: join also flushes of several epochs, for callers that need only the epoch of the last update.
+    """Yield the events; consecutive flushes of one epoch with the same columns are joined, up to ROWS updates or BYTES.
 
-    across_epochs: for those whom only the epoch of the last update concerns.
+    across_epochs: also join flushes of several epochs, for callers that need only the epoch of the last update.
     """
     held: list[StepsDone] = []
     rows = size = 0
@@ -57,7 +56,7 @@ def joined(events: Iterable[E], across_epochs: bool = False) -> Iterator[E | Ste
 
 
 def recorded(path: Path, only: Container[str] | None = None, first: int = 0, count: int | None = None) -> Iterator[Event]:
-    """The events in `count` lines of a record from line `first` on; None: in all. Lines that cannot be read are left out."""
+    """Yield the events in `count` lines (None: all) of a record from line `first` on. Lines that cannot be read are left out."""
     with open_regular(path) as file:
         for line in islice(whole_lines(file), first, None if count is None else first + count):
             try:
@@ -67,9 +66,9 @@ def recorded(path: Path, only: Container[str] | None = None, first: int = 0, cou
 
 
 def sampled(folder: Path, count: int, only: Container[str] | None = None) -> Iterator[Event]:
-    """Events of a run folder, in order: all of a short record; of a long one those at about `count` places, at equal distances.
+    """Yield events of a run folder in order: all of a short record; for a long one, those at about `count` equally distant places.
 
-    It costs the same however long the record is. Lines of more than `_WIDEST` bytes are left out.
+    The time does not depend on the length of the record. Lines of more than `_WIDEST` bytes are left out.
     """
     with contextlib.suppress(FileNotFoundError), open_regular(folder / RECORD) as file:
         size = file.seek(0, os.SEEK_END)
@@ -87,14 +86,14 @@ def sampled(folder: Path, count: int, only: Container[str] | None = None) -> Ite
 
 
 def count_lines(path: Path) -> int:
-    """The number of whole lines in a record; 0 without a record."""
+    """The number of complete lines in a record; 0 if there is no record."""
     with contextlib.suppress(FileNotFoundError), open_regular(path) as file:
         return sum(1 for _ in whole_lines(file))
     return 0
 
 
 def whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a record from the file's position to the last whole one; one that is too long comes as "~"."""
+    """Yield the lines of a record from the file's position to the last complete one; "~" in place of one that is too long."""
     while line := file.readline(LONGEST + 2):
         long = False
         while not line.endswith(b"\n"):
@@ -118,7 +117,7 @@ def _follows(last: StepsDone, event: StepsDone, across_epochs: bool) -> bool:
 
 
 def _sound(event: StepsDone) -> bool:
-    """Whether each column has a number, or several, for each row: a broken one would shift the rows of flushes joined to it."""
+    """Whether each column has an entry for each row; a broken column would shift the rows of flushes that are joined to it."""
     layers = 4 * int(event.layer_rows.sum()) if event.layers_every > 1 else 4 * event.rows
     parts = ((len(data), layers if name in BY_LAYER else 4 * event.rows) for name, data in event.columns.items())
     return event.rows > 0 and all(size % part == 0 if part else not size for size, part in parts)

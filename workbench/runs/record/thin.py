@@ -1,9 +1,9 @@
 """Thins the columns by layer of older updates, so that a long record has a bounded size on disk.
 
-The newest quarter of the allowance holds every update. Everything older shares another three eighths, evenly over the
-run: every second update's norms, every fourth's, … as the run grows, so that a picture of the whole run stays complete.
-Losses, rates and total norms are never thinned. Lines keep their numbers, so that whoever follows a record finds the
-place again.
+A quarter of the allowed bytes is for the newest updates, of which all are kept. Another three eighths are for all older ones,
+evenly over the run: the norms of every second update, of every fourth, … as the run grows, so that a picture of the whole run
+stays complete. Losses, rates and total norms are never thinned. Lines keep their numbers, so that a process that follows the
+record finds its place again.
 """
 
 from __future__ import annotations
@@ -19,22 +19,20 @@ from workbench.runs.read import UNREADABLE, event_of
 from workbench.runs.record.stream import whole_lines
 
 NEWEST, LEFT = 1 / 4, 5 / 8
-"""Shares of the allowance: of the newest updates, and of everything after a thinning."""
+"""Shares of the allowed bytes: for the newest updates, and for all updates after a thinning."""
 _MARKS = tuple(f'"{name}":"'.encode() for name in BY_LAYER)
 _STRIDE = re.compile(rb'"layers_every":(\d{1,15})(?:,"samples":(?:\d{1,15}|null))?\}')
 
 
 def layer_size(event: Event) -> int:
-    """How many bytes the columns by layer of an event take in its line."""
+    """The number of bytes of the columns by layer in the line of an event."""
     if not isinstance(event, StepsDone):
         return 0
     return sum(-(-len(event.columns[name]) // 3) * 4 for name in BY_LAYER if name in event.columns)
 
 
 def next_stride(sizes: Mapping[int, int], allowed: int) -> int:
-    """The stride at which older updates keep their columns by layer from now on; sizes: bytes by their present
-    stride.
-    """
+    """The stride at which older updates keep their columns by layer from now on. sizes: for each present stride, the bytes."""
     stride, newest = 2, int(allowed * NEWEST)
     while newest + _after(sizes, stride, newest) > allowed * LEFT and stride < 1 << 40:
         stride *= 2
@@ -42,7 +40,7 @@ def next_stride(sizes: Mapping[int, int], allowed: int) -> int:
 
 
 def _after(sizes: Mapping[int, int], stride: int, newest: int) -> float:
-    """The bytes of the older updates with this stride; the newest are among those of the smallest stride."""
+    """The bytes of the older updates after thinning to this stride; the newest updates are among those with the smallest stride."""
     older = dict(sizes)
     smallest = min(older)
     older[smallest] = max(0, older[smallest] - newest)
@@ -50,14 +48,14 @@ def _after(sizes: Mapping[int, int], stride: int, newest: int) -> float:
 
 
 def thinned_lines(record: Path, stride: int, older: int, sizes: Counter[int]) -> Iterator[bytes]:
-    """The lines of a record, its first `older` bytes of columns by layer thinned to this stride; `sizes` is filled anew."""
+    """Yield the lines of a record, with the first `older` bytes of columns by layer thinned to this stride; `sizes` is recomputed."""
     sizes.clear()
     passed = 0
     with open_regular(record) as file:
         for line in whole_lines(file):
             size, every = _size_in(line), _stride_in(line)
             passed += size
-            if not size or passed > older or every >= stride:  # most lines: they are not read
+            if not size or passed > older or every >= stride:  # most lines, which are not parsed
                 sizes[every] += size
                 yield line
                 continue
@@ -75,7 +73,7 @@ def _thinned(line: bytes, stride: int) -> bytes:
 
 
 def _size_in(line: bytes) -> int:
-    """How many bytes the columns by layer take in this line. Within a text a quote has a backslash, so that it begins none."""
+    """The number of bytes of the columns by layer in this line. It searches for their keys; quotes within texts are escaped, so no text matches."""
     size = 0
     for mark in _MARKS:
         found = line.find(mark)

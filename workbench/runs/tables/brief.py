@@ -31,23 +31,23 @@ from workbench.runs.record.stream import joined, stream
 from workbench.runs.run import Run
 
 POINTS = 400
-"""The most points of the smoothed loss; more than a quarter of a screen can show."""
+"""How many points the smoothed loss has at most; more than a quarter of a screen can show."""
 CHECKS = 200
 METRICS = 50
-"""The most metrics whose best value is kept: the first ones."""
+"""For how many metrics the best value is kept: the first ones."""
 COLUMNS = ("loss", "lr", "skipped", "loss.1", "lr.1")
-"""What a brief needs of the record's flushes: the loss, and what the rules of health ask of it. Norms by layer would take
-several times as long to read."""
+"""The columns of flushes that a brief needs: the loss, and those that the rules of health use. Reading norms by layer would
+take several times as long."""
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class RunBrief:
-    """One fit. `curve`: the smoothed training loss; `checks`: the monitored metric of the validations.
+    """A summary of one fit. `curve`: the smoothed training loss; `checks`: the monitored metric of the validations.
 
-    Both have shape (n, 4): updates taken, epochs, seconds (NaN if unknown), and the value. `metrics` has the last value
-    of each, `settings` those at its start, `model` its name and its number of parameters.
+    Both have shape (n, 4): updates taken, epochs, seconds (NaN: unknown), and the value. `metrics` has the last value of
+    each metric, `settings` those at its start, `model` the model's name and its number of parameters.
     """
 
     id: str
@@ -66,26 +66,26 @@ class RunBrief:
     model: tuple[str, int | None] = ("", None)
     path: Path | None = field(default=None, repr=False)
     best: dict[str, float] = field(default_factory=dict)
-    """The best value of each metric of its validations and epochs whose name says whether lower or higher is better."""
+    """The best value of each metric whose name tells whether lower or higher is better."""
     unseen: bool = False
     """Whether it only counts as running: its process cannot be seen from here."""
     trouble: Finding | None = None
-    """Why its result is in doubt."""
+    """Why its result is in doubt; "": it is not."""
     updates: int | None = None
-    """How many updates its settings ask for; None: unknown."""
+    """The number of updates according to its settings; None: unknown."""
     error: str | None = None
 
     @classmethod
     def read(cls, folder: Path) -> RunBrief:
-        """Make the brief of a run folder of any length: this reads the record piece by piece, and of each update only the loss."""
+        """Make the brief of a run folder: reads the record in pieces, and only the columns in `COLUMNS`."""
         return cls.so_far(folder, stream(folder, COLUMNS), Fold())
 
     @classmethod
     def so_far(cls, folder: Path, new: Iterable[Event], fold: Fold) -> RunBrief:
-        """Make the brief of a run folder whose record may grow: `fold` has the events read before, and this adds the `new` ones to it."""
+        """Make the brief of a run folder whose record may grow. `fold` has the events read before; the `new` ones are added to it."""
         header = read.read_header(folder)
         task = header.get("task")
-        task = task if isinstance(task, dict) else {}  # a header of somebody else's making
+        task = task if isinstance(task, dict) else {}  # a foreign header may have anything here
         model = (str(task.get("model", "")), task.get("parameters"))
         for event in new:
             fold.add(event)
@@ -108,7 +108,7 @@ class RunBrief:
 
     @property
     def ending(self) -> dict[str, float]:
-        """Its last values for a table: of the training loss the smoothed one, not that of a single update."""
+        """Its last values for a table; the training loss is the smoothed one, not that of a single update."""
         smoothed = {} if self.loss is None else {"smoothed loss": self.loss}
         return smoothed | {name: value for name, value in self.metrics.items() if name != "loss"}
 
@@ -122,7 +122,7 @@ class BestAndLast:
     """The best and the last value of a metric."""
 
     def __init__(self, mode: Mode | None) -> None:
-        """mode: whether lower or higher is better; None: nothing is best, as nobody knows."""
+        """mode: whether lower or higher is better; None: unknown, so there is no best value."""
         self.mode = mode
         self.value: float | None = None
         self.step: int | None = None
@@ -130,7 +130,7 @@ class BestAndLast:
         self.last = math.nan
 
     def add(self, steps: NDArray[np.int64], values: Array) -> None:
-        """Values at `steps`, both of shape (n,)."""
+        """Add values at `steps`, both of shape (n,)."""
         there = np.flatnonzero(np.isfinite(values))
         if not len(there):
             return
@@ -144,7 +144,7 @@ class BestAndLast:
 
 
 class Thinned:
-    """A table of rows that keeps at most `cap` of them: when there are more, it drops every second one, and never the last."""
+    """A table that keeps at most `cap` rows: when there are more, it drops every second one, but never the last."""
 
     def __init__(self, cap: int) -> None:
         self._cap, self._stride, self._seen = cap, 1, 0
@@ -153,7 +153,7 @@ class Thinned:
         self._last: Array | None = None
 
     def add(self, rows: Array) -> None:
-        """Rows of shape (n, columns)."""
+        """Add rows of shape (n, columns)."""
         if not len(rows):
             return
         here = rows[(-self._seen) % self._stride :: self._stride]
@@ -166,7 +166,7 @@ class Thinned:
             self._kept, self._count, self._stride = [whole], len(whole), 2 * self._stride
 
     def rows(self, columns: int) -> Array:
-        """The rows that were kept."""
+        """The kept rows, shape (n, columns)."""
         if self._last is None:
             return np.empty((0, columns))
         whole = np.concatenate(self._kept)
@@ -174,7 +174,7 @@ class Thinned:
 
 
 class Fold:
-    """Folds events into a brief: `brief` can be called again and again, and costs the same however many events came."""
+    """Collects events for a brief. `brief` can be called repeatedly; its time does not depend on the number of events."""
 
     def __init__(self) -> None:
         self._smoother, self._curve, self._checks = Smoother(), Thinned(POINTS), Thinned(CHECKS)
@@ -187,7 +187,7 @@ class Fold:
         self.state = read.StateFold()
 
     def add(self, event: Event) -> None:
-        """One more event; flushes are best joined."""
+        """Add one event; joined flushes are faster."""
         self._health.on_event(event)
         self.state.add(event)
         if isinstance(event, RunStarted):
@@ -201,7 +201,7 @@ class Fold:
             self._seconds = self._seconds or math.nan  # the clock continues; where earlier events are not recorded, from an unknown time
         elif isinstance(event, Changed):
             self._changes += 1
-            if "batch_size" in event.values:  # with other batches the total of updates is unknown
+            if "batch_size" in event.values:  # with another batch size the total of updates is unknown
                 self._updates = None
         if isinstance(event, Validated | Logged | RunEnded):
             self._metrics.update(event.metrics)
@@ -235,7 +235,7 @@ class Fold:
     def _validated(self, event: Validated) -> None:
         raw = [name for name in event.metrics if not name.endswith("_averaged")]
         watched = None if self._start is None else self._start.settings.get("monitor")
-        losses = ["val_loss", *([watched] if str(watched).startswith("val_loss") else []), *raw]  # of several sets the one that is watched
+        losses = ["val_loss", *([watched] if str(watched).startswith("val_loss") else []), *raw]  # for several sets, the loss that is monitored
         self._monitor = self._monitor or next((name for name in losses if name in raw), "")
         value = event.metrics.get(self._monitor, math.nan)
         if math.isfinite(value):
@@ -245,7 +245,7 @@ class Fold:
 
 
 def _epochs(start: RunStarted | None, done: Array, epoch: int) -> Array:
-    """How many epochs a number of updates is; fractions only where the length is known."""
+    """The number of epochs for a number of updates; a fraction only if the length of an epoch is known."""
     if start is not None and start.updates and start.epochs:
         return done * start.epochs / start.updates
     return np.full(len(done), epoch + 1.0)

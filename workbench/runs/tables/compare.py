@@ -1,8 +1,8 @@
-"""Compares runs: their losses in one plot, the settings in which they differ, and how they ended.
+"""Compares runs: their losses in one plot, the settings in which they differ, and their last metrics.
 
     wb.compare(*bench.runs[-2:])
     bench.compare("0011-fit", "0012-fit").plot()
-How to read it: a run that is lower at the same update learned more from each; at the same time, more in a minute.
+How to read it: a run with a lower loss at the same update learned more in each update; at the same time, more in each minute.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
     from workbench.plots.drawing.picture import Picture
 
 MOST = 5
-"""The most lines that colours and dashes can distinguish."""
+"""How many lines colours and dashes can distinguish."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """Two fits or more. Its repr is a table: a column a run, or a row a run where there are more than five."""
+    """A comparison of two fits or more. Its repr is a table with a column for each run, or a row for each if there are more than five."""
 
     runs: tuple[RunBrief, ...]
 
     @property
     def settings(self) -> dict[str, tuple[str, ...]]:
-        """The settings in which they differ: of each run its value, as it would be typed; of rates three digits, where these differ."""
+        """The settings in which the runs differ, with the value in each run, as text; rates have three digits if these differ."""
         return differences([run.settings for run in self.runs])
 
     @property
     def metrics(self) -> dict[str, tuple[float | None, ...]]:
-        """The last value of every metric that one of them has; "loss" is that of the last update. None: this run lacks
-        the metric.
+        """The last value in each run of every metric that one of them has; "loss" is that of the last update. None: the run lacks the
+        metric.
         """
         names = dict.fromkeys(name for run in self.runs for name in run.metrics)
         return {name: tuple(run.metrics.get(name) for run in self.runs) for name in names}
@@ -72,13 +72,13 @@ class Comparison:
         return plotly.figure(self.chart(x))
 
     def plot(self, ax: Axes | None = None, x: X = "update") -> Picture | Axes:
-        """The chart as a matplotlib figure; with `ax` given, it is drawn there and `ax` comes back."""
+        """The chart as a matplotlib figure; with `ax`, it is drawn there, and `ax` is returned."""
         from workbench.plots.drawing import matplotlib
 
         return matplotlib.figure(self.chart(x)) if ax is None else matplotlib.draw(self.chart(x), ax)
 
     def to_pandas(self) -> DataFrame:
-        """What the table shows as a pandas data frame: a row a run, by its id, metrics as numbers; NaN: this one has none."""
+        """Return the table as a pandas data frame with a row for each run, indexed by its id; metrics are numbers, NaN: none."""
         default = {name: field.default for name, field in Settings.model_fields.items()}
         columns: dict[str, Iterable[Any]] = {"run": [run.id for run in self.runs], "status": [run.status for run in self.runs]}
         columns |= {name: [run.settings.get(name, default[name]) for run in self.runs] for name in self.settings}
@@ -95,7 +95,7 @@ class Comparison:
         return html_table("Runs compared", self._table())
 
     def _table(self) -> list[list[str]]:
-        """A column a run; a row for what it was, each setting that differs, each metric at its end."""
+        """The table with a column for each run, and rows for its facts, the settings that differ, the last metrics."""
         rows = [["", *(run.id for run in self.runs)]]
         rows.append(["status", *(shown_status(run.status, run.unseen) for run in self.runs)])
         rows += [[name, *values] for name, values in self.settings.items()]
@@ -105,7 +105,7 @@ class Comparison:
         return rows if len(self.runs) <= MOST else [*map(list, zip(*rows, strict=True))]
 
     def _endings(self) -> Iterator[tuple[str, list[float | None]]]:
-        """Each metric at the ends of the runs; after it the best values, where one of them was better than at its end."""
+        """Each metric at the ends of the runs, followed by its best values if one of these was better than at the end."""
         endings = [run.ending for run in self.runs]
         for name in dict.fromkeys(chain(*endings)):
             values = [one.get(name) for one in endings]
@@ -120,7 +120,7 @@ def _cells(values: Iterable[float | None]) -> Iterator[str]:
 
 
 def compare(*runs: Run | RunBrief) -> Comparison:
-    """Fits side by side, two or more: `wb.compare(*bench.runs[-3:])`."""
+    """Compare two or more fits: `wb.compare(*bench.runs[-3:])`."""
     wrong = next((run for run in runs if not isinstance(run, Run | RunBrief)), None)
     if wrong is not None:
         check_no_list(wrong, "wb")
@@ -137,7 +137,7 @@ def compare(*runs: Run | RunBrief) -> Comparison:
 
 
 def _same(one: Run | RunBrief, other: Run | RunBrief) -> bool:
-    """Whether it is one run; two folders may each have one of the same id."""
+    """Whether both are the same run; runs in different roots may have the same id."""
     first, second = (run.folder if isinstance(run, Run) else run.path for run in (one, other))
     return one is other or (first is not None and first == second)
 
@@ -149,13 +149,13 @@ def check_count(count: int) -> None:
 
 
 def check_no_list(run: object, of: str) -> None:
-    """Raise TypeError where several runs came as one argument."""
+    """Raise TypeError if several runs were given as one argument."""
     if isinstance(run, Iterable) and not isinstance(run, str):
         raise TypeError(f"compare() got a {type(run).__name__}: give each run as an argument of its own, {of}.compare(*runs).")
 
 
 def differences(settings: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """The settings that are not the same in all of these records; one that an older record lacks had its default."""
+    """The settings that differ between these records. A setting that an older record lacks counts as its default."""
     known = [name for name in Settings.model_fields if any(name in one for one in settings)]
     out = {}
     for name in known:

@@ -35,7 +35,7 @@ def html_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
 
 
 def data_frame(columns: Mapping[str, Any]) -> DataFrame:
-    """These columns as a pandas data frame; pandas is imported here alone."""
+    """Make a pandas data frame of these columns; only this function imports pandas. Raises ImportError if it is not installed."""
     try:
         import pandas
     except ImportError:
@@ -48,12 +48,12 @@ def _cell(tag: str, text: str) -> str:
 
 
 def sparkline(values: NDArray[np.float64]) -> str:
-    """The values, shape (n,), as a bar each, the lowest and the highest at the ends of the scale; a space where one is not finite."""
+    """Draw the values, shape (n,), as bars, scaled from the lowest to the highest; a space for a value that is not finite."""
     there = np.isfinite(values)
     if not there.any():
         return ""
     low, high = values[there].min(), values[there].max()
-    scale = max(abs(low), abs(high)) or 1.0  # a difference of two huge losses has no room in a float
+    scale = max(abs(low), abs(high)) or 1.0  # the difference of two huge losses could overflow
     span = (high / scale - low / scale) or 1.0
     heights = np.rint((len(BLOCKS) - 1) * (values / scale - low / scale) / span)
     return "".join(BLOCKS[int(height)] if known else " " for height, known in zip(heights, there, strict=True))

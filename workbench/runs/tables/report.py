@@ -25,8 +25,8 @@ def summary_data(run: RunSummary) -> dict[str, Any]:
 
 
 def record_data(path: Path) -> dict[str, Any]:
-    """What the record of a run contains, without its history."""
-    run = Run.open(path)  # first: its error says that this is no run folder
+    """The contents of the record of a run as data, without its history."""
+    run = Run.open(path)  # first, since its error says that this is no run folder
     found = summary(path)
     task = found.header.get("task")
     return {

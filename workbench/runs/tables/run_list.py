@@ -1,4 +1,4 @@
-"""Defines `RunList`: the recorded fits of a bench as a list that prints as a table and is indexed by place or by id."""
+"""Defines `RunList`, the recorded fits of a bench: a list that prints as a table and can be indexed by position or id."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _PLACES = 4 * _BARS
 class RunList(list[Run]):
     """Runs in a list: `runs[-1]`, `runs[2:5]`, `runs["0012-fit"]` or `runs["12"]`.
 
-    It prints as a table. Of each record it reads the end and a few places in between, so that long runs cost no more.
+    It prints as a table. It reads only the end of each record and a few places in between, so long runs take no longer.
     """
 
     @classmethod
     def of(cls, root: Path, model: Callable[[], Any] | None = None) -> Self:
-        """The fits recorded under `root`, oldest first. model: returns that of their bench, while it exists."""
+        """The fits recorded under `root`, oldest first. model: returns the model of their bench, while it exists."""
         found = cls()
         for summary in read.list_runs(root):
             if summary.kind == "fit":
@@ -52,7 +52,7 @@ class RunList(list[Run]):
     def __getitem__(self, index: slice) -> Self: ...
 
     def __getitem__(self, index: SupportsIndex | str | slice) -> Run | Self:
-        """The run at a place, of an id or of a number given as text; the runs of a slice."""
+        """The run at a position, or with an id or a number given as text; the runs of a slice."""
         if isinstance(index, slice):
             return type(self)(super().__getitem__(index))
         if isinstance(index, str):
@@ -86,15 +86,15 @@ class RunList(list[Run]):
 
 
 def table(runs: Iterable[RunSummary]) -> list[list[str]]:
-    """The head and a row a run: its status, length, loss, last metrics and what a person added; a column with nothing in it is left out."""
+    """A header and a row for each run: status, length, loss, last metrics, annotations; empty columns are left out."""
     rows = [[*_HEAD], *map(_row, runs)]
     kept = [at for at in range(len(_HEAD)) if at < _ALWAYS or any(row[at] for row in rows[1:])]
     return [[row[at] for at in kept] for row in rows]
 
 
 def _now(run: Run) -> RunSummary:
-    """The present record of a run, or the last known one where it can no longer be read."""
-    assert run.folder is not None  # as of all runs that are listed
+    """The present summary of a run, or the last known one if it can no longer be read."""
+    assert run.folder is not None  # all listed runs have a folder
     with contextlib.suppress(OSError, ValueError):  # it was deleted meanwhile
         return read.summary(run.folder)
     return RunSummary(run.id, run.kind, 0.0, run.status, run.step, run.seconds, run.error, {}, run.folder, {}, run.unseen)
@@ -109,7 +109,7 @@ def _row(run: RunSummary) -> list[str]:
 
 
 def _losses(run: Path) -> str:
-    """The training loss as a sparkline over the updates, "" where none is recorded: a bar is the mean of what was read of its updates."""
+    """The training loss as a sparkline over the updates; each bar is the mean of the losses that were read for it. "": none is recorded."""
     flushes = [event for event in sampled(run, _PLACES, ("loss",)) if isinstance(event, StepsDone) and event.rows]
     if not flushes:
         return ""

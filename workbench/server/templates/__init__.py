@@ -1,4 +1,4 @@
-"""Notebooks to begin with. Each is a file here; its metadata have its title and what it is for."""
+"""Template notebooks to start from. Each is a file here; its metadata have its title and its description."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NAMES = ("own-data", "lightning-module", "transformers")
 
 
 def titles() -> list[dict[str, str]]:
-    """The name, the title and the description of each."""
+    """Return the name, the title and the description of each notebook."""
     return [{"name": name, **notebook(name)["metadata"]["workbench"]} for name in NAMES]
 
 
 def notebook(name: str) -> dict[str, Any]:
-    """The notebook of this name, in nbformat 4. NotFoundError: no notebook has it."""
+    """Return the notebook of this name, in nbformat 4. NotFoundError: there is no such notebook."""
     if name not in NAMES:
         raise NotFoundError(f"template={shown(name, 40)}: there is no such notebook. Ask for one of {', '.join(NAMES)}.")
     text = resources.files(__name__).joinpath(f"{name}.ipynb").read_text(encoding="utf-8")

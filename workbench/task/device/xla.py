@@ -1,10 +1,10 @@
-"""TPUs and other devices of torch_xla.
+"""Uses TPUs and other devices of torch_xla.
 
 Such a device records operations, and `sync` runs them together. Until then a tensor has no value. Each graph
-of operations is compiled once; an index or a shape that changes makes a new graph.
+of operations is compiled once; another index or shape makes a new graph.
 
-Several cores are one such device, too (torch_xla's SPMD): one process records whole batches, XLA gives each core its
-part of them and makes the cores exchange what they need, so that the numbers are those of one core.
+Several cores are also one such device (torch_xla's SPMD): one process records whole batches, XLA gives each core its
+part of them and adds the communication, so that the results are those of one core.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def installed() -> bool:
 
 
 def in_use() -> bool:
-    """Whether this process has used a device of torch_xla; from then on the choice of one core or all is fixed."""
+    """Whether this process has used a device of torch_xla; after that it can no longer choose between one core and all."""
     return "torch_xla" in sys.modules and bool(importlib.import_module("torch_xla")._XLAC._xla_get_spmd_config_is_locked())
 
 
@@ -41,7 +41,7 @@ def is_xla(device: torch.device) -> bool:
 
 @contextlib.contextmanager
 def same_parameters(device: torch.device) -> Iterator[None]:
-    """Context manager in which `module.to(device)` keeps the Parameter objects, as on other devices: ties between them, and what else holds them, stay."""
+    """Context manager in which `module.to(device)` keeps the Parameter objects, as on other devices, so that tied weights and other references stay valid."""
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(before or is_xla(device))
     try:
@@ -56,7 +56,7 @@ def sync() -> None:
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors in host memory, fetched together: one by one, each would wait for the device."""
+    """Copy tensors to host memory, all at once: one by one, each would wait for the device."""
     if not tensors or not is_xla(tensors[0].device):
         return [tensor.cpu() for tensor in tensors]
     fetched: list[Tensor] = importlib.import_module("torch_xla")._XLAC._xla_get_cpu_tensors(list(tensors))
@@ -69,7 +69,7 @@ def tensor_id(tensor: Tensor) -> int:
 
 
 def use_cores(wanted: int) -> None:
-    """Let this process train on so many cores, from now on. SettingsError: there are others, or it has used one core before."""
+    """Let this process train on this many cores from now on. Raises SettingsError where the TPU has another number, or one core was used before."""
     if wanted == 1:
         return
     runtime = importlib.import_module("torch_xla.runtime")
@@ -77,16 +77,16 @@ def use_cores(wanted: int) -> None:
     if there != wanted:
         raise SettingsError(f"devices={wanted} with accelerator='tpu': torch_xla has {there} here, and a fit takes one or all; take devices={there}.")
     if not runtime.is_spmd():
-        if in_use():  # torch_xla could be told to, and the next graph would crash
+        if in_use():  # torch_xla would accept it, and the next graph would crash
             raise SettingsError(
                 f"devices={wanted} with accelerator='tpu': this process has used one core already, and torch_xla cannot take more afterwards. "
-                f"Restart the kernel and begin with devices={wanted}, or take strategy='launch', which trains in a process of its own."
+                f"Restart the kernel and begin with devices={wanted}, or take strategy='launch', which trains in another process."
             )
         runtime.use_spmd()
 
 
 def split(batch: Any, cores: int) -> None:
-    """Give each core its part of the samples of a batch; what cannot be divided evenly is on all of them."""
+    """Give each core its part of the samples of a batch; a tensor that cannot be divided evenly is copied to all of them."""
     spmd, samples = importlib.import_module("torch_xla.distributed.spmd"), sample_count(batch)
     if samples % cores:
         return

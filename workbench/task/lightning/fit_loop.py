@@ -1,4 +1,4 @@
-"""Stands in for Lightning's fit loop: how many epochs are begun and finished, as `trainer.fit_loop.epoch_progress` has them."""
+"""Replaces Lightning's fit loop: `trainer.fit_loop.epoch_progress` counts the epochs that have begun and ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class FitLoop:
     """The object that a module or a callback finds as `self.trainer.fit_loop`."""
 
     def __init__(self, state: Counters, hook: str | None) -> None:
-        """hook: the name of the hook that runs, from which Lightning's counts of an epoch's beginning and end differ."""
+        """hook: the name of the hook that runs; Lightning's counts change at certain hooks."""
         self._state, self._hook = state, hook
 
     @property

@@ -1,4 +1,4 @@
-"""Calls a Lightning-like object's hooks, found once, and collects what it logs in them."""
+"""Calls the hooks of a Lightning-like object, and collects the values that it logs in them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Transfer(NamedTuple):
 
 
 class DataHooks(Hooks):
-    """The hooks of objects that make the data. sources: by stage; a DataModule's hook wins over the module's."""
+    """The hooks of objects that make the data. sources: these objects by stage; a DataModule's hook replaces the module's."""
 
     def __init__(self, preparation: Preparation, sources: Mapping[str, Any], module: Any = None) -> None:
         self.preparation = preparation
@@ -84,7 +84,7 @@ class DataHooks(Hooks):
 
     @property
     def _names_of_data(self) -> list[str]:
-        """The names under which Lightning keeps the states of the objects that make the data."""
+        """The names under which Lightning stores the states of the objects that make the data."""
         return [type(source).__qualname__ for source in self.preparation.data]
 
 
@@ -111,7 +111,7 @@ class LightningHooks(DataHooks):
     def __init__(
         self, preparation: Preparation, sources: Mapping[str, Any], module: Any, model: nn.Module, *, manual: bool
     ) -> None:
-        """model: the networks of the module."""
+        """model: the module itself, or an nn.Module with the networks that it has as attributes."""
         super().__init__(preparation, sources, module)
         self._log, self._trainer = preparation.log, preparation.trainer
         self._module, self._model = module, model
@@ -136,7 +136,7 @@ class LightningHooks(DataHooks):
         self._edited: Mapping[str, Any] | None = None
         """The states of the callbacks, as `on_load_checkpoint` left them."""
         self.index = 0
-        """Of several optimizers, the one whose step runs."""
+        """The index of the optimizer whose step runs."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "outputs": {}, "clipper": None}
@@ -149,7 +149,7 @@ class LightningHooks(DataHooks):
         return name in self.overridden or self._callbacks.has(name)
 
     def _say(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """Call a hook of the callbacks and of the module, where they have it, and collect what it logs. Returns what the module's returned."""
+        """Call a hook of the callbacks and of the module, where they have it, and collect the values that it logs. Returns the result of the module's hook."""
         hook = self.overridden.get(name)
         if hook is None and not self._callbacks.has(name):
             return None
@@ -221,7 +221,7 @@ class LightningHooks(DataHooks):
         if self.needs_outputs["train"]:
             self._log.begin_batch(batch)
             self._say("on_train_batch_end", self._outputs(batch_idx), batch, batch_idx)
-            self.outputs.clear()  # also of batches that an optimizer evaluated again
+            self.outputs.clear()  # with the outputs of batches that an optimizer evaluated again
         self._log.end_batch()
 
     def _outputs(self, batch_idx: int) -> dict[str, Any]:
@@ -367,7 +367,7 @@ class LightningHooks(DataHooks):
         return found | ({"callbacks": states} if states else {})
 
     def _for_lightning(self) -> dict[str, Any]:
-        """What else a checkpoint in Lightning's form needs: the module's hyperparameters and the names of its DataModules."""
+        """Further entries of a checkpoint in Lightning's form: the module's hyperparameters and the names of its DataModules."""
         found: dict[str, Any] = {"data": self._names_of_data}
         hparams = getattr(self._module, "hparams", None)
         if isinstance(hparams, Mapping) and hparams:
@@ -380,7 +380,7 @@ class LightningHooks(DataHooks):
         state, names = super().of_lightning(checkpoint)
         states = self._callbacks.of_lightning(checkpoint)
         names |= states.keys()
-        every = self._loads is not None or self._callbacks.has("on_load_checkpoint")  # which gets all entries
+        every = self._loads is not None or self._callbacks.has("on_load_checkpoint")  # on_load_checkpoint gets all entries
         return {**state, "callbacks": states}, names | frozenset(map(str, checkpoint)) if every else names
 
     def restoring(self, checkpoint: Mapping[str, Any], kept: Mapping[str, Any]) -> CheckpointEdits:
@@ -429,7 +429,7 @@ class LightningHooks(DataHooks):
 
 
 def _can_be_kept(value: Any) -> bool:
-    """Whether a checkpoint can hold this value, and a Trainer reads it with weights_only=True."""
+    """Whether a checkpoint can hold this value, so that a Trainer reads it with weights_only=True."""
     try:
         return _is_plain(value)
     except RecursionError:  # it contains itself

@@ -1,4 +1,4 @@
-"""Stands in for Lightning's loggers on a module: `self.logger` hands on to a tracker of the bench while a fit runs."""
+"""Replaces Lightning's loggers on a module: `self.logger` passes values to a tracker of the bench while a fit runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from workbench.task.protocol import Progress, Tracker
 from workbench.task.ranks import rank_of_job
 
 _CLASSES = {"comet_ml": "CometLogger", "mlflow": "MLFlowLogger", "tensorboard": "TensorBoardLogger", "wandb": "WandbLogger"}
-"""Lightning's class for a tracker."""
+"""By tracker, the name of Lightning's class for it."""
 _PACKAGES = ("lightning.pytorch.loggers", "pytorch_lightning.loggers")
 
 
 class DummyExperiment:
-    """Takes every call and does nothing, as Lightning's: on ranks other than 0, and where nothing is to be logged."""
+    """Accepts every call and does nothing, as Lightning's class of this name: on ranks other than 0, and where nothing is logged."""
 
     def _nothing(self, *_: Any, **__: Any) -> None:
         return None
@@ -40,9 +40,9 @@ class DummyExperiment:
 
 
 class Logger(Shared):
-    """One tracker as `self.logger`. It hands on while a fit trains; in searches, trials and evaluations it drops everything.
+    """One tracker as `self.logger`. It passes values on while a fit trains; in searches, trials and evaluations it drops them.
 
-    For `isinstance` it is of Lightning's class for that tracker, since modules ask so before they log an image.
+    For `isinstance` it is of Lightning's class for that tracker, since modules check that before they log an image.
     """
 
     def __init__(self, tracker: Tracker, trainer: Any) -> None:
@@ -56,10 +56,10 @@ class Logger(Shared):
         found = tuple(getattr(sys.modules[package], named) for package in _PACKAGES if hasattr(sys.modules.get(package), named))
         return _joined(found) if found else Logger
 
-    def __dir__(self) -> list[str]:  # without it, the names of Lightning's class, which are not here
+    def __dir__(self) -> list[str]:  # or it would list the names of Lightning's class
         return [*vars(self), *dir(type(self))]
 
-    def __reduce__(self) -> Any:  # pickle's own way asks for __class__
+    def __reduce__(self) -> Any:  # pickle's default uses __class__
         return _blank, (), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Logger(Shared):
         )
 
     def use(self, tracker: Tracker | None) -> None:
-        """Hand on to this tracker, of the process that now runs the fit."""
+        """Pass values on to this tracker, which belongs to the process that now runs the fit."""
         self._tracker = tracker
 
     @property
@@ -84,24 +84,24 @@ class Logger(Shared):
         return DummyExperiment() if tracker is None else tracker.experiment()
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Log these numbers. step: None: the updates that were taken."""
+        """Log these numbers. step=None: the number of updates taken."""
         tracker = self._live()
         if tracker is not None:
             numbers = {name: value.item() if isinstance(value, Tensor) else value for name, value in metrics.items()}
             tracker.add(numbers, self._trainer.global_step if step is None else step)
 
     def log_hyperparams(self, params: Mapping[str, Any] | Namespace, metrics: Mapping[str, Any] | None = None) -> None:
-        """Add these to the settings that the tracker has of the run."""
+        """Add these to the run's settings in the tracker."""
         tracker = self._live()
         if tracker is not None:
             tracker.configure(dict(vars(params) if isinstance(params, Namespace) else params))
             self.log_metrics(metrics or {})
 
     def save(self) -> None:
-        """Nothing: the tracker writes by itself."""
+        """Do nothing: the tracker writes by itself."""
 
     def _live(self) -> Tracker | None:
-        """The tracker, where what is logged counts."""
+        """The tracker while a fit trains, else None."""
         progress: Progress = self._trainer.progress
         state = progress.state
         if rank_of_job().rank != 0 or not state.fitting or state.searching or progress.settings.fast_dev_run:
@@ -120,5 +120,5 @@ def _blank() -> Logger:
 
 @functools.cache
 def _joined(classes: tuple[type, ...]) -> type:
-    """One class for them: Lightning has two packages, and both may be imported."""
+    """One class that inherits from them: Lightning has two packages, and both may be imported."""
     return classes[0] if len(classes) == 1 else type(classes[0].__name__, classes, {})

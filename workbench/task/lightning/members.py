@@ -32,7 +32,7 @@ class Manual(Shared):
         return {**vars(self), "_handle": None, "_optimizers": [], "_schedulers": []}
 
     def begin(self, made: Sequence[Optimization], handle: Handle, *, accumulates: bool) -> None:
-        """A session with these optimizers begins."""
+        """Set the optimizers and the handle of a session that begins."""
         self._handle = handle
         self._optimizers = [ManualOptimizer(one.optimizer, index, handle) for index, one in enumerate(made)]
         found = [schedule.scheduler for one in made for schedule in one.schedules]
@@ -78,7 +78,7 @@ class Manual(Shared):
         self._there().backward(loss, **options)
 
     def toggle_optimizer(self, optimizer: Any, *_: Any, **__: Any) -> None:
-        """From here on only this optimizer's parameters require gradients."""
+        """Let only this optimizer's parameters require gradients from now on."""
         self._there().toggle(self._index(optimizer))
 
     def untoggle_optimizer(self, optimizer: Any, *_: Any, **__: Any) -> None:
@@ -105,7 +105,7 @@ class Manual(Shared):
 
     def _there(self) -> Handle:
         if self._handle is None:
-            raise TaskError(f"{self._name}: the optimizers are there while a batch is trained, and not before.")
+            raise TaskError(f"{self._name}: the optimizers exist only while a batch is trained.")
         return self._handle
 
     def _index(self, optimizer: Any) -> int:
@@ -132,7 +132,7 @@ class LightningMembers(Shared):
         """Context manager in which the module has them; its own attributes of these names are restored afterwards."""
         mine, log = vars(self._module), self._hooks.preparation.log
         hearing: dict[str, Any] = {"log": log.log, "log_dict": log.log_dict}
-        # A list of that name, for example, is not a method that logs.
+        # The module may have another attribute of that name, such as a list.
         members = {n: hear for n, hear in hearing.items() if callable(mine.get(n, hear))}
         members |= {n: do for n, do in self._methods().items() if not self._has(n)}
         standing = {n: value for n, value in self._attributes().items() if not hasattr(self._module, n)}
@@ -143,7 +143,7 @@ class LightningMembers(Shared):
             yield
 
     def _has(self, name: str) -> bool:
-        """Whether the module has something of its own under one of Lightning's names."""
+        """Whether the module itself has an attribute with this one of Lightning's names."""
         return name in vars(self._module) or own_method(self._module, name) is not None
 
     def _methods(self) -> dict[str, Callable[..., Any]]:
@@ -187,14 +187,13 @@ class LightningMembers(Shared):
         if index is None:
             raise TaskError(f"{self._name}.clip_gradients: {type(optimizer).__name__} is not an optimizer of this run.")
         if self._hooks.clipper is None:
-            raise TaskError(f"{self._name}.clip_gradients: there are gradients while a batch is trained, and not before.")
+            raise TaskError(f"{self._name}.clip_gradients: gradients exist only while a batch is trained.")
         if value > 0:
             self._hooks.clipper(index, value, algorithm)
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
-        """The data of all processes, each tensor with one more dimension in front; a single process gets it
-        unchanged.
+        """The data of all processes, each tensor with one more dimension in front; with a single process, the data unchanged.
 
-        All ranks must call it alike, with tensors of the same shapes: also where the last batches do not fill a round.
+        All ranks must call it equally often, with tensors of the same shapes, also for the last batches, which some ranks may lack.
         """
         return all_gather(data, self._trainer.progress.device, graph=sync_grads)

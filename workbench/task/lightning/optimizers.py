@@ -19,7 +19,7 @@ from workbench.values import shown
 def optimizations_of(module: Any, *, manual: bool) -> tuple[Optimization, ...]:
     """The object's optimizers, each with its schedules and the rate at which it was made.
 
-    manual: the object steps all of them itself, so that turns, metrics and signatures need not be known.
+    manual: the object steps all of them itself, so frequencies, monitors and intervals are not checked.
     """
     made = module.configure_optimizers()
     where = f"{type(module).__name__}.configure_optimizers()"
@@ -73,7 +73,7 @@ def _by_owner(schedules: Sequence[Schedule], optimizers: Sequence[Any], where: s
         if place is None:
             raise TaskError(
                 f"{where} returned a {type(schedule.scheduler).__name__} of an optimizer that it did not return: "
-                "it would move no rate of this run."
+                "it would change no rate of this run."
             )
         owned[place].append(schedule)
     return [tuple(own) for own in owned]

@@ -20,7 +20,7 @@ from workbench.task.errors import TaskError
 
 LR_NAMES = ("lr", "learning_rate")
 EXTRAS = {"optimizer_idx": 0, "hiddens": None}
-"""Further arguments of a training_step, where it has a parameter of that name; and their values with one optimizer
+"""Further arguments of a training_step, passed where it has a parameter of that name, with their values for one optimizer
 and no hidden state.
 """
 SET = "dataloader_idx"
@@ -38,7 +38,7 @@ def from_lightning(source: Any) -> bool:
 
 
 def own_method(source: Any, name: str) -> Callable[..., Any] | None:
-    """A method that the user wrote: one that is not just inherited from Lightning's base classes."""
+    """The method of this name if the user wrote it, and it is not inherited from Lightning's base classes; else None."""
     if name in getattr(source, "__dict__", {}):
         found = source.__dict__[name]
         return found if callable(found) else None
@@ -63,7 +63,7 @@ def has_loader(data: Any, name: str = "train_dataloader") -> bool:
 
 
 Serving = Callable[[str], contextlib.AbstractContextManager[None]]
-"""Sets an object up to make its loader of this kind of data ("train", "val", …), for the block."""
+"""Context manager in which an object is set up to make its loader of this kind of data ("train", "val", …)."""
 
 
 def spec_of(name: str, source: Any, serving: Serving | None = None) -> DataSpec | None:
@@ -94,7 +94,7 @@ def spec_of(name: str, source: Any, serving: Serving | None = None) -> DataSpec 
 
 
 def _loaders_in(loader: Any) -> dict[str, Any] | None:
-    """The loaders in a list, a dict or a sequential CombinedLoader of them, by their keys; None: it is no such thing."""
+    """The loaders in a list, a dict or a sequential CombinedLoader, by their keys; None: it is none of these."""
     if in_turn(loader):
         loader = loader.iterables
     if isinstance(loader, Mapping):
@@ -115,7 +115,7 @@ def _parts_of(name: str, loader: Any) -> Parts:
     if combined is not None:
         return Parts(combined, ready=True)
     if isinstance(loader, (Mapping, Sequence)) or loader is None:
-        several = "" if loader is None else " Several sets become one by torch.utils.data.ConcatDataset or StackDataset."
+        several = "" if loader is None else " torch.utils.data.ConcatDataset or StackDataset makes one set of several."
         raise TaskError(f"{name}_dataloader() returned {type(loader).__name__}; one DataLoader is needed.{several}")
     return Parts(loader if isinstance(loader, Batches) else Batches(loader), ready=True)
 
@@ -133,7 +133,7 @@ def call_with_stage(hook: Callable[..., Any], stage: str) -> None:
 class Step:
     """A step of the object, called with those of (batch, batch_idx, **extra) that it accepts.
 
-    dataloader_idx: the number of the set, where there are several; the step must take it then.
+    dataloader_idx: the number of the set, where there are several; the step must then accept it.
     """
 
     def __init__(self, hook: Callable[..., Any]) -> None:
@@ -174,9 +174,9 @@ def step_of(module: Any, name: str) -> Step | None:
 
 
 class Hook:
-    """A hook of the object as a function of Lightning 2's arguments.
+    """A hook of the object, called with Lightning 2's arguments.
 
-    Arguments that Lightning 1 had in between (optimizer_idx, …) are given by name: `index` is the optimizer's number.
+    Arguments of Lightning 1 (optimizer_idx, …) are passed by name: `index` is the optimizer's number.
     """
 
     def __init__(self, hook: Callable[..., Any]) -> None:
@@ -186,7 +186,7 @@ class Hook:
         self.of_lightning_1 = any(name in LIGHTNING_1_ARGUMENTS or name == "optimizer_idx" for name in self.names)
 
     def __call__(self, *given: Any, index: int = 0, dataloader_idx: int | None = None, **named: Any) -> Any:
-        """dataloader_idx: of a hook of a batch, the number of its set; None: there is one set."""
+        """Call the hook. dataloader_idx: for a hook of a batch, the number of its set; None: there is one set."""
         if dataloader_idx is not None and not takes_set(self.function):
             raise explain_no_set(self.function)
         if not self.of_lightning_1:
@@ -207,13 +207,13 @@ class Hook:
 
 
 def hooks_of(source: Any, names: Sequence[str]) -> dict[str, Hook]:
-    """Return those of these hooks that the user wrote."""
+    """Return the hooks among `names` that the user wrote."""
     found = {name: own_method(source, name) for name in names}
     return {name: Hook(method) for name, method in found.items() if method is not None}
 
 
 def attribute_places(module: Any, names: Sequence[str]) -> list[tuple[Any, str]]:
-    """Return all attributes of a setting on the object: (its `__dict__` or `hparams`, the name there)."""
+    """Return the places where the object stores a setting: (its `__dict__` or `hparams`, the name there)."""
     hparams = getattr(module, "hparams", None)
     places = [vars(module), *([hparams] if isinstance(hparams, Mapping) else [])]
     return [(place, name) for name in names for place in places if name in place]
@@ -247,7 +247,7 @@ def with_attributes(module: Any, members: Mapping[str, Any]) -> Iterator[None]:
 
 
 def networks_of(module: Any) -> nn.Module:
-    """The networks of an object that is not one itself."""
+    """An nn.Module with the networks of an object that is not one itself."""
     found = {name: value for name, value in vars(module).items() if isinstance(value, nn.Module)}
     if not found:
         raise TaskError(f"{type(module).__name__} has training_step but holds no nn.Module as an attribute.")

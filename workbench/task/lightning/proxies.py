@@ -1,4 +1,4 @@
-"""Wraps optimizers and schedulers for a module: `step` goes through the engine, everything else to the original."""
+"""Wraps optimizers and schedulers for a module: `step` calls the engine, every other attribute is the original's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.task.protocol import Handle
 
 
 class Proxy:
-    """Passes every attribute that it does not define on to another object; isinstance treats it as that object."""
+    """Has every attribute of another object; isinstance treats it as that object. Subclasses replace some methods."""
 
     def __init__(self, viewed: Any) -> None:
         self._viewed = viewed
@@ -54,11 +54,11 @@ class ManualOptimizer(Proxy):
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients of this optimizer's parameters, or set them to zero; those that still accumulate stay."""
+        """Drop the gradients of this optimizer's parameters, or set them to zero; those kept from earlier batches of the window stay."""
         self._handle.zero_grad(self._index, set_to_none)
 
     def toggle(self) -> None:
-        """From here on only this optimizer's parameters require gradients."""
+        """Let only this optimizer's parameters require gradients from now on."""
         self._handle.toggle(self._index)
 
     def untoggle(self) -> None:
@@ -123,8 +123,8 @@ class HookOptimizer(Proxy):
 class ManualScheduler(Proxy):
     """A scheduler of a module with manual optimization, which steps it itself.
 
-    accumulates: the module calls step at each batch, and the scheduler steps only after the optimizer has stepped, at
-    the window's last batch. In a search the scheduler does not step.
+    accumulates: the module calls step at each batch, and the scheduler steps only after the optimizer, at the window's
+    last batch. In a search the scheduler does not step.
     """
 
     def __init__(self, scheduler: Any, handle: Handle, *, accumulates: bool) -> None:

@@ -23,21 +23,21 @@ from workbench.task.rng import seed
 _PHASES: Mapping[str, tuple[Phase, ...]] = {
     "train": ("fit",), "val": ("fit", "validate"), "test": ("test",), "predict": ("predict",),
 }  # fmt: skip
-"""For each kind of data, the stages whose `setup` makes it; the first one runs where none has run."""
+"""For each kind of data, the stages whose `setup` makes it; if none has run, the first one is run."""
 _DONE: weakref.WeakKeyDictionary[Any, set[Phase]] = weakref.WeakKeyDictionary()
-"""The stages for which each object is set up. Several benches may share an object; a teardown by one counts for all."""
+"""The stages for which each object is set up. Several benches may share an object, so a teardown by one counts for all."""
 
 
 class Preparation:
-    """The objects that bring a bench's data, and its module, set up in Lightning's order: DataModules first.
+    """Sets up the objects that make a bench's data, and its module, in Lightning's order: DataModules first.
 
-    setup("fit") runs when the bench is made, and again after a teardown. The ranks of a job get the objects in that
+    setup("fit") runs when the bench is made, and again after a teardown. The ranks of a job get copies of the objects in that
     state, so that all have the same data; further setups and teardowns of a rank act on its copies.
     """
 
     def __init__(self, module: Any, data: Sequence[Any], callbacks: Sequence[Any] = ()) -> None:
-        """module: a Lightning-like one, else None. data: objects that make loaders, the training data's first. callbacks: those
-        with hooks alone.
+        """module: a Lightning-like one, else None. data: objects that make loaders, that of the training data first. callbacks: those
+        that only have hooks.
         """
         self.log = Log()
         self.trainer = Trainer(module, self.log)
@@ -49,15 +49,15 @@ class Preparation:
         self.callbacks = CallbackHooks()
         """The callbacks whose hooks are called."""
         self.callback_settings: dict[str, Any] = {}
-        """The settings that the module's own callbacks ask for."""
+        """The settings that replace the module's own callbacks."""
         self.callback_note = ""
-        """Which callback became which setting, in words."""
+        """A sentence about which callback became which setting."""
         self._over = self._fitted = self._failed = False
         if self.data:
             self.trainer.set_datamodule(self.data[0])
 
     def begin(self, settings: Settings) -> None:
-        """When a bench is made: refuse what is not supported, prepare the data, set up for fits, make the layers."""
+        """Prepare a new bench: refuse what is not supported, prepare the data, set up for fits, make the layers."""
         for source in self.sources:
             refuse_unsupported(source)
         with self.attached(), self.trainer.planned(settings):
@@ -73,7 +73,7 @@ class Preparation:
                 self.callbacks.note_left()
 
     def follow(self, progress: Progress) -> None:
-        """A session of a task without hooks of its own has begun."""
+        """Note the session that has begun, of a task without hooks of its own."""
         self.trainer.follow(progress)
 
     @contextlib.contextmanager
@@ -84,7 +84,7 @@ class Preparation:
             self._callbacks_around(phase),
         ):  # fmt: skip
             here = rank_of_job()
-            if here.nodes > 1:  # on the machine of the bench, the data are prepared
+            if here.nodes > 1:  # the machine of the bench has its data; others must prepare theirs
                 self._prepare()
             if here.several:
                 seed(settings.seed)  # a setup with a random split gives the same split on all ranks
@@ -99,8 +99,8 @@ class Preparation:
 
     @contextlib.contextmanager
     def _callbacks_around(self, phase: Phase) -> Iterator[None]:
-        """Each fit gets the callbacks as they were when the bench was made. After a search or trial they are as before it. Inside,
-        some are set up, and afterwards none is.
+        """Context manager in which callbacks are set up; afterwards none is. A fit gets them as they were when the bench was made. After
+        a search or trial they are as before it.
         """
         own = self.callbacks
         if not own.objects or own.ready:
@@ -115,7 +115,7 @@ class Preparation:
         except BaseException as error:
             try:
                 own.tear_down(phase)
-            except Exception as second:  # noqa: BLE001  # it must not hide the first
+            except Exception as second:  # noqa: BLE001  # a note, so that the first error is raised
                 error.add_note(f"and teardown failed as well: {type(second).__name__}: {second}")
             raise
         else:
@@ -127,7 +127,7 @@ class Preparation:
 
     @contextlib.contextmanager
     def _which_train(self) -> Iterator[None]:
-        """Restore which layers are frozen after a job, unless a fit ended: callbacks may freeze layers in their setup,
+        """Restore, after a job, which layers are frozen, except after a fit that ended: callbacks may freeze layers in their setup,
         and unfreeze them in a fit.
         """
         module, own = self._module, self.callbacks.objects
@@ -180,8 +180,8 @@ class Preparation:
                 barrier()
 
     def _set_up(self, phases: tuple[Phase, ...], *, again: bool = False, callbacks: bool = False) -> None:
-        """Set up for the first of these, unless that has run for one of them. again: run it even then, as Lightning
-        does to evaluate. callbacks: set these up too, between the data and the module.
+        """Set up for the first of these phases, unless `setup` has run for one of them. again: run it even then, as Lightning
+        does to evaluate. callbacks: also set up the callbacks, between the data and the module.
         """
         for source, done in zip(self.sources, self._done, strict=True):
             if callbacks and source is self._module:
@@ -199,7 +199,7 @@ class Preparation:
                 done.clear()
 
     def _callbacks(self) -> tuple[dict[str, Any], str]:
-        """Take the callbacks with hooks. Returns the settings that the module's own callbacks ask for, and what became what."""
+        """Store the callbacks with hooks. Returns the settings that replace the module's other callbacks, and a sentence about them."""
         configure = own_method(self._module, "configure_callbacks")
         made = None if configure is None else configure()
         self.callbacks = CallbackHooks(joined(self._given_callbacks, with_hooks(made)), self._module, self.trainer)
@@ -225,7 +225,7 @@ def _call(source: Any, name: str, stage: str | None = None) -> bool:
 
 
 def _with_trainer(source: Any) -> list[Any]:
-    """The object, and those inside it, that have a place for a trainer."""
+    """The object, and those inside it, that have an attribute for a trainer."""
     inside = source.modules() if isinstance(source, nn.Module) else ()
     parts = [source, *(part for part in inside if part is not source and "_trainer" in vars(part))]
     return [part for part in parts if hasattr(part, "__dict__") and _home_of_trainer(part)]

@@ -1,4 +1,4 @@
-"""Stands in for Lightning's strategy (`self.trainer.strategy`): collectives between the processes of a job."""
+"""Replaces Lightning's strategy (`self.trainer.strategy`): collectives between the processes of a job."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from workbench.task.errors import TaskError
 
 
 class UnsupportedTrainerAttribute(TaskError, AttributeError):
-    """An attribute of Lightning's Trainer that a module used and that is not supported."""
+    """Raised for an attribute of Lightning's Trainer that is not supported."""
 
 
 class Strategy:
-    """All processes call each method together; in one process nothing happens."""
+    """The collectives of Lightning's strategies. All processes call each method together; in a single process the methods do nothing."""
 
     def __init__(self, device: torch.device, manual: Any = None) -> None:
-        """manual: the methods for manual optimization of a module that uses it."""
+        """manual: the methods for manual optimization, for a module that uses it."""
         self.root_device = device
         self._manual = manual
 

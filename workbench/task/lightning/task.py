@@ -1,7 +1,7 @@
 """Makes a task of an object with `training_step` and `configure_optimizers`: a LightningModule, or one like it.
 
-Its steps and optimizers are here, its hooks in `hooks.py`; all are found once, by name, and nothing else in the package
-looks anything up by string. Lightning is never imported; what is not supported raises TaskError naming it.
+Its steps and optimizers are here, its hooks in `hooks.py`; both look them up by name, once. Lightning is never imported.
+Features that are not supported raise TaskError.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from workbench.values import shown
 __all__ = ["LightningTask", "has_loader"]
 
 SEED = "PL_GLOBAL_SEED"
-"""The environment variable in which Lightning's `seed_everything` leaves its seed."""
+"""The environment variable in which Lightning's `seed_everything` stores its seed."""
 
 
 class LightningTask(Task):
@@ -105,7 +105,7 @@ class LightningTask(Task):
 
     @property
     def implied(self) -> dict[str, Any]:
-        """The settings that the object itself brings: its learning rate, its loader's batch size, …"""
+        """The settings that the object itself implies: its learning rate, its loader's batch size, …"""
         found = {**(self.train.defaults if self.train else {}), **self.preparation.callback_settings}
         pieces = getattr(self.module, "truncated_bptt_steps", None)
         # 0: off, in Lightning 1; a manual module splits its batches itself, as in Lightning 2.
@@ -123,20 +123,20 @@ class LightningTask(Task):
         rates = [float(place[name]) for place, name in homes if isinstance(place[name], (int, float))]
         with self._attached(settings, lambda: self._likely_updates(settings)):
             made = _rates(self._optimizations())
-            # Where two attributes differ, the one that configure_optimizers used; else the rate in its code.
+            # If two attributes differ, the one that configure_optimizers used; else the rate in its code.
             standing = next((rate for rate in made if rate in rates), None)
             if standing is None and rates and self._reads(rates[0], made):
                 return rates[0]
             return made[leading_group(made)] if standing is None else standing
 
     def _likely_updates(self, settings: Settings) -> int | None:
-        """The updates of a fit with these settings, for a schedule that is made only to see its rate."""
+        """An estimate of the updates of a fit with these settings, for a schedule that is made only to read its rate."""
         batches = None if self.train is None else length_of(self.train.loader(settings))
         return None if batches is None or settings.epochs is None else max(1, batches) * settings.epochs
 
     @property
     def dataloader_idx(self) -> int | None:
-        """The number of the set that is read, which the names of logged values end with."""
+        """The number of the set that is read, which is appended to the names of logged values."""
         return self._log.dataloader_idx
 
     @dataloader_idx.setter
@@ -170,7 +170,7 @@ class LightningTask(Task):
 
     @contextlib.contextmanager
     def running(self, settings: Settings, phase: Phase = "fit") -> Iterator[None]:
-        """While a job runs, `lr` and `batch_size` are the job's, and `self.log` works; everything is restored
+        """Context manager of a job, in which `lr` and `batch_size` are the job's, and `self.log` works; everything is restored
         afterwards.
         """
         self._accumulates = settings.accumulate_grad_batches != 1
@@ -183,7 +183,7 @@ class LightningTask(Task):
 
     @contextlib.contextmanager
     def _attached(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
-        """Context manager in which the object has the stand-in for Trainer, and logs to this task; its attributes are restored afterwards.
+        """Context manager in which the object has the replacement of Trainer, and logs to this task; its attributes are restored afterwards.
 
         count: returns the updates of the whole fit, if they are known before there is a session.
         """
@@ -215,7 +215,7 @@ class LightningTask(Task):
     # -- steps
 
     def _call(self, step: Step, name: str, batch: Any, batch_idx: int, **extra: Any) -> Any:
-        """Call a step of the object; what it logs belongs to this batch."""
+        """Call a step of the object; the values that it logs belong to this batch."""
         log = self._log
         before, log.hook = log.hook, name
         if log.batch is not batch:
@@ -287,7 +287,7 @@ class LightningTask(Task):
     def _forward(self) -> Step:
         call = own_method(self.module, "forward")
         if callable(self.module) and (call is not None or not isinstance(self.module, nn.Module)):
-            call = self.module  # called whole, for hooks registered on a network; an object without a forward is callable too
+            call = self.module  # the module itself is called, for registered forward hooks; an object without a forward may be callable too
         if call is None:
             raise TaskError(f"{self._name} defines neither predict_step nor forward: write one of them to predict.")
         return Step(lambda batch: call(batch))
@@ -330,7 +330,7 @@ class LightningTask(Task):
         return found
 
     def _reads(self, rate: float, made: tuple[float, ...]) -> bool:
-        """Whether `configure_optimizers` reads the object's rate: with `rate` there it makes other optimizers than
+        """Whether `configure_optimizers` reads the object's rate: with `rate` as the attribute, the optimizers have other rates than
         `made`.
         """
         if self._reads_rate is None:

@@ -1,4 +1,4 @@
-"""Stands in for Lightning's Trainer on a module, and on a DataModule, while a job runs."""
+"""Replaces Lightning's Trainer on a module, and on a DataModule, while a job runs."""
 
 from __future__ import annotations
 
@@ -83,16 +83,16 @@ class PlannedProgress:
 
 
 class Trainer(Shared):
-    """The object that a module finds as `self.trainer`: the job's progress and objects; any other attribute raises."""
+    """The object that a module finds as `self.trainer`: the job's progress and objects; any other attribute raises an error."""
 
     read_sanity_stage: bool
     """Whether the stage was read during a sanity check."""
     should_stop: bool
     """If True, the fit ends as soon as the minimums are met."""
     callbacks: list[Any]
-    """Those whose hooks are called."""
+    """The callbacks whose hooks are called."""
     loggers: list[Any]
-    """One for each tracker of the bench."""
+    """One logger for each tracker of the bench."""
 
     progress_bar_callback = checkpoint_callback = early_stopping_callback = scaler = None
     interrupted = received_sigterm = False
@@ -178,7 +178,7 @@ class Trainer(Shared):
 
     @contextlib.contextmanager
     def planned(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
-        """Context manager in which a job with these settings is to begin; there is no session until `follow`."""
+        """Context manager before the session of a job with these settings: the properties come from the settings until `follow`."""
         before = {name: vars(self)[name] for name in ("_plan", "_progress", "_made", "should_stop")}
         vars(self).update(_plan=PlannedProgress(settings, count), _progress=None, _made=(), should_stop=False)
         try:
@@ -350,7 +350,7 @@ class Trainer(Shared):
     @property
     def log_dir(self) -> str:
         if self.loggers:
-            raise UnsupportedTrainerAttribute  # of which __getattr__ makes the error with its remedy
+            raise UnsupportedTrainerAttribute  # __getattr__ replaces it by the error with its remedy
         return os.getcwd()
 
     # -- ranks and devices

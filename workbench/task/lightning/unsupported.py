@@ -1,4 +1,4 @@
-"""Lists what is not supported of Lightning, each with a remedy, since ignoring it would train something else."""
+"""Lists the features of Lightning that are not supported, each with a remedy, since a run that ignored them would train differently."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _NO_LOGGER = (
 
 
 def refuse_unsupported(source: Any) -> None:
-    """Raise TaskError for a module or a DataModule that relies on something that is not supported."""
+    """Raise TaskError for a module or a DataModule that uses a feature that is not supported."""
     name = type(source).__name__
     for hook, instead in UNSUPPORTED_HOOKS.items():
         if own_method(source, hook) is not None:
@@ -78,7 +78,7 @@ def refuse_unsupported(source: Any) -> None:
 
 
 def refuse_removed_hooks(callback: Any, overrides: Callable[[Any, str], bool]) -> None:
-    """Raise TaskError for a callback with a hook that Lightning 2 does not call. overrides: whether it has a hook of this name."""
+    """Raise TaskError for a callback with a hook that Lightning 2 does not call. overrides: returns whether it has a hook of this name."""
     for hook, instead in UNSUPPORTED_HOOKS.items():
         if instead.startswith(_REMOVED.format("")) and overrides(callback, hook):
             raise TaskError(f"{type(callback).__name__} defines {hook}, which is not called here: {instead}.")
@@ -112,7 +112,7 @@ _NO_CHECKPOINTS = (
 
 
 def explain_no_logger(error: AttributeError) -> None:
-    """Explain an error of the user's code that relied on a logger, or on Lightning's ModelCheckpoint."""
+    """Add a note to an error of the user's code that uses `self.logger` or Lightning's ModelCheckpoint where there is none."""
     if error.obj is None and error.name in _OF_LOGGERS:
         error.add_note(_NO_LOGGER)
     elif error.obj is None and error.name in _OF_CHECKPOINTS:

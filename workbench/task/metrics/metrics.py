@@ -19,7 +19,7 @@ _METHODS = ("update", "compute", "reset")
 _TARGET_FIRST = "y_true"
 """The name of the first argument of scikit-learn's metrics."""
 _OF_LOSS = ("loss", "loss_averaged")
-"""Names under which a validation reports the loss: of the weights, and of their average."""
+"""The names under which a validation reports the loss: of the weights, and of the averaged weights."""
 
 
 def is_metric_object(metric: Any) -> bool:
@@ -28,7 +28,7 @@ def is_metric_object(metric: Any) -> bool:
 
 
 def checked_metrics(metrics: Any) -> dict[str, Callable[[Any, Any], Any] | Any]:
-    """The metrics by name, as given in `metrics=`. TaskError: one of them is not a metric."""
+    """The metrics by name, as given in `metrics=`. Raises TaskError for one that is not a metric."""
     if metrics is None:
         return {}
     if is_metric_object(metrics) and callable(getattr(metrics, "items", None)):
@@ -53,7 +53,7 @@ def takes_pair(metric: Any) -> bool:
 
 
 def describe_arguments(output: Any, target: Any) -> str:
-    """The arguments of a metric, in words."""
+    """A description of the arguments of a metric, for an error."""
     return f"the model's output ({_what(output)}) and the target ({_what(target)})"
 
 
@@ -63,9 +63,7 @@ def synchronises(metric: Any) -> bool:
 
 
 def epoch_values(stage: str, name: str, value: Any) -> dict[str, float]:
-    """The values of a metric over a validation, by the names under which they are reported; a dict brings its own
-    names.
-    """
+    """The values of a metric over a validation, by the names under which they are reported; a dict has its own names."""
     return {key: _number(where, one) for key, where, one in _named(stage, name, value)}
 
 
@@ -172,14 +170,14 @@ def _check(name: Any, metric: Any) -> None:
 
 
 def _warn_of_inner(where: str, function: Any, *, over: bool) -> None:
-    """Warn of a metric object that a function calls: it returns the value of one batch, and accumulates."""
+    """Warn of a metric object that a function calls: the call returns the value of one batch, and accumulates state."""
     try:
         found = inspect.getclosurevars(function)
     except (TypeError, ValueError):
         return
     inner = {name: value for name, value in {**found.globals, **found.nonlocals}.items() if is_metric_object(value)}
     for name, value in inner.items():
-        why = "and keeps all it has seen" if over else "and the mean over batches may differ from its value over a validation"
+        why = "and keeps the state of all batches" if over else "and the mean over batches may differ from its value over a validation"
         warnings.warn(
             f"{where} calls {name}, a {type(value).__name__}, {why}: give the object itself, or a function that keeps nothing "
             "(torchmetrics.functional) in wb.over_epoch.",

@@ -35,15 +35,15 @@ class OverEpoch:
 def over_epoch(function: Callable[[Any, Any], Any]) -> OverEpoch:
     """A metric of all outputs and targets of a validation, for `metrics={"auc": wb.over_epoch(f)}`.
 
-    `f(outputs, targets)` is called once a validation, on the CPU, with all batches joined along the first dimension, in
-    the order of the data; on several ranks with those of all. It returns one number, or a dict of numbers. All outputs
-    of the validation are kept in memory.
+    `f(outputs, targets)` is called once in a validation, on the CPU, with the batches of all ranks joined along the first
+    dimension, in the order of the data. It returns one number, or a dict of numbers. All outputs of the validation are
+    kept in memory.
     """
     return OverEpoch(function)
 
 
 def in_host_memory(value: Any) -> Any:
-    """A copy whose tensors are in host memory, without a graph; other values stay."""
+    """A copy whose tensors are detached and in host memory; other values stay the same."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, Mapping):
@@ -54,7 +54,7 @@ def in_host_memory(value: Any) -> Any:
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """The values of all batches as one: tensors and arrays end to end, dicts and tuples item by item, lists in a row."""
+    """Join the values of all batches: concatenate tensors, arrays and lists; join dicts and tuples item by item."""
     first = parts[0]
     if isinstance(first, Tensor | np.ndarray):
         shapes = {tuple(part.shape[1:]) for part in parts}

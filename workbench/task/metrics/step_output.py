@@ -13,25 +13,25 @@ from torch import Tensor
 from workbench.task.errors import TaskError
 
 _NO_PARTS = ("loss", "weight", "hiddens", "log", "progress_bar")
-"""Keys of a step's result that mean something else, here or in Lightning 1."""
+"""Keys of a step's result that are no part of the loss: they have another meaning, here or in Lightning 1."""
 
 
 def loss_parts(result: Any) -> dict[str, Tensor]:
-    """The further scalar tensors and floats in a result by their names, without a graph: the parts of the loss, for the record."""
+    """The parts of the loss, for the record: the other scalar tensors and floats in a result by name, detached."""
     if not isinstance(result, Mapping) or len(result) < 2:
         return {}
     return {name: _copied(value) for name, value in result.items() if isinstance(name, str) and name not in _NO_PARTS and _is_part(value)}
 
 
 def _is_part(value: Any) -> bool:
-    """Whether it is one measured number; a batch's outputs of shape (1, 1) and counts (int) are not."""
+    """Whether it is one measured number; outputs of shape (1, 1) and counts (int) are not."""
     if isinstance(value, Tensor):
         return value.shape in ((), (1,)) and not value.is_complex()
     return isinstance(value, (float, np.floating))
 
 
 def _copied(value: Any) -> Tensor:
-    """A scalar of shape (), which a statistic that changes in place does not change."""
+    """A copy of a scalar, shape (), since the original may be changed in place."""
     if not isinstance(value, Tensor):
         return torch.tensor(float(value), dtype=torch.float64)
     single = value.detach().reshape(())
@@ -46,7 +46,7 @@ def reported_weight(result: Any, where: str) -> Tensor | float | None:
     single = weight.numel() == 1 if isinstance(weight, Tensor) else isinstance(weight, (int, float))
     if not single or isinstance(weight, bool):
         raise TaskError(f"{where} returned weight={weight!r}: it must be one number, e.g. the batch's tokens.")
-    # On a device the number is not known here without waiting for it.
+    # On a device, reading the number would wait for it.
     known = not isinstance(weight, Tensor) or weight.device.type == "cpu"
     if known and not 0 <= float(weight) < math.inf:
         raise TaskError(f"{where} returned weight={float(weight)!r}: it must be 0 or more, e.g. the batch's tokens.")
@@ -54,6 +54,6 @@ def reported_weight(result: Any, where: str) -> Tensor | float | None:
 
 
 def score_weight(result: Any, samples: int, where: str) -> float:
-    """How much a validation batch counts: the weight that it reports, else its samples."""
+    """The weight of a validation batch: the one that it reports, else its number of samples."""
     weight = reported_weight(result, where)
     return float(samples if weight is None else weight)

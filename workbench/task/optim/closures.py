@@ -1,4 +1,4 @@
-"""Finds out which optimizers evaluate the loss in their step, by a closure: LBFGS, and those in the manner of SAM."""
+"""Finds out which optimizers evaluate the loss in their step through a closure: LBFGS, SAM and similar ones."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Literal
 from torch.optim import Optimizer
 
 ClosureUse = Literal["never", "whole update", "after gradients"]
-"""How a step uses a closure. "never": it needs none. "whole update": it computes its gradients with it (LBFGS). "after gradients":
-the gradients are there when the step begins, and it computes others with the closure (SAM).
+"""How a step uses a closure. "never": it needs none. "whole update": it computes its gradients with the closure (LBFGS).
+"after gradients": it needs gradients when it begins, and computes others with the closure (SAM).
 """
 
 _TRIES = 5
-"""CPython 3.11 may raise SystemError in `ast.parse` while another thread is in it ("AST constructor recursion depth mismatch")."""
+"""Serializes `ast.parse`: CPython 3.11 may raise SystemError while another thread is in it ("AST constructor recursion depth mismatch")."""
 
 
 def closure_use(optimizer: Optimizer) -> ClosureUse:
@@ -55,7 +55,7 @@ def _lines(step: object) -> list[ast.stmt]:
 
 
 def _refuses_none(line: ast.stmt) -> bool:
-    """Whether a statement asserts that `closure` is there, or raises where it is None."""
+    """Whether a statement asserts that `closure` is given, or raises an error where it is None."""
     if isinstance(line, ast.Assert):
         return _is_test(line.test, there=True)
     return isinstance(line, ast.If) and _is_test(line.test, there=False) and any(isinstance(one, ast.Raise) for one in line.body)
@@ -74,7 +74,7 @@ def _needs_gradients(lines: list[ast.stmt]) -> bool:
 
 
 def _in_order(line: ast.stmt) -> Iterator[ast.AST]:
-    """The parts of a statement by their place in the source."""
+    """The nodes of a statement in the order of the source."""
     placed = [node for node in ast.walk(line) if isinstance(node, ast.expr)]
     yield from sorted(placed, key=lambda node: (node.lineno, node.col_offset))
 

@@ -1,4 +1,4 @@
-"""Calls what the user gave as `optimizer=`, with the arguments that it takes and its learning rate."""
+"""Calls the function or class that the user gave as `optimizer=`, with the arguments that it accepts and its learning rate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.task.errors import TaskError
 from workbench.task.signature import parameters
 
 _PROBED = 1e-3
-"""A rate for a trial call of a function; its result is compared with the result at twice that rate."""
+"""A rate for a trial call of a function; the result is compared with that at twice this rate."""
 
 
 class OptimizerFactory:
@@ -56,8 +56,8 @@ class OptimizerFactory:
             second = self._call(parameters, 2 * _PROBED, probing=True)
             if first is second:
                 raise TaskError(
-                    f"optimizer={self.name} returned the same {type(first).__name__} twice, and each run needs its own, with no state of "
-                    "another: make it within, optimizer=lambda params, lr: torch.optim.SGD(params, lr=lr)."
+                    f"optimizer={self.name} returned the same {type(first).__name__} twice, and each run needs a new one, without the state of "
+                    "another: make it in the function, optimizer=lambda params, lr: torch.optim.SGD(params, lr=lr)."
                 )
             own = base_rate(first, self.name)
             self._made_at = own if group_rates(first) == group_rates(second) else None
@@ -165,9 +165,9 @@ def leading_decay(optimizer: Optimizer) -> float | None:
 
 
 def set_weight_decay(optimizer: Optimizer, value: float) -> None:
-    """Give the first parameter group with a decay above 0 this one; the others keep their ratio to it, and those at 0 stay there.
+    """Set the weight decay of the first parameter group with a decay above 0; the others keep their ratio to it, and those at 0 stay at 0.
 
-    Where all are at 0, all get it.
+    Where all are at 0, all get the value.
     """
     first = leading_decay(optimizer)
     for group in optimizer.param_groups:
@@ -176,7 +176,7 @@ def set_weight_decay(optimizer: Optimizer, value: float) -> None:
 
 
 def base_rate(optimizer: Optimizer, whose: str) -> float:
-    """The rate of the first parameter group that is above 0; 0 where all are 0. TaskError: one is not a number."""
+    """The rate of the first parameter group whose rate is above 0; 0 where all are 0. Raises TaskError for one that is not a number."""
     for number, group in enumerate(optimizer.param_groups):
         rate = group.get("lr")
         if isinstance(rate, bool) or not isinstance(rate, (int, float, Tensor)):

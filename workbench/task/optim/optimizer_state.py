@@ -1,4 +1,4 @@
-"""Reads and loads the whole state of an optimizer: unchanged by casts, and with that of optimizers that it holds (SAM)."""
+"""Reads and loads the whole state of an optimizer: without casts, and with the state of inner optimizers (SAM)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 INNER = "inner optimizers of the workbench"
-"""The key of the states of the optimizers that one holds."""
+"""The key of the states of inner optimizers."""
 
 
 def state_of(optimizer: Optimizer) -> dict[str, Any]:
-    """The optimizer's `state_dict`, and those of optimizers that it holds (SAM's base optimizer), which many leave out."""
+    """The optimizer's `state_dict`, with those of inner optimizers (SAM's base optimizer), which many leave out."""
     inner = {name: state_of(one) for name, one in _inner(optimizer).items() if one.state is not optimizer.state}
     return {**optimizer.state_dict(), INNER: inner} if inner else optimizer.state_dict()
 
 
 def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Load what `state_of` gave.
+    """Load a state that `state_of` returned.
 
-    torch's own `load_state_dict` casts all tensors to the type of their parameter and changes what is neither a number
-    nor a container; here they come back unchanged. An optimizer with a `load_state_dict` of its own uses that. An inner
-    optimizer that shared the parameter groups shares the new ones.
+    torch's own `load_state_dict` casts all tensors to the dtype of their parameter and changes values that are neither numbers
+    nor containers; here they stay unchanged. An optimizer with its own `load_state_dict` uses that. An inner optimizer that
+    shared the parameter groups shares the new ones.
     """
     inner = _inner(optimizer)
     shares = [one for one in inner.values() if one.param_groups is optimizer.param_groups]
@@ -39,7 +39,7 @@ def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
 
 def _inner(optimizer: Optimizer) -> dict[str, Optimizer]:
-    """The optimizers that one holds as attributes, or in lists and dicts; none for one whose own `state_dict` says what it needs."""
+    """The inner optimizers that an optimizer has as attributes, or in lists and dicts; none if it has a `state_dict` of its own."""
     if type(optimizer).state_dict is not Optimizer.state_dict:
         return {}
     found: dict[str, Optimizer] = {}
@@ -63,7 +63,7 @@ def _load_as_it_was(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
 
 def _as_it_was(value: Any, loaded: Any) -> Any:
-    """The value with its own type, on the device of `loaded`."""
+    """The value with its own dtype, on the device of `loaded`."""
     if isinstance(value, Tensor):
         if not isinstance(loaded, Tensor) or loaded.dtype == value.dtype:
             return loaded

@@ -18,13 +18,13 @@ from workbench.values import shown
 REST = ""
 """The key of all parameters that no other key names."""
 _REFERENCE = 1e-3
-"""The rate at which a part is made that has none of its own; that of the default of the setting `lr`."""
+"""The rate of a part that has none of its own: the default of the setting `lr`."""
 _FLAGS = ("grad_scale", "found_inf")
-"""What torch's GradScaler, and a guarded step, set on an optimizer that skips a step by itself (`fused=True`)."""
+"""The attributes that torch's GradScaler, and a guarded step, set on an optimizer that skips a step by itself (`fused=True`)."""
 
 
 class PartOptimizers(Optimizer):
-    """Optimizers that step together. Their parameter groups are this one's, and have the name of their part."""
+    """Several optimizers that step together. It has their parameter groups, each with the name of its part."""
 
     def __init__(self, parts: Mapping[str, Optimizer]) -> None:
         defaults = {name: None for name in ("betas", "momentum") if all(name in one.defaults for one in parts.values())}
@@ -55,7 +55,7 @@ class PartOptimizers(Optimizer):
 
     @property
     def cycles(self) -> bool:
-        """Whether one cycle can move the momentum of all of them, or none has any. Torch's moves `betas`, or `momentum`."""
+        """Whether OneCycleLR can cycle the momentum of all of them, or none has any: torch's changes either `betas` or `momentum`."""
         kinds = {"betas" if "betas" in group else "momentum" if group.get("momentum") else "" for group in self.param_groups}
         return len(kinds) == 1
 
@@ -73,7 +73,7 @@ def by_part(given: Mapping[str, Any], named: Callable[[], Mapping[str, Tensor]])
 
     A key names a submodule or a parameter, as in `named_parameters()`; "" stands for all others. Each part begins at its own
     rate, bound or its default, or at 1e-3; the setting `lr` is that of the first, and the others keep their ratio to it.
-    TaskError: a key names nothing, or a parameter has no optimizer.
+    Raises TaskError where a key names nothing, or a parameter has no optimizer.
     """
     if not given:
         raise TaskError("optimizer={} is empty: give an optimizer for each part, {'': torch.optim.AdamW} for all of the model.")
@@ -89,7 +89,7 @@ def by_part(given: Mapping[str, Any], named: Callable[[], Mapping[str, Tensor]])
         parts = {}
         for key, own in _split(list(given), named(), parameters).items():
             own_rate = factories[key].own_rate(own)
-            # Not at `lr`: the factory of all scales all rates by it.
+            # Not at `lr`: the factory around this function multiplies all rates by it.
             parts[key] = factories[key](own, _REFERENCE if own_rate is None else own_rate, weight_decay)
             _refuse(key, parts[key])
         return PartOptimizers(parts)
@@ -99,7 +99,7 @@ def by_part(given: Mapping[str, Any], named: Callable[[], Mapping[str, Tensor]])
 
 
 def kind_of(optimizer: Optimizer) -> str:
-    """The type of an optimizer, by which a checkpoint knows whether it is another one; of several, that of each part."""
+    """The type of an optimizer, as checkpoints compare it; for several parts, the type of each."""
     if isinstance(optimizer, PartOptimizers):
         return f"{{{', '.join(f'{name!r}: {type(one).__name__}' for name, one in optimizer.parts.items())}}}"
     return type(optimizer).__name__
@@ -118,7 +118,7 @@ def _split(keys: Sequence[str], named: Mapping[str, Tensor], parameters: Sequenc
         if id(parameter) not in trained:
             continue
         fitting = [key for key in keys if key and (name == key or name.startswith(f"{key}."))]
-        key = max(fitting, key=len, default=REST)  # the nearest of several, one within the other
+        key = max(fitting, key=len, default=REST)  # the innermost of several nested parts
         if key in found:
             found[key].append(parameter)
         else:
@@ -135,6 +135,6 @@ def _refuse(key: str, optimizer: Optimizer) -> None:
     """Raise TaskError for an optimizer that cannot step together with others."""
     kind = type(optimizer).__name__
     if closure_use(optimizer) != "never":
-        raise TaskError(f"optimizer={{{key!r}: …}}: {kind} evaluates the loss again, which would move the other parts: give it alone, for all of the model.")
+        raise TaskError(f"optimizer={{{key!r}: …}}: {kind} evaluates the loss again, which would change the other parts: give it alone, for all of the model.")
     if callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None)):
         raise TaskError(f"optimizer={{{key!r}: …}}: {kind} has a train and an eval mode, which one part of a model cannot switch: give it alone.")

@@ -1,4 +1,4 @@
-"""Turns what the user gave as a learning-rate scheduler into the `Schedule` that the engine steps."""
+"""Turns the learning-rate scheduler that the user gave into the `Schedule` that the engine steps."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def schedule_of(
     given: Any, where: str, *, interval: Literal["step", "epoch"], monitor: str | None = None, watches: bool = True,
     custom: bool = False, by_batches: bool = False,
 ) -> Schedule:  # fmt: skip
-    """A scheduler, a `Schedule` or Lightning's dict of one, checked.
+    """Make a checked `Schedule` from a scheduler, a `Schedule` or Lightning's dict of one.
 
     where: the source of the scheduler, for messages. interval, monitor: the defaults.
     watches: False where the user's code steps the scheduler, so that its interval and monitor are not needed.
@@ -124,7 +124,7 @@ def _check_state(scheduler: Any, where: str) -> None:
     """Check that a run can be resumed with it, and that a search can restore it."""
     lacking = [name for name in ("state_dict", "load_state_dict") if not callable(getattr(scheduler, name, None))]
     if lacking:
-        raise TaskError(f"{where} a {type(scheduler).__name__} without {' and '.join(lacking)}: write it to bring its state back.")
+        raise TaskError(f"{where} a {type(scheduler).__name__} without {' and '.join(lacking)}: write them, so that its state can be restored.")
 
 
 def _entry(given: Any, where: str) -> dict[str, Any]:
@@ -147,9 +147,7 @@ def _frequency(value: Any, where: str) -> int:
 
 
 def refuse_built_in(settings: Settings, where: str) -> None:
-    """Raise TaskError for `lr_schedule` or `warmup` together with a scheduler of the user's own: both would change the
-    same rate.
-    """
+    """Raise TaskError for `lr_schedule` or `warmup` together with the user's own scheduler: both would change the same rate."""
     asked = [
         f"{name}={getattr(settings, name)!r}"
         for name, off in (("lr_schedule", "constant"), ("warmup", 0))
@@ -157,5 +155,5 @@ def refuse_built_in(settings: Settings, where: str) -> None:
     ]
     if asked:
         raise TaskError(
-            f"{' and '.join(asked)} cannot go with {where}: both would move the learning rate. Keep one of them."
+            f"{' and '.join(asked)} cannot go with {where}: both would change the learning rate. Keep one of them."
         )

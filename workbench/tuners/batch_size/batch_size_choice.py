@@ -1,4 +1,4 @@
-"""Recommends one of the batch sizes that passed, and says why in a sentence.
+"""Recommends one of the batch sizes that passed, with a sentence that gives the reason.
 
 The fastest size is rarely the one that trains best: an epoch of few updates learns little. So the recommendation is the
 smallest size that is nearly as fast as the fastest, but no size that leaves too few updates in an epoch.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from workbench.events import Trial
 
 AS_FAST = 0.9
-"""A size is nearly as fast as the fastest with this share of its samples/s."""
+"""A size counts as nearly as fast as the fastest with this share of its samples/s."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class BatchSizeChoice:
 
 @dataclass(frozen=True)
 class Epoch:
-    """The parts of an epoch. samples: per rank; batches: in an update; least: the fewest updates wanted."""
+    """The length of an epoch. samples: per rank; batches: in each update; least: the fewest updates that an epoch should have."""
 
     samples: int
     batches: int
@@ -39,7 +39,7 @@ class Epoch:
 
 
 def choose(passed: Sequence[Trial], epoch: Epoch | None = None) -> BatchSizeChoice:
-    """Choose from the trials that passed; epoch: None where its length is unknown or the updates stay as many anyway."""
+    """Choose from the trials that passed. epoch: None where its length is unknown, or where each size gives the same number of updates."""
     if not passed:
         return BatchSizeChoice(None, None, "")
     fastest = _fastest(passed)

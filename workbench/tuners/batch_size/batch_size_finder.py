@@ -1,8 +1,8 @@
-"""Searches the batch size: real updates at each size, and only sizes that were tried and passed are returned.
+"""Searches the batch size with real updates at each size; it returns only sizes that were tried and passed.
 
-`batch_size_search` has the arithmetic of the search, `trial` what one trial does (`distributed_trial`: on several
-ranks). The launcher supplies the trials: on CPU it runs in a child process with a memory limit, on a device in place, on
-several ranks in theirs. After the trials it measures the gradient noise scale (`noise_trial`).
+`batch_size_search` has the arithmetic of the search, `trial` one trial (`distributed_trial`: on several ranks). The
+launcher runs the trials: on CPU in a child process with a memory limit, on a device in this process, for several ranks in
+their processes. After the trials the search measures the gradient noise scale (`noise_trial`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LONGEST = "not measured: the trials took the longest samples, whose gradients sa
 
 @dataclasses.dataclass(frozen=True)
 class BatchSizeRequest:
-    """How to search. `max_memory`: bytes a trial may take on CPU, in each rank; None: an even part of what is free now."""
+    """The arguments of a search. `max_memory`: bytes that a trial may use on CPU, in each rank; None: an equal share of the free memory."""
 
     mode: str = "power"
     init_val: int = 2
@@ -41,9 +41,9 @@ class BatchSizeRequest:
     method: str = "fit"
     """The stage that is tried: "fit" (updates), or batches of "validate", "test" or "predict"."""
     keep_effective: bool = False
-    """Whether the batches of an update hold as many samples as the settings say, whatever their size."""
+    """Whether an update keeps the number of samples that the settings give, whatever the batch size."""
     min_updates_per_epoch: int = 20
-    """No size is recommended that leaves fewer updates in an epoch, if a smaller one does not."""
+    """The least number of updates in an epoch: a size with fewer is recommended only if the smallest one has fewer, too."""
     longest: bool = False
     """Whether trials take the longest samples (longest_first.py)."""
 
@@ -67,19 +67,19 @@ class BatchSizeRequest:
             )
 
     def settings_at(self, settings: Settings, size: int) -> Settings:
-        """The settings that a trial of this size runs with."""
+        """The settings with which a trial of this size runs."""
         many = self.batches_at(settings, size)
         return settings if many is None else settings.replace(accumulate_grad_batches=many)
 
     def batches_at(self, settings: Settings, size: int) -> int | None:
-        """How many batches of this size an update has where the effective batch is kept; else the settings say it."""
+        """The number of batches of this size in an update, if the effective batch is kept; None: as in the settings."""
         return accumulation(effective_batch(settings), size) if self.keep_effective else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Trials:
-    """What the launcher supplies. trial: tries a size. noise: measures the gradient noise scale from up to so many batches
-    of a size; None: it cannot be measured there.
+    """The functions that the launcher supplies. trial: tries a size. noise: measures the gradient noise scale with a size, from at most
+    the given number of batches; None: it cannot be measured there.
     """
 
     trial: Callable[[int], Trial]
@@ -98,9 +98,9 @@ def run(
     trials: Trials,
     ranks: int = 1,
 ) -> BatchSizes:
-    """Search with `trials`, which this many ranks make together, and emit each outcome.
+    """Search with `trials`, which this number of ranks makes together, and emit each result.
 
-    A Stop ends it, and stays in the inbox.
+    A Stop ends the search, and stays in the inbox.
     """
 
     cap = cap_of(task, request.method, ranks)
@@ -120,7 +120,7 @@ def run(
         if trials.noise is None:
             return NoiseScale(None, None, ON_RANKS)
         size = size_for_noise([t.size for t in passed], cap)
-        return trials.noise(size, MOST if cap is None else min(MOST, cap // size))  # no sample twice
+        return trials.noise(size, MOST if cap is None else min(MOST, cap // size))  # reads no sample twice
 
     found = search(
         told,
@@ -141,7 +141,7 @@ def run(
 
 
 def _epoch(settings: Settings, request: BatchSizeRequest, samples: int | None) -> Epoch | None:
-    """The epoch that a recommended size is to divide into updates; None: other stages have no updates."""
+    """The length of an epoch, for the recommendation; None: unknown, or a stage without updates."""
     if samples is None or request.method != "fit":
         return None
     batches = settings.accumulate_grad_batches
@@ -150,7 +150,7 @@ def _epoch(settings: Settings, request: BatchSizeRequest, samples: int | None) -
 
 
 def cap_of(task: Task, method: str = "fit", ranks: int = 1) -> int | None:
-    """The most samples a batch can hold: the data's length, for each rank. Refuses data that makes its own batches."""
+    """The most samples that a batch can have: the data's length, for each rank; None: unknown. Raises TaskError for data that makes its own batches."""
     spec = data_of_stage(task, method)
     own = spec.parts.own_batches
     if own is not None:

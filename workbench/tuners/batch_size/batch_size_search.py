@@ -1,7 +1,7 @@
-"""Decides which batch sizes to try, and what the trials mean.
+"""Decides which batch sizes to try, and computes the result from the trials.
 
-A trial is whatever the caller makes of it (`tuners/trial.py` trains for a few updates). Names and modes are
-Lightning's; unlike there, a size that is returned was always tried and passed.
+The caller supplies the trials (`tuners/trial.py` trains for a few updates). Names and modes are Lightning's; unlike in
+Lightning, a size that is returned was always tried and passed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MODES = ("power", "binsearch")
 
 
 class ModelDoesNotFit(RuntimeError):
-    """Not even one sample fits: the model alone needs more memory than there is."""
+    """Not even one sample fits: the model alone needs more memory than is available."""
 
 
 class NotEnoughData(Exception):
@@ -41,7 +41,7 @@ class NotEnoughData(Exception):
 
 
 class TrialStopped(Exception):
-    """A trial was cut short because its search was stopped: it says nothing about its size."""
+    """A trial was ended because its search was stopped; it gives no result about its size."""
 
 
 NoiseOf = Callable[[Sequence[Trial]], NoiseScale]
@@ -50,15 +50,16 @@ NoiseOf = Callable[[Sequence[Trial]], NoiseScale]
 
 @dataclass(frozen=True)
 class BatchSizes(Drawable):
-    """What a batch-size search found. Sizes are samples in a batch per device; all were tried and passed.
+    """The result of a batch-size search. Sizes are samples in a batch per device; all were tried and passed.
 
     `largest` is the biggest that passed; `fastest` the smallest with at least 90% of the best samples/s; `best` is
     `fastest`, or the largest below it that makes `min_updates_per_epoch` updates, and `reason` says which.
     `noise_scale`: the gradient noise scale in samples of an update, known within `noise_uncertainty` of itself (95%), at
-    the weights that the model has now; larger batches save few updates. It is small at the beginning of a training and
-    grows while the loss falls: a search from trained weights says more about the rest. None: not known, and
-    `noise_reason` says why. After "binsearch" neither is above the size that `headroom` left, since at the very limit a run may fail later on. All
-    are None where the search was stopped before any size passed. `trials` are in the order they were made.
+    the present weights of the model; batches larger than it save few updates. It is small at the beginning of a training and
+    grows while the loss falls, so a search from trained weights says more about the rest. None: unknown, and
+    `noise_reason` says why. After "binsearch" `best` and `fastest` are at most the size that `headroom` left, since a run at
+    the very limit may fail later. All are None if the search was stopped before any size passed. `trials` are in the order in
+    which they were made.
     `accumulate_grad_batches`: with `keep_effective=True`, how many batches of `best` make the effective batch.
     `figure()` and `plot()` draw samples/s and peak memory over the sizes; with `ax`, the speed alone.
     """
@@ -76,12 +77,12 @@ class BatchSizes(Drawable):
 
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> BatchSizes:
-        """From a run's events or its record: the last search among them, as far as it got."""
+        """Make it from the events of a run or a record: the last search among them, complete or not."""
         trials: list[Trial] = []
         last: SearchEnded | None = None
         for event in events:
             if isinstance(event, Trial):
-                if last is not None:  # a search that begins anew, at a later milestone
+                if last is not None:  # another search, at the start of a later epoch
                     trials, last = [], None
                 trials.append(event)
             elif isinstance(event, SearchEnded):
@@ -94,11 +95,11 @@ class BatchSizes(Drawable):
         )  # fmt: skip
 
     def lr(self, lr: float, from_size: int, rule: str = "linear") -> float:
-        """`lr`, which was right for batches of `from_size`, rescaled for batches of `best`. You apply it.
+        """Return `lr`, which was right for batches of `from_size`, rescaled for batches of `best`; nothing is set.
 
-        rule: "linear" (twice the batch, twice the rate: SGD), "sqrt" (its square root: Adam and its kin) or "none".
-        Where the effective batch was kept, or no size passed, the rate is what it was. A rule of thumb: `find_lr` at
-        the new size measures.
+        rule: "linear" (twice the batch, twice the rate: SGD), "sqrt" (times the square root: Adam and similar optimizers) or
+        "none". If the effective batch was kept, or no size passed, the rate is unchanged. This is a rule of thumb: `find_lr`
+        at the new size measures it.
         """
         kept = self.accumulate_grad_batches is not None or self.best is None
         if isinstance(from_size, bool) or not isinstance(from_size, int) or from_size < 1:
@@ -106,7 +107,7 @@ class BatchSizes(Drawable):
         return rescaled(lr, rule, 1.0 if kept or self.best is None else self.best / from_size)
 
     def to_pandas(self) -> DataFrame:
-        """A row a trial, with the fields of `trials` ("size", "ok", "samples_per_second", …), as a pandas data frame."""
+        """Return a pandas data frame with a row for each trial and the fields of `trials` ("size", "ok", "samples_per_second", …)."""
         return data_frame({field.name: [getattr(one, field.name) for one in self.trials] for field in fields(Trial)})
 
     def _charts(self) -> list[Chart]:
@@ -124,7 +125,7 @@ class BatchSizes(Drawable):
         return "\n".join(map(printable, [head, *(f"  {reason}" for reason in reasons if reason), columns, *rows]))
 
     def _limits(self) -> str:
-        """The three numbers that bound a batch size, in a line; nothing where no noise scale was measured."""
+        """A line with the three numbers that limit a batch size; "" if no noise scale was measured."""
         if self.largest is None or not self.noise_reason:
             return ""
         noise = "noise scale not known" if self.noise_scale is None else f"noise suggests about {rounded(self.noise_scale)} now"
@@ -157,19 +158,19 @@ def search(
     noise: NoiseOf | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> BatchSizes:
-    """Try sizes until the limit is known; sizes in samples per device.
+    """Try sizes until the limit is known; sizes are samples per device.
 
-    `trial(size)` runs one size and says whether it fitted; it raises any error but running out of memory, which ends
-    the search. "power" doubles from `init_val` until a size fails. "binsearch" goes to the maximum by the memory of
-    the sizes that passed (it bisects where that was not measured), takes `headroom` (a fraction) off and makes sure that
-    the smaller size passes; the maximum is known within 1%, and exactly without headroom. epoch: the updates that a recommended size should make. No size is above `max_val` (the user's) or
-    `cap` (the data set's length per rank); the lower of them is tried itself, and a start above it begins there. Where
-    the start fails it is halved down to 1, and where 1 fails too, `ModelDoesNotFit` is raised. No size is tried twice.
-    `stop()` is called before each trial. `noise(trials)`: measures the gradient noise scale once the trials are made, by
-    those of which one may be recommended; None: it is not measured.
-    `effective`: an effective batch to keep, of all `ranks` together. No size is above a rank's part of it, those that
-    divide that are preferred, as tries and as `best`, and the result says how many batches of `best` make it. Without a
-    failure memory is not the limit, so no headroom is taken.
+    `trial(size)` tries one size and returns whether it fitted; any error but running out of memory is raised and ends the
+    search. "power" doubles from `init_val` until a size fails. "binsearch" finds the maximum, predicted from the memory of
+    the sizes that passed (or by bisection, if memory was not measured), takes off `headroom` (a fraction) and verifies that
+    the smaller size passes; the maximum is known within 1%, without headroom exactly. epoch: the updates that a recommended
+    size should make. No size is above `max_val` (the user's) or `cap` (the data set's length per rank); the lower of them
+    is tried itself, and the search begins there if `init_val` is larger. If the start fails it is halved down to 1; if 1
+    fails too, `ModelDoesNotFit` is raised. No size is tried twice. `stop()` is called before each trial. `noise(trials)`:
+    measures the gradient noise scale after the trials, given those of which one may be recommended; None: it is not measured.
+    `effective`: an effective batch to keep, of all `ranks` together. No size is above a rank's part of it. Sizes that
+    divide that part are preferred, for trials and for `best`, and the result has the number of batches of `best` that make
+    it. If no size failed, memory is not the limit, and no headroom is taken off.
     """
     check(mode, init_val, max_trials, max_val, cap, headroom)
     part = None if effective is None else max(1, effective // ranks)
@@ -206,7 +207,7 @@ def search(
 
 
 def ended_event(found: BatchSizes) -> SearchEnded:
-    """The event that closes a search."""
+    """The event at the end of a search."""
     return SearchEnded(
         found.best, found.largest, found.ended, found.accumulate_grad_batches, found.fastest, found.reason,
         found.noise_scale, found.noise_uncertainty, found.noise_reason,
@@ -214,7 +215,7 @@ def ended_event(found: BatchSizes) -> SearchEnded:
 
 
 class _SizeSearch:
-    """The trials so far. `passes` answers None once no more may be made, and `why` says which end that was."""
+    """The trials so far. `passes` returns None when no more may be made; `why` then has the reason."""
 
     def __init__(self, trial: Callable[[int], Trial], max_trials: int, stop: Callable[[], bool]) -> None:
         self._trial = trial
@@ -254,7 +255,7 @@ class _SizeSearch:
 
     @property
     def largest(self) -> int | None:
-        """The largest size that passed below every failure: one above a failure passed by luck."""
+        """The largest size that passed, below the smallest that failed: one above a failure passed by luck."""
         passed = [t.size for t in self.trials if t.ok]
         failed = self.smallest_failed
         below = [size for size in passed if failed is None or size < failed]
@@ -263,7 +264,7 @@ class _SizeSearch:
     def safe(self, ceiling: int | None, effective: int | None = None) -> list[Trial]:
         """The trials that passed, of which one may be recommended.
 
-        Sizes above `ceiling`, and sizes that do not divide `effective`, are among them only where there is no other.
+        Sizes above `ceiling`, and sizes that do not divide `effective`, are returned only if there are no others.
         """
         passed = [t for t in self.trials if t.ok and t.size <= (self.largest or 0)]
         if ceiling is not None:
@@ -274,7 +275,7 @@ class _SizeSearch:
 
 
 def _power(hunt: _SizeSearch, sizes: Iterator[int], limit_name: str) -> str:
-    """Go up until a size fails or the limit passes; halve where the start fails."""
+    """Increase the size until one fails or the limit passes; halve it if the start fails. Returns how it ended."""
     size = next(sizes)
     if hunt.passes(size) is False:
         return _down(hunt, size)
@@ -317,12 +318,12 @@ def _does_not_fit(trial: Trial) -> str:
 
 
 def _by_memory(hunt: _SizeSearch, start: int, limit: int | None) -> Iterator[int]:
-    """From the start up: as far as the memory of the sizes that passed says, where that is known, else doubled."""
+    """Sizes from the start upwards: predicted from the memory of the sizes that passed, if known, else doubled."""
     size = start if limit is None else min(start, limit)
     yield size
     while limit is None or size < limit:
         predicted = size_that_fills(hunt.trials)
-        if predicted is None:  # far enough for the two to differ
+        if predicted is None:  # large enough for the two peaks to differ
             size = _FAR * size if hunt.measures_memory else 2 * size
         else:
             size = min(max(predicted, size + 1), _FARTHEST * size)
@@ -331,15 +332,15 @@ def _by_memory(hunt: _SizeSearch, start: int, limit: int | None) -> Iterator[int
 
 
 _FAR, _FARTHEST = 8, 16
-"""How many times as large a size may be as the one before, without a prediction and with one."""
+"""The largest ratio of a size to the one before, without and with a prediction."""
 _TELLS = 0.02
-"""Two peaks that differ by at least this share of the limit allow a prediction."""
+"""A prediction needs two peaks that differ by at least this share of the limit."""
 
 
 def size_that_fills(trials: Sequence[Trial]) -> int | None:
-    """The largest size that would fit, by the largest that passed and another one: memory grows in proportion to the size.
+    """The largest size that would fit, extrapolated from the largest that passed and another one: memory is linear in the size.
 
-    None where the peaks or the limit are not known, or all peaks are too close to tell.
+    None if the peaks or the limit are unknown, or all peaks are too close together.
     """
     peaks = {t.size: t.peak_bytes for t in trials if t.ok and t.peak_bytes is not None}
     largest = max(peaks, default=0)
@@ -354,12 +355,11 @@ def size_that_fills(trials: Sequence[Trial]) -> int | None:
 
 
 def _bisect(hunt: _SizeSearch, headroom: float) -> tuple[str, int | None]:
-    """Between the last that passed and the first that failed, until the maximum is known; then the headroom.
+    """Search between the last size that passed and the first that failed until the maximum is known; then take off the headroom.
 
-    Known within 1% where headroom is taken off: nothing depends on more, and near the limit a size passes or fails by
-    luck. The size that the memory of the others predicts is tried first. Where it lies outside, the maximum is near that
-    end: steps from there grow.
-    Says how it ended, and the size that passed with the headroom taken off (None: the trials ran out before).
+    With headroom, 1% is exact enough: near the limit a size passes or fails by luck. The size predicted from the memory of
+    the others is tried first. If it lies outside the interval, the maximum is near that end, and steps from there grow.
+    Returns how it ended, and the size that passed with the headroom taken off (None: there were too few trials).
     """
     low, high = hunt.largest, hunt.smallest_failed
     assert low is not None
@@ -371,7 +371,7 @@ def _bisect(hunt: _SizeSearch, headroom: float) -> tuple[str, int | None]:
         middle = (low + high) // 2 if high < 4 * low else math.isqrt(low * high)
         if predicted is not None and low < predicted < high:
             middle, step = predicted, 1
-        elif predicted is not None and predicted <= low:  # a prediction that has passed is often exact
+        elif predicted is not None and predicted <= low:  # the predicted size has passed, and is often exact
             middle, step = min(low + max(step, math.floor(within * low)), middle), 4 * step
         elif predicted is not None:
             middle, step = max(high - step * max(1, high // 50), middle), 4 * step
@@ -383,7 +383,7 @@ def _bisect(hunt: _SizeSearch, headroom: float) -> tuple[str, int | None]:
 
 
 def _verify(hunt: _SizeSearch, maximum: int, failed: int, headroom: float) -> tuple[str, int | None]:
-    """Check that the maximum less the headroom passes; go down where it does not."""
+    """Verify that the maximum without the headroom passes; try smaller sizes if it does not."""
     size = _less(maximum, headroom)
     while (outcome := hunt.passes(size)) is False and size > 1:
         size = min(_less(size, headroom), size - 1)
@@ -403,7 +403,7 @@ def _less(size: int, headroom: float) -> int:
 def check(
     mode: str, init_val: int, max_trials: int, max_val: int | None, cap: int | None, headroom: float
 ) -> None:
-    """Raise an error for arguments that a search cannot take."""
+    """Raise SettingsError for invalid arguments of a search."""
     if mode not in MODES:
         raise SettingsError(f"mode={mode!r}: give 'power' (doubling) or 'binsearch' (to the exact maximum).")
     counts = {"init_val": init_val, "max_trials": max_trials, "max_val": max_val}

@@ -1,7 +1,7 @@
-"""Runs one trial of the batch-size search on several ranks: first each alone, then all together.
+"""Runs one trial of the batch-size search on several ranks: first each rank alone, then all together.
 
-In the first part no rank waits for another, so that a rank that runs out of memory leaves no other in the middle of an
-update: the worst of them decides for all. The second part measures the speed of real updates of all of them together.
+In the first part no rank waits for another, so that a rank that runs out of memory leaves no other rank waiting within an
+update. The worst result counts for all. The second part measures the speed of real updates of all ranks together.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def measure_on_ranks(
 ) -> Trial:  # fmt: skip
     """Run one trial on all ranks, inside their session, which is restored.
 
-    max_memory: bytes that it may take in each rank on CPU; None: an even part of what is free. stop: says the same on all
-    ranks, and is called between two updates of all ranks.
+    max_memory: bytes that it may use in each rank on CPU; None: an equal share of the free memory. stop: called between two
+    updates of all ranks; returns the same value on all of them.
     """
     settings = at_size(settings, size, method)
     with scratch(session):
@@ -52,7 +52,7 @@ def measure_on_ranks(
         with session.alone():
             own = _trial_alone(session, settings, size, steps, method, epoch, allowed, aside)
         trial = _worst(session.ranks.all_gather_object(own))
-        for _ in session.ranks.rounds([None]):  # take what has come meanwhile
+        for _ in session.ranks.rounds([None]):  # fetches commands that have come meanwhile
             if stop():
                 raise TrialStopped
         if trial.ok and method == "fit":
@@ -61,7 +61,7 @@ def measure_on_ranks(
 
 
 def _allowed(ranks: ProcessGroup, max_memory: int | None) -> int:
-    """Bytes that a trial may use in this process, now that all ranks hold what they had before it."""
+    """Bytes that a trial may use in this process; called when all ranks have the memory that they need before it."""
     free = min(ranks.all_gather_object(memory.available_memory()))
     return max_memory or free // ranks.local_world
 
@@ -69,11 +69,11 @@ def _allowed(ranks: ProcessGroup, max_memory: int | None) -> int:
 def _trial_alone(
     session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int, allowed: int | None, aside: int
 ) -> Trial | NotEnoughData:
-    """This rank's own part, with `aside` bytes allocated; errors other than running out of memory are raised."""
+    """Run this rank's own part, with `aside` bytes allocated in addition; raises errors other than running out of memory."""
     enough = 0.0 if method == "fit" else ENOUGH
     try:
         with memory.limited(allowed):
-            held = torch.empty(aside, dtype=torch.uint8, device=session.device)  # noqa: F841 - it takes its place
+            held = torch.empty(aside, dtype=torch.uint8, device=session.device)  # noqa: F841 - takes the memory of the all-reduce
             passed = measured(session, settings, size, steps, method, epoch, enough)
             return passed if allowed is None else replace(passed, limit_bytes=allowed)
     except NotEnoughData as error:
@@ -83,7 +83,7 @@ def _trial_alone(
             raise
         peak = memory.peak_bytes() if session.plan.on_cpu else None
         failed = Trial(size, False, peak_bytes=peak, error=str(error), limit_bytes=allowed)
-        # The frames hold what took the memory, and what follows takes some.
+        # The frames refer to the tensors that use the memory, of which the next steps need some.
         traceback.clear_frames(error.__traceback__)
     finally:
         session.optimizers.drop_gradients()
@@ -99,7 +99,7 @@ def _of_gradients(parallel: Single, optimizers: Optimizers) -> int:
 
 
 def _worst(found: Sequence[Trial | NotEnoughData]) -> Trial:
-    """Combine the trials of all ranks into one: it passed if each did, and its peak is the highest."""
+    """Combine the trials of all ranks into one: it passed if each passed, and its peak is the highest one."""
     trials = []
     for own in found:
         if isinstance(own, NotEnoughData):
@@ -128,8 +128,8 @@ def _trial_of_all_ranks(
                 raise TrialStopped
 
     try:
-        take(1 + steps)  # at the first, DDP lays out its buckets anew
-        # The ranks take as many updates as rank 0 needs to know its typical time: it decides after each ten.
+        take(1 + steps)  # in the first update, DDP rebuilds its buckets
+        # The ranks take updates until rank 0 knows its typical time; it decides after every ten.
         most = session.ranks.broadcast_object(most_updates(seconds))
         while len(seconds) < most and not session.ranks.broadcast_object(certain(seconds)):
             take(min(10, most - len(seconds)))

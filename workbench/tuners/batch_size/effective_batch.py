@@ -18,7 +18,7 @@ _RULES: dict[str, Callable[[float], float]] = {"linear": lambda k: k, "sqrt": ma
 
 
 def effective_batch(settings: Settings, ranks: int = 1) -> int:
-    """Samples in one update: ranks x batch size x the batches that are accumulated, if their number stays."""
+    """Samples in one update: ranks x batch size x accumulated batches. Raises SettingsError if that changes during a fit."""
     setting = settings.accumulate_grad_batches
     epochs = [0] if isinstance(setting, int) else [0, *setting]
     sizes = {size_at(setting, epoch) for epoch in epochs}
@@ -31,18 +31,18 @@ def effective_batch(settings: Settings, ranks: int = 1) -> int:
 
 
 def accumulation(effective: int, size: int) -> int:
-    """How many batches of `size` come nearest to the effective batch; at least one."""
+    """The number of batches of `size` that comes nearest to the effective batch; at least 1."""
     return max(1, (2 * effective + size) // (2 * size))
 
 
 def next_size(size: int, effective: int | None) -> int:
-    """The size to try after one that passed: twice it, or below that the largest that divides `effective`."""
+    """The size to try after one that passed: twice that size, or the largest size up to it that divides `effective`."""
     divides = [n for n in range(2 * size, size, -1) if effective is not None and effective % n == 0]
     return divides[0] if divides else 2 * size
 
 
 def short_of(effective: int, size: int, ranks: int = 1) -> str:
-    """A sentence for the user where no number of batches of `size` on each rank makes the effective batch; else an empty text."""
+    """A sentence for the user if no number of batches of `size` on each rank makes the effective batch; else ""."""
     together = ranks * size
     if effective % together == 0:
         return ""
@@ -52,7 +52,7 @@ def short_of(effective: int, size: int, ranks: int = 1) -> str:
 
 
 def rescaled(lr: float, rule: str, factor: float) -> float:
-    """The learning rate for an effective batch that is `factor` times what it was."""
+    """The learning rate for an effective batch that is `factor` times as large."""
     if rule not in _RULES:
         raise SettingsError(f"rule={rule!r}: give 'linear', 'sqrt' or 'none'.")
     return lr * _RULES[rule](factor)

@@ -1,7 +1,7 @@
-"""Orders a stage's samples from the longest to the shortest, so that a batch-size search meets the worst case first.
+"""Orders a stage's samples from the longest to the shortest, so that a batch-size search tries the worst case first.
 
-Sentences, graphs and point clouds differ in length, and a batch takes the memory of its longest samples. A size that
-passed with usual batches may run out of memory in the middle of an epoch.
+Sentences, graphs and point clouds differ in length, and the memory of a batch depends on its longest samples. A size that
+passed with typical batches may run out of memory within an epoch.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Length = Callable[[Any], Any]
 
 
 def longest_first(task: Task, method: str, length: Length | None) -> Task:
-    """A task whose data for `method` come longest first: by `length` of a sample, or by the `lengths` of their sampler.
+    """A task whose data for `method` have the longest samples first: by `length(sample)`, or by the `lengths` of their sampler.
 
-    Without either it is the task itself. Raises TaskError where `length` is given and the data has no samples to sort.
+    Without either it returns the task itself. Raises TaskError if `length` is given and the samples cannot be sorted.
     """
     spec = data_of_stage(task, method)
     order = _order(spec, length)
@@ -43,7 +43,7 @@ def longest_first(task: Task, method: str, length: Length | None) -> Task:
 
 
 def _longest(spec: DataSpec, length: Length) -> DataSpec:
-    """The spec with its longest samples first; itself where they cannot be sorted."""
+    """The spec with its longest samples first; the spec itself if they cannot be sorted."""
     order = None if _why_not(spec) is not None else _order(spec, length)
     return spec if order is None else _in_order(spec, order)
 
@@ -57,7 +57,7 @@ def _in_order(spec: DataSpec, order: list[int]) -> DataSpec:
 
 
 def _order(spec: DataSpec, length: Length | None) -> list[int] | None:
-    """The numbers of the samples, longest first; None where nothing tells their lengths."""
+    """The indices of the samples, longest first; None if their lengths are unknown."""
     if length is None:
         known = getattr(spec.parts.sampler, "lengths", None)  # such as that of transformers' LengthGroupedSampler
         if not isinstance(known, list | tuple) or len(known) != spec.samples:

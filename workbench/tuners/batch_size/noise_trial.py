@@ -25,19 +25,19 @@ from workbench.tuners.trial import at_size, free_memory
 from workbench.tuners.trial_batches import NoBatch, cycled_windows
 
 MANY = 64
-"""Batches that are wanted: a size is chosen of which the data has so many."""
+"""The batch size is chosen so that the data has this many batches."""
 MOST = 256
-"""Batches at the most."""
+"""How many batches are read at most."""
 _SECONDS = 5.0
-"""Seconds after which no further batches are taken, once there are enough for an estimate."""
+"""Seconds after which no more batches are read, if there are enough for an estimate."""
 _ENOUGH = 16
-"""The batches after which it may end, and between two estimates."""
+"""The least number of batches, and the number between two estimates."""
 _CERTAIN = 0.1
-"""It ends once the noise scale is known within this share of itself."""
+"""The measurement ends when the noise scale is known within this share of itself."""
 
 
 def size_for_noise(passed: list[int], samples: int | None) -> int:
-    """The batch size to measure with: the largest of which the data has enough batches; of unknown data at most `MANY`."""
+    """The batch size for the measurement: the largest of which the data has enough batches; at most `MANY` if the data's length is unknown."""
     most = MANY if samples is None else samples // MANY
     return max((size for size in passed if size <= most), default=min(passed))
 
@@ -45,7 +45,7 @@ def size_for_noise(passed: list[int], samples: int | None) -> int:
 def measure_noise(
     task: Task, settings: Settings, size: int, most: int, epoch: int = 0, stop: Callable[[], bool] = lambda: False
 ) -> NoiseScale:
-    """Measure it in a session of its own, from up to `most` batches of this size."""
+    """Measure the noise scale in a new session, from at most `most` batches of this size."""
     with open_session(task, _settings(settings, size)) as session:
         return noise_within(session, settings, size, most, epoch, stop)
 
@@ -53,7 +53,7 @@ def measure_noise(
 def noise_within(
     session: Session, settings: Settings, size: int, most: int, epoch: int = 0, stop: Callable[[], bool] = lambda: False
 ) -> NoiseScale:
-    """Measure it in this session, which is restored afterwards. Running out of memory leaves it unknown."""
+    """Measure the noise scale in this session, which is restored afterwards. If memory runs out, it stays unknown."""
     why = _not_here(session)
     if why is not None:
         return NoiseScale(None, None, f"not measured: {why}.")
@@ -104,7 +104,7 @@ def _measured(
                 weight = batch_gradient(session, opt, window)
                 if weight is not None and 0 < float(weight) < math.inf:
                     gradient = sketch.take()
-                    if np.isfinite(gradient).all():  # float16 overflows until its scale has found its level
+                    if np.isfinite(gradient).all():  # the first gradients in float16 may overflow, until the loss scale is low enough
                         gradients.append(gradient)
                         weights.append(float(weight))
                 if stop():

@@ -1,4 +1,4 @@
-"""Defines `LRCurve`: what the LR finder measured, and the suggestion of each rule."""
+"""Defines `LRCurve`, the result of the LR finder: the measured curve, and the suggestion of each rule."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 NOT_ENDED = "not ended"
 SWA_LRS = (0.05, 0.5)
-"""Shares of the suggestion: well within those between which rates for SWA averaged alike (`tests/benchmarks/swa_regret.py`)."""
+"""The lowest and the highest rate for SWA, as shares of the suggestion: well within the range in which SWA works equally well
+(`tests/benchmarks/swa_regret.py`).
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +34,10 @@ class LRCurve(Drawable):
 
     `lrs` (of the swept optimizer's first parameter group), `losses` (that optimizer's, raw, one per update) and
     `smoothed`: float64 arrays, shape (points,), read-only.
-    `suggestions`: each rule's `Suggestion` by name; `suggestion`: the recommended rate (`landmarks`), None where
-    none can be trusted. `ended`: why the sweep ended; `notes`: what to know before trusting it; `diverged`: the first
-    rate whose loss diverged or was not finite, None where none was seen. `race`: the rates that trained for a while
-    (`find_lr(race=True)`), in that order; `suggestion` follows from them then.
+    `suggestions`: each rule's `Suggestion` by name; `suggestion`: the recommended rate (`landmarks`), None if none can
+    be trusted. `ended`: why the sweep ended; `notes`: what to know before trusting it; `diverged`: the first rate whose
+    loss diverged or was not finite, None if there was none. `race`: the rates that trained for a while
+    (`find_lr(race=True)`), in their order; `suggestion` is then derived from them.
     `figure()` and `plot()` draw the curve, the suggestions and the notes.
     """
 
@@ -56,18 +58,18 @@ class LRCurve(Drawable):
 
     @property
     def swa_lrs(self) -> tuple[float, float] | None:
-        """The lowest and the highest rate to give the setting `swa_lrs`, shares of the suggestion; None: there is no suggestion."""
+        """The lowest and the highest rate for the setting `swa_lrs`, derived from the suggestion; None: there is no suggestion."""
         return None if self.suggestion is None else (SWA_LRS[0] * self.suggestion, SWA_LRS[1] * self.suggestion)
 
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> LRCurve:
-        """From a run's events or its record: the last sweep among them, as far as it got."""
+        """Make it from the events of a run or a record: the last sweep among them, complete or not."""
         points: list[CurvePoint] = []
         race: list[RaceTrial] = []
         last: CurveEnded | None = None
         for event in events:
             if isinstance(event, CurvePoint):
-                if event.index == 0 or last is not None:  # a sweep that begins anew, at a later milestone
+                if event.index == 0 or last is not None:  # another sweep, at the start of a later epoch
                     points, race, last = [], [], None
                 points.append(event)
             elif isinstance(event, RaceTrial):
@@ -91,7 +93,7 @@ class LRCurve(Drawable):
         )
 
     def to_pandas(self) -> DataFrame:
-        """A row an update: "lr", "loss" and "smoothed", as a pandas data frame."""
+        """Return a pandas data frame with a row for each update: "lr", "loss" and "smoothed"."""
         return data_frame({"lr": self.lrs, "loss": self.losses, "smoothed": self.smoothed})
 
     def _charts(self) -> list[Chart]:

@@ -1,7 +1,7 @@
-"""Notices units that die while rates are swept: from such a rate on, the loss says nothing of higher rates.
+"""Detects units that die during a sweep: from such a rate on, the loss says nothing about higher rates.
 
-A unit that is 0 for every sample (a ReLU far below 0) passes no gradient on, so the gradient of its bias is exactly 0. A
-model whose units have died gives the same answer to all samples. Its loss stays where it is, and cannot diverge.
+A unit that is 0 for every sample (a ReLU far below 0) passes no gradient, so the gradient of its bias is exactly 0. A
+model whose units have died gives the same output for all samples. Its loss stays constant, and cannot diverge.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from workbench.tuners.learning_rate.lr_suggest import Died
 from workbench.tuners.learning_rate.sweep import running_median
 
 MOST = 2 / 3
-"""The share of a layer's units that are dead, of those alive at the start, from which on the layer counts as dead."""
+"""A layer counts as dead if this share of its units that were alive at the start are dead."""
 AROUND = 5
-"""Updates over which a share is taken, since some units are silent for a batch; a layer that dies must stay dead for as many."""
+"""The share is averaged over this many updates, since some units are silent for a batch; a dead layer must stay dead for as many."""
 
 Counts = NDArray[np.int64]
 
 
 class DeadUnits:
-    """Context manager in which notes at each step of an optimizer which units get a gradient, without waiting for the device.
+    """Context manager that notes, at each step of an optimizer, which units get a gradient, without waiting for the device.
 
     A unit is an entry of a parameter with one dimension: a bias, or a weight of a normalisation.
     """
@@ -40,7 +40,7 @@ class DeadUnits:
         self._sizes: list[int] = []
         self._lasts: Tensor | None = None
         self._alive: dict[int, Tensor] = {}
-        """For each point how many units get a gradient, added up over the layers."""
+        """For each point the number of units of each layer that get a gradient."""
         self.point = 0
         """The number of the present point of the sweep."""
 
@@ -64,7 +64,7 @@ class DeadUnits:
             self._alive[self.point] = (torch.cat([gradient for _, gradient in found]) != 0).cumsum(0)[self._lasts]
 
     def died(self) -> Died | None:
-        """The first point from which on most units of a layer that were alive at the start are dead; None: none died."""
+        """The first point from which on most units of a layer that were alive at the start are dead; None: no layer died."""
         counts = self._counts()
         if counts is None:
             return None
@@ -79,14 +79,14 @@ class DeadUnits:
         return Died(points[first[layer]], self._name(layer))
 
     def _counts(self) -> tuple[list[int], Counts, Counts] | None:
-        """The points with a gradient, how many units of each layer it reached there, on all ranks, and the layers' sizes."""
+        """The points with gradients, the number of units of each layer that got one there, on all ranks, and the layers' sizes."""
         own = _read(self._alive), self._sizes
         of_ranks = self._ranks.all_gather_object(own)
         points = sorted(set.intersection(*(set(of_rank) for of_rank, _ in of_ranks)))
         if not points:
             return None
         alive = np.array([sum(of_rank[point] for of_rank, _ in of_ranks) for point in points], dtype=np.int64)
-        # Where nothing gets a gradient, the output neither, the loss has none: that of a hinge, once all is learned.
+        # If no unit gets a gradient, not even of the output, the loss itself has none, such as a hinge loss when all is learned.
         kept = np.flatnonzero(alive.any(axis=1))
         if len(kept) < 2 * AROUND:
             return None
@@ -106,6 +106,6 @@ def _read(alive: dict[int, Tensor]) -> dict[int, Counts]:
 
 
 def _for_good(dead: NDArray[np.bool_]) -> int:
-    """The first place from which on all are true."""
+    """The first index from which on all values are true."""
     alive = np.flatnonzero(~dead)
     return int(alive[-1]) + 1 if len(alive) else 0

@@ -1,7 +1,7 @@
-"""Finds a learning rate: sweeps rates over real updates, one point per update, and changes nothing.
+"""Finds a learning rate: sweeps rates over real updates, one point per update, and restores the session.
 
 Source: Smith, "Cyclical Learning Rates for Training Neural Networks" (2017). How to read the curve: left of its fall
-the rate is too small to matter, at the right edge the loss explodes; the suggestion is well below the edge.
+the rate is too small to have an effect, at the right edge the loss explodes; the suggestion is well below the edge.
 `lr_suggest` has the rules, `curve` the result.
 """
 
@@ -46,12 +46,12 @@ from workbench.units import rate
 from workbench.values import shown
 
 PATIENCE = 1000
-"""Windows without a loss of the optimizer that is swept, after which the sweep gives up."""
+"""After this many windows without a loss of the swept optimizer, the sweep raises an error."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LRRequest:
-    """The range of a sweep. Rates per update; `num_training` updates; None: no early stop."""
+    """The arguments of a sweep. early_stop_threshold: None never ends the sweep early."""
 
     min_lr: float = 1e-5
     max_lr: float = 10.0
@@ -59,11 +59,11 @@ class LRRequest:
     mode: str = "exponential"
     early_stop_threshold: float | None = 4.0
     optimizer: int = 0
-    """Of several optimizers, the one whose rate is swept; the others stay at theirs."""
+    """The index of the optimizer whose rate is swept; the others keep theirs."""
     group: int | None = None
-    """Of its parameter groups, the one whose rate is swept; the others stay at theirs. None: all, in proportion."""
+    """The index of its parameter group whose rate is swept; the others keep theirs. None: all groups, in proportion."""
     race: bool = False
-    """Whether rates around the suggestion train for a while, for a better one (`lr_race`)."""
+    """Whether rates around the suggestion then train for a while, which gives a better one (`lr_race`)."""
     race_updates: int = 300
     """Updates of the race in all."""
 
@@ -80,14 +80,14 @@ class LRRequest:
 
     @property
     def updates(self) -> int:
-        """The updates that are planned in all."""
+        """The planned number of updates, with those of the race."""
         return self.num_training + (self.race_updates if self.race else 0)
 
 
 def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> CurveEnded:
-    """Sweep the session's learning rate; whatever happens, the session is restored.
+    """Sweep the session's learning rate; the session is restored, also after an error.
 
-    A Stop ends it, and stays in the inbox; other commands wait there too. Several ranks sweep together, and end alike.
+    A Stop ends the sweep, and stays in the inbox; other commands wait there too. Several ranks sweep together and end together.
     """
     opt = _chosen(session.optimizers, request)
     schedule = stretch.schedule_of(session.settings, opt)
@@ -186,7 +186,7 @@ def _points(
 def _loss_of_update(
     session: Session, opt: OptimizerHandle, feed: Iterator[Sequence[object]]
 ) -> tuple[float, str | None]:
-    """The loss of one more update in which `opt` took its turn, and why there can be no further one."""
+    """Take updates until one in which `opt` stepped; returns its loss, and why there can be no further update (None: there can)."""
     try:
         for window in itertools.islice(feed, PATIENCE):
             its_turn = any(other is opt for other in session.optimizers.turn(session.state.step))
@@ -232,15 +232,15 @@ def _adaptive(optimizer: Optimizer) -> bool:
 def _typical_weight(optimizer: Optimizer, only: int | None) -> float | None:
     """The root mean square of the weights in the typical matrix or kernel, of one group or of all.
 
-    None where the rate says nothing of the size of a step: only the kin of Adam move each weight by about the rate, and those
-    that estimate a rate of their own (Prodigy's "d") multiply it.
+    None if the rate does not tell the size of a step: only Adam and similar optimizers change each weight by about the rate, and
+    those that estimate their own rate (Prodigy's "d") multiply it.
     """
     groups = [group for number, group in enumerate(optimizer.param_groups) if only in (None, number)]
     if "betas" not in groups[0] or "d" in groups[0]:
         return None
     weights = [p.detach() for group in groups for p in group["params"] if p.dim() > 1 and p.numel() > 0]
     sizes = [float(norm) / math.sqrt(p.numel()) for p, norm in zip(weights, torch._foreach_norm(weights), strict=True)] if weights else []
-    begun = [size for size in sizes if size]  # those that begin at 0 (LoRA's, a last layer's) have no size yet
+    begun = [size for size in sizes if size]  # matrices that begin at 0 (LoRA's, a last layer's) have no size yet
     return statistics.median(begun) if begun else None
 
 
@@ -252,7 +252,7 @@ def _beyond_weights(lr: float, size: float) -> str:
 
 
 def _undo_momentum(optimizer: Optimizer) -> None:
-    """A one-cycle schedule has set a momentum of its own by now; the sweep is the optimizer's alone."""
+    """Restore the optimizer's own momentum for the sweep, which a one-cycle schedule may have changed."""
     for group in optimizer.param_groups:
         for name in ("momentum", "betas"):
             if name in group and name in optimizer.defaults:
@@ -260,7 +260,7 @@ def _undo_momentum(optimizer: Optimizer) -> None:
 
 
 def _of_group(optimizer: Optimizer, number: int) -> str:
-    """What the rates of the curve are, where one group was swept."""
+    """A note on the rates of the curve, if one group was swept."""
     name = optimizer.param_groups[number].get("name")
     called = f" ({name!s:.60})" if name else ""
     return (
@@ -270,6 +270,6 @@ def _of_group(optimizer: Optimizer, number: int) -> str:
 
 
 def _whose(index: int) -> str:
-    """With several optimizers: what the rates of the curve are, and what the setting is."""
+    """A note, for several optimizers, on the rates of the curve and on the setting."""
     others = "the others stayed at theirs. The setting lr is the first optimizer's, and moves all in proportion."
     return f"These are the rates of optimizer {index} alone (its first group, or the first that is not at 0); {others}"

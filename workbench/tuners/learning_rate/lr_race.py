@@ -1,15 +1,16 @@
-"""Races learning rates around a suggestion: each trains for a short stretch from the same state, held-out batches judge.
+"""Races learning rates around a suggestion: each trains for a short stretch from the same state, and losses on held-out batches are compared.
 
-A sweep sees each rate for one update. The race sees four of them for some 75 updates each, so it notices what shows only later: noise at
-rates that are too high, slow progress at rates that are too low. Batches that no stretch trains on judge all of them alike.
+A sweep uses each rate for one update. The race trains with each of four rates for some 75 updates, so it finds effects that show only later:
+noise at rates that are too high, slow progress at rates that are too low. The losses are of batches on which no stretch trains.
 
-A stretch is short, so it favours high rates: they come further in few updates. A high rate has a cost, too: the loss is noisy at the end. A
-rate that stays what it is shows this cost, and one that falls to 0 hides it. So a stretch keeps its rate, whatever the run's schedule: for a
-run whose rate falls, the noise makes up for the short time. Only in the last fifth the rate falls to 0, so that chance decides less of the
-loss at the end (Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations", 2024, has runs of that shape). A
-run at a constant rate ends in noise as well, and has more updates in which lower rates catch up: it gets half of what is best in a stretch.
+A stretch is short, so it favours high rates, which make more progress in few updates. A high rate has a cost, too: the loss is noisy at the
+end. A constant rate shows this cost, and one that falls to 0 hides it. So a stretch keeps its rate, whatever the run's schedule: for a run
+whose rate falls, the noise compensates for the short time. Only in the last fifth the rate falls to 0, so that chance has less influence on
+the loss at the end (Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations", 2024, has runs of that
+shape). A run at a constant rate also ends with noise, and has more updates in which lower rates catch up: its suggestion is half of the rate
+that is best in a stretch.
 
-Where the loss does not move at the sweep's rate, as on a plateau, losses do not tell rates apart. Then higher rates are tried (`climb`).
+If the loss does not change at the sweep's rate, as on a plateau, losses cannot rank rates. Then higher rates are tried (`climb`).
 """
 
 from __future__ import annotations
@@ -31,30 +32,30 @@ from workbench.tuners import stretch
 NAME = "race"
 CANDIDATES = 4
 SPACING = 10**0.5
-"""The ratio of neighbouring candidates. What a sweep suggests is often three times off, seldom ten."""
+"""The ratio of neighbouring candidates. A sweep's suggestion is often wrong by a factor of three, seldom by ten."""
 SOFTNESS = 0.1
-"""A rate whose loss is higher by about this share counts 1/e as much as the best one."""
+"""A rate whose loss is higher than the lowest by about this share has 1/e of the best one's weight in the mean."""
 CONSTANT = 0.5
-"""What a run at a constant rate bears, of the rate that is best in a stretch."""
+"""The suggestion for a run at a constant rate, as a share of the rate that is best in a stretch."""
 LEARNED = 0.05
-"""The share of the loss at the start below which losses are alike: the task is nearly learned then, and noise decides which is lower."""
+"""Losses below this share of the loss at the start count as equal: the task is nearly learned, and noise decides which is lower."""
 CLOSE = 1.75
-"""Less than so many times apart, two rates are alike: a stretch tells no better."""
+"""Two rates with a smaller ratio count as equal: a stretch cannot distinguish them."""
 CLEARLY = 0.05
-"""Another rate is suggested only where the loss at the sweep's is higher by this share than at one on its side."""
+"""Another rate is suggested only if the loss at the sweep's rate is higher by this share than at a rate on the same side."""
 MOVED = 0.15
-"""Where no rate lowers the loss at the start by this share, the stretches compare noise."""
+"""If no rate lowers the loss at the start by this share, the stretches only compare noise."""
 STEP = 10.0
-"""How many times higher the next rate is, where the sweep's does not move the loss."""
+"""The ratio of the next rate to the one before, if the sweep's rate does not change the loss."""
 BREAKS = 2.0
-"""A rate breaks the training where ten training losses are on average so many times what they were at the start."""
+"""A rate breaks the training if the mean of ten training losses is this many times the loss at the start."""
 WHOLE = 0.7
-"""What a whole run bears, of a rate that moved the loss in part of one: where the loss has left a plateau, it is steeper."""
+"""The suggestion for a whole run, as a share of a rate that changed the loss in part of one: after a plateau the loss is steeper."""
 
 
 @dataclass(frozen=True, slots=True)
 class RaceOutcome:
-    """What a race found."""
+    """The result of a race."""
 
     suggestion: Suggestion
     lowest: float | None = None
@@ -64,11 +65,11 @@ class RaceOutcome:
 
 
 class _Stopped(Exception):
-    """A Stop has come."""
+    """Raised when a Stop has arrived."""
 
 
 class Watch:
-    """Counts the updates of a stretch, and sees whether its rate breaks the training. level: the training loss at the start."""
+    """Counts the updates of a stretch, and detects a rate that breaks the training. level: the training loss at the start."""
 
     def __init__(self, level: float) -> None:
         self.updates = 0
@@ -82,7 +83,7 @@ class Watch:
 
 
 Stretch = Callable[..., RaceTrial]
-"""Trains a rate for some updates from the start, with a `Watch` or without."""
+"""Trains with a rate for some updates from the start, with or without a `Watch`."""
 
 
 def race(
@@ -96,10 +97,10 @@ def race(
     emit: Emit,
     inbox: Inbox,
 ) -> RaceOutcome:
-    """Race rates around `lr`, the sweep's, with `updates` updates in all; the session is as before afterwards.
+    """Race rates around `lr`, the sweep's suggestion, with `updates` updates in all; the session is restored.
 
-    Three rates, `SPACING` apart, then a fourth beyond the best one, or between the best two. Where the sweep's rate does not move the loss,
-    higher ones (`climb`). A Stop ends the race, and `lr` stays the suggestion. level: the training loss at the start.
+    It tries three rates with the ratio `SPACING`, then a fourth beyond the best one or between the best two; if the sweep's rate does not
+    change the loss, higher rates (`climb`). A Stop ends the race, and `lr` stays the suggestion. level: the training loss at the start.
     """
     length = updates // CANDIDATES
     start, why = stretch.starting_loss(session, length)
@@ -137,11 +138,11 @@ def race(
 
 
 def climb(first: RaceTrial, start: float, level: float, left: int, schedule: str, trained: Stretch) -> RaceOutcome:
-    """Race higher rates than the sweep's, `first`, which does not move the loss, with `left` updates.
+    """Race higher rates than the sweep's, `first`, which does not change the loss, with `left` updates.
 
-    What brings a model off a plateau, such as the one around a saddle, is rate times updates. So the rate is `STEP` times higher, again and
-    again, until it breaks the training, which takes few updates. Then one between the highest that did not and the lowest that did has all the
-    updates that are left, in which the loss may move. start, level: the held-out loss and the training loss at the start.
+    A model leaves a plateau, such as the one around a saddle, after a certain rate x updates. So the rate is multiplied by `STEP` until it
+    breaks the training, which takes few updates. Then a rate between the highest that did not break it and the lowest that did trains for
+    all updates that are left, in which the loss may change. start, level: the held-out loss and the training loss at the start.
     """
     trials, length = [first], first.updates
     low, high = first.lr, math.inf
@@ -163,7 +164,7 @@ def climb(first: RaceTrial, start: float, level: float, left: int, schedule: str
     if best is first:
         why = f"no higher rate comes further in an update, and the sweep's stays. {_told(trials, start)}"
         return RaceOutcome(Suggestion(NAME, first.lr, None, why))
-    if high == math.inf:  # it moves in a stretch of the usual length, so others of that length can be compared with it
+    if high == math.inf:  # the loss changes in a stretch of the usual length, so other stretches of that length can be compared with it
         while left >= length:
             trials.append(trained(stretch.next_value({t.lr: t.loss for t in trials}), length))
             left -= length
@@ -173,12 +174,12 @@ def climb(first: RaceTrial, start: float, level: float, left: int, schedule: str
 
 
 def _progress(trial: RaceTrial, start: float) -> float:
-    """By how much an update lowers the loss: a longer stretch comes further at any rate."""
+    """How much each update lowers the loss on average; the lengths of the stretches differ."""
     return (start - trial.loss) / trial.updates
 
 
 def _guess(best: RaceTrial, first: RaceTrial, trials: Sequence[RaceTrial], start: float) -> RaceOutcome:
-    """The rate of `best`, though no rate moves the loss; `first` is the sweep's."""
+    """Suggest the rate of `best`, with a doubt, if no rate changes the loss; `first` is the sweep's."""
     lowest = min(t.loss for t in trials)
     doubt = (
         f"This rate is a guess: in the race the held-out loss only came from {start:.3g} to {lowest:.3g}. Train until it falls, then search "
@@ -190,24 +191,24 @@ def _guess(best: RaceTrial, first: RaceTrial, trials: Sequence[RaceTrial], start
 
 
 def _told(trials: Sequence[RaceTrial], start: float) -> str:
-    """The losses of stretches of different lengths, in words."""
+    """A sentence with the losses of stretches of different lengths."""
     ends = [(t, f"{t.loss:.3g}" if math.isfinite(t.loss) else "broken") for t in sorted(trials, key=lambda t: t.lr)]
     told = ", ".join(f"{units.rate(t.lr, 2)}: {end} after {t.updates} updates" for t, end in ends)
     return f"Held-out loss, {start:.3g} at the start: {told}"
 
 
 def _shape(length: int) -> list[float]:
-    """The share of its rate that each update of a stretch has: all of it, and in the last fifth a cosine to 0."""
+    """The factor of the rate at each update of a stretch: 1, and in the last fifth a cosine to 0."""
     falling = length // 5
     return [1.0] * (length - falling) + [0.5 * (1 + math.cos(math.pi * update / falling)) for update in range(falling)]
 
 
 def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: str) -> Suggestion:
-    """The mean of the rates in decades, weighted by how low their losses are, for a run at a constant rate times `CONSTANT`.
+    """The geometric mean of the rates, weighted by how low their losses are; for a run at a constant rate, times `CONSTANT`.
 
-    `lr`, the sweep's, stays where that is close to it, and where no rate on that side is clearly better. Only that a run at a constant
-    rate bears less needs no such evidence. A rate above is at least `SPACING` times below every one that breaks the training: in a whole run
-    what is near breaks, too. start: the loss before the race.
+    `lr`, the sweep's suggestion, is kept if the mean is close to it, or if no rate on that side is clearly better. Only the factor for a
+    constant rate needs no such evidence. A rate above `lr` is at least a factor `SPACING` below every rate that breaks the training, since
+    rates near that one break a whole run, too. start: the loss before the race.
     """
     known = {t.lr: t.loss for t in trials if math.isfinite(t.loss)}
     if not known:
@@ -230,7 +231,7 @@ def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: s
     there = min((loss for rate, loss in losses.items() if rate != lr and (rate > lr) == (found > lr)), default=math.inf)
     if (found > lr or not constant) and losses.get(lr, math.inf) < (1 + CLEARLY) * there:
         return Suggestion(NAME, lr, None, f"{why}. No rate {side} {units.rate(lr, 2)} is clearly better")
-    highest = max(lr, min(known, key=known.__getitem__))  # below the best rate, one that does not move the loss is slow
+    highest = max(lr, min(known, key=known.__getitem__))  # a rate below the best one that does not change the loss is just slow
     broken = min((t.lr for t in trials if t.lr > highest and not t.loss < (start + min(known.values())) / 2), default=math.inf)
     if found > lr and broken / SPACING < found:
         found = broken / SPACING

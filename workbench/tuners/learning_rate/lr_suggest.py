@@ -1,8 +1,8 @@
-"""Suggests a learning rate from a swept curve, and says what to trust.
+"""Suggests a learning rate from a swept curve, with notes on how far to trust it.
 
-Every rule takes `lrs` and losses of one sweep, shape (n,), in the order they were swept, and gives a `Suggestion` with
-a sentence of why, or with `lr=None` and the reason for none. `Landmarks`, which is recommended, is this project's, and reads the raw
-losses; `rules` has those of other libraries, which read the smoothed ones.
+Each rule takes `lrs` and losses of one sweep, shape (n,), in the order of the sweep, and returns a `Suggestion` with a
+reason, or with `lr=None` and the reason why there is none. `Landmarks`, which is recommended, is this project's own and reads
+the raw losses; `rules` has those of other libraries, which read the smoothed ones.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ RECOMMENDED = "landmarks"
 _DIVERGED = 4.0  # a raw loss above this many times its start is the edge
 _BELOW = 0.316  # the good rate is half a decade below the edge and the minimum
 _USUAL_END = 10.0  # where the default sweep ends
-_BEFORE = 1.5  # losses that diverge do so about this many times above the rate from which on they stay near the start
-_LONG = 5.0  # a loss that stays there while the rate rises by this factor will not diverge where it is lost
-_FEW, _CLEAR = 5, 2.0  # losses before the lowest that tell their noise; a fall is clear that is so many times the spread of their steps
-_LITTLE = 0.15  # the share of a loss by which one that is clearly lower is lower
+_BEFORE = 1.5  # losses usually diverge at about this many times the rate from which on they stay near the start
+_LONG = 5.0  # a loss that stays near the start while the rate rises by this factor will not diverge
+_FEW, _CLEAR = 5, 2.0  # the least number of losses before the lowest that show their noise; a fall is clear if it is this many times the spread of their steps
+_LITTLE = 0.15  # a loss is clearly lower than another one if it is lower by this share
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class Died:
 
     point: int
     layer: str
-    """Its module's name, empty for the model itself."""
+    """The name of the layer's module; "": the model itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """The rate that the losses of a race decided, and the lowest of them."""
+    """The rate that follows from the losses of a race, and the lowest of these losses."""
 
     lr: float
     loss: float
@@ -159,14 +159,14 @@ def divergence(lrs: ArrayLike, losses: ArrayLike, *, num_training: int | None = 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The landmarks of one curve and what they rest on."""
+    """The landmarks of one curve, and the values from which they were computed."""
 
     lr: float
     edge: float
     valley: float
     minimum: float
     edge_at: float
-    """The edge itself; what was taken as the edge where none was seen."""
+    """The rate at the edge; if no edge was seen, the rate used in its place."""
     edge_seen: bool
     first: float
     last: float
@@ -174,9 +174,9 @@ class _Found:
     fall: float
     """How far the loss fell, as a share of its start."""
     falls: bool
-    """Whether it is lowest at the end of the sweep."""
+    """Whether the loss is lowest at the end of the sweep."""
     length: int
-    """Points that the sweep was to have."""
+    """The planned number of points of the sweep."""
     died: Died | None
     """Where units died, if that is the edge."""
     lost: float | None
@@ -192,7 +192,7 @@ class _Found:
 
     @property
     def told(self) -> str:
-        """The three in words; not by the names of rules, whose numbers are others."""
+        """A phrase with the three landmarks. It does not use the names of rules, whose numbers differ."""
         edge = "the edge" if self.edge_seen else "an edge that the sweep did not reach"
         return f"from {edge} {rate(self.edge, 2)}, from the longest fall {rate(self.valley, 2)}, from the lowest loss {rate(self.minimum, 2)}"
 
@@ -223,7 +223,7 @@ def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> It
             f"Do not trust this rate: the loss began at {found.start:.3g} and never fell clearly below {found.dead:.3g}, where it stays "
             "when the units are dead. Scale the inputs and targets (mean 0, standard deviation 1), then search again."
         )
-    if raced is not None:  # what else speaks against the sweep's rate does not speak against one that losses decided
+    if raced is not None:  # the other doubts are about the sweep's rate, and not about one from a race
         return
     if not found.edge_seen:
         further = " The loss still falls at the end of the sweep: a higher max_lr says more." if found.falls else ""
@@ -233,7 +233,7 @@ def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> It
             f"The loss fell by only {max(found.fall, 0):.0%} (less than {_LITTLE:.0%}): the curve says little. "
             f"A longer sweep says more (num_training={4 * found.length})."
         )
-    # An edge above the sweep is a guess, and no landmark that could disagree.
+    # An edge above the sweep is a guess, and does not count as a landmark that disagrees.
     three = found.three if found.edge_at <= found.last else found.three[1:]
     apart = math.log10(max(three) / min(three))
     if apart > 1.2:
@@ -277,7 +277,7 @@ def _find(
     kept = len(y) if edge is None else edge
     if kept < ten + 3:
         if edge is None and spread is None and y.max() > diverged_above(_DIVERGED, float(y.min())):
-            edge = int(y.argmax())  # so early that the start's median is high already
+            edge = int(y.argmax())  # so early that the median of the start is high, too
         return _too_few(kept, ten, x, edge, died)
     s = smooth(y[:kept], 0.9 ** (FULL / length_of(num_training, len(x))))
     fall = longest_fall(s[ten:])
@@ -314,10 +314,10 @@ def _find(
 
 
 def _lost(x: Array, y: Array, lowest: float, base: float, low: int, five: int) -> float | None:
-    """The rate from which on the loss stays nearer to its start than to its lowest; None: it diverges soon after, or stays low.
+    """The rate from which on the loss stays nearer to its start than to its lowest value; None: it diverges soon after, or stays low.
 
-    The median of five points counts, since the smoothed loss lags. A fall that may be the noise of the batches, which neighbouring
-    losses tell, is none.
+    It uses the median of five points, since the smoothed loss lags. A fall that may be noise of the batches, estimated from the
+    differences of neighbouring losses, does not count.
     """
     if low < _FEW or base - lowest <= _CLEAR * float(np.std(np.diff(y[: low + 1]))):
         return None
@@ -347,13 +347,13 @@ def _start(y: Array, count: int) -> Array:
 
 
 def _level(start: Array) -> tuple[float, float | None]:
-    """Where the losses begin, and their range there if they are not all above 0 (as `diverged_above` has it)."""
+    """The level of the first losses, and their range if they are not all above 0 (the arguments of `diverged_above`)."""
     base = float(np.median(start))
     return base, None if base > 0 and start.min() >= 0 else float(np.ptp(start))
 
 
 def _edge(y: Array, base: float, spread: float | None) -> int | None:
-    """The first point whose loss diverged or is not finite, None: all are well. `spread` as in `diverged_above`."""
+    """The first point whose loss diverged or is not finite; None: there is none. spread: see `diverged_above`."""
     lowest = base
     for i, loss in enumerate(y):
         wide = None if spread is None else max(spread, base - lowest)

@@ -1,7 +1,7 @@
-"""The rules of other libraries that read a swept curve: one pure function a rule, and what all rules share.
+"""Has the rules of other libraries for a swept curve, a pure function for each, and the helpers that all rules share.
 
-`steepest`, `valley`, `minimum` and `slide` read the smoothed loss. No curve is too short or too wild: points from the first one
-that is not finite on are left out.
+`steepest`, `valley`, `minimum` and `slide` read the smoothed loss. They accept any curve: points from the first one that is not
+finite on are left out.
 Sources: steepest and minimum are fastai's of 2018; valley is ESRI's and slide Andrew Chang's (Novetta), both as
 published in fastai 2.3 (pull request 3377).
 """
@@ -20,14 +20,14 @@ from workbench.units import counted, rate
 Array = NDArray[np.float64]
 
 FULL = 100
-"""Points of the sweep that the rules were made for; other lengths scale their windows by it."""
-_WILD = 1e100  # losses beyond are as good as infinite, and their sums and slopes stay finite
+"""The number of points of a sweep for which the rules were made; their windows are scaled for other numbers."""
+_WILD = 1e100  # larger losses count as infinite, so that sums and slopes stay finite
 
 
 def steepest(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = None) -> Suggestion:
-    """Where the smoothed loss falls fastest per decade of learning rate.
+    """The rate at which the smoothed loss falls fastest per decade of learning rate.
 
-    The first tenth of the sweep is left out: a moving average of few values jumps with their noise.
+    The first tenth of the sweep is left out, where the moving average has few values and follows their noise.
     """
     x, y = before_wild(lrs, smoothed)
     skip = points_of(10, num_training, len(x))
@@ -37,14 +37,14 @@ def steepest(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = 
     at = int(np.argmin(slopes))
     if (
         slopes[at] >= 0 or not (np.diff(y[skip:]) < 0).any()
-    ):  # slopes of a flat line are zero but for rounding
+    ):  # slopes of a flat line are zero except for rounding
         return none_of("steepest", "the smoothed loss never falls")
     why = f"the smoothed loss falls fastest here, by {-slopes[at]:.3g} per decade of learning rate"
     return Suggestion("steepest", float(x[skip + at]), skip + at, why)
 
 
 def valley(lrs: ArrayLike, smoothed: ArrayLike) -> Suggestion:
-    """The middle of the longest fall: of the longest run of points, others between them allowed, each below the last."""
+    """The middle of the longest fall: the longest sequence of points, each lower than the one before, with others in between."""
     x, y = before_wild(lrs, smoothed)
     fall = longest_fall(y)
     if fall is None:
@@ -69,11 +69,11 @@ def minimum(lrs: ArrayLike, smoothed: ArrayLike) -> Suggestion:
 
 
 def slide(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = None) -> Suggestion:
-    """Where the explosion begins, seen from the right.
+    """The rate at which the explosion begins, seen from the right.
 
-    An interval of 15 points slides from the end to the left for as long as the slopes at its two ends differ
-    by more than 5% of the curve's height per decade; its left end is the suggestion. fastai compares slopes
-    per point with 0.005 of a loss; measured against the curve, the answer does not depend on the loss's unit.
+    An interval of 15 points slides from the end to the left while the slopes at its two ends differ by more than
+    5% of the curve's height per decade; its left end is the suggestion. fastai compares slopes per point with a
+    fixed loss of 0.005; relative to the curve's height, the result does not depend on the unit of the loss.
     """
     x, y = before_wild(lrs, smoothed)
     width = max(1, points_of(15, num_training, len(x)))
@@ -82,7 +82,7 @@ def slide(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = Non
     slopes = np.gradient(y, np.log10(x))
     height = max(
         float(np.ptp(y)), 1e-9 * float(np.abs(y).max())
-    )  # of a flat line, so that rounding is no slope
+    )  # for a flat line, so that rounding does not count as slope
     apart = np.abs(slopes[width:] - slopes[:-width]) > 0.05 * height
     if not apart[-1]:
         return none_of("slide", "the curve ends as straight as before: no rise to slide down from")
@@ -94,10 +94,10 @@ def slide(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = Non
 
 
 def longest_fall(y: Array) -> tuple[int, int, int] | None:
-    """Middle, length and end of the longest strictly decreasing subsequence of `y`; None if nothing ever falls.
+    """Middle, length and end (indices) of the longest strictly decreasing subsequence of `y`; None if `y` never falls.
 
-    The first of equally long ones. The middle is counted back from the end by the length, fastai's way, so that
-    the points a run leaps over stretch it to no side. Patience sorting: n log n where the usual loop is n^2.
+    Of equally long ones it is the first. As in fastai, the middle is half the length before the end, whatever points the
+    subsequence skips. It uses patience sorting: O(n log n), where the usual loop is O(n^2).
     """
     tails: list[float] = []  # [k]: the last value, negated, of the fall of k + 1 points that ends highest
     best = end = 0
@@ -112,7 +112,7 @@ def longest_fall(y: Array) -> tuple[int, int, int] | None:
 
 
 def pair(lrs: ArrayLike, losses: ArrayLike) -> tuple[Array, Array]:
-    """The curve as two arrays of float64; a loss too large to be real counts as infinite. ValueError: rates do not rise, or lack a loss."""
+    """The curve as two arrays of float64; huge losses become infinite. Raises ValueError if rates do not rise, or lack a loss."""
     x, y = np.asarray(lrs, dtype=np.float64).ravel(), np.asarray(losses, dtype=np.float64).ravel()
     if len(x) != len(y):
         raise ValueError(
@@ -132,12 +132,12 @@ def before_wild(lrs: ArrayLike, losses: ArrayLike) -> tuple[Array, Array]:
 
 
 def length_of(num_training: int | None, seen: int) -> int:
-    """The number of points of a sweep that was to have `num_training`, of which `seen` were measured."""
+    """The planned number of points of a sweep, of which `seen` were measured; num_training=None: the usual number, or `seen` if larger."""
     return max(FULL, seen) if num_training is None else max(num_training, seen)
 
 
 def points_of(of_hundred: int, num_training: int | None, seen: int) -> int:
-    """So many points of a hundred, in a sweep of this length."""
+    """A number of points for a sweep of 100, scaled to the length of this sweep."""
     return round(of_hundred * length_of(num_training, seen) / FULL)
 
 

@@ -1,7 +1,7 @@
-"""Computes a sweep: the rates it visits, how its losses are smoothed, when it ends.
+"""Computes a sweep: its rates, the smoothing of its losses, when it ends.
 
 The range test is Leslie Smith's ("Cyclical Learning Rates for Training Neural Networks", 2015); the smoothing and the
-factor of four that ends it are fastai's. Nothing here depends on models or devices.
+factor of four that ends it are fastai's. The functions use no models or devices.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ NOT_FINITE = "loss not finite"
 STOPPED = "stopped"
 
 _AT_ONCE = 1 << 20
-"""The most numbers in the windows of which `running_median` takes the medians at once."""
+"""How many numbers `running_median` copies at once."""
 WARMUP = 10
-"""Points after which the smoothed loss says more than the noise of its first values."""
+"""After this many points the smoothed loss is no longer dominated by the noise of its first values."""
 
 
 def rates(
@@ -42,7 +42,7 @@ def rates(
         lrs = min_lr + (max_lr - min_lr) * fraction
     else:
         raise SettingsError(f"mode={mode!r}: give 'exponential' (even steps in log lr) or 'linear'.")
-    lrs[0], lrs[-1] = min_lr, max_lr  # powers round: the ends must be exact
+    lrs[0], lrs[-1] = min_lr, max_lr  # the powers are rounded, and the ends must be exact
     return lrs
 
 
@@ -72,21 +72,21 @@ def _is_number(value: Any) -> bool:
 
 
 class Smoother:
-    """Exponential moving average, debiased with a counter of its own (Adam's correction; fastai's smoothing).
+    """Exponential moving average with bias correction, as in Adam and in fastai's smoothing.
 
-    Written as a mean that moves towards each new value by (1 - beta) / (1 - beta^n), which is the same number
-    as the debiased average and keeps a constant loss flat to the last bit.
+    The mean moves towards each new value by (1 - beta) / (1 - beta^n). That equals the corrected average, and keeps a
+    constant loss exactly constant.
     """
 
     def __init__(self, beta: float = 0.98) -> None:
         if not 0 <= beta < 1:
             raise SettingsError(f"beta={beta!r}: smoothing needs 0 <= beta < 1; 0 smooths nothing.")
         self.beta = beta
-        self._unseen = 1.0  # beta^n, the weight that a plain average would still give to its zero start
+        self._unseen = 1.0  # beta^n, the weight of the initial zero in an average without correction
         self._mean = 0.0
 
     def update(self, loss: float) -> float:
-        """The smoothed loss after `loss`. One that is not finite is returned unchanged and not averaged."""
+        """Return the smoothed loss after `loss`. A loss that is not finite is returned unchanged and not averaged."""
         if not math.isfinite(loss):
             return loss
         self._unseen *= self.beta
@@ -95,7 +95,7 @@ class Smoother:
 
 
 def smooth(losses: Iterable[float], beta: float = 0.98) -> Array:
-    """`losses` smoothed one after another, shape (n,)."""
+    """Smooth `losses` in order, shape (n,)."""
     smoother = Smoother(beta)
     return np.array([smoother.update(float(loss)) for loss in losses], dtype=np.float64)
 
@@ -113,11 +113,10 @@ def running_median(values: NDArray[Any], half: int) -> Array:
 
 
 def diverged_above(threshold: float, low: float, spread: float | None = None) -> float:
-    """The loss above which it counts as diverged, seen from `low`: threshold x low for a loss above 0.
+    """The loss above which a sweep counts as diverged, relative to `low`: threshold x low for losses above 0.
 
-    For a loss that goes below 0 (`spread` given) a multiple of it means nothing. There the same rise, of
-    threshold - 1, is counted in units of |low|, or of `spread`, the range of losses seen until then, where that
-    is wider.
+    For losses that go below 0 (`spread` given) a multiple has no meaning. Then the limit is low + (threshold - 1) x |low|,
+    or with `spread`, the range of losses so far, in place of |low|, if that is larger.
     """
     if spread is None:
         return threshold * low
@@ -127,10 +126,10 @@ def diverged_above(threshold: float, low: float, spread: float | None = None) ->
 class StopRule:
     """Decides after each point whether the sweep ends, and why.
 
-    `threshold`: it ends when the smoothed loss is above this many times its best, the best starting at the first
-    smoothed value; None never ends it for that. A loss that is not finite always does. Once a loss was below zero, or
-    while the best is zero, the rise is measured against the range of smoothed losses seen up to the best
-    (`diverged_above`), and not within the first ten points, which give that range.
+    `threshold`: the sweep ends when the smoothed loss is above this many times its best value so far; None: never for that
+    reason. A loss that is not finite always ends it. Once a loss was below zero, or while the best is zero, the rise is
+    measured against the range of smoothed losses up to the best (`diverged_above`), and only after the first ten points,
+    which give that range.
     """
 
     def __init__(self, threshold: float | None = 4.0) -> None:
@@ -144,7 +143,7 @@ class StopRule:
         self._below_zero = False
         self._seen = 0
         self._highest = -math.inf
-        self._start = -math.inf  # the highest up to the best or in the first points, not on the way up after
+        self._start = -math.inf  # the highest loss in the first points or up to the best one, without the rise after it
 
     def check(self, loss: float, smoothed: float) -> str | None:
         """Why the sweep ends with this point; None: it continues."""

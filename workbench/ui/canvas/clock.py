@@ -1,4 +1,4 @@
-"""Tells the canvas what a fit's updates are in epochs, samples and seconds, and how much memory is in use."""
+"""Sends the canvas the epochs, samples, seconds and memory that belong to a fit's updates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LENGTHS = {"batch_size", "accumulate_grad_batches"}
 
 
 class Clock:
-    """Adds a row for each flush that is drawn; a plot finds the place of any update between two of them."""
+    """Adds a row for each flush that is drawn; plots interpolate updates between two rows."""
 
     def __init__(self, channel: Samples) -> None:
         self._channel = channel
@@ -31,12 +31,12 @@ class Clock:
         self._seconds: float | None = None
 
     def changed(self, event: Changed) -> None:
-        """A live change."""
+        """Take a live change."""
         self._even = self._even and not _LENGTHS & event.values.keys()
 
     def steps(self, event: StepsDone) -> None:
         """Add one flush."""
-        if self._seconds is None:  # where its first update began
+        if self._seconds is None:  # the time before the first flush
             began = max(0.0, event.seconds) if event.step else 0.0
             self._channel.add([float(event.step), self._epochs(event.step, event.epoch), 0.0, began, math.nan])
         self._seconds = event.seconds
@@ -45,7 +45,7 @@ class Clock:
         self._channel.add([float(event.done), self._epochs(event.done, event.epoch), self._samples, event.seconds, memory])
 
     def _epochs(self, done: int, epoch: int) -> float:
-        """How many epochs `done` updates are; with fractions where an epoch's length is known, else those that have begun."""
+        """The number of epochs of `done` updates: a fraction if an epoch's length is known, else the epochs that have begun."""
         if self._even and self._run is not None and self._run.updates and self._run.epochs:
             return done * self._run.epochs / self._run.updates
         return float(epoch + bool(done))

@@ -19,22 +19,22 @@ from workbench.ui.canvas.transport.messages import Outbox, cut
 
 MOST = 12
 TEXT = 700
-"""The most bytes of a finding, and of its advice."""
+"""How many bytes a finding, and its advice, may have."""
 MESSAGE, TRACEBACK = 4000, 16_000
-"""Bytes of an error's message, and of its traceback, of which the end is shown."""
+"""How many bytes of an error's message, and of the end of its traceback, are shown."""
 EVERY = 1.0
-"""Seconds of the run between two examinations."""
+"""Seconds of the run between two checks of the rules."""
 
 
 class Findings:
-    """Takes a fit's events, and examines them about once a second, and at the fit's end.
+    """Takes a fit's events, and applies the rules about once a second, and at the fit's end.
 
-    The updates of that second are passed on together: the rules cost by the event, and training waits for them.
+    The updates of a second are passed to the rules together: each event takes time, for which training waits.
     """
 
     def __init__(self, outbox: Outbox) -> None:
         self.root: Path | None = None
-        """Where the searches are recorded whose results a finding may have; None: nowhere."""
+        """The root of the records of searches, whose results a finding may mention; None: there is none."""
         self._outbox = outbox
         self._results = SearchResults(None)
         self._health = Health()
@@ -48,14 +48,14 @@ class Findings:
         self.error("", None)
 
     def on_event(self, event: Event) -> None:
-        """Keep an event until the rules are next asked."""
+        """Keep an event until the next check of the rules."""
         self._held.append(event)
         if isinstance(event, StepsDone):
             if 0 <= event.seconds - self._looked < EVERY:
                 return
             self._looked = event.seconds
         elif isinstance(event, RunStarted):
-            self._looked = -EVERY  # its first updates are examined alone: rules measure from there on
+            self._looked = -EVERY  # the first updates are checked at once: rules measure from them on
             self._results = SearchResults(None if self.root is None else _folder(self.root, event.run))
         held, self._held = self._held, []
         for one in joined(held, across_epochs=True):
@@ -68,7 +68,7 @@ class Findings:
 
 
 def described(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """Findings as the browser gets them, without that of an error, since `failure` says more about it."""
+    """Findings in the form for the browser, without that of an error, about which `failure` says more."""
     return [
         {
             "level": found.level, "text": cut(found.text, TEXT), "advice": cut(found.advice, TEXT), "remedy": cut(found.remedy, TEXT),
@@ -79,13 +79,13 @@ def described(findings: Iterable[Finding]) -> list[dict[str, Any]]:
 
 
 def failure(kind: str, event: RunEnded) -> dict[str, str] | None:
-    """The error that ended a job of this kind, as the browser gets it; None: there was none. Health tells of values that are not finite."""
+    """The error that ended a job of this kind, in the form for the browser; None: there was none, or a finding reports it (non-finite values)."""
     if event.error is None or (kind == "fit" and event.error.startswith("NonFiniteError: ")):
         return None
     error = event.error.strip()
     text = in_a_line(error) if error.startswith("Traceback") else error
     name, _, message = text.partition(": ")
-    if not name.replace(".", "").isidentifier():  # words, and no error of Python
+    if not name.replace(".", "").isidentifier():  # a sentence, and no name of a Python error
         name, message = "", text
     trace = event.traceback or (error if error.startswith("Traceback") else "")
     return {
@@ -95,7 +95,7 @@ def failure(kind: str, event: RunEnded) -> dict[str, str] | None:
 
 
 def _folder(root: Path, run: str) -> Path | None:
-    """The folder of a run of this id; None: no folder can have it, as in a record of somebody else's making."""
+    """The folder of a run with this id; None: no folder can have this id, which a foreign record may contain."""
     with contextlib.suppress(ValueError):
         return root / RUNS / check_id(run)
     return None

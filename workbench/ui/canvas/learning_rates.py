@@ -12,7 +12,7 @@ from workbench.ui.canvas.transport.messages import Outbox
 
 BUCKETS = 500
 MOST = 5
-"""The most optimizers with a line; the first of them."""
+"""How many optimizers have a line: the first ones."""
 
 
 class Rates:

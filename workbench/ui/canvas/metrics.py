@@ -1,4 +1,4 @@
-"""Draws the user's metrics: what `metrics=` and `self.log` give, by update, with the best and the last value of each."""
+"""Draws the user's metrics (`metrics=`, `self.log`) by update, with the best and the last value of each."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from workbench.ui.canvas.transport.channels import Buckets
 from workbench.ui.canvas.transport.messages import Outbox
 
 MOST = 12
-"""The most metrics that are drawn; the first that come."""
+"""How many metrics are drawn: the first ones that come."""
 BUCKETS = 400
 NAME = 100
-"""The most characters of a metric's name: one with a longer name is not drawn."""
+"""How many characters a metric's name may have; one with a longer name is not drawn."""
 _LOSS = re.compile(r"(train_|val_)?loss(_epoch|_step|_averaged)?")
 """The metrics that the plot of the loss shows already."""
 
@@ -33,7 +33,7 @@ def is_loss(name: str) -> bool:
 
 
 class Metrics:
-    """Folds metrics into one table with a column for each; a new metric begins the table anew, with one column more."""
+    """Collects metrics in one table with a column for each; for a new metric the table begins anew, with one more column."""
 
     def __init__(self, outbox: Outbox, channel: Buckets) -> None:
         self._outbox, self._channel = outbox, channel
@@ -41,21 +41,21 @@ class Metrics:
         self.start()
 
     def start(self) -> None:
-        """Begin a fit, or without one."""
+        """Remove all metrics: a fit begins, or none is shown."""
         self._best: dict[str, BestAndLast] = {}
         self._of_epochs: set[str] = set()
-        """Those that a checkpoint can be judged by: a value at a validation, or for an epoch."""
+        """The metrics by which checkpoints can be compared: those with a value for a validation or an epoch."""
         self._told: list[str] = []
         self._channel.reset([("last", 1)])
         self._put()
 
     def settings(self, settings: Mapping[str, Any]) -> None:
-        """The settings of the next fit."""
+        """Take the settings of the next fit."""
         self._monitor = settings.get("monitor") or "val_loss"
         self._put()
 
     def steps(self, event: StepsDone) -> None:
-        """Add what was logged for single updates."""
+        """Add the values that were logged for single updates."""
         logged = [name for name in event.logged if self._drawn(name)]
         if event.rows and logged:
             self._add(event.steps, event.every, {name: column(event, name).astype(np.float64) for name in logged})
@@ -71,7 +71,7 @@ class Metrics:
         return len(name) <= NAME and not is_loss(name) and (name in self._best or len(self._best) < MOST)
 
     def _add(self, steps: NDArray[np.int64], every: int, columns: dict[str, NDArray[np.float64]], taken: int | None = None) -> None:
-        """Add values at `steps`; taken: how many updates had been taken, where the values are of the weights after them."""
+        """Add values at `steps`. taken: for values of a validation, the number of updates taken before it."""
         for name, values in columns.items():
             if name in self._best or len(self._best) < MOST:
                 self._best.setdefault(name, BestAndLast(known_mode(name))).add(steps if taken is None else np.array([taken]), values)
@@ -81,7 +81,7 @@ class Metrics:
             head, known = self._channel.head(), len(self._told)
             self._told = names
             self._channel.reset([("last", len(names))])
-            if known:  # what was there keeps its place, and the new metrics had no values then
+            if known:  # the old rows stay; the new metrics have no values in them
                 wide = np.full((len(before), len(names)), np.nan)
                 wide[:, :known] = before
                 self._channel.add(head["origin"] + head["width"] * np.arange(len(before)), head["width"], [wide])

@@ -1,4 +1,4 @@
-"""Keeps the state of the canvas, folded from events: each event goes to the part that draws it."""
+"""Keeps the state of the canvas: passes each event to the part that draws it."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ from workbench.ui.canvas.transport.channels import Buckets, Channel, Samples
 from workbench.ui.canvas.transport.messages import Outbox
 
 TRIED = 4
-"""The most trials of a search for workers, a precision or a weight decay on the progress line: the last ones."""
+"""How many trials of a search for workers, a precision or a weight decay the progress line shows: the last ones."""
 MEASURED = 12
-"""The most metrics of a validation or a test on the progress line."""
+"""How many metrics of a validation or a test the progress line shows."""
 
 
 class CanvasModel:
-    """The state of one canvas. Not safe across threads: its owner locks."""
+    """The state of one canvas. It is not thread-safe; its owner has a lock."""
 
     def __init__(self) -> None:
         # The browser knows the columns of "fit" by this order: see extensions/live/src/training/loss.ts.
@@ -90,9 +90,9 @@ class CanvasModel:
         self._time = TimeShares(self.outbox)
         self._run: RunStarted | None = None
         self._measured: Mapping[str, float] = {}
-        """The metrics of a validation or a test, which has no card of its own."""
+        """The metrics of a validation or test job, which has no card."""
         self._tried: list[list[str]] = []
-        """The trials of a search for workers, a precision or a weight decay, in words."""
+        """The trials of a search for workers, a precision or a weight decay, as pairs of texts."""
 
     def draw(self, event: BenchEvent) -> None:
         """Draw one event."""
@@ -138,7 +138,7 @@ class CanvasModel:
             self._time.on_event(event)
 
     def clear(self) -> None:
-        """Begin again, for another run's events."""
+        """Remove everything, to draw another run's events."""
         self._run, self._measured, self._tried = None, {}, []
         self._training.clear()
         self._gradients.clear()
@@ -152,7 +152,7 @@ class CanvasModel:
         self._time.clear()
 
     def settle(self) -> None:
-        """Before a message: compute what is sent once for all events that came."""
+        """Compute, before a message, the values that are sent once for all events since the last message."""
         self._gradients.tell()
 
     def look(self, message: dict[str, Any]) -> bool:
@@ -249,7 +249,7 @@ class CanvasModel:
         self._metrics.settings(event.settings)
 
     def _values(self) -> list[list[str]]:
-        """The last values, at the end of the progress line."""
+        """The last values of the fit, for the end of the progress line."""
         if self._progress.kind == "find_lr":
             return [["lr", format.rate(self.sweep.lr)], ["loss", format.number(self.sweep.loss)]]
         if self._tried and self._progress.kind != "fit":
@@ -262,12 +262,12 @@ class CanvasModel:
 
 
 def _in_words(values: Mapping[str, Any]) -> str:
-    """The settings of a trial, as they are written in code."""
+    """The settings of a trial, as in code."""
     return shorten(format.assignments(values), 60)
 
 
 def _tried(trial: SpeedTrial | DecayTrial) -> list[str]:
-    """The values of a trial, and what came of them."""
+    """The values of a trial, and its result."""
     if isinstance(trial, DecayTrial):
         return [_in_words({"weight_decay": trial.weight_decay}), f"{texts.HELD_OUT_LOSS} {format.number(trial.loss)}"]
     speed = texts.FAILED if not trial.updates_per_second else texts.updates_per_second(format.pace(trial.updates_per_second))

@@ -1,4 +1,4 @@
-"""Writes the progress line, and the sentence that a screen reader says when a job changes its state."""
+"""Makes the progress line, and the sentence that a screen reader reads when a job changes its state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Progress:
         self._epoch: int | None = None
         self._seconds = 0.0
         self._from = (0.0, 0)
-        """Where this run was resumed: the seconds of the run before, and its updates."""
+        """The seconds and updates at which this run was resumed."""
         self._saved: int | None = None
         """The updates in the last checkpoint."""
         self._recent: deque[tuple[float, int]] = deque(maxlen=30)
@@ -72,7 +72,7 @@ class Progress:
         self._outbox.put("progress", None)
 
     def steps(self, event: StepsDone, values: list[list[str]]) -> None:
-        """Count the updates of a flush. values: its last values, as pairs of a name and a text."""
+        """Count the updates of a flush. values: the last values, as pairs of a name and a text."""
         self._done = event.done
         if "skipped" in event.columns:
             self._skipped += int((event.array("skipped") > 0).sum())
@@ -83,19 +83,19 @@ class Progress:
         self._put()
 
     def changed(self, event: Changed) -> None:
-        """With other batches the total of updates is unknown."""
+        """Take a live change: with another number of batches in an update, the total of updates is unknown."""
         if self._run is not None and "batch_size" in event.values:
             self._run = dataclasses.replace(self._run, updates=None)
 
     def resumed(self, event: Resumed) -> None:
-        """Events until here are of another run: its speed says nothing about this one."""
+        """Note that events until here are of another run, whose speed does not count."""
         self._done, self._from = event.step, (self._seconds, event.step)
         self._recent.clear()
         self._say(texts.job_continues(format.job(self.kind), event.step))
         self._put()
 
     def saved(self, event: Saved) -> None:
-        """A checkpoint was written: show when."""
+        """Show the update of a checkpoint that was written."""
         self._saved = event.step
         self._put()
 
@@ -105,7 +105,7 @@ class Progress:
         self._put()
 
     def tuned(self, event: TuneStep) -> None:
-        """A search of a tuning is over: count it, and add what it found."""
+        """Count a search of a tuning that has ended, and add its result."""
         found = format.assignments(event.values) or texts.found_nothing(event.search)
         self._done, self._ended = self._done + 1, texts.SEPARATOR.join(filter(None, [self._ended, found]))
         self._put()
@@ -128,7 +128,7 @@ class Progress:
         self._put()
 
     def found(self, event: CurveEnded | SearchEnded | SpeedSearchEnded | ClipSearchEnded | DecaySearchEnded) -> None:
-        """Keep the result of a search in words, to show when the job ends."""
+        """Keep the result of a search as text, to show when the job ends."""
         if isinstance(event, CurveEnded):
             known = event.suggestion is not None
             self._ended = texts.suggestion(format.rate(event.suggestion)) if known else texts.NO_RATE
@@ -145,7 +145,7 @@ class Progress:
         self._done = max(self._done, event.step)
         self._seconds = event.seconds
         if self.kind == "find_lr":
-            self._values = []  # the loss at which a sweep ran away says nothing
+            self._values = []  # the loss at which a sweep diverged is of no use
         self._say(texts.job_state(format.job(self.kind), event.status, self._ended))
         self._put()
 
@@ -186,7 +186,7 @@ class Progress:
             parts.append(texts.on_device(self._run.device))
         if self._skipped:
             parts.append(texts.skipped(self._skipped))
-        if self._saved is not None and (live or self._saved < self._done):  # a run that has ended has saved everything else
+        if self._saved is not None and (live or self._saved < self._done):  # a finished run with a later checkpoint need not show it
             parts.append(texts.saved_at(self._saved))
         return parts
 

@@ -1,4 +1,4 @@
-"""Carries out what the user asks for inside the canvas, and shows the line of code for it."""
+"""Carries out the user's actions in the canvas, and shows the line of code for each."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class ScriptForm(Protocol):
 
 
 class CanvasRequests:
-    """Carries out requests of the canvas. `failed` shows an error to whoever asked.
+    """Carries out requests of the canvas. `failed` shows an error to the user.
 
-    `tell` gives the panel an event that the bench does not emit, after all that it has emitted; `continue_` continues a run.
+    `tell` gives the panel an event that the bench does not emit, after all events of the bench; `continue_` continues a run.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class CanvasRequests:
         self._refresh, self._tell, self._continue, self._deletions = refresh, tell, continue_, deletions
         self._wanted: tuple[str, ...] = ()
         self._comparing = threading.Lock()
-        """Comparisons are read one after another: of those that came meanwhile the last one counts."""
+        """Serializes comparisons; of several that wait, only the last one is made."""
 
     def __call__(self, message: Mapping[str, Any]) -> None:
         try:
@@ -107,7 +107,7 @@ class CanvasRequests:
                 raise ValueError(texts.unknown_request(dict(message)))
 
     def _monitor(self, name: str, mode: Literal["min", "max"] | None) -> None:
-        """Judge the next fit's checkpoints by this metric. mode: whether lower or higher is better; None: its name says it."""
+        """Choose the best checkpoints of the next fit by this metric. mode: whether lower or higher is better; None: as its name says."""
         if self._bench.settings.monitor_mode == mode:
             self._bench.set(monitor=name)
         else:
@@ -120,7 +120,7 @@ class CanvasRequests:
                 self._bench.compare(*runs)
 
     def _measure_ratios(self, on: bool) -> None:
-        """Measure them from now on: in the running fit, and in those to come."""
+        """Measure update ratios, or stop, in the running fit and in later ones."""
         job = self._bench.job
         going = job is not None and job.kind == "fit" and job.status in ("running", "paused")
         if going:
@@ -130,9 +130,9 @@ class CanvasRequests:
             self._tell(Called(f"bench.job.change(track_update_ratio={on}); bench.set(track_update_ratio={on})"))
 
     def _remedy(self, code: str, stop: bool) -> None:
-        """Do what a finding advises; `stop`: the running fit is stopped first, for a search that would wait for its end.
+        """Carry out the line of code that a finding advises; `stop`: first stop the running fit, for whose end a search would wait.
 
-        The line may be made of a record that a stranger wrote: it is read as one call with plain values, never executed.
+        The line may come from a record of an untrusted source: it is parsed as one call with plain values, never executed.
         """
         method, values = remedy(code)
         call = getattr(self._bench, method)
@@ -146,7 +146,7 @@ class CanvasRequests:
 
 
 def remedy(code: str) -> tuple[str, dict[str, Any]]:
-    """The method of a bench and its arguments that a finding's line of code names; ValueError for any other line."""
+    """The bench's method and the arguments in a finding's line of code. Raises ValueError for any other line."""
     try:
         call = ast.parse(code, mode="eval").body
         if isinstance(call, ast.Call) and not call.args and (method := REMEDIES.get(ast.unparse(call.func))):

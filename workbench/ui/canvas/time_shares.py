@@ -1,4 +1,4 @@
-"""Shows where the time of a fit goes: the share of each part, of the last seconds while it runs, of all at its end."""
+"""Shows the share of each part in the time of a fit: in the last seconds while it runs, in the whole time at its end."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from workbench.ui import texts
 from workbench.ui.canvas.transport.messages import Outbox, cut
 
 RECENT = 10
-"""Events whose sum is shown while a fit runs."""
+"""How many of the last events are summed up while a fit runs."""
 MOST = 12
-"""Parts that are shown at most."""
+"""How many parts are shown at most."""
 NAME = 40
 """Bytes of a part's name."""
 
@@ -43,7 +43,7 @@ class TimeShares:
             self._all = total([self._all, event.parts])
             self._put(texts.LAST_SECONDS, total(self._recent))
         elif isinstance(event, Resumed):
-            self._recent.clear()  # of the run that this one continues
+            self._recent.clear()  # these events are of the run that this one continues
         elif isinstance(event, RunEnded) and self._all:
             self._put(texts.WHOLE_RUN, self._all)
 

@@ -20,15 +20,15 @@ from workbench.ui.canvas.transport.messages import Outbox, cut
 
 LINE_BUCKETS = 1000
 MARKS = 100
-"""The most live changes on the plot; the oldest are dropped."""
+"""How many live changes the plot shows; the oldest are dropped."""
 MARK = 160
-"""Bytes for the words at one of them."""
+"""Bytes for the text of one of them."""
 ON_BAR = 8
-"""The most values that the model shows on the progress line; the first that come."""
+"""How many of the model's values the progress line shows: the first ones that come."""
 
 
 class Training:
-    """Folds a fit's events into channels and values of bounded size."""
+    """Collects a fit's events in channels and values of bounded size."""
 
     def __init__(self, outbox: Outbox, fit: Buckets, val: Samples, gradients: Gradients) -> None:
         self._outbox, self._fit, self._val, self._gradients = outbox, fit, val, gradients
@@ -42,7 +42,7 @@ class Training:
         self.val: float | None = None
         self.averaged: float | None = None
         self.on_bar: dict[str, float] = {}
-        """The values that the model wants shown, by its names."""
+        """The values that the model logs with `prog_bar=True`, by its names."""
 
     def start(self, event: RunStarted) -> None:
         """Begin a fit."""
@@ -80,7 +80,7 @@ class Training:
         self._show(event)
         if value is None:
             return
-        if are_losses([self._monitor or ""]):  # another metric has no place on the axis of the loss
+        if are_losses([self._monitor or ""]):  # another metric cannot be drawn on the axis of the loss
             self._val.add([float(event.step), _drawn(value), _drawn(averaged)])
         self.val, self.averaged = value, self.averaged if averaged is None else averaged
         self._outbox.put("val", {
@@ -89,22 +89,22 @@ class Training:
         })  # fmt: skip
 
     def logged(self, event: Logged) -> None:
-        """Add what the model logged for an epoch: on the progress line, if it wants that."""
+        """Add values that the model logged for an epoch to the progress line, if logged with `prog_bar=True`."""
         self._show(event)
 
     def changed(self, event: Changed) -> None:
-        """A live change: a mark on the plots."""
+        """Mark a live change on the plots."""
         marked = {name: value for name, value in event.values.items() if name not in UNMARKED}
         if marked:
             self._mark(event.step, [format.change(name, value) for name, value in marked.items()])
         self._gradients.changed(event)
 
     def resumed(self, event: Resumed) -> None:
-        """Mark where this run continues another one's record."""
+        """Mark the update at which this run continues another one."""
         self._mark(event.step, [texts.RESUMED, *(format.change(name, value) for name, value in event.values.items())])
 
     def _mark(self, step: int, said: list[str]) -> None:
-        """Mark a place on the plots. What happens at one update has one line, or its names would overlap."""
+        """Mark an update on the plots. All changes at one update share a line, or their names would overlap."""
         if self._marks and self._marks[-1][0] == step:
             said = [*dict.fromkeys([*self._marks.pop()[1], *said])]
         self._marks.append((step, said))
@@ -112,14 +112,14 @@ class Training:
         self._outbox.put("changes", [[step, cut(", ".join(said), MARK)] for step, said in self._marks])
 
     def _show(self, event: StepsDone | Validated | Logged) -> None:
-        """Show the values that the model wants on the progress line; that of the plot is there anyway."""
+        """Show the values with `prog_bar=True` on the progress line, except for that of the plot, which is there anyway."""
         for name, value in event.on_bar.items():
             if name not in (self._monitor, f"{self._monitor}{AVERAGED}") and (name in self.on_bar or len(self.on_bar) < ON_BAR):
                 self.on_bar[name] = value
 
 
 def _drawn(value: float | None) -> float:
-    """The value as a point; what is not finite has no place on the plot."""
+    """The value as a point of the plot; NaN, which is not drawn, if it is not finite."""
     return value if value is not None and math.isfinite(value) else math.nan
 
 

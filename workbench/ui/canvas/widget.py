@@ -1,8 +1,8 @@
 """Defines the live canvas: one anywidget that draws events as they come.
 
-Events are folded into bounded state here; `flush` sends what the browser does not have yet, one message of at most 40
-kB a call. A view that opens later (a second view, a reloaded page) sends "ready", and gets everything again: drawing
-works the same way whenever a view opens.
+Events are collected in bounded state; each call of `flush` sends one message of at most 40 kB with data that the browser does
+not have yet. A view that opens later (a second view, a reloaded page) sends "ready", and gets everything again, so drawing
+is the same whenever a view opens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LiveView(Bundled):
     bundle = "live"
 
     marker = traitlets.Float(1e-3, help="The chosen learning rate; dragging ▲ in the browser sets it.").tag(sync=True)
-    looks = traitlets.Dict(help="How the cards' switches stand, by name, where a person has used them.").tag(sync=True)
+    looks = traitlets.Dict(help="The states of the cards' switches that the user has used, by name.").tag(sync=True)
     clip = traitlets.Float(0.0, help="The chosen clip value, 0: off; its line can be dragged.").tag(sync=True)
 
     def __init__(self, **kwargs: Any) -> None:
@@ -35,19 +35,17 @@ class LiveView(Bundled):
         self._lock = threading.Lock()
         self._picture = CanvasModel()
         self._held: list[StepsDone] = []
-        """Updates that are drawn together before the next message: folding costs by the event, and training waits
-        for it.
-        """
+        """Updates that are drawn together before the next message, since each event takes time for which training waits."""
         self._trouble: Exception | None = None
         """The error of an event that could not be drawn."""
         self.wake: Callable[[], None] = self._flush_all
-        """Called when there is something to send that no event brought; the dispatcher sets its own."""
+        """Called when there is something to send without an event; the dispatcher replaces it."""
         self.on_request: Callable[[Mapping[str, Any]], None] = lambda what: None
-        """Called with what the user asks for in the canvas: {"what": "use_batch_size", "value": 64}, for example."""
+        """Called with a request from the canvas: {"what": "use_batch_size", "value": 64}, for example."""
         self.on_open: Callable[[], None] = lambda: None
         """Called when a view has opened."""
         self.opened = False
-        """Whether a view has opened; it may have before anything could be called."""
+        """Whether a view has opened; that may be before the callbacks are set."""
         self.on_msg(self._heard)
 
     def draw(self, event: BenchEvent) -> None:
@@ -60,7 +58,7 @@ class LiveView(Bundled):
                 self._complain()
 
     def anew(self, events: Iterable[BenchEvent] = ()) -> None:
-        """Begin again with only these events; the curves of previous runs, and comparisons, stay."""
+        """Draw only these events; the curves of previous runs, and comparisons, stay."""
         with self._lock:
             self._held.clear()
             self._picture.clear()
@@ -69,7 +67,7 @@ class LiveView(Bundled):
         self.wake()
 
     def put(self, name: str, value: Any) -> None:
-        """Send a small value of plain data that no event brought."""
+        """Send a small value of plain data that comes from no event."""
         with self._lock:
             self._picture.outbox.put(name, value)
         self.wake()
@@ -87,18 +85,18 @@ class LiveView(Bundled):
         self.wake()
 
     def search_in(self, root: Path) -> None:
-        """Let the health of a run say what searches under this root have found."""
+        """Set the root of the runs, so that findings can use the results of searches there."""
         with self._lock:
             self._picture.findings.root = root
 
     def look_at(self, optimizer: int) -> None:
-        """Show the learning-rate curves of this optimizer, of several."""
+        """Show the learning-rate curves of this optimizer, where there are several."""
         with self._lock:
             self._picture.sweep.look_at(optimizer)
         self.wake()
 
     def flush(self) -> bool:
-        """Send one message of what is new; returns whether there is more."""
+        """Send one message with new data; returns whether there is more."""
         with self._lock:
             self._fold()
             self._picture.settle()
@@ -111,7 +109,7 @@ class LiveView(Bundled):
         return more
 
     def _fold(self, *later: BenchEvent) -> None:
-        """Draw the waiting events, consecutive flushes as one; one that cannot be drawn does not stop the others."""
+        """Draw the waiting events, consecutive flushes as one. After an event that cannot be drawn it draws the others."""
         held, self._held = self._held, []
         for event in (*joined(held, across_epochs=True), *later):
             try:

@@ -16,11 +16,11 @@ from workbench.ui.controls.run_buttons import RunButtons
 from workbench.ui.controls.widget_utils import aside
 
 PART = 30_000
-"""Bytes of a part as JSON: one fits into a message."""
+"""Bytes of a part as JSON, so that it fits into one message."""
 MOST = 12
-"""The most parts that are shown; a longer script is cut, with a note. The written file is complete."""
+"""How many parts are shown at most; a longer script is cut, with a note. The written file is complete."""
 _ABOUT, _WRITTEN = "export", "written"
-"""The keys of two notices: that there is no script, and where one was written, which a preview does not remove."""
+"""The keys of two notices: why there is no script, and where one was written; a preview does not remove the second one."""
 _SOON = 2.0
 """Seconds in which a job that was stopped before its turn ends."""
 
@@ -28,7 +28,7 @@ _SOON = 2.0
 class ScriptPreview:
     """Sends the text in parts, each small enough for one message. `put` takes a name and plain data.
 
-    Each part names its showing, so that parts of two scripts are never put together.
+    Each part has the number of its preview, so that parts of two scripts are never joined.
     """
 
     def __init__(self, put: Callable[[str, Any], None]) -> None:
@@ -48,7 +48,7 @@ class ScriptPreview:
         self._put("script", {"run": run, "format": format, "of": self._showings, "parts": len(parts), "lines": text.count("\n") + 1})
 
     def hide(self) -> None:
-        """Close it and drop the text, so that a view that opens later does not get it."""
+        """Close the preview and drop the text, so that a view that opens later does not get it."""
         self.run = ""
         self._put("script", None)
         for number in range(self._parts):
@@ -67,7 +67,7 @@ def _parts(text: str) -> list[str]:
 
 
 class ExportForm:
-    """What Export opens and its button writes. `bar` returns the run buttons, whose clicks come here."""
+    """The form that Export opens and whose button writes the script. `bar` returns the run buttons, whose clicks call this form."""
 
     def __init__(self, bench: Bench, bar: Callable[[], RunButtons], put: Callable[[str, Any], None], notice: Notice) -> None:
         self._bench, self._bar, self._notice = bench, bar, notice
@@ -75,23 +75,21 @@ class ExportForm:
         self._run: str | None = None
         """The run whose script is shown; None: the last fit."""
         self._format: Format = "script"
-        """What is shown and written: the script, or another format of the run."""
+        """The format that is shown and written."""
         self._shown: Any = None
         """The last fit at the time when the shown script was made."""
         self._making, self._placing = threading.Lock(), threading.Lock()
-        """Scripts are made one after another, so that the newest is shown last; and none is shown after it was
-        closed.
-        """
+        """Serializes the making of scripts, so that the newest is shown last, and none is shown after the form was closed."""
 
     def open(self, run: str) -> None:
         """Show the script of this run, and the form that writes it."""
         switch = self._bar().export
-        switch.value = False  # another run's may be there
+        switch.value = False  # another run's script may be open
         self._run = run
         switch.value = True
 
     def choose(self, format: Format) -> None:
-        """Show the run in this format, and write it so."""
+        """Show the run in this format, and write it in this format from now on."""
         self._format = format
         if self._bar().export.value:
             aside(self._show, self._failed, "preview")
@@ -109,16 +107,16 @@ class ExportForm:
             self._hide()
 
     def ended(self, job: Any) -> None:
-        """A job ends while it still holds the model. "The last fit" may be another one from now on.
+        """Update the preview when a job has ended, since another fit may now be the last one.
 
-        job: None for one that was stopped before its turn.
+        job: the job that ends, which may still use the model; None: one that was stopped before its turn.
         """
 
         def work() -> None:
             end = time.monotonic() + _SOON
             while not (self._idle() if job is None else job.done()) and (job is not None or time.monotonic() < end):
                 time.sleep(0.02)
-            # Where another one runs or waits, its end comes here too.
+            # If another job runs or waits, this is called again when it ends.
             if self._idle() and _last_fit(self._bench.jobs) is not self._shown:
                 self._show()
 
@@ -131,7 +129,7 @@ class ExportForm:
             aside(work, failed, "preview")
 
     def write(self, path: str) -> None:
-        """Write the script to this file, "" for train.py, with the starting weights beside it."""
+        """Write the script to this file ("": train.py), with the starting weights next to it."""
         run, format = self._run, self._format
         path = path.strip() or f"train{ENDINGS[format]}"
 
@@ -166,13 +164,13 @@ class ExportForm:
 
 
 def _readable(notebook: str) -> str:
-    # Here, because the rest of export comes with it, which a panel seldom needs.
+    # Imported here, because it imports the rest of export, which a panel seldom needs.
     from workbench.export.formats.notebook import cells_as_text
 
     return cells_as_text(notebook)
 
 
 def _last_fit(jobs: Iterable[Any]) -> Any:
-    """The job itself, not its id: ids of deleted runs may be used again."""
+    """The last fit, as the job itself, since the ids of deleted runs may be used again."""
     fits = [job for job in jobs if job.kind == "fit" and job.status in ("finished", "stopped")]
     return fits[-1] if fits else None

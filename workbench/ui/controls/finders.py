@@ -1,4 +1,4 @@
-"""Runs the searches of the panel's Find buttons, and offers what they found."""
+"""Runs the searches of the panel's Find buttons, and offers their results."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Rate:
 
     @property
     def setting(self) -> float:
-        """The setting for it, to the digits that are shown."""
+        """The value of the setting for it, rounded to the digits that are shown."""
         return float(format.rate(self.value / self.ratio))
 
     @property
     def text(self) -> str:
-        """The rate in words, and the setting for it where they differ."""
+        """The rate as text, and the setting for it if they differ."""
         own = format.rate(self.value)
         return own if self.ratio == 1 else texts.own_rate(own, format.rate(self.setting))
 
 
 class Begin(Protocol):
-    """Starts a job for a click and shows an error. `of`: the setting that it searches a value for."""
+    """Starts a job for a click and shows an error. `of`: the setting for which it searches a value."""
 
     def __call__(self, doing: str, kind: str, call: Callable[[], object], of: str = "") -> None: ...
 
@@ -59,14 +59,14 @@ class Finders:
 
     def find_lr(self, optimizer: int, race: bool) -> None:
         """Start a sweep of this optimizer's rate, and a race if asked for."""
-        # As in code: defaults are left out.
-        asked: dict[str, Any] = ({"optimizer": optimizer} if optimizer else {}) | ({"race": True} if race else {})
-        self._begin(texts.ACTIONS["find_lr"], "find_lr", lambda: self._bench.find_lr(**asked), "lr")
+        # The line of code that is shown leaves out defaults.
+        arguments: dict[str, Any] = ({"optimizer": optimizer} if optimizer else {}) | ({"race": True} if race else {})
+        self._begin(texts.ACTIONS["find_lr"], "find_lr", lambda: self._bench.find_lr(**arguments), "lr")
 
     def find_batch_size(self, keep: bool) -> None:
-        """Start a search for the batch size; keep: with the same number of samples in an update."""
-        asked = {"keep_effective": True} if keep else {}
-        self._begin(texts.ACTIONS["find_batch_size"], "find_batch_size", lambda: self._bench.find_batch_size(**asked), "batch_size")
+        """Start a search for the batch size. keep: keep the number of samples in an update."""
+        arguments = {"keep_effective": True} if keep else {}
+        self._begin(texts.ACTIONS["find_batch_size"], "find_batch_size", lambda: self._bench.find_batch_size(**arguments), "batch_size")
 
     def find_clip_val(self) -> None:
         """Start a search for a clip value."""
@@ -74,7 +74,7 @@ class Finders:
 
     @property
     def of_settings(self) -> dict[str, tuple[str, Callable[[], None]]]:
-        """The searches in the form of all settings: by setting, what it does, and the call."""
+        """The searches in the form of all settings: for each setting a tooltip and the call."""
         return {
             "num_workers": (
                 texts.FIND_WORKERS,
@@ -92,7 +92,7 @@ class Finders:
 
     @staticmethod
     def show_busy(header: Header, form: Form, busy: Callable[[str], bool]) -> None:
-        """Turn off the buttons of the searches that wait or run; busy: whether one of this kind does."""
+        """Turn off the buttons of the searches that wait or run. busy: returns whether one of this kind does."""
         off(header.find_batch_size, busy("find_batch_size"))
         off(header.find_clip, busy("find_clip_val"))
         for button in (header.find_lr, header.race):
@@ -135,12 +135,12 @@ class Finders:
 
     @property
     def _optimizer(self) -> int:
-        """The optimizer that is swept; a fit sweeps its first."""
+        """The optimizer that is swept; within a fit it is the first one."""
         return 0 if self._started is None else int(self._started.request.get("optimizer", 0))
 
     def _rate(self, event: CurveEnded) -> Rate | None:
         alone = self._started is not None and self._started.request.get("group") is not None
-        if event.suggestion is None or alone:  # the setting would move the rates of all groups
+        if event.suggestion is None or alone:  # the setting would change the rates of all groups
             return None
         why = " · ".join(event.doubts) or event.why
         groups = () if self._started is None else self._started.groups[self._optimizer : self._optimizer + 1]
@@ -158,6 +158,6 @@ class Finders:
 
 
 def _choose(header: Header, optimizer: int) -> None:
-    """A record of another kernel may name an optimizer that this bench does not have."""
+    """Choose the optimizer in the header, if the bench has it: a record of another kernel may name one that it does not have."""
     if any(value == optimizer for _, value in header.optimizer.options):
         header.optimizer.value = optimizer

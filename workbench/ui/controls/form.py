@@ -1,4 +1,4 @@
-"""Makes the form of all settings that are not in the header, one collapsed section a group, from their metadata."""
+"""Makes the form of all settings that are not in the header, from their metadata, with a collapsed section for each group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.ui.controls.header import UseButton
 from workbench.ui.controls.setting_control import SettingControls
 
 HEADER = ("batch_size", "lr", "gradient_clip_val", "max_epochs")
-"""The four settings that a person tunes; they are in the panel's header."""
+"""The four settings of the panel's header, which users tune most."""
 
 
 def grouped() -> dict[Group, list[str]]:
@@ -26,20 +26,20 @@ def grouped() -> dict[Group, list[str]]:
 
 
 class Form(widgets.VBox):  # type: ignore[misc]
-    """The accordion."""
+    """The accordion with the settings of all groups."""
 
     def __init__(
         self, settings: Settings, controls: SettingControls, searches: Mapping[str, tuple[str, Callable[[], None]]],
         use: Callable[[dict[str, Any]], None],
     ) -> None:  # fmt: skip
-        """searches: by setting, what its Find button does, in words, and the call. use: applies what was found."""
+        """searches: for each setting the tooltip of its Find button, and the call. use: applies a result."""
         self._searches, self._use = searches, use
         self.find: dict[str, widgets.Button] = {}
         """The Find buttons of the settings that have a search."""
         self.found: dict[str, UseButton] = {}
-        """The buttons that use what these found."""
+        """The buttons that apply the results of these searches."""
         self.controls = {name: controls[name] for names in grouped().values() for name in names}
-        self._row_layout = widgets.Layout(width="auto")  # one for all: each is a model that the browser makes
+        self._row_layout = widgets.Layout(width="auto")  # shared: each layout is a model that the browser has to make
         sections = [widgets.VBox([self._row(name) for name in names]).add_class("wb-form-grid") for names in grouped().values()]
         titles = [group.capitalize() for group in grouped()]
         self.accordion = widgets.Accordion(sections, titles=titles, selected_index=None)
@@ -48,7 +48,7 @@ class Form(widgets.VBox):  # type: ignore[misc]
         self.show(settings)
 
     def show(self, settings: Settings) -> None:
-        """Say which of the found values are in use."""
+        """Show which of the results are in use."""
         for offer in self.found.values():
             offer.settle(settings)
 

@@ -1,4 +1,4 @@
-"""Makes the header: batch size, learning rate, clip and epochs, with their finders and what these found."""
+"""Makes the header: batch size, learning rate, clip and epochs, with their finders and the results of these."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from workbench.ui.controls.setting_control import SettingControl, SettingControl
 from workbench.ui.controls.widget_utils import shown
 
 LOWEST, HIGHEST, STEP = -7, 1, 0.02
-"""The slider's decades. The box takes any rate; one outside is shown at the slider's end."""
+"""The slider's range, as powers of ten. The box takes any rate; one outside is shown at the slider's end."""
 
 
 class UseButton(widgets.Button):  # type: ignore[misc]
-    """The button 'Use 3.2e-3': a search's result, applied only by this click. Hidden without a result.
+    """The button 'Use 3.2e-3', whose click applies a search's result. It is hidden without a result.
 
-    '3.2e-3 in use' takes no click, and stays: the keyboard focus is on it right after it was pressed.
+    After the click it reads '3.2e-3 in use' and does nothing. It is not disabled, since it has the keyboard focus then.
     """
 
     def __init__(self, use: Callable[[dict[str, Any]], None]) -> None:
@@ -35,12 +35,12 @@ class UseButton(widgets.Button):  # type: ignore[misc]
         self.add_class("wb-use")
 
     def offer(self, changes: dict[str, Any], text: str, why: str, settings: Settings) -> None:
-        """Offer these settings as `text`; hide the button without a result. `why`: its tooltip."""
+        """Offer these settings as `text`; no changes: hide the button. `why`: its tooltip."""
         self._changes, self._text, self.tooltip = changes, text, why
         self.settle(settings)
 
     def settle(self, settings: Settings) -> None:
-        """These settings are in use now."""
+        """Show whether the result is in use with these settings."""
         self._used = all(_near(value, getattr(settings, name)) for name, value in self._changes.items())
         self.description = texts.in_use(self._text) if self._used else texts.use(self._text)
         (self.add_class if self._used else self.remove_class)("wb-used")
@@ -52,15 +52,15 @@ class FinderCalls:
     """The calls of the finders' controls. Each returns at once."""
 
     batch_size: Callable[[bool], None]
-    """Search; True: keep the number of samples in an update."""
+    """Search for a batch size; True: keep the number of samples in an update."""
     lr: Callable[[int, bool], None]
-    """Sweep this optimizer; True: and race."""
+    """Sweep the rate of this optimizer; True: then race the best rates."""
     clip_val: Callable[[], None]
     """Measure gradient norms, and suggest a clip value."""
     look_at: Callable[[int], None]
     """Show this optimizer's curves."""
     use: Callable[[dict[str, Any]], None]
-    """Use what was found."""
+    """Apply a result."""
 
 
 class Header(widgets.Box):  # type: ignore[misc]
@@ -72,8 +72,8 @@ class Header(widgets.Box):  # type: ignore[misc]
         self.clip = _bare(controls["gradient_clip_val"], texts.CLIPPING_LABEL, "82px")
         self.epochs = _bare(controls["max_epochs"], texts.EPOCHS, "72px")
         self.lr = _bare(controls["lr"], texts.LEARNING_RATE, "96px")
-        # Not continuous: a continuous slider reports every value back that is set from here, late and a little off,
-        # and would undo what was chosen meanwhile.
+        # Not continuous: a continuous slider reports each value that is set from here back, late and rounded, and would
+        # undo the user's choice of that time.
         self.slider = widgets.FloatLogSlider(
             value=10 ** on_slider(settings.lr), base=10, min=LOWEST, max=HIGHEST, step=STEP, readout_format=".1e", continuous_update=False,
             layout=widgets.Layout(flex="1 1 70px", width="auto", min_width="70px"), tooltip=tooltip("lr"),
@@ -118,7 +118,7 @@ class Header(widgets.Box):  # type: ignore[misc]
             self._size_step.children[0].value = _name("①", texts.BATCH_SIZE, _each(settings))
 
     def _show_kept(self, settings: Settings) -> None:
-        """Show how many samples an update has now, which the search for a batch size can keep."""
+        """Show the number of samples in an update, which the search for a batch size can keep."""
         try:
             kept, why = str(effective_batch(settings, ranks(settings))), texts.KEEP_TOOLTIP
         except SettingsError as error:
@@ -129,19 +129,19 @@ class Header(widgets.Box):  # type: ignore[misc]
 
 
 def on_slider(lr: float) -> float:
-    """The slider's nearest stop, as a power of ten."""
+    """The slider's nearest step, as a power of ten."""
     power = math.log10(lr) if lr > 0 else LOWEST
     return round(round(min(max(power, LOWEST), HIGHEST) / STEP) * STEP, 6)
 
 
 def rounded(value: float) -> float:
-    """A rate as a person would write it, at the same stop of the slider: 3.2e-3, not 0.0031622776."""
+    """A rate rounded as a person would write it, at the same step of the slider: 3.2e-3, not 0.0031622776."""
     short = float(f"{value:.1e}")
     return short if on_slider(short) == on_slider(value) else float(f"{value:.2e}")
 
 
 def _near(value: Any, current: Any) -> bool:
-    """Whether a setting equals the result, to the digits that are shown."""
+    """Whether a setting equals the result, as far as the shown digits tell."""
     numbers = isinstance(value, int | float) and isinstance(current, int | float)
     return math.isclose(value, current, rel_tol=1e-3) if numbers else bool(value == current)
 
@@ -172,9 +172,9 @@ def _name(number: str, title: str, note: str) -> str:
 
 
 def _each(settings: Settings) -> str:
-    """On how many devices a batch of that size is; "" for one."""
+    """A note on the number of devices that each have a batch of that size; "": one."""
     try:
         count = ranks(settings)
-    except SettingsError:  # the error comes when a job is started
+    except SettingsError:  # starting a job will show this error
         return ""
     return texts.each_of(count) if count > 1 else ""

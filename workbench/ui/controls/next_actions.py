@@ -1,4 +1,4 @@
-"""Decides what to offer next: to continue the last fit, or to change the running one."""
+"""Decides whether the panel offers to continue the last fit, or to change the running one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from workbench.techniques.stopping import reached
 from workbench.ui import format, texts
 
 LIVE = tuple(texts.LIVE)
-"""What the run buttons can change in a running fit."""
+"""The settings that the run buttons can change in a running fit."""
 GOING = ("queued", "running", "paused")
 """The states of a job that waits or runs."""
 LENGTHS = ("max_epochs", "max_steps", "max_time")
-"""A fit that came to its end has more to do with another one of these."""
+"""The lengths: with another value of one of these, a fit that has reached its end may have more to do."""
 
 
 def more_to_do(jobs: Iterable[Any], now: Settings) -> dict[str, Any] | None:
     """The settings with which the last fit can be continued; None where it cannot, or where a fit waits or runs.
 
-    A fit that was stopped continues to its own length. One that came to its end continues to the length in the
+    A fit that was stopped continues to its own length. One that has reached its end continues to the length in the
     controls, if that leaves more to do. A deleted one cannot be continued.
     """
     fits = [job for job in jobs if job.kind == "fit"]
@@ -42,7 +42,7 @@ def more_to_do(jobs: Iterable[Any], now: Settings) -> dict[str, Any] | None:
 
 
 def lengths(run: RunBrief, now: Settings) -> dict[str, Any]:
-    """The lengths with which a recorded run is continued: of one that came to its end, those in the controls that differ."""
+    """The lengths with which a recorded run is continued: if it has reached its end, those in the controls that differ from its own."""
     if run.status != "finished":
         return {}
     then = recorded_settings(run.settings)
@@ -50,7 +50,7 @@ def lengths(run: RunBrief, now: Settings) -> dict[str, Any]:
 
 
 def why_not_continued(run: RunBrief, resumable: bool, now: Settings, parameters: int) -> str:
-    """Why a recorded run cannot be continued by a model of so many parameters; "": it can. resumable: it has a checkpoint."""
+    """Why a recorded run cannot be continued; "": it can. resumable: whether it has a checkpoint. parameters: their number in the bench's model."""
     if run.unseen:
         return texts.MAY_STILL_RUN
     if run.status in GOING:
@@ -73,17 +73,17 @@ def why_not_continued(run: RunBrief, resumable: bool, now: Settings, parameters:
 
 
 def _leaves_more(events: Sequence[Event], then: Settings, other: Mapping[str, Any]) -> bool:
-    """Whether a fit that came to its end has more to do with these lengths; they count from its beginning."""
+    """Whether a fit that has reached its end has more to do with these lengths, which count from its beginning."""
     end = next((event for event in reversed(events) if isinstance(event, RunEnded)), None)
     epoch = next((event.epoch for event in reversed(events) if isinstance(event, StepsDone)), 0)
     if end is None:
         return False
-    # A run's last event is of the epoch it was in. That epoch was whole if only its end can have ended the run.
+    # The last event has the number of its epoch. That epoch was complete if the run can only have ended at an epoch's end.
     if reached(then, end.step, epoch, end.seconds) is None and reached(then, end.step, epoch + 1, end.seconds) is not None:
         epoch += 1
     try:
         return reached(then.replace(**other), end.step, epoch, end.seconds) is None
-    except SettingsError:  # with the fit's other settings, which are no lengths
+    except SettingsError:  # these lengths contradict other settings of the fit
         return False
 
 

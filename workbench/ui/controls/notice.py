@@ -15,10 +15,10 @@ from workbench.ui.controls.widget_utils import shown
 Level = Literal["info", "warning", "error"]
 _CLASSES = {"info": "wb-info", "warning": "wb-warning", "error": "wb-error-notice"}
 _KEPT = 4
-"""The most notices at once. Beyond it the oldest that is not an error is removed, or else the oldest."""
+"""How many notices are shown at once. When there are more, the oldest that is not an error is removed, or else the oldest."""
 _LONGEST = 1500
 CLICKED = "clicked"
-"""The key of notices about clicks that failed: they are of no interest any more when the next job starts."""
+"""The key of notices about clicks that failed; they are removed when the next job starts."""
 
 
 class Notice(widgets.HBox):  # type: ignore[misc]
@@ -63,14 +63,14 @@ class Notice(widgets.HBox):  # type: ignore[misc]
             self._show(new=True)
 
     def error(self, error: BaseException, doing: str = "", about: str = "") -> None:
-        """Show an error in plain words."""
+        """Show an error as a sentence."""
         words = str(error).strip() or type(error).__name__
         plain = type(error).__module__.startswith("workbench")
         said = words if plain else f"{type(error).__name__}: {words}"
         self.say(texts.failed(doing, said) if doing else said, "error", about)
 
     def attempt(self, doing: str, call: Callable[[], object]) -> None:
-        """Call it for the user who clicked; an error becomes a notice that begins with what was attempted."""
+        """Call a function after a click; an error becomes a notice that begins with `doing`."""
         try:
             call()
         except Exception as error:  # noqa: BLE001 - shown to the person who clicked
@@ -91,8 +91,8 @@ class Notice(widgets.HBox):  # type: ignore[misc]
             self._show()
 
     def _show(self, new: bool = False) -> None:
-        """new: the first line is new. It alone is announced: a screen reader repeats whatever is written again with
-        a role.
+        """Show all lines. new: the first line is new; only it gets a role, since a screen reader reads each text with a role again
+        when it is written.
         """
         lines = []
         for at, (level, text, *_) in enumerate(self._lines):

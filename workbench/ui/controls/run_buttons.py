@@ -35,7 +35,7 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         self.fit = button(texts.TRAIN, "", actions.fit, "primary")
         self.pause = button(texts.PAUSE, texts.PAUSE_TOOLTIP, actions.pause)
         self.stop = button(texts.STOP, texts.STOP_TOOLTIP, actions.stop)
-        # After Stop, so that the button under a hand that has just pressed it stays Stop.
+        # After Stop, so that the button that the user has just pressed does not move.
         self.continue_ = button(texts.CONTINUE, texts.CONTINUE_TOOLTIP, actions.continue_)
         self.apply = button(texts.APPLY, "", actions.apply).add_class("wb-apply")
         self.tune = button(texts.TUNE, texts.TUNE_TOOLTIP, actions.tune)
@@ -57,9 +57,7 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         self.offer_change("")
 
     def follow(self, status: Status | None, kind: str) -> None:
-        """Set the buttons to what can be done now: only a fit can be paused, only a job that has not ended can be
-        stopped.
-        """
+        """Enable the buttons that have an effect now: only a fit can be paused, only a job that has not ended can be stopped."""
         live = status in ("running", "paused")
         self.stop.disabled = not (live or status == "queued")
         for one in (self.pause, self.validate, self.checkpoint):
@@ -68,7 +66,7 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         self.pause.tooltip = texts.RESUME_TOOLTIP if status == "paused" else texts.PAUSE_TOOLTIP
 
     def offer_to_train(self, state: str, wrong: Sequence[str]) -> None:
-        """Offer to train. state: of a fit that waits or runs; wrong: the settings whose boxes hold invalid values."""
+        """Update Train. state: of a fit that waits or runs; wrong: the settings whose boxes have invalid values."""
         if state:
             text, why = (texts.QUEUED if state == "queued" else texts.TRAINING), texts.TRAINING_TOOLTIP
         elif wrong:
@@ -79,11 +77,11 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         off(self.fit, bool(state or wrong))
 
     def offer_to_continue(self, possible: bool) -> None:
-        """Offer to continue the last fit, where it has ended and more can be done."""
+        """Show Continue if the last fit can be continued, else hide it."""
         shown(self.continue_, possible)
 
     def offer_change(self, what: str) -> None:
-        """Offer to change the running fit: `what` names the values. Empty: nothing differs."""
+        """Show Apply if there are values to change in the running fit; `what` names them, "": none."""
         shown(self.apply, bool(what))
         if what:
             self.apply.description = texts.apply(what)

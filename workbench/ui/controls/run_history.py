@@ -1,6 +1,6 @@
 """Shows recorded runs in the panel: the table of fits, earlier curves, comparisons, and one run drawn again.
 
-While a recorded run is shown, the running one is not drawn; the way back draws it again from its job's events.
+While a recorded run is shown, the running one is not drawn; afterwards it is drawn again from its job's events.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from workbench.ui.canvas.widget import LiveView
 from workbench.ui.controls.widget_utils import aside
 
 EVERY = 0.5
-"""Seconds between two reads of a shown record that another process still writes."""
+"""Seconds between two reads of the shown record, while another process still writes it."""
 _OF_NO_RUN = Message | Unrecorded
 
 
 class RunHistory:
     """Shows past runs: their table, their curves on the canvas, and a recorded run in place of the live one.
 
-    The panel calls `on_event` with every event before it draws it, on one thread. seen: returns the jobs whose plots are shown.
-    listed: called when the table was read.
+    The panel calls `on_event` with each event before it draws the event, in one thread. seen: returns the jobs whose plots are
+    shown. listed: called when the table was read.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RunHistory:
         self._table = RunsTable(bench.root, self._list, self._move, lambda error: failed(error, texts.ACTIONS["runs"]))
         self.deletions = PendingDeletions(lambda run: bench.delete(run), lambda pending: canvas.put("deleting", pending), lambda error: failed(error, texts.ACTIONS["delete"]))
         self._looked_at = False
-        """A panel that nobody sees reads nothing."""
+        """Whether a view has opened; before that nothing is read."""
         self._noted: set[str] = set()
         """The runs whose notes were sent."""
         self._briefs: list[RunBrief] = []
@@ -79,10 +79,10 @@ class RunHistory:
         self._live_fit = ""
         self._drawing, self._placing = threading.Lock(), threading.Lock()
         self._turn = 0
-        """Counts what is shown: a record that is still being read stops when something else is shown."""
+        """Counts the changes of what is shown; reading a record stops when the count has changed."""
 
     def look(self) -> None:
-        """A view was opened: read the folder from now on."""
+        """Read the folder from now on, since a view has opened."""
         self._looked_at = True
         self.refresh()
 
@@ -128,14 +128,14 @@ class RunHistory:
 
     @property
     def runs(self) -> list[tuple[RunBrief, bool]]:
-        """The listed runs, newest first, and whether they have a checkpoint from which a fit can continue."""
+        """The listed runs, newest first, each with whether it has a checkpoint from which a fit can continue."""
         return [(one, one.id in self._resumable) for one in self._briefs]
 
-    # -- one that is shown again
+    # -- a recorded run
 
     def _show(self, run: str) -> None:
         if any(job.id == run and not job.done() for job in self._seen()):
-            run = ""  # its record would not change
+            run = ""  # the running job itself is shown
         with self._drawing:
             before, self._shown = self._shown, run
             turn = self._turn = self._turn + 1
@@ -149,7 +149,7 @@ class RunHistory:
             self._look_at(self._live_fit)
 
     def _draw(self, run: str, turn: int) -> None:
-        """Draw the record from its beginning, piece by piece, as long as nothing else is shown."""
+        """Draw the record from its beginning, in pieces, until something else is shown."""
         record = Record(self._root / read.RUNS / run)
         events = record.new()
         first = [*islice(events, 1)]
@@ -161,7 +161,7 @@ class RunHistory:
             aside(lambda: self._draw_on(record, turn), lambda error: self._failed(error, texts.show_run(run)), "follow")
 
     def _draw_on(self, record: Record, turn: int) -> None:
-        """Draw what another bench or another process still writes."""
+        """Draw the new events of a record that another bench or process still writes."""
         while not record.over:
             time.sleep(EVERY)
             if not self._draw_all(record.new(), turn):
@@ -194,7 +194,7 @@ class RunHistory:
     def _list(self, briefs: list[RunBrief], count: int) -> None:
         annotated = {one.id: read_annotations(one.path) for one in briefs if one.path is not None}
         for run, added in annotated.items():
-            if added.notes or run in self._noted:  # each on its own: all of them are more than a message holds
+            if added.notes or run in self._noted:  # one message each: all of them together may be too long for one
                 self._noted.add(run)
                 self._canvas.put(f"notes.{run}", added.notes)
         self._canvas.put("runs", listed(briefs, count, annotated))
@@ -223,7 +223,7 @@ class RunHistory:
             self._previous = previous
             self._canvas.put_previous(previous)
 
-    # -- those compared
+    # -- comparisons
 
     def _compare(self, runs: tuple[str, ...]) -> None:
         self._compared = runs
@@ -247,14 +247,14 @@ class RunHistory:
 
 
 class Record:
-    """A record that is read while it grows: `over` when no more will come."""
+    """A record that is read while it grows; `over`: whether it is complete."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._tail, self.over = folder, Tail(folder), False
 
     def new(self) -> Iterator[Event]:
-        """The new events, and at the end one for a killed process that could not write it."""
-        summary = read.summary(self._folder)  # before its record: a run that has ended has all of it
+        """The new events; for a killed process, which could not record its end, with a RunEnded at the end."""
+        summary = read.summary(self._folder)  # read before the record: if the run has ended, the record is complete
         while events := self._tail.new():
             for event in joined(events):
                 self.over = self.over or isinstance(event, RunEnded)

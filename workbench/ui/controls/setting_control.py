@@ -1,4 +1,4 @@
-"""Makes the control of each setting from its type and metadata in `workbench.settings`, reads what is typed, and keeps it until it is valid."""
+"""Makes the control of each setting from its type and metadata in `workbench.settings`, parses typed values, and keeps invalid ones until they are corrected."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from workbench.ui.controls.widget_utils import shown
 
 
 class SettingControl:
-    """The widget of setting `name`. `means`, `read` and `write` use the setting's own values."""
+    """The control of setting `name`. `means` converts the widget's value to the setting's, `write` shows a value of the setting."""
 
     def __init__(self, name: str, widget: widgets.Widget, means: Callable[[Any], Any], write: Callable[[Any], None]) -> None:
         self.name, self.widget, self.means, self.write = name, widget, means, write
         self.why = ""
-        """Why what it shows was refused; "": it is the setting's value."""
+        """Why the shown value was refused; "": it is the setting's value."""
         self._row: widgets.Box | None = None
         self._reason: widgets.HTML | None = None
 
@@ -34,11 +34,11 @@ class SettingControl:
         return self.means(self.widget.value)
 
     def stands_in(self, row: widgets.Box) -> None:
-        """Name the box that holds the widget: the reason for a refusal is added at its end."""
+        """Set the box that contains the widget; the reason of a refusal is added at its end."""
         self._row = row
 
     def mark(self, why: str) -> None:
-        """Show why the value is refused, below it; "": it is not, or no longer."""
+        """Show below the value why it was refused; "": it is valid."""
         if why == self.why:
             return
         self.why = why
@@ -46,29 +46,29 @@ class SettingControl:
         if self._row is None:
             return
         if self._reason is None:
-            # Made when it is first needed, and added at the end: what is before it in the page is not drawn again.
+            # Made when first needed, and added at the end, so that the page does not draw the other widgets again.
             self._reason = widgets.HTML().add_class("wb-why")
             self._row.children = (*self._row.children, self._reason)
-        text = why[:1].upper() + why[1:] if why.partition(" ")[0].isalpha() else why  # which may begin with a setting's name
+        text = why[:1].upper() + why[1:] if why.partition(" ")[0].isalpha() else why  # a text may begin with the name of a setting, which keeps its case
         self._reason.value = f'<span role="alert">⚠ {html.escape(text)}</span>' if why else ""
         shown(self._reason, bool(why))
 
 
 class SettingControls:
-    """The controls of all settings. What a person enters stays until it is valid, or until the setting is changed elsewhere.
+    """The controls of all settings. An invalid value stays in its box until it is corrected, or the setting is changed elsewhere.
 
-    edited(name, value): sets it, and returns why that was refused, or "". refused(): the refused ones have changed.
+    edited(name, value): sets the setting, and returns why that was refused, or "". refused(): called when the refused settings have changed.
     """
 
     def __init__(self, settings: Settings, edited: Callable[[str, Any], str], refused: Callable[[], None]) -> None:
         self._settings, self._edited, self._refused = settings, edited, refused
         self._here = threading.local()
-        """`showing` is set in the thread that updates the controls: its changes are not the user's. `entered` names the control
-        whose new value this thread sets.
+        """By thread. `showing`: the thread updates the controls, so that its changes are not the user's. `entered`: the control whose new
+        value the thread sets.
         """
         self._controls = {name: make(name, getattr(settings, name)) for name in Settings.model_fields}
         for control in self._controls.values():
-            # The value that the user sent, not the present one: another thread may have shown the old settings over it.
+            # The value that the user sent, and not the present one, which another thread may have overwritten with the old setting.
             control.widget.observe(lambda change, control=control: self._changed(control, change["new"]), "value")
 
     def __getitem__(self, name: str) -> SettingControl:
@@ -127,7 +127,7 @@ class SettingControls:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A field's annotation: its plain types, its choices, whether None is one of its values."""
+    """The parts of a field's annotation: its plain types, its choices, and whether None is allowed."""
 
     types: tuple[type, ...]
     choices: tuple[Any, ...]
@@ -155,7 +155,7 @@ def make(name: str, value: Any) -> SettingControl:
 
 
 def tooltip(name: str) -> str:
-    """What a setting means, with its unit."""
+    """The help of a setting, with its unit."""
     unit = metadata_of(name).unit
     both = {int, float} <= set(shape(name).types)
     kinds = texts.WHOLE_OR_FRACTION if both else ""
@@ -166,7 +166,7 @@ _NOTHING = ("none", "off")
 _WORDS = {"yes": True, "on": True, "true": True, "no": False, "false": False}
 _BOOLEANS = {texts.AUTO: None, texts.YES: True, texts.NO: False}
 _NONE = {"monitor_mode": texts.MONITOR_MODE_BY_NAME}
-"""The name of None where it is not "none"."""
+"""The label of None, where it is not "none"."""
 _WIDE = {"description_width": "184px"}  # as long as the longest name, marked
 
 
@@ -185,14 +185,14 @@ def _checkbox(name: str) -> SettingControl:
 
 def _choice(name: str, options: dict[str, Any]) -> SettingControl:
     box = widgets.Dropdown(options=list(options), **_common(name))
-    words = {value: word for word, value in options.items()}  # None as a value would mean that nothing is chosen
+    words = {value: word for word, value in options.items()}  # for the widget, the value None means that nothing is chosen
     return SettingControl(name, box, lambda word: options[word], lambda value: setattr(box, "value", words[value]))
 
 
 def _text(name: str, s: Shape) -> SettingControl:
-    """A line of text: a number, or what may be None or of several kinds. Empty is the default."""
+    """A text box, for a number, or for a setting that may be None or of several types. An empty box means the default."""
     default = Settings.model_fields[name].default
-    number = s.types in ((int,), (float,)) and not s.optional  # a person reads its default as any other value
+    number = s.types in ((int,), (float,)) and not s.optional  # its default is shown as a number, too
     box = widgets.Text(placeholder=typed(name, default) if number else _default_in_words(name), continuous_update=False, **_common(name))
 
     def write(value: Any) -> None:
@@ -223,11 +223,11 @@ def _flatten(annotation: Any) -> tuple[tuple[type, ...], tuple[Any, ...], bool]:
     return (origin or annotation,), (), False
 
 
-# ---- what a person types -----------------------------------------------------------------------------------------
+# ---- typed values ------------------------------------------------------------------------------------------------
 
 
 class ParseError:
-    """Text that is neither a value nor a word. No setting takes it, so the error names what was typed."""
+    """Typed text that is neither a value nor a word. No setting accepts it, and its repr is the text, which the error shows."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -250,14 +250,14 @@ def parse(name: str, line: str, yes_or_no: bool = False) -> Any:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         pass
     if set(line) & set("()[]{}='\""):
-        return ParseError(line)  # half a dict, for example: as a word it could pass for a metric's name
+        return ParseError(line)  # half a dict, for example, which could pass for the name of a metric
     if "," in line:
         return [word.strip() for word in line.split(",") if word.strip()]
-    return line  # a word; Settings decides whether it knows it
+    return line  # a word; Settings checks it
 
 
 def _settled(name: str, value: Any) -> tuple[Any] | None:
-    """The value as Settings keeps it, or None where it refuses it."""
+    """A tuple with the value as Settings stores it; None: Settings refuses it."""
     try:
         return (getattr(Settings.make(**{name: value}), name),)
     except SettingsError:
@@ -265,7 +265,7 @@ def _settled(name: str, value: Any) -> tuple[Any] | None:
 
 
 def _default_in_words(name: str) -> str:
-    """The default, in words."""
+    """The default, as text."""
     value = Settings.model_fields[name].default
     if name in texts.DEFAULTS:
         return texts.DEFAULTS[name]
@@ -287,7 +287,7 @@ def _nothing(name: str, line: str) -> Any:
 
 
 class _Calls(ast.NodeTransformer):
-    """EarlyStopping(monitor='val_loss'), as in code, is the dict of its arguments."""
+    """Replaces a call such as EarlyStopping(monitor='val_loss') by the dict of its arguments."""
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         if node.args or any(item.arg is None for item in node.keywords):

@@ -1,4 +1,4 @@
-"""Finds, shows and locks widgets, and runs slow work in a thread beside them."""
+"""Has functions for widgets (walk, show, lock), and runs slow work in a thread."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import ipywidgets as widgets
 def reachable(root: widgets.Widget) -> None:
     """Let clicks on these widgets arrive while a cell runs.
 
-    ipykernel 7.4 sends a comm's messages to the shell that last published on it: after a cell touched a widget, that is
-    the main one, which is busy as long as the cell. This gives the choice back to the sender (a subshell).
+    ipykernel 7.4 sends a comm's messages to the shell that last published on it. After a cell has used a widget, that is the
+    main shell, which is busy while the cell runs. With this, the sender chooses the shell (a subshell).
     """
     for widget in tree(root):
         comm = getattr(widget, "comm", None)
@@ -23,10 +23,10 @@ def reachable(root: widgets.Widget) -> None:
 
 
 def heard_whole(root: widgets.Widget, lock: AbstractContextManager[Any]) -> None:
-    """A front end's message to these widgets is handled under this lock, from its new values to all callbacks.
+    """Handle each message of a front end to these widgets under this lock, from setting the new values to the last callback.
 
-    ipywidgets calls back after the last of the new values: a value that another thread wrote until then would be
-    reported instead.
+    ipywidgets calls the callbacks after setting all new values: without the lock, they could get a value that another thread has set
+    in between.
     """
     for widget in tree(root):
         widget.set_state = _under(lock, widget.set_state)
@@ -41,7 +41,7 @@ def _under(lock: AbstractContextManager[Any], call: Callable[..., None]) -> Call
 
 
 def tree(root: widgets.Widget, seen: set[widgets.Widget] | None = None) -> Iterator[widgets.Widget]:
-    """A widget and everything inside it, each once, layouts and styles too: each is a model with a comm of its own."""
+    """A widget and all widgets inside it, each once, with layouts and styles, since each is a model with its own comm."""
     seen = set() if seen is None else seen
     for held in (root, getattr(root, "layout", None), getattr(root, "style", None)):
         if isinstance(held, widgets.Widget) and held not in seen:
@@ -57,17 +57,17 @@ def shown(widget: widgets.Widget, visible: bool) -> None:
 
 
 def off(button: widgets.Button, is_off: bool) -> None:
-    """Show that a button does nothing now. It is not disabled, which would take the keyboard's focus from it."""
+    """Show that a button has no effect now. It is not disabled, which would take the keyboard focus from it."""
     (button.add_class if is_off else button.remove_class)("wb-off")
 
 
 def aside(work: Callable[[], None], failed: Callable[[Exception], None], name: str) -> None:
-    """Run something slow on a thread of its own; its errors go to `failed`."""
+    """Run slow work in a new thread; `failed` is called with an error."""
 
     def run() -> None:
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - it is shown, whatever it is
+        except Exception as error:  # noqa: BLE001 - any error is shown
             failed(error)
 
     threading.Thread(target=run, name=f"workbench-{name}", daemon=True).start()

@@ -68,7 +68,7 @@ REFUSED = [
     (callbacks.Timer("00:01:00:00", interval="epoch"), "interval='epoch'"),
     (Own("val_loss"), "Own, a EarlyStopping of Lightning's is not used here"),
     (callbacks.ModelPruning("l1_unstructured"), "ModelPruning of Lightning's is not used here. Instead: torch.nn.utils.prune"),
-    (print, "is no callback of Lightning's. Give listeners="),
+    (print, "is not a callback of Lightning. Give listeners="),
     (
         [callbacks.ModelCheckpoint(monitor="a", save_top_k=2), callbacks.ModelCheckpoint(monitor="b", save_top_k=2)],
         "asks for monitor='b', and another callback for monitor='a': a fit has one",
@@ -117,7 +117,7 @@ def test_several_are_joined() -> None:
 def test_a_setting_beside_a_callback(tmp_path: Any) -> None:
     x, y = torch.randn(20, 4), torch.randn(20, 1)
     given = {"train": (x, y), "val": (x, y), "loss": torch.nn.functional.mse_loss, "root": tmp_path, "accelerator": "cpu"}
-    with pytest.raises(wb.SettingsError, match=r"early_stopping='val_loss' is given, and callbacks= asks for early_stopping=.*leave one out"):
+    with pytest.raises(wb.SettingsError, match=r"early_stopping='val_loss' is given, and callbacks= sets early_stopping=.*leave one out"):
         wb.Workbench(torch.nn.Linear(4, 1), callbacks=[callbacks.EarlyStopping("val_loss")], early_stopping="val_loss", **given)
     with wb.Workbench(torch.nn.Linear(4, 1), max_epochs=9, **given) as bench:
         with pytest.warns(UserWarning, match=r"EarlyStopping became early_stopping=wb\.EarlyStopping\(monitor='val_loss', patience=0\)") as told:
@@ -167,6 +167,6 @@ def test_the_modules_own_and_what_is_given(tmp_path: Any) -> None:
     with bench:
         run = bench.fit().result()
         assert max(one.value for one in run.checkpoints if one.value is not None) == 2.0, "a higher accuracy is better"
-    both = r"callbacks= asks for early_stopping=.*and the module's configure_callbacks for"
+    both = r"callbacks= sets early_stopping=.*and the module's configure_callbacks sets"
     with pytest.raises(wb.SettingsError, match=both), pytest.warns(UserWarning, match="became"):
         brings(tmp_path, callbacks=[callbacks.EarlyStopping("val_loss", patience=1)])

@@ -1,7 +1,7 @@
 """Refuses to export where an earlier call changed the model and also fitted it, and the script lacks that call.
 
-`train(bench)` may change the model and then fit. A script has what the functions did that led to the last fit; what an earlier call of
-them did is missing there, unless the last one did the same again.
+`train(bench)` may change the model and then fit. A script has the statements of the functions that led to the last fit. It lacks the
+effects of an earlier call of them, unless the last call had the same effects again.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from workbench.export.source.uses import local_names, own_level, target_names, u
 _WEIGHTS = {"load_state_dict", "reset_parameters"}
 """Methods that change weights alone, which a script reads from the run."""
 _REPEATABLE = calls.IN_A_LOOP | calls.SAME_OBJECT | _WEIGHTS | {"requires_grad_", "isinstance", "hasattr", "len", "print", "startswith", "endswith", "range", "enumerate"}
-"""Calls that do the same twice as once."""
+"""Calls whose second execution changes nothing more."""
 _HOLDING = {"partial", "partialmethod", "Thread", "Timer"}
-"""Calls that keep a function to call it later."""
+"""Calls that store a function to call it later."""
 _OF_BENCH = {"close", "delete", "fit", "load", "predict", "result", "set", "test", "tune", "validate"}
-"""Methods of the Workbench, which another class may have, too."""
+"""Names of methods of the Workbench that other classes may have, too."""
 _Place = tuple[str, int, int]
 _T = TypeVar("_T", bound=ast.stmt)
 
 
 def refuse_left_out(slicer: Slicer, site: CallSite, owner: Owner | None, model: ast.expr | None) -> None:
-    """Raise ExportError for a statement that ran before the fit, is not in the script, and changed the model otherwise than by a fit."""
+    """Raise ExportError for a statement that ran before the fit, is not in the script, and changed the model in another way than by a fit."""
     program = slicer.programs[""]
     held = effects.roots(model, At(program, program.called)) if model is not None else frozenset[str]()
     bindings = {(at, name) for at, name in parts.parts_of(program, [(name, program.called) for name in held]) if name in held or program.kinds.get(name) == "network"}
@@ -64,7 +64,7 @@ def refuse_left_out(slicer: Slicer, site: CallSite, owner: Owner | None, model: 
 
 
 def _takes_bench(node: ast.stmt, among: set[str], known: set[str]) -> bool:
-    """Whether a statement may take the bench of the fit out of a list or a dict. among: these; known: the items that are it."""
+    """Whether a statement may take the bench of the fit out of a list or a dict. among: their names; known: the items that are the bench."""
     inside = {id(part.value) for part in ast.walk(node) if isinstance(part, ast.Attribute) or (isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Constant))}
     alone = any(isinstance(part, ast.Name) and part.id in among and id(part) not in inside for part in ast.walk(node))
     return alone or any(isinstance(part, ast.Subscript) and ast.unparse(part) in known for part in ast.walk(node))
@@ -80,7 +80,7 @@ def _left_out(model: str, statement: Statement, written: ast.stmt) -> ExportErro
 
 
 def _handed_on(node: ast.stmt, context: _Besides, seen: frozenset[int] = frozenset()) -> frozenset[str]:
-    """The names changed by functions that a statement passes on (`map(train, benches)`) or calls by another name (`go = partial(train, bench)`)."""
+    """The names changed by functions that a statement passes to others (`map(train, benches)`) or calls by another name (`go = partial(train, bench)`)."""
     own = [part for part in own_level(node) if isinstance(part, ast.Call)]
     called = {id(part.func.value if isinstance(part.func, ast.Subscript) else part.func) for part in own}
     given = [value for part in own if calls.terminal(part.func) not in _HOLDING for value in [*part.args, *(keyword.value for keyword in part.keywords)]]
@@ -110,7 +110,7 @@ def _dropped(owner: Owner) -> dict[str, list[tuple[str, ast.FunctionDef, ast.Cla
 
 
 def _as_written(statement: Statement, owner: Owner | None) -> ast.stmt:
-    """The statement with `own.train`, where it has the bench of `own` for that."""
+    """The statement with `own.train` in place of the bench's name."""
     gone = "" if owner is None else bench_of(owner)
     if not gone or not any(text == gone for _, text in statement.source.edits):
         return statement.node
@@ -129,20 +129,20 @@ def _place(statement: Statement) -> _Place:
 
 @dataclass
 class _Reader:
-    """Leaves out of functions what has no effect on the model of the last fit."""
+    """Removes from functions the statements that have no effect on the model of the last fit."""
 
     after: dict[_Place, Statement]
     """The statements that ran later, by their places."""
     benches: set[str]
     """The attributes that hold the bench: `self.bench`."""
     kept: set[str]
-    """Those attributes of the objects which hold it that matter."""
+    """The attributes that matter, of the objects that hold the bench."""
     methods: dict[str, list[tuple[str, ast.FunctionDef, ast.ClassDef]]] = field(default_factory=dict)
     known: Summaries = field(default_factory=dict)
-    """What calls of the functions do without that."""
+    """The effects of calls of the reduced functions."""
 
     def function(self, node: ast.FunctionDef, label: str, around: ast.ClassDef | None, context: At) -> ast.FunctionDef:
-        """The function without weights that it sets, hooks that it removes, and what the last call did again."""
+        """The function without assignments of weights, without hooks that it removes again, and without statements whose effects the last call repeated."""
         own = node.args.args[0].arg if node.args.args else ""
         holders = {own} if around is not None and self.holders(around) else set()
         new = copy.deepcopy(node)
@@ -155,7 +155,7 @@ class _Reader:
         return self.without(new, holders | self.holders(node))
 
     def without(self, node: _T, holders: set[str]) -> _T:
-        """The code with names of their own for attributes that do not matter, of the objects that hold the bench."""
+        """The code in which separate names replace attributes that do not matter, of the objects that hold the bench."""
         return cast(_T, _Part(holders, self.kept).visit(copy.deepcopy(node))) if holders else node
 
     def holders(self, node: ast.AST) -> set[str]:
@@ -176,7 +176,7 @@ class _Drop(ast.NodeTransformer):
 
 
 class _Part(ast.NodeTransformer):
-    """Puts a name of its own in place of `self.history`."""
+    """Replaces attributes such as `self.history` by separate names."""
 
     def __init__(self, holders: set[str], kept: set[str]) -> None:
         self.holders, self.kept = holders, kept
@@ -211,7 +211,7 @@ def _is_attribute(node: ast.expr) -> bool:
 
 
 def _is_set_again(node: ast.stmt, same: set[str]) -> bool:
-    """Whether a statement only sets attributes that the last call set, too, and does not read them."""
+    """Whether a statement only sets attributes that the last call also set, and does not read them."""
     if not isinstance(node, ast.Assign) or not {ast.unparse(target) for target in node.targets} <= same:
         return False
     roots = {calls.first_name(target) for target in node.targets}
@@ -220,14 +220,14 @@ def _is_set_again(node: ast.stmt, same: set[str]) -> bool:
 
 
 def _leaves_nothing(node: ast.stmt, removed: set[str]) -> bool:
-    """Whether a statement sets weights alone, or binds a handle that the function removes: `hook = layer.register_forward_hook(…)`."""
+    """Whether a statement only sets weights, or binds a handle that the function removes: `hook = layer.register_forward_hook(…)`."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
         return node.value.func.attr in _WEIGHTS
     return isinstance(node, ast.Assign) and len(node.targets) == 1 and ast.unparse(node.targets[0]) in removed
 
 
 def _repeatable(node: ast.AST, context: At, local: set[str], open_: frozenset[str] = frozenset()) -> bool:
-    """Whether a statement does the same each time it runs, and twice the same as once. local: names that may be other objects then."""
+    """Whether a statement has the same effect each time it runs, and no more after two runs than after one. local: names that may be other objects."""
     bound = {name for part in own_level(node) if isinstance(part, ast.For) for name in target_names(part.target)}
     if local and isinstance(node, ast.stmt) and (uses(node).eager | uses(node).optional) & (local - bound):
         return False
@@ -249,13 +249,13 @@ def _calls_repeatable(call: ast.Call, context: At, open_: frozenset[str]) -> boo
 
 @dataclass
 class _Besides(At):
-    """Finds what certainly changes, besides what a fit trains and what the last call did again."""
+    """Finds objects that certainly change, besides those that a fit trains and changes that the last call repeated."""
 
     read: _Reader = field(kw_only=True)
 
     @property
     def known(self) -> Summaries:
-        """The summaries that have been made of functions as the reader leaves them."""
+        """The summaries so far, of functions reduced by the reader."""
         return self.read.known
 
     def _made(self, at: int, node: ast.FunctionDef | ast.ClassDef, inside: At) -> Summary:
@@ -263,7 +263,7 @@ class _Besides(At):
         return super()._made(at, node if isinstance(node, ast.ClassDef) else self.read.function(node, label, None, inside), inside)
 
     def method(self, name: str) -> Summary | None:
-        """What calling a method of this name does, in any class of the user, those of the bench included; None: unknown."""
+        """The effects of calling a method of this name, in any class of the user, including the bench's methods; None: unknown."""
         if f".{name}" in self.open:
             return None
         key = (self.program.name, name, self.open, self.lazy)

@@ -1,4 +1,4 @@
-"""Finds the files that a script reads and that a statement wrote which it does not have, itself or in a function of the user's."""
+"""Finds files that a script reads and that were written by a statement, or a function of the user, which the script lacks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _SECOND = {"torch.save", "safetensors.torch.save_file", "safetensors.torch.save_
 _FIRST = set(
     "save savez savez_compressed savetxt tofile save_pretrained to_csv to_parquet to_pickle to_json to_feather to_hdf imwrite".split()
 )
-"""Functions and methods of which the first one is."""
+"""Functions and methods whose first argument is the file that they write."""
 _ITSELF = {"write_text", "write_bytes"}
-"""Methods of the file itself."""
+"""Methods that write the file that is their object."""
 _JOINING = ("pathlib.Path", "os.path.join")
 
 
 def missing_files(program: Namespace, run: Iterable[tuple[int, list[ast.AST]]]) -> Iterator[tuple[int, str]]:
     """Each such file, with the statement that wrote it. run: the script's statements, each with the place where its names are looked up."""
-    # Functions and classes too: what is in the script may be called.
+    # Also in functions and classes, since those in the script may be called.
     parts = [(at, part) for at, nodes in run for node in nodes for part in ast.walk(node)]
     read = {path for at, part in parts if isinstance(part, ast.expr) and (path := _Scope(program, at).path(part))}
     read |= {_unknown(value) for _, part in parts if isinstance(part, ast.Call) for value in part.args}
@@ -41,7 +41,7 @@ def _unknown(node: ast.expr) -> str:
 
 @dataclass
 class _Scope:
-    """Where a name is looked up: a place among the statements, or a function with the paths that it was given."""
+    """Where a name is looked up: a place among the statements, or a function with the paths among its arguments."""
 
     program: Namespace
     place: int
@@ -50,7 +50,7 @@ class _Scope:
     """The functions around, which may call themselves."""
 
     def written(self, node: ast.AST, seen: set[tuple[object, ...]]) -> Iterator[str]:
-        """The files that a statement writes, in functions of the user's too. seen: calls that need no second look."""
+        """The files that a statement writes, also in functions of the user. seen: calls that were followed already."""
         for part in own_level(node):
             if not isinstance(part, ast.Call):
                 continue
@@ -66,7 +66,7 @@ class _Scope:
                         yield from scope.written(statement, seen)
 
     def _unknown(self, node: ast.expr) -> str:
-        """An expression for a path that only the run knew, as it stands; "" where it may be something else."""
+        """The text of an expression for a path that only the run knew; "" where it may have another value."""
         is_name = isinstance(node, ast.Name) and At(self.program, self.place).kind(node.id) == "immutable"
         return _unknown(node) if not self.inside and (is_name or isinstance(node, (ast.Call, ast.BinOp, ast.JoinedStr))) else ""
 
@@ -86,7 +86,7 @@ class _Scope:
         return given[0] if name in _FIRST else None
 
     def _functions(self, call: ast.Call) -> Iterator[tuple[Namespace, ast.FunctionDef]]:
-        """The functions of the user's that a call may be of."""
+        """The user's functions that a call may call."""
         if not isinstance(call.func, ast.Name) or call.func.id in self.given:
             return
         for at in self.program.reaching(call.func.id, self.place):
@@ -99,15 +99,15 @@ class _Scope:
             yield from ((home, node) for node in nodes if isinstance(node, ast.FunctionDef))
 
     def _arguments(self, call: ast.Call, function: ast.FunctionDef) -> dict[str, str | None]:
-        """The paths among a function's arguments; None: of this one it is not known."""
+        """The paths among a function's arguments; None for an argument that is not known."""
         names = positional(function.args)
-        placed = itertools.takewhile(lambda one: not isinstance(one, ast.Starred), call.args)  # what follows has no known place
+        placed = itertools.takewhile(lambda one: not isinstance(one, ast.Starred), call.args)  # later arguments have no known position
         values = defaults(function.args) | dict(zip(names, placed, strict=False))
         values |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         return {**dict.fromkeys(parameters(function.args)), **{name: self._text(value) for name, value in values.items()}}
 
     def path(self, node: ast.expr) -> str | None:
-        """The path that an expression stands for; None: it is something else, or not known."""
+        """The path that is the value of an expression; None: it is something else, or not known."""
         text = self._text(node)
         return posixpath.normpath(text) if text else None
 

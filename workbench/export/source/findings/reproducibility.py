@@ -1,8 +1,8 @@
-"""Finds why a script may differ from its run: random numbers without a seed or in another order, files, TorchScript.
+"""Finds reasons why a script may differ from its run: random numbers without a seed or in another order, files, TorchScript.
 
-A notebook may draw its data before it sets a seed. It may set a seed, draw to look at something, and then draw its data:
-a script without that look draws other data. It may write a file that it reads later, in a cell that the script does not have.
-Each gets a note; nothing is added to the script.
+A notebook may draw its data before it sets a seed. It may set a seed, draw random numbers for a plot, and then draw its data:
+a script without the plot draws other data. It may write a file that it reads later, in a cell that the script does not have.
+Each reason becomes a note; nothing is added to the script.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WEIGHTS = re.compile(
     r"|torch\.nn\.(Linear|Bilinear|Conv\w*|Lazy\w*|Embedding\w*|LSTM\w*|GRU\w*|RNN\w*|Transformer\w*|MultiheadAttention)"
     r"|torchvision\.models\.\w+"
 )
-"""What draws weights alone, which a script reads from the run."""
+"""Functions that draw only weights, which a script reads from the run."""
 _NUMPY = re.compile(
     r"numpy\.random\.(?!seed|default_rng|RandomState|Generator|SeedSequence|get_state|set_state|PCG|bit_generator)\w+"
     r"|sklearn\.(model_selection\.train_test_split|utils\.shuffle|datasets\.make_\w+)"
@@ -36,7 +36,7 @@ _IN_PLACE = {"normal_", "uniform_", "random_", "bernoulli_", "exponential_"}
 _OF_FRAMES = {"sample", "shuffle", "train_test_split"}
 """Methods of data frames and of Hugging Face data sets that draw from numpy."""
 _PARTS = {"parameters", "named_parameters", "modules", "named_modules", "children"}
-"""A loop over one of these goes over weights."""
+"""Methods that return weights; a loop over them is a loop over weights."""
 _OF_LAYERS = {"weight", "bias", "data"}
 _OWN_STATE = {"generator", "random_state", "rng", "seed"}
 """Keywords that give a call its own source of random numbers."""
@@ -46,7 +46,7 @@ _GENERATORS = re.compile(r"numpy\.random\.(default_rng|RandomState)|random\.Rand
 
 
 def notes(program: Namespace, call: list[ast.expr], saved: bool) -> tuple[str, ...]:
-    """A note for each reason why the script may differ from the run. saved: the data of the run lie beside the script."""
+    """A note for each reason why the script may differ from the run. saved: the data of the run are saved next to the script."""
     found = [*_unseeded(program, call), *_moved_draws(program, call), *_missing_files(program, call)]
     found += [] if saved else [*_changed_folder(program)]
     remedy = "" if saved else ' Or export with data="beside": it saves small data of train and val beside the script.'
@@ -54,7 +54,7 @@ def notes(program: Namespace, call: list[ast.expr], saved: bool) -> tuple[str, .
 
 
 def _run(program: Namespace, call: list[ast.expr]) -> Iterator[tuple[str, int, list[ast.AST]]]:
-    """The statements of the script in their order, the call last: how a note names each, the place where its names are looked up, its nodes."""
+    """The statements of the script in their order, the call last: each with its name in a note, the place where its names are looked up, its nodes."""
     for place in sorted(program.kept):
         yield _named(program, place), place, [program.statements[place].node]
     yield "the Workbench call", program.end, [*call]
@@ -78,11 +78,11 @@ def _unseeded(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
                 path = calls.path_of(part.func, At(program, at)) or ""
                 if _GENERATORS.fullmatch(path):
                     made = calls.terminal(part.func)
-                    yield f"{name} makes a generator without a seed: what the script draws from it differs. Give it a seed: {made}(0)."
+                    yield f"{name} makes a generator without a seed: the numbers that the script draws from it differ. Give it a seed: {made}(0)."
 
 
 def _missing_files(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
-    """Files that the script reads and that a statement wrote which it does not have."""
+    """Files that the script reads and that were written by a statement which it lacks."""
     for place, path in missing_files(program, ((at, nodes) for _, at, nodes in _run(program, call))):
         yield f"{_named(program, place)} wrote {path}, which the script reads and does not write: keep this file."
 
@@ -107,7 +107,7 @@ def _torchscript(program: Namespace) -> Iterator[str]:
             named = [part for part in ast.walk(each.statements[place].node) if isinstance(part, (ast.Name, ast.Attribute))]
             if any(_TORCHSCRIPT.fullmatch(calls.path_of(part, context) or "") for part in named):
                 yield (
-                    f"{_named(each, place)} uses TorchScript, which rounds otherwise in its first calls; the run had made these before its "
+                    f"{_named(each, place)} uses TorchScript, which rounds in another way in its first calls; the run had made these before its "
                     "first update: losses differ in their last digits. Leave torch.jit out, fit again and export that run."
                 )
 
@@ -117,7 +117,7 @@ def _is(node: ast.expr, value: object) -> bool:
 
 
 def _moved_draws(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
-    """What is drawn after the seed was set, and after a draw that is not in the script."""
+    """Statements that draw random numbers after the seed was set and after a draw that is not in the script."""
     for family in _FAMILIES:
         left_out: int | None = None
         seeded = False
@@ -138,13 +138,13 @@ def _moved_draws(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
                 user = "the Workbench call" if place is None else _named(program, place)
                 yield (
                     f"`{first.gist}` ({first.place}) drew random numbers after the seed was set and is not needed, so "
-                    f"it is not in the script: what {user} draws differs from the run. Set the seed again before it."
+                    f"it is not in the script: the numbers that {user} draws differ from the run. Set the seed again before it."
                 )
                 break
 
 
 def _draws(node: ast.AST, program: Namespace, place: int, seen: set[tuple[str, int]]) -> Iterator[tuple[str, bool]]:
-    """Each global source of random numbers that `node` evidently draws from when it runs, and whether for weights alone."""
+    """Each global generator from which `node` evidently draws when it runs, and whether it draws only weights."""
     context = At(program, place)
     weights = _makes_weights(node, context)
     for part in own_level(node):
@@ -174,7 +174,7 @@ def _draws(node: ast.AST, program: Namespace, place: int, seen: set[tuple[str, i
 
 
 def _makes_weights(node: ast.AST, context: At) -> bool:
-    """Whether a statement makes or changes models alone."""
+    """Whether a statement only makes or changes models."""
     if isinstance(node, ast.Assign):
         names = [target.id for target in node.targets if isinstance(target, ast.Name)]
         return len(names) == len(node.targets) and all(context.kind(name) == "network" for name in names)
@@ -193,7 +193,7 @@ def _draws_of_frame(call: ast.Call, context: At) -> bool:
 
 
 def _drawn_by(name: str, program: Namespace, place: int, seen: set[tuple[str, int]]) -> Iterator[tuple[str, bool]]:
-    """What a call of the function or class `name` draws from."""
+    """The generators from which a call of the function or class `name` draws."""
     for at in program.reaching(name, place):
         node = program.statements[at].node
         if (program.name, at) in seen:
@@ -233,7 +233,7 @@ def _seeds(node: ast.AST, program: Namespace, place: int) -> frozenset[str]:
     if not process_state.sets_state(node, context):
         return frozenset()
     paths = [calls.path_of(part.func, context) or "" for part in own_level(node) if isinstance(part, ast.Call)]
-    # As the statement sets state, a function of the user's that it calls seeds.
+    # The statement sets state of the process, so a function of the user that it calls may set the seed.
     own = ["seed" for part in own_level(node) if isinstance(part, ast.Call) and isinstance(part.func, ast.Name)]
     called = [path for path in paths if "seed" in path] or own
     tops = {path.partition(".")[0] for path in called}

@@ -1,4 +1,4 @@
-"""Says why a name that the script needs is defined by no code that it can have, or by code for two meanings."""
+"""Makes the errors for names that the script needs but cannot define: without usable code, or with two meanings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.export.source.statements import Statement
 
 
 def unresolved(program: Namespace, base: str, used: str, stopped_names: Mapping[str, str]) -> ExportError:
-    """The error for `base`, which no statement of `program` binds. used: by what it is used, after "is used"."""
+    """The error for `base`, which no statement of `program` binds. used: the text after "is used", " by …"."""
     if base == "__file__":
         return ExportError(f"`__file__` is used{used}; in the script it is another file. Write the path as text.")
     if base in ("display", "get_ipython", "In", "Out", "exit", "quit") or set(base) == {"_"}:
@@ -33,7 +33,7 @@ def unresolved(program: Namespace, base: str, used: str, stopped_names: Mapping[
 
 
 def remedy_of(node: ast.stmt) -> str:
-    """What to do about a statement that cannot be in a script."""
+    """The remedy for a statement that cannot be in a script."""
     if not any(isinstance(part, (ast.Await, ast.AsyncFor, ast.AsyncWith)) for part in ast.walk(node)):
         return "Move it out, before the Workbench is made, or before the block or the function that calls fit."
     names = sorted(target.id for target in ast.walk(node) if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store))
@@ -45,19 +45,19 @@ def remedy_of(node: ast.stmt) -> str:
 
 
 def changed_by_workbench(name: str, statement: Statement, kind: str | None) -> ExportError:
-    """The error for an object that a statement changed in a way that a script cannot repeat. kind: what it is."""
+    """The error for an object that a statement changed in a way that a script cannot repeat. kind: of the object (`capture.kind`)."""
     what = f"`{name}` is needed, but `{statement.gist}` ({statement.place}) changed it with the workbench, which a script does not have. "
     otherwise = "write the change in a statement of its own, without the workbench in it, and make this Workbench again."
     if kind in ("tensor", "array", "frame"):
         return ExportError(f"{what}W{otherwise[1:]}")
     return ExportError(
         f"{what}If that trained it, save its weights, make it anew and load them, each in a cell: `torch.save({name}.state_dict(), "
-        f"'weights.pt')`, `{name} = …`, `{name}.load_state_dict(torch.load('weights.pt'))`. Then make this Workbench again. If it changed it otherwise, {otherwise}"
+        f"'weights.pt')`, `{name} = …`, `{name}.load_state_dict(torch.load('weights.pt'))`. Then make this Workbench again. If it changed it in another way, {otherwise}"
     )
 
 
 def refuse_set_by_call(program: Namespace, name: str, place: int) -> None:
-    """Raise ExportError where the statement at `place` changes `name` with a global that a function set which fits: a script does not have the call."""
+    """Raise ExportError where the statement at `place` changes `name` using a global that a function set which calls fit: the script lacks that call."""
     found, seen, left = None, {place}, [place]
     while left and found is None:
         at = left.pop()
@@ -83,7 +83,7 @@ def changed_through_bench(statement: Statement) -> ExportError:
 
 
 def refuse_bound_anew(program: Namespace, taken: Iterable[tuple[str, int]]) -> None:
-    """Raise ExportError for a name that the Workbench call took, and that the run read with another meaning: a script can have one only.
+    """Raise ExportError for a name that had one value in the Workbench call and another one in the run: a script can have only one.
 
     taken: the names that were looked up at the call, each with its binding.
     """

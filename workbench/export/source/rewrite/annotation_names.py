@@ -1,7 +1,7 @@
-"""Keeps the imports and definitions that annotations of kept code name.
+"""Keeps the imports and definitions of names in annotations of kept code.
 
-An annotation that stays text (`from __future__ import annotations`, or in quotes) is not read when the code runs. The
-script must define its names all the same, for those who read, lint or type-check it.
+An annotation that stays text (`from __future__ import annotations`, or in quotes) is not evaluated when the code runs. The
+script must still define its names for readers, linters and type checkers.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class TypeOnly:
 
 
 def keep_annotations(slicer: Slicer, check: Callable[[], None]) -> tuple[TypeOnly, ...]:
-    """Keep what annotations of kept code name; returns the names that only type checkers see.
+    """Keep the definitions of names in annotations of kept code; returns the names that only type checkers see.
 
-    A name stays undefined where its definition cannot be in a script, or would run more than a definition.
-    check: raises ExportError where what is kept cannot stand in one file.
+    A name stays undefined if its definition cannot be in a script, or would run other statements, too.
+    check: raises ExportError where the kept statements cannot be in one file.
     """
     tried: set[tuple[str, str]] = set()
     found: dict[str, TypeOnly] = {}
@@ -67,12 +67,12 @@ def _asked(slicer: Slicer) -> Iterator[tuple[str, str]]:
 
 
 def _names(node: ast.AST, program: Namespace) -> Iterator[str]:
-    """The names in one annotation, those in its texts too."""
+    """The names in one annotation, including those in its strings."""
     match node:
         case ast.Constant(value=str() as text):
             try:
                 yield from _names(ast.parse(text.strip(), mode="eval").body, program)
-            except SyntaxError:  # a text that is no type, as in Float[Tensor, "batch 3"]
+            except SyntaxError:  # a string that is no type, as in Float[Tensor, "batch 3"]
                 return
         case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal")):
             yield from _names(node.value, program)

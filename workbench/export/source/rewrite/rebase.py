@@ -17,14 +17,14 @@ from workbench.export.source.uses import uses
 from workbench.task.lightning.overrides import LIGHTNING
 
 _ELSEWHERE = {"hparams", "save_hyperparameters", "load_from_checkpoint", "freeze", "unfreeze", "to_onnx", "to_torchscript"}
-"""What code outside of a class may use of a LightningModule, and of little else."""
+"""Names that code outside of a class uses on a LightningModule and on hardly any other object."""
 
 
 def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str, inside: frozenset[str]) -> Sliced:
-    """The code with nn.Module in place of LightningModule; ExportError names what of Lightning it needs still.
+    """The code with nn.Module in place of LightningModule; raises ExportError naming a feature of Lightning that it still needs.
 
-    lightning: the class LightningModule. given: its attributes that the script gives to the model, once it is made; modules inside it
-    only get their trainer. model: the name of the model's class. inside: those of the modules inside it.
+    lightning: the class LightningModule. given: its attributes that the script sets on the model after making it; modules inside the
+    model get only their trainer. model: the name of the model's class. inside: the names of the classes of modules inside it.
     """
     imports, futures = source_text.parsed_imports(sliced.imports)
     known = {item.binds: item.identity for item in imports}
@@ -46,7 +46,7 @@ def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str, 
             continue
         if name == model:
             _check_family([classes[one] for one in family], given, inherited)
-        # A class that others inherit from may use what they define.
+        # A base class may use attributes that its subclasses define.
         if name in inside or (name != model and name not in parents):
             _check_family([classes[one] for one in family], given, inherited, model)
     if not changed:
@@ -67,7 +67,7 @@ def rebased(sliced: Sliced, lightning: type, given: frozenset[str], model: str, 
 
 
 _MODULE = {"torch": ".nn.Module", "torch.nn": ".Module", "torch.nn.Module": ""}
-"""By what a name was imported as: how nn.Module is written with it."""
+"""For each import, the expression for nn.Module with it."""
 
 
 def _classes(block: Block) -> list[ast.ClassDef]:
@@ -80,7 +80,7 @@ def _parents(class_: ast.ClassDef) -> list[str]:
 
 
 def _ancestors(name: str, classes: Mapping[str, ast.ClassDef]) -> list[str]:
-    """A class and those of the script that it inherits from."""
+    """A class and its base classes in the script."""
     found = [name]
     for one in found:
         found += [parent for parent in dict.fromkeys(_parents(classes[one])) if parent in classes and parent not in found]
@@ -125,7 +125,7 @@ def _path(node: ast.expr, known: Mapping[str, str]) -> str:
 
 
 def _check_family(family: list[ast.ClassDef], given: frozenset[str], inherited: set[str], within: str = "") -> None:
-    """Raise ExportError for what a class and its parents use of LightningModule, and the script does not give it, or only later.
+    """Raise ExportError if a class or its base classes use a feature of LightningModule that the script does not provide, or only later.
 
     within: the class of the model, where this is one of a module inside it.
     """

@@ -1,7 +1,7 @@
 """Replaces secrets that are literals in the user's code: a script reads them from the environment instead.
 
-`API_KEY = "…"` becomes `API_KEY = os.environ["API_KEY"]`; `os.environ["API_KEY"] = "…"` is left out, since whoever
-starts the script has set it. A comment says which variables it needs.
+`API_KEY = "…"` becomes `API_KEY = os.environ["API_KEY"]`; `os.environ["API_KEY"] = "…"` is left out, since the user sets
+the variable before starting the script. A comment says which variables the script needs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from workbench.export.source.uses import defaults, positional
 from workbench.secrets import HIDDEN, hide, is_secret_name, looks_secret
 
 _SHORTEST = 6
-"""Shorter texts are part of too many words to be looked for all over a script."""
+"""The least length of a secret that is searched for in the whole script; shorter texts are part of too many words."""
 _SETTER = re.compile(r"(set|use|add|with)(_|(?=[A-Z]))")
 _LOGIN = re.compile(r"(?i)(^|_)(login|authenticate)$")
 _BY_SHAPE = {"sk-": "API_KEY", "hf_": "HF_TOKEN", "gh": "GITHUB_TOKEN", "AKIA": "AWS_ACCESS_KEY_ID", "ASIA": "AWS_ACCESS_KEY_ID"}
@@ -32,32 +32,32 @@ class Literal:
 
     node: ast.expr
     name: str
-    """Its name in the code; "" where only its shape shows it."""
+    """Its name in the code; "" where only its form shows that it is a secret."""
     value: str | bytes
 
 
 @dataclass
 class Secrets:
-    """The secrets of one script, and the environment variables that it reads them from."""
+    """The secrets of one script, and the environment variables from which it reads them."""
 
     module: str = "os"
-    """What the script calls the module `os`."""
+    """The script's name for the module `os`."""
     variables: dict[str, str | bytes] = field(default_factory=dict)
     """The value in the run of each variable that must be set."""
     read: dict[str, str] = field(default_factory=dict)
-    """The variable of each expression that the script reads one with."""
+    """The expressions that read a variable, each with the name of the variable."""
     parameters: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The positional parameters of each function and class that the code defines: `load("…")` may be given a token."""
+    """The positional parameters of each function and class that the code defines: the argument of `load("…")` may be a token."""
     _names: dict[str | bytes, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, trees: Iterable[ast.AST]) -> Secrets:
-        """For a script with this code."""
+        """The secrets of a script with this code; none are read yet."""
         code = list(trees)
         return cls(module_name(code), parameters=_parameters(code))
 
     def edits(self, node: ast.AST) -> tuple[tuple[ast.AST, str], ...]:
-        """What to write instead of the secrets in `node`."""
+        """The replacements of the secrets in `node`."""
         return tuple((found.node, self._read(found)) for found in literals(node, self.parameters))
 
     def variables_of(self, edits: Iterable[tuple[ast.AST, str]]) -> tuple[str, ...]:
@@ -65,11 +65,11 @@ class Secrets:
         return tuple(dict.fromkeys(self.read[text] for _, text in edits))
 
     def notes(self) -> tuple[str, ...]:
-        """What the head of the script says."""
+        """The sentences about secrets in the script's docstring."""
         return (f"{needs(self.variables)}",) if self.variables else ()
 
     def sets(self, statement: ast.stmt) -> tuple[str, ...]:
-        """The variables that a statement sets to secrets and does nothing else; such a statement is left out."""
+        """The variables that a statement sets to secrets, if it does nothing else; such a statement is left out."""
         pairs = _set_by(statement)
         for name, value in pairs:
             self.variables.setdefault(name, value)
@@ -77,7 +77,7 @@ class Secrets:
         return tuple(name for name, _ in pairs)
 
     def check(self, text: str) -> None:
-        """Raise ExportError where one of the secrets is in a literal or a comment of the script all the same."""
+        """Raise ExportError if one of the secrets is still in a literal or a comment of the script."""
         values = {name: v if isinstance(v, str) else v.decode("utf-8", "replace") for name, v in self.variables.items()}
         values = {name: value for name, value in values.items() if len(value) >= _SHORTEST}
         for line, word in _texts(text) if values else ():
@@ -95,13 +95,13 @@ class Secrets:
         self.read[text] = name
         lines = (found.node.end_lineno or found.node.lineno) - found.node.lineno
         if lines:
-            whole = f"({text}" + "\n" * lines + ")"  # later lines stay where they are
+            whole = f"({text}" + "\n" * lines + ")"  # keeps the number of lines
             self.read[whole] = name
             return whole
         return text
 
     def _free(self, name: str) -> str:
-        """The name, with a number where another secret has it."""
+        """The name, with a number if another secret has the same one."""
         new, number = name, 1
         while new in self.variables:
             number += 1
@@ -110,7 +110,7 @@ class Secrets:
 
 
 def needs(variables: Iterable[str]) -> str:
-    """What whoever starts the script has to set."""
+    """The sentence that says which variables the user has to set."""
     return f"Set {', '.join(variables)} in the environment: the script holds no secrets."
 
 
@@ -154,7 +154,7 @@ def hide_in_comments(text: str) -> str:
 def hidden_source(node: ast.stmt) -> str:
     """A statement as text for a message, its secrets replaced by `…`."""
     text = ast.unparse(node)
-    again = ast.parse(text).body[0]  # a tree of its own, to write into
+    again = ast.parse(text).body[0]# a copy of the tree, to be changed
     secret = {id(found.node) for found in literals(again)}
     return ast.unparse(_Hidden(secret).visit(again)) if secret else text
 
@@ -171,11 +171,11 @@ class _Hidden(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-# ---- where a literal is given a name ----------------------------------------------------------------------------
+# ---- names of literals ------------------------------------------------------------------------------------------
 
 
 def _named(node: ast.AST, parameters: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ast.expr, str]]:
-    """(name, value, callee) for all that is given a name in `node`."""
+    """(name, value, callee) for each expression in `node` that is bound to a name or passed by one."""
     for part in ast.walk(node):
         match part:
             case ast.Assign(targets=targets, value=value):
@@ -211,8 +211,8 @@ def _bound(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr, s
 
 
 def _given(call: ast.Call) -> Iterator[tuple[str, ast.expr, str]]:
-    """Keywords; a string after its name, as in `setdefault("API_KEY", "…")`; the arguments of `set_token("…")` and
-    `login("…")`.
+    """Named arguments: keywords; a string after its name, as in `setdefault("API_KEY", "…")`; the arguments of `set_token("…")`
+    and `login("…")`.
     """
     callee = _called(call.func)
     for keyword in call.keywords:
@@ -235,7 +235,7 @@ def _is_pair(name: ast.expr, value: ast.expr) -> bool:
 
 
 def _called(node: ast.expr | None) -> str:
-    """What an expression is called: the last name of an attribute, the key of an item."""
+    """The name of an expression: the last name of an attribute, the key of an item."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
@@ -252,7 +252,7 @@ def _literal(node: ast.expr | None) -> str:
 
 
 def _texts_of(value: ast.expr) -> Iterator[ast.expr]:
-    """The texts that an expression may give: itself, the parts of a choice, of a container, what a method is called of."""
+    """The texts that may be the value of an expression: itself, the parts of a choice or a container, the object of a method call."""
     match value:
         case ast.Constant() | ast.JoinedStr():
             yield value
@@ -281,13 +281,13 @@ def _texts_of(value: ast.expr) -> Iterator[ast.expr]:
 
 
 _VALUES = {"value", "default", "const"}
-"""Arguments that give a value to what another argument of the call names."""
+"""Arguments that are the value for a name in another argument of the call."""
 _NAMES = {"name", "key", "var", "variable"}
 _WRAPPERS = {"str", "bytes", "b64decode", "b64encode", "SecretStr", "SecretBytes", "quote", "encode", "decode", "field", "Field"}
 
 
 def _outermost_texts(node: ast.AST) -> Iterator[ast.expr]:
-    """Literals, an f-string as a whole: places inside of one are not known before Python 3.12."""
+    """Literals; an f-string as a whole, since positions inside it are not known before Python 3.12."""
     for part in ast.iter_child_nodes(node):
         if isinstance(part, (ast.Constant, ast.JoinedStr)) or (isinstance(part, ast.BinOp) and _text(part) is not None):
             yield part
@@ -339,7 +339,7 @@ def _environment(statement: ast.stmt) -> list[tuple[str, ast.expr]]:
 
 
 def _variable(found: Literal) -> str:
-    """The environment variable for a secret: what it is called, in capitals."""
+    """The environment variable for a secret: its name, in capitals."""
     name = re.sub(r"\W+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", found.name)).strip("_").upper()
     if name and not name[0].isdigit():
         return name
@@ -348,7 +348,7 @@ def _variable(found: Literal) -> str:
 
 
 def module_name(trees: Iterable[ast.AST]) -> str:
-    """What the module `os` can be called in a script with this code: `os`, unless the code means something else by it."""
+    """A name for the module `os` in a script with this code: `os`, unless the code uses that name for something else."""
     for tree in trees:
         for part in ast.walk(tree):
             bound = (

@@ -17,7 +17,7 @@ _CELL_MARK = re.compile(r"#\s*(%%|In\[|\+\s|type:\s*ignore\s*$|noqa)")
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of the script: its text, and where it stood."""
+    """A piece of the script: its text, and its place in the source."""
 
     text: str
     definition: bool = False
@@ -27,14 +27,14 @@ class Block:
 
 
 GONE = "\f"
-"""A line that stands for one that the script does not have."""
+"""A mark for a line that the script leaves out."""
 
 Edits = tuple[tuple[ast.AST, str], ...]
-"""Expressions to be written otherwise, each with its new text."""
+"""Expressions to replace, each with its new text."""
 
 
 def cut(statement: Statement, edits: Edits = ()) -> Block:
-    """The text of a statement with the comments right above and after it, moved to the left margin."""
+    """The text of a statement with the comments directly above it and on its last line, moved to the left margin."""
     node, source = statement.node, statement.source
     definition = isinstance(node, (ast.FunctionDef, ast.ClassDef))
     start, end = first_line(node), node.end_lineno or node.lineno
@@ -56,7 +56,7 @@ def cut(statement: Statement, edits: Edits = ()) -> Block:
 
 
 def cut_expression(source: Source, node: ast.expr, edits: Edits = ()) -> str:
-    """The text of an expression, in brackets where it would fall apart on its own."""
+    """The text of an expression, in brackets if it has several lines and needs them."""
     start, end = node.lineno, node.end_lineno or node.lineno
     lines = _edited(source, start, end, tuple(edit for edit in (*edits, *source.edits) if _is_within(edit[0], node)))
     grown = len(lines[-1].encode()) - len(source.lines[end - 1].encode())
@@ -83,7 +83,7 @@ def _is_within(inner: ast.AST, outer: ast.expr) -> bool:
 
 
 def _tail(source: Source, node: ast.stmt) -> str:
-    """What follows a statement on its last line."""
+    """The text after a statement on its last line."""
     line = source.lines[(node.end_lineno or node.lineno) - 1]
     return line.encode()[node.end_col_offset or 0 :].decode()
 
@@ -150,7 +150,7 @@ def join(blocks: Iterable[Block]) -> str:
 
 
 def parsed_imports(text: str) -> tuple[list[Import], set[str]]:
-    """What import statements import, and the features of `__future__` among it."""
+    """The imports of import statements, and the features imported from `__future__`."""
     found = [item for node in ast.parse(text).body for item in imported(node)]
     return [item for item in found if item.module != "__future__"], {str(item.name) for item in found if item.module == "__future__"}
 
@@ -172,7 +172,7 @@ def set_imports(imports: Iterable[Import], futures: Iterable[str]) -> str:
 
 
 def _sorted(group: list[Import]) -> list[str]:
-    """The statements as linters sort them; a name with an alias has one of its own."""
+    """The statements in the order of linters; a name with an alias has its own statement."""
     plain = sorted(item.text for item in group if item.name is None)
     taken: dict[tuple[str, str], list[str]] = {}
     for item in group:

@@ -1,4 +1,4 @@
-"""Writes the kept statements of all namespaces as one, in which each name means one thing."""
+"""Writes the kept statements of all namespaces into one, in which each name has one meaning."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Writer:
     _environment: bool = False
 
     def write(self, program: Namespace) -> None:
-        """Write what is kept of `program`, and of a module of the user's where it is first imported."""
+        """Write the kept statements of `program`; those of a module of the user are written where it is first imported."""
         if program.name in self._written:
             return
         self._written.add(program.name)
@@ -50,7 +50,7 @@ class Writer:
                 self._write_statement(program, place, statement)
 
     def write_type_only(self, names: tuple[TypeOnly, ...]) -> None:
-        """Write what only type checkers see."""
+        """Write the imports that only type checkers see."""
         if names:
             self.imports.append(Import("typing", "TYPE_CHECKING"))
             self.blocks.append(annotation_names.type_checking_block(names))
@@ -70,7 +70,7 @@ class Writer:
         self.modules |= {item.module for part in ast.walk(statement.node) for item in origins.imported(part, program.package)}
 
     def _without_secrets(self, statement: Statement, edits: source_text.Edits) -> Block:
-        """The text of a statement; what is secret in it is read from the environment."""
+        """The text of a statement, in which secrets are read from the environment."""
         set_here = self.secrets.sets(statement.node)
         if set_here:
             cut = source_text.cut(statement)
@@ -109,7 +109,7 @@ class Writer:
 
     def _write_module(self, name: str) -> None:
         self.write(self.slicer.module(name))
-        # What the module hands out from elsewhere is written with it.
+        # Objects that the module imports from other modules of the user are written with it.
         for other in list(self.slicer.inlined):
             if other.partition(".")[0] == "workbench" and name == "workbench":
                 self.write(self.slicer.module(other))
@@ -129,7 +129,7 @@ class Writer:
         return bool(used) and place not in used
 
     def _chains(self, program: Namespace) -> set[str]:
-        """The `a.b` that kept code spells."""
+        """The chains `a.b` in kept code."""
         nodes: list[ast.AST] = [program.statements[place].node for place in program.kept]
         return {
             f"{part.value.id}.{part.attr}"
@@ -141,7 +141,7 @@ class Writer:
     # -- one name, one meaning
 
     def check(self, call: Uses) -> None:
-        """Raise ExportError for names that would mean two things once all code is in one namespace."""
+        """Raise ExportError for names that would have two meanings with all code in one namespace."""
         meanings: dict[str, dict[tuple[str, int], tuple[set[str], str]]] = {}
         for program in self._programs():
             for place in sorted(program.kept):
@@ -178,13 +178,13 @@ class Writer:
 
 
 def joined(edits: Iterable[tuple[ast.AST, str]], secret: source_text.Edits) -> source_text.Edits:
-    """All edits; of those inside of one another, the secret's."""
+    """All edits; where two overlap, only that of the secret."""
     inside = {id(part) for node, _ in secret for part in ast.walk(node)}
     return (*(edit for edit in edits if id(edit[0]) not in inside), *secret)
 
 
 def _meanings(program: Namespace, place: int) -> Iterable[tuple[str, str]]:
-    """What a kept statement makes each name mean."""
+    """The meaning that a kept statement gives to each name."""
     node, scope = program.statements[place].node, program.statements[place].scope
     code = f"{program.name}/{scope}"
     if not isinstance(node, (ast.Import, ast.ImportFrom)):

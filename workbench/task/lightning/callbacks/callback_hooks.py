@@ -1,4 +1,4 @@
-"""Calls the hooks of callbacks that need nothing else of Lightning (LambdaCallback, BaseFinetuning, a user's own), and keeps their state."""
+"""Calls the hooks of callbacks that need nothing else of Lightning (LambdaCallback, BaseFinetuning, a user's own), and stores and restores their state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HOOKS = frozenset({
     "on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad",
     *(f"on_{stage}{part}_{moment}" for stage in _STAGES for part in ("", "_epoch", "_batch") for moment in ("start", "end")),
 })  # fmt: skip
-"""The hooks of Lightning 2's Callback. Another method, also of a name that a module has as a hook, is the callback's own business."""
+"""The hooks of Lightning 2's Callback. Other methods are not called, also where a module's hook has the same name."""
 
 _GIVEN = frozenset({"log", "log_dict"})
 """Attributes that a callback has only while a job runs."""
@@ -70,21 +70,21 @@ class CallbackHooks(Shared):
                 getattr(one, name)(self._trainer, self._module, *arguments, **named)
 
     def keep(self) -> Callable[[], None]:
-        """Keep the present state of each; the returned function puts it back."""
+        """Copy the present state of each; the returned function restores it."""
         return KeptState(self.objects, self._module).put if self.objects else _nothing
 
     @property
     def ready(self) -> bool:
-        """Whether they are set up: within a job that opens another."""
+        """Whether they are set up, as within a job that opens another one."""
         return bool(self._set_up)
 
     def begin_fit(self) -> None:
-        """Give each the state from when the bench was made, with what the user has set since then."""
+        """Give each the state that it had when the bench was made, with the attributes that the user has set since then."""
         self._initial.take_changes(self._left, self._module)
         self._initial.put()
 
     def note_left(self) -> None:
-        """Note the state of each at a job's end: later differences are the user's changes."""
+        """Note the state of each at a job's end; later differences are the user's changes."""
         self._left = KeptState(self.objects, self._module)
 
     def set_up(self, stage: str) -> None:
@@ -109,7 +109,7 @@ class CallbackHooks(Shared):
             raise errors[0]
 
     def state(self) -> dict[str, Any]:
-        """What each keeps in a checkpoint, by its state_key."""
+        """The state that each stores in a checkpoint, by its state_key."""
         found = {one.state_key: one.state_dict() for one in self.objects if _overrides(one, "state_dict")}
         return {key: state for key, state in found.items() if state}
 
@@ -139,13 +139,13 @@ def _nothing() -> None:
 
 
 def joined(given: Sequence[Any], own: Sequence[Any]) -> list[Any]:
-    """All callbacks of a module: its own come last and replace given ones of the same class or of one that it inherits from, as in Lightning."""
+    """All callbacks of a module. As in Lightning, its own come last, and each replaces given ones of its class or of a class from which it inherits."""
     replaced = {type(one) for one in given if any(isinstance(mine, type(one)) for mine in own)}
     return [one for one in given if type(one) not in replaced] + list(own)
 
 
 def _overrides(callback: Any, name: str) -> bool:
-    """Whether a callback does something in this hook: Lightning's base class has all of them, empty."""
+    """Whether a callback defines this hook; Lightning's base class has all of them, empty."""
     if name in vars(callback):  # of a LambdaCallback
         return callable(vars(callback)[name])
     home = next((base for base in type(callback).__mro__ if name in vars(base)), None)
@@ -156,10 +156,10 @@ def _overrides(callback: Any, name: str) -> bool:
 
 
 class KeptState:
-    """The attributes of some objects: containers, tensors, modules and objects within them get their contents back, in place.
+    """A copy of the attributes of some objects. `put` restores the contents of containers, tensors, modules and objects in them, in place.
 
-    Deeper than `task/contents.py`: the objects within a container stay the same ones, and get their own contents back.
-    What belongs to the module that is trained, and objects of libraries, stay as they are.
+    It goes deeper than `task/contents.py`: the objects within a container stay the same ones, and their own contents are restored.
+    Parts of the module that is trained, and objects of libraries, are not restored.
     """
 
     def __init__(self, owners: Iterable[Any], module: Any) -> None:
@@ -170,12 +170,12 @@ class KeptState:
         del self._seen, self._storages
 
     def put(self) -> None:
-        """Give the objects these attributes and contents."""
+        """Restore these attributes and contents."""
         for one, attributes in self._kept:
             put_attributes(one, {name: value.put() for name, value in attributes.items()}, _attributes_of(one))
 
     def take_changes(self, before: KeptState, module: Any) -> None:
-        """Keep what the user has set on the objects since `before`."""
+        """Take over the attributes that the user has set on the objects since `before`."""
         now = KeptState([one for one, _ in self._kept], module)
         for (_, attributes), (_, old), (_, new) in zip(self._kept, before._kept, now._kept, strict=True):
             for name in old.keys() - new.keys():
@@ -209,7 +209,7 @@ class _Copy:
         self.attributes: dict[str, _Copy] | None = None
 
     def put(self) -> Any:
-        """Give the object its contents; returns it."""
+        """Restore the object's contents; returns the object."""
         value = self.value
         if self.attributes is not None:
             put_attributes(value, {name: one.put() for name, one in self.attributes.items()}, vars(value))
@@ -244,7 +244,7 @@ def _attributes_of(one: Any) -> Mapping[str, Any]:
 
 
 def _parts_of(module: Any) -> dict[int, Any]:
-    """The module that is trained and all that belongs to it, by identity."""
+    """The module that is trained and all its parts, by id."""
     found = {id(module): module}
     networks = (module,) if isinstance(module, nn.Module) else vars(module).values() if hasattr(module, "__dict__") else ()
     for network in networks:

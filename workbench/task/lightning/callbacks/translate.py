@@ -1,7 +1,7 @@
-"""Translates Lightning's callbacks into settings: what `callbacks=[EarlyStopping("val_loss")]` asks for, a fit does by itself.
+"""Translates Lightning's callbacks into settings: for `callbacks=[EarlyStopping("val_loss")]` a fit has a setting of its own.
 
-A subclass, which may do something else, and an option without a counterpart are refused with the remedy. Callbacks of other
-kinds have hooks alone, which are called (callback_hooks.py).
+A subclass, which may do something else, and an option without a counterpart are refused with the remedy. The hooks of other
+callbacks are called (callback_hooks.py).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from workbench.task.lightning.unsupported import CALLBACKS, kind_of, refuse_call
 from workbench.values import EarlyStopping, shown
 
 _NOTHING = "nothing: "
-"""The beginning of the remedy for callbacks whose work a fit does without a setting."""
+"""The beginning of the remedy for callbacks whose work every fit does anyway."""
 
 
 def translated(callbacks: Any, where: str) -> tuple[dict[str, Any], str]:
-    """The settings that these callbacks of Lightning's ask for, and a sentence that says what became what.
+    """The settings that replace these callbacks of Lightning, and a sentence about which callback became which setting.
 
-    where: where they were given, for errors. TaskError: one of them has no counterpart. Objects of other origin are refused too,
-    and those of `with_hooks` are left out.
+    where: where they were given, for errors. Raises TaskError for one that has no counterpart and for an object that is not
+    Lightning's; the callbacks of `with_hooks` are left out.
     """
     settings: dict[str, Any] = {}
     told = []
@@ -43,13 +43,13 @@ def translated(callbacks: Any, where: str) -> tuple[dict[str, Any], str]:
             told.append(f"{name} is not needed, since {remedy.removeprefix(_NOTHING)}")
         else:
             refuse_callbacks([one], where)
-            raise TaskError(f"{where}: {shown(one)} is no callback of Lightning's. Give listeners=[f], which get every event of a run.")
+            raise TaskError(f"{where}: {shown(one)} is not a callback of Lightning. Give listeners=[f], which get every event of a run.")
     _refuse_monitors_of_averages(settings, where)
     return settings, f"{where}: {'; '.join(told)}." if told else ""
 
 
 def with_hooks(callbacks: Any) -> list[Any]:
-    """Those of Lightning's callbacks whose hooks are called, since they do nothing but what their hooks do."""
+    """The callbacks of Lightning whose hooks are called, because they act through their hooks alone."""
     return [one for one in _listed(callbacks) if kind_of(one) == "Callback"]
 
 
@@ -77,7 +77,7 @@ def _add(settings: dict[str, Any], found: Mapping[str, Any], what: str) -> None:
 
 
 def _refuse_monitors_of_averages(settings: Mapping[str, Any], where: str) -> None:
-    """Raise TaskError for a monitor together with an EMA: in Lightning it is the average's metric, which has another name here."""
+    """Raise TaskError for a monitor together with an EMA: in Lightning the monitor is of the averaged weights, and that metric has another name here."""
     watched = [one.monitor for one in settings.get("early_stopping", ())]
     watched += [settings["monitor"]] if "monitor" in settings else []
     if watched and settings.get("weight_averaging") == "ema":
@@ -110,7 +110,7 @@ def _early_stopping(callback: Any, what: str) -> _Translated:
     known = known_mode(callback.monitor)
     monitor = EarlyStopping(
         callback.monitor, mode=callback.mode, patience=callback.patience,
-        min_delta=callback.min_delta if callback.mode == "max" else -callback.min_delta,  # which the callback keeps with a sign
+        min_delta=callback.min_delta if callback.mode == "max" else -callback.min_delta,  # the callback stores it with a sign
         check_finite=callback.check_finite, stopping_threshold=callback.stopping_threshold, divergence_threshold=callback.divergence_threshold,
     )  # fmt: skip
     notes = ["it looks at the metric after each validation"]

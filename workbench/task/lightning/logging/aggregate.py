@@ -19,14 +19,14 @@ class LoggedValue:
     """The values logged under one name in one hook, with their weights; or a metric object that was updated with them."""
 
     def __init__(self, name: str, on_step: bool, on_epoch: bool, how: Any, *, fork: bool, suffix: str = "") -> None:
-        """suffix: what the names in the record end with: the number of one of several sets of data."""
+        """suffix: the end of the names in the record, for one of several sets of data ("/dataloader_idx_1")."""
         self.name, self.suffix = name, suffix
         self.on_step, self.on_epoch, self.fork = on_step, on_epoch, fork
         self.how: str | Callable[[Tensor], Any] = how
         self.step_name = recorded_name(f"{name}_step{suffix}" if fork else name + suffix)
         self.epoch_names = [recorded_name(one + suffix) for one in ([f"{name}_epoch", name] if fork else [name])]
         self.asked: Any = None
-        """The options with which it was logged; None: it comes from a checkpoint and was not logged since."""
+        """The options with which it was logged; None: it comes from a checkpoint and was not logged since then."""
         self.metric: Any = None
         self.values: list[Value] = []
         self.weights: list[float] = []
@@ -37,7 +37,7 @@ class LoggedValue:
 
     @classmethod
     def borrowed(cls, name: str, epoch_names: list[str], metric: Any) -> LoggedValue:
-        """Make the value that other ranks have logged, with this rank's copy of their metric."""
+        """Make the value for a metric that only other ranks have logged, with this rank's copy of the metric."""
         kept = cls(name, False, True, "mean", fork=False)
         kept.epoch_names, kept.metric, kept.also = epoch_names, metric, True
         return kept
@@ -49,7 +49,7 @@ class LoggedValue:
             self.values, self.weights = [], []
 
     def result(self) -> Value | None:
-        """The reduced value; None without values."""
+        """Return the reduced value; None without values."""
         if self.metric is not None:
             return number(self.name, self.metric.compute())
         if self.values and not isinstance(self.how, str):
@@ -60,7 +60,7 @@ class LoggedValue:
         return found[0] / found[1] if self.how == "mean" else found[0]
 
     def forget_result(self) -> None:
-        """Let a torchmetrics object compute anew: on a rank without a batch since, it would not gather with the others."""
+        """Make a torchmetrics object compute again: on a rank that had no batch since, it would return its cached result and not gather with the others."""
         for part in self.metric.modules() if isinstance(self.metric, nn.Module) else ():
             if "_computed" in vars(part):
                 vars(part)["_computed"] = None
@@ -93,7 +93,7 @@ class LoggedValue:
         """The value whose `state` this is."""
         kept = cls(state["name"], state["on_step"], state["on_epoch"], state["how"] or "mean", fork=state["fork"])
         kept.values, kept.weights = list(state["values"]), list(state["weights"])
-        kept.on_epoch &= state["how"] is not None  # a function as reduce_fx is known again when the module logs again
+        kept.on_epoch &= state["how"] is not None  # a reduce_fx that is a function is not stored; the module gives it again when it logs
         kept.folded = None if state["folded"] is None else (state["folded"][0], state["folded"][1])
         return kept
 

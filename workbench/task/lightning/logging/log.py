@@ -1,6 +1,6 @@
 """Collects what a module logs (`self.log`): values of single updates, and reduced values of epochs and evaluations.
 
-Names, defaults and reductions are Lightning's. Values stay on their device: nothing waits for it before the end.
+Names, defaults and reductions are Lightning's. Values stay on their device, so that nothing waits for it before an epoch ends.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from workbench.task.lightning.logging.reduce import Key, over_ranks, update_over
 from workbench.task.protocol import Progress
 
 CHUNK = 512
-"""After this many values of one name they are reduced to one sum."""
+"""When a name has this many values, they are reduced to one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogTarget:
-    """What values of a hook are logged for: updates, epochs, or evaluations."""
+    """What the values logged in a hook belong to: updates, epochs, or evaluations."""
 
     evaluation: bool
     by_step: bool
     """Whether values of single batches may be logged in the hook."""
     on_step: bool
-    """The default: values of single updates, or (False) of epochs."""
+    """The default of the argument `on_step`; that of `on_epoch` is its opposite."""
 
 
 _IN_UPDATES = (
@@ -59,18 +59,18 @@ LOG_TARGETS: Mapping[str, LogTarget] = {
 }
 """The hooks in which values may be logged."""
 _KEPT = ("_session", "_module", "_synced", "_agreed", "dataloader_idx")
-"""What stays while logged values are discarded."""
+"""The attributes that are kept when logged values are discarded."""
 _ENDS = {"on_train_epoch_end": False, **{f"on_{s}_{end}": True for s in ("validation", "test") for end in ("epoch_end", "end")}}
-"""The hooks in which all values are known, and whether they are those of an evaluation."""
+"""The hooks in which all values are known, and whether the values are those of an evaluation."""
 
 
 def suffix(dataloader_idx: int) -> str:
-    """What the name of a value logged for one of several sets of data ends with, as in Lightning."""
+    """The end of the name of a value that is logged for one of several sets of data, as in Lightning."""
     return f"/{UNNAMED}{dataloader_idx}"
 
 
 class Shared:
-    """An object that a job has once: a deep copy of a module refers to the same object."""
+    """An object that a deep copy of a module shares with the original."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
@@ -84,33 +84,33 @@ class Log(Shared):
         self.on_bar: frozenset[str] = frozenset()
         """The names that the progress line shows."""
         self.latest: dict[str, Value] = {}
-        """The latest value of everything that was logged for single updates."""
+        """The latest value of each name that was logged for single updates."""
         self._fresh: dict[str, Value] = {}
         self._kept: dict[bool, dict[Key, LoggedValue]] = {False: {}, True: {}}
         """What was logged in training (False) and in the current evaluation (True), by hook and name."""
         self.samples_in: Callable[[Any], int] = sample_count
-        """How many samples a batch holds."""
+        """Counts the samples of a batch."""
         self.batch: Any = None
-        """The batch of the values; None: they belong to none."""
+        """The batch to which logged values belong; None: none."""
         self.batch_values: dict[str, Value] = {}
         """The latest values of single batches of evaluations, by their names in the record, which does not have
         them.
         """
         self._open: list[tuple[LoggedValue, int]] = []
-        """The values whose weight is not known yet: that of the current batch."""
+        """The values of the current batch, whose weight is not known yet."""
         self._long: list[LoggedValue] = []
         self._session: Progress | None = None
         """The session of several ranks; None: there is one process."""
         self._module: Any = None
         self._of_epochs: set[str] = set()
         self._synced: dict[str, str] = {}
-        """What was logged for updates with sync_dist, by the names in the record, with its reduction."""
+        """The names in the record of values logged for updates with sync_dist, each with its reduction."""
         self._agreed: dict[str, str] = {}
         """The entries of `_synced` that all ranks know."""
         self._so_far: dict[Key, tuple[list[str], Value]] = {}
-        """At the end of an epoch or an evaluation: the values over all ranks, before the hooks of that end."""
+        """The values over all ranks, gathered at the end of an epoch or an evaluation before the hooks that run then."""
         self.dataloader_idx: int | None = None
-        """While an evaluation reads one of several sets of data, its number; None: there is one."""
+        """The number of the set that an evaluation reads, where there are several; None: there is one."""
         self._of_sets: dict[Key, tuple[list[str], Value]] = {}
         """The values over all ranks of the sets that the current evaluation has read."""
 
@@ -119,7 +119,7 @@ class Log(Shared):
         return {**vars(self), "_session": None, "_module": None, "_agreed": {}}
 
     def follow(self, progress: Progress, module: Any) -> None:
-        """A session has begun; of several ranks, all logged values become one."""
+        """Note the session that has begun; on several ranks the logged values of all ranks are reduced to one."""
         self._session = progress if progress.ranks.several else None
         self._module = module
         self._agree()
@@ -146,11 +146,11 @@ class Log(Shared):
     ) -> None:
         """Log a number, a tensor that holds one, or an object with `compute()` and `reset()` (a metric).
 
-        On several ranks, values of epochs and evaluations (`on_epoch`) are those of all ranks' batches, each with its
+        On several ranks, values of epochs and evaluations (`on_epoch`) are reduced over all ranks' batches, each with its
         weight, whether `sync_dist` is given or not. Values of single updates are rank 0's, or with `sync_dist=True`
-        their mean (`reduce_fx`) over ranks. A metric is computed on every rank, and gathers its state itself, as
-        torchmetrics' do; of one that does not, the mean over ranks counts. rank_zero_only: only rank 0's values count.
-        Arguments about loggers change nothing here.
+        their mean (`reduce_fx`) over ranks. A metric is computed on every rank, and gathers its state itself, as those of
+        torchmetrics do; for one that does not, the mean over ranks is recorded. rank_zero_only: only rank 0's values count.
+        Arguments about loggers have no effect.
         """
         if rank_zero_only and self._session is not None and self._session.ranks.rank:
             return
@@ -182,7 +182,7 @@ class Log(Shared):
     def log_dict(self, dictionary: Any, *arguments: Any, **options: Any) -> None:
         """Log each value by its key, with the same options for all."""
         take = dictionary.items
-        # A collection of metrics copies their states by default, which would cost time for nothing.
+        # A MetricCollection copies the states of its metrics by default, which would only take time.
         plain = isinstance(dictionary, Mapping) or "copy_state" not in inspect.signature(take).parameters
         for name, value in take() if plain else take(keep_base=False, copy_state=False):
             self.log(name, value, *arguments, **options)
@@ -195,7 +195,7 @@ class Log(Shared):
         self.batch = batch
 
     def end_batch(self) -> None:
-        """The batch has ended."""
+        """End a batch."""
         if self._open:
             self.set_weight(float(self.samples_in(self.batch)))
         self.batch = None
@@ -220,7 +220,7 @@ class Log(Shared):
 
     @property
     def epoch_names(self) -> frozenset[str]:
-        """The names in the record of what was logged for whole epochs of training, in this one or earlier."""
+        """The names in the record of values logged for whole epochs of training, in this epoch or an earlier one."""
         self._of_epochs |= {name for kept in self._kept[False].values() if kept.on_epoch for name in kept.epoch_names}
         return frozenset(self._of_epochs)
 
@@ -240,8 +240,8 @@ class Log(Shared):
     def reduced(self, *, evaluation: bool) -> dict[str, Value]:
         """Return the values logged for the epoch or for the current evaluation.
 
-        A value with on_step and on_epoch is there by its plain name too. On several ranks the values are those of all
-        ranks at the end, and this rank's values before.
+        A value with on_step and on_epoch is also returned by its plain name. On several ranks the values are reduced over all
+        ranks at the end of the epoch or evaluation; before that they are this rank's.
         """
         self.end_batch()
         found: dict[str, Value] = {}
@@ -260,7 +260,7 @@ class Log(Shared):
             self._agree()
 
     def end_set(self) -> None:
-        """One of several sets of data has ended: the next one may update the same metric objects. All ranks call it
+        """Reduce the values of one of several sets of data, since the next set may update the same metric objects. All ranks call it
         together.
         """
         self.end_batch()
@@ -278,7 +278,7 @@ class Log(Shared):
         assert self._session is not None
         open_ones = {key: kept for key, kept in self._kept[evaluation].items() if key not in self._of_sets}
         found = over_ranks(self._session.ranks, open_ones, self._module)
-        self._kept[evaluation] |= open_ones  # with the metrics that only other ranks have logged
+        self._kept[evaluation] |= open_ones  # includes metrics that only other ranks have logged
         return found
 
     def known(self) -> dict[str, Value]:
@@ -293,7 +293,7 @@ class Log(Shared):
         self.gather(evaluation=evaluation)
         found = self.reduced(evaluation=evaluation)
         self._so_far, self._of_sets = {}, {}
-        # The plain name of a value with on_step and on_epoch is the latest value: now that of the epoch.
+        # The plain name of a value with on_step and on_epoch has the latest value, which is now the epoch's.
         self.latest.update({name: found[name] for name in found.keys() & self.latest.keys()})
         self._reset(evaluation)
         return found
@@ -344,7 +344,7 @@ class Log(Shared):
         """Make the value for a name that is logged for the first time; known: its value from a checkpoint, if any."""
         prog_bar, on_step, on_epoch, reduce_fx, number = asked
         on_step = place.on_step if on_step is None else bool(on_step)
-        # By default a value is for one of the two.
+        # By default a value is logged either for steps or for epochs.
         on_epoch = not place.on_step if on_epoch is None else bool(on_epoch)
         if not on_step and not on_epoch:
             raise TaskError(f"self.log({name!r}, on_step=False, on_epoch=False) logs nothing: leave out one of them.")
@@ -375,7 +375,7 @@ class Log(Shared):
                     f"self.log({name!r}): the value has shape {tuple(value.shape)}, and one number is needed: "
                     "log its mean(), say."
                 )
-            return value.detach().clone().reshape(())  # a statistic may still change in place
+            return value.detach().clone().reshape(())  # the tensor may be changed in place later
         if isinstance(value, numbers.Real):
             return float(value)
         if callable(getattr(value, "compute", None)) and callable(getattr(value, "reset", None)):

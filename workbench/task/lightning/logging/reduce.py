@@ -1,7 +1,7 @@
 """Reduces the values that several ranks have logged: for epochs over all batches, for updates over all ranks.
 
-A rank may have logged nothing under a name, since it had no batch: then the others' values count. The result is the
-same on every rank, to the bit.
+Where a rank has logged nothing under a name, since it had no batch, the values of the others count. The result is the
+same on every rank, bit by bit.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class RankValues:
 def over_ranks(ranks: Communication, kept: dict[Key, LoggedValue], module: Any) -> dict[Key, tuple[list[str], Value]]:
     """The reduced values by hook and name, with their names in the record.
 
-    A metric that only others have logged is found on the module and computed too, since it may gather its state from
-    all ranks; from then on it is among the `kept`.
+    A metric that only other ranks have logged is found on the module and computed too, since it may gather its state from
+    all ranks; it is then added to `kept`.
     """
     own = _parts({key: one for key, one in kept.items() if one.on_epoch}, module)
     of_all = ranks.all_gather_object(own)
@@ -101,7 +101,7 @@ def _asked(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue], 
     if parts[0].how == "own":
         if one is None or isinstance(one.how, str):
             return None
-        columns = itertools.zip_longest(*(part.values for part in parts))  # in the order of one process
+        columns = itertools.zip_longest(*(part.values for part in parts))# in the order that one process would have
         values = [v for row in columns for v in row if v is not None]
         return _float(number(one.name, one.how(torch.tensor(values, dtype=torch.float64)))) if values else None
     if one is None:
@@ -121,7 +121,7 @@ def _asked(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue], 
     try:
         value = one.result()
     except Exception:
-        if one.also:  # of nothing, which some metrics do not accept
+        if one.also:  # without values, which some metrics warn about or refuse
             return None
         raise
     return None if value is None else _float(value)
@@ -147,10 +147,10 @@ def update_over_ranks(
             table[ranks.rank, column] = torch.as_tensor(own[name]).to(device, wide)
     rows = [0.0] * (ranks.world * len(names))
     rows[ranks.rank * len(names) : (ranks.rank + 1) * len(names)] = has
-    if device.type == "cpu":  # all in one
+    if device.type == "cpu":  # one all-reduce for all
         told = torch.tensor(ranks.sums([*rows, *table.flatten().tolist()]), dtype=wide)
         rows, table = told[: len(rows)].tolist(), told[len(rows) :].reshape(table.shape)
-    else:  # which ranks have a value is known on the host, so that nothing waits for the device
+    else:  # the host knows which ranks have a value, so that nothing waits for the device
         rows = ranks.sums(rows)
         ranks.all_reduce(table)
     found: dict[str, Value] = {}
@@ -167,7 +167,7 @@ def _float(value: Value) -> float:
 
 
 def _path(metric: Any, module: Any) -> str:
-    """The path of a metric on its module, as attributes; "": nowhere."""
+    """The path of attributes from the module to a metric; "": the module does not have it."""
     named = getattr(module, "named_modules", None)
     if named is not None:
         path = next((name for name, one in named() if one is metric), "")

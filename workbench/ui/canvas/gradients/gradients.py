@@ -16,11 +16,11 @@ from workbench.ui.canvas.gradients.layers import Layers
 from workbench.ui.canvas.transport.messages import Outbox, cut
 
 EVERY = 0.5
-"""Seconds of the run between two captions: numbers that change more often cannot be read."""
+"""Seconds of the run between two captions; numbers that change more often cannot be read."""
 
 
 class Norms(NamedTuple):
-    """What one flush adds to the plot of the total norm, each of shape (rows,)."""
+    """The columns that one flush adds to the plot of the total norm, each of shape (rows,)."""
 
     norm: NDArray[np.float64]
     smooth: NDArray[np.float64]
@@ -36,7 +36,7 @@ class Gradients:
         self._outbox, self.layers, self.clipping = outbox, layers, Clipping(outbox)
         self._running = False
         self._resting = False
-        """Something other than updates came last (a validation, a pause): the next ones may take a while, so all are
+        """Whether the last event was no update (a validation, a pause): the next update may take a while, so everything is
         shown.
         """
         self._untold = False
@@ -53,7 +53,7 @@ class Gradients:
         self._seconds, self._captioned = 0.0, -EVERY
         self._broken: dict[str, Any] | None = None
         self._alive = np.zeros(len(names), np.bool_)
-        """Layers that had a gradient: one that never has one is NaN too."""
+        """Which layers ever had a gradient: the norm of a layer without one is NaN, too."""
 
     def start(self, event: RunStarted) -> None:
         """Begin a fit."""
@@ -72,20 +72,20 @@ class Gradients:
         self._untold = True
 
     def ended(self) -> None:
-        """The fit is over."""
+        """Note that the fit has ended."""
         self._running = False
         self._untold = True
 
     def rest(self) -> None:
-        """Something other than updates came."""
+        """Note an event that is no update."""
         self._resting = True
         self._untold = True
 
     def settings(self, settings: dict[str, Any]) -> None:
-        """The settings of the next fit."""
+        """Take the settings of the next fit."""
         self._wanted = bool(settings.get("track_update_ratio", False))
         if self.clipping.choose(settings.get("gradient_clip_val")):
-            self._captioned = -EVERY  # who drags the clip line wants to know now
+            self._captioned = -EVERY  # a user who drags the clip line sees its effect at once
         self._untold = True
 
     def steps(self, event: StepsDone, loss: NDArray[np.float64]) -> Norms:
@@ -93,7 +93,7 @@ class Gradients:
         norm, layers = column(event, "grad_norm").astype(np.float64), _by_layer(event, "layer_norms")
         known = np.isfinite(norm)
         bad = ~np.isfinite(loss)
-        if not known.all():  # an update without norms did not go wrong
+        if not known.all():  # an update without norms is not bad
             bad |= ~known & (~np.isnan(norm) | ~np.isnan(layers).all(axis=1))
         clipped = self.clipping.cut(event, norm)
         finite = np.where(known & ~bad, norm, np.nan)
@@ -101,7 +101,7 @@ class Gradients:
             self._note_first(event, int(np.argmax(bad)), loss, layers)
         self._look_for_life(layers)
         if bad.any():
-            # A NaN in a bad update is a broken gradient, where there is one: it is drawn as an infinite one.
+            # In a bad update, the NaN of a layer that has gradients is drawn as an infinite norm.
             layers = np.where(self._wrong(layers) & (bad & event.layer_rows)[:, None], np.float32(np.inf), layers)
         if layers.shape[1] > 1 or not np.isnan(layers).all():  # not a flush without norms
             self.layers.add_norms(event.steps, event.every, layers)
@@ -118,7 +118,7 @@ class Gradients:
         return Norms(finite, smooth, bad, np.where(np.isnan(finite), np.nan, clipped))
 
     def changed(self, event: Changed) -> None:
-        """A live change: a new clip line from there on; ratios are measured, or no longer."""
+        """Take a live change: a new clip line from there on, or update ratios on or off."""
         if "gradient_clip_val" in event.values:
             self.clipping.changed(event.step, event.values["gradient_clip_val"])
         if "track_update_ratio" in event.values:
@@ -142,7 +142,7 @@ class Gradients:
         return True
 
     def tell(self) -> None:
-        """Put into words what has come since the last message: once a message, however many events there were."""
+        """Update caption and suggestion; called once before each message, for all events since the last one."""
         if not self._untold:
             return
         self._untold = False
@@ -173,7 +173,7 @@ class Gradients:
         return np.isinf(layers) | (np.isnan(layers) & there)
 
     def _note_first(self, event: StepsDone, row: int, loss: NDArray[np.float64], layers: Floats) -> None:
-        """Note where it began; the rest is its consequence."""
+        """Note where the first non-finite value was; later ones are its consequence."""
         if self._broken is not None:
             return
         step = int(event.steps[row])
@@ -205,5 +205,5 @@ def _by_layer(event: StepsDone, name: str) -> Floats:
 
 
 def _trend(smoother: Smoother, norm: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Smoothed on the logarithmic scale of the plot: a mean of the norms would follow their spikes."""
+    """The norms smoothed on a logarithmic scale, as in the plot; a mean of the norms would follow their spikes."""
     return np.exp(smoother.add(np.log(np.where(norm > 0, norm, np.nan))))

@@ -1,7 +1,7 @@
 """Keeps the history of each layer, in bounded memory, and selects the part that the canvas shows.
 
-The history of every layer stays here, also of those that no row shows now: a module that is opened is drawn from the
-first update on. The shown rows, the open module and the layers with a line are the same in every view.
+The history of every layer is kept, also of those that no row shows now, so that a module is drawn from the first update on
+when it is opened. The shown rows, the open module and the layers with a line are the same in every view.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from workbench.ui.canvas.transport.messages import cut
 Range = tuple[int, int]
 """The first column and the one after the last."""
 BUCKETS = 512
-"""Columns of the heat map at most."""
+"""How many columns the heat map has at most."""
 MOST_LAYERS = 4000
-"""Beyond this many, the history is kept for neighbours together: 8 MB for each quantity."""
+"""How many histories are kept: beyond that, neighbouring layers share one. 8 MB for each quantity."""
 PICKED = 5
-"""The most layers with a line of their own; the first that was picked is removed."""
+"""How many layers have a line; when one more is picked, the one picked first is removed."""
 _NAME = 120
 """Bytes for the name of a line."""
 _ROW_NAME = 400
-"""Bytes for the name of a row of the map: who points at one reads the whole name."""
+"""Bytes for the name of a row of the map, which the tooltip shows whole."""
 Quantity = Literal["norm", "ratio"]
 
 
 class ColumnView(Sent):
-    """A channel over `Buckets` that many views may share; its rows are computed when they are sent."""
+    """A channel that shows some columns of a `Buckets`; its rows are computed when they are sent."""
 
     def __init__(self, source: Buckets) -> None:
         super().__init__()
         self._source, self._ranges = source, list[Range]()
         self._row: slice | None = None
-        """The columns as a slice, where each is one of the table's, next to the one before."""
+        """The columns as a slice, if they are adjacent single columns of the table."""
         self._known = source.generation
         self.view = 0
-        """The number of the view of the rows: descriptions of the columns carry it."""
+        """The number of the present view; descriptions of its columns contain it."""
 
     def look(self, source: Buckets, ranges: Sequence[Range]) -> None:
-        """Show the largest of each of these `ranges` of columns of `source` from now on; none: no rows."""
+        """Show the maximum of each of these `ranges` of columns of `source` from now on; no ranges: no rows."""
         self._source, self._ranges = source, list(ranges)
         self._row = _in_a_row(self._ranges)
         self._known = source.generation
@@ -54,7 +54,7 @@ class ColumnView(Sent):
         self.restart()
 
     def follow(self, source: Buckets, row: int) -> None:
-        """Row `row` of `source` and those after it have changed, or all, if it has another numbering."""
+        """Note that rows of `source` from `row` on have changed; all, if they were renumbered."""
         if source is not self._source or not self._ranges:
             return
         if source.generation != self._known:
@@ -65,12 +65,12 @@ class ColumnView(Sent):
 
     @property
     def columns(self) -> int:
-        """How many columns are shown, at least one."""
+        """The number of columns shown, at least 1."""
         return max(1, len(self._ranges))
 
     @property
     def length(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         return self._source.length if self._ranges else 0
 
     def rows(self, start: int, stop: int) -> Floats:
@@ -116,7 +116,7 @@ class Layers:
         self._rows = layer_groups.rows(self._names)
 
     def start(self, layers: tuple[str, ...]) -> None:
-        """Begin a run. Of the same model, open and picked rows stay so."""
+        """Begin a run. If the model has the same layers, open and picked rows are kept."""
         if layers != self._given:
             self._begin(layers)
         self._reset()
@@ -138,7 +138,7 @@ class Layers:
     # -- events ----------------------------------------------------------------------------------------------------
 
     def add_norms(self, steps: NDArray[np.int64], every: int, table: Floats) -> None:
-        """Add norms (rows x layers) of updates `steps`; another number of layers is not this model's."""
+        """Add norms, shape (rows, layers), of updates `steps`; a table with another number of layers is of another model and left out."""
         if table.shape[1] != len(self._given) or not self._given:
             return
         ordered = self._in_order(table)
@@ -148,7 +148,7 @@ class Layers:
         self._add(self._norms, steps, every, ordered)
 
     def add_ratios(self, steps: NDArray[np.int64], every: int, table: Floats) -> None:
-        """Add update ratios. Each holds until the next one of its layer: they are measured now and then."""
+        """Add update ratios. They are measured every few updates; each is repeated until the next one of its layer."""
         if table.shape[1] != len(self._given) or not self._given:
             return
         first = not self._ratios.length
@@ -163,12 +163,12 @@ class Layers:
             self._look()
 
     def hold_ratios(self, steps: NDArray[np.int64], every: int) -> None:
-        """Updates between two measurements."""
+        """Repeat the last ratios for updates between two measurements."""
         if self.measured:
             self._add(self._ratios, steps, every, np.tile(self._held, (len(steps), 1)))
 
     def no_ratios(self) -> None:
-        """They are not measured now: the last ones do not hold on."""
+        """Drop the last ratios, since they are not measured any more."""
         if self.measured:
             self._held = np.full_like(self._held, np.nan)
 
@@ -176,7 +176,7 @@ class Layers:
         return table if self._order is None else table[:, self._order]
 
     def _add(self, source: Buckets, steps: NDArray[np.int64], every: int, table: Floats) -> None:
-        """Layers that share a column show the largest."""
+        """Add a table to the source; layers that share a column show the maximum."""
         merged = table if self._each == 1 else np.fmax.reduceat(table, self._starts, axis=1)
         source.add(steps, every, [merged])
         row, source.unsent = source.unsent, None
@@ -192,14 +192,14 @@ class Layers:
         self._look()
 
     def open(self, first: int, end: int) -> None:
-        """Open one row. A row of another view, which has just gone, is left alone."""
+        """Open one row. A request for a row of an earlier view is ignored."""
         row = next((r for r in self._rows if (r.first, r.end) == (first, end)), None)
         if row is not None and row.layers > 1:
             self._path.append(row)
             self._look()
 
     def close(self, depth: int) -> None:
-        """Go back to where `depth` modules were open; 0: to all layers."""
+        """Go back to the level at which `depth` modules were open; 0: to all layers."""
         if 0 <= depth < len(self._path):
             del self._path[depth:]
             self._look()
@@ -220,7 +220,7 @@ class Layers:
         within = self._path[-1] if self._path else Row("", 0, len(self._names))
         self._rows = layer_groups.rows(self._names, within.first, within.end)
         source = self._norms if self._shown == "norm" else self._ratios
-        # Before the first ratio there is no column for each layer, nor a row.
+        # Before the first ratio the table has neither a column for each layer nor rows.
         there = source is self._norms or source.length > 0
         self.heat.look(source, [(r.first, r.end) for r in self._rows] if there else [])
         self._look_at_picks()
@@ -246,9 +246,9 @@ class Layers:
         }
 
     def picks(self, total: float, order: float | None) -> list[dict[str, Any]]:
-        """The picked rows: the last value (the largest of a module), and their share of the total.
+        """The picked rows, each with its last value (for a module, the maximum) and its share of the total.
 
-        The norm of order p of all is the root of the sum of theirs, each to the p: of that sum a row has its share.
+        The total p-norm is (sum of norm**p) ** (1/p) over the layers; the share of a row is its part of that sum.
         """
         out = []
         for stroke, row in self._picks.items():

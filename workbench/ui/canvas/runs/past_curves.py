@@ -18,11 +18,11 @@ from workbench.ui.canvas.transport.messages import Outbox, cut
 from workbench.units import duration
 
 PREVIOUS = 3
-"""The most previous runs drawn with the present one: more would hide it."""
+"""How many previous runs are drawn with the present one; more would hide it."""
 NAME, VALUE = 40, 120
 """Bytes of a name, and of a value in a table, at most."""
 ROWS = 40
-"""The most settings and metrics of compared runs; the first of each."""
+"""How many settings and metrics of compared runs are shown: the first ones."""
 
 
 class StaticTable(SentTable):
@@ -32,7 +32,7 @@ class StaticTable(SentTable):
         super().__init__()
         self._table = np.empty((0, columns))
         self.view = 0
-        """The number of the table: descriptions of its rows carry it."""
+        """The number of the table; descriptions of its rows contain it."""
 
     def show(self, table: Table) -> None:
         """Replace the rows by these, shape (rows, columns)."""
@@ -56,8 +56,8 @@ class PastCurves:
     """Two static tables: "past" with columns (which, updates, epochs, seconds, loss), "compared" with (which, kind, updates, epochs,
     seconds, value).
 
-    `which` is the number of the name that goes with it; kind 0 is the smoothed training loss, 1 a validation, which is
-    there where each run's validations are of a loss, as in `workbench.plots.training.compare`: another metric has another axis.
+    `which` is the index of the run's name; kind 0 is the smoothed training loss, 1 a validation. Validations are drawn only
+    if those of each run are of a loss, as in `workbench.plots.training.compare`: another metric has another axis.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class PastCurves:
 
 
 def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
-    """The table below the curves: names, the settings that differ, how they ended; a cell for each run.
+    """The table below the curves: names, the settings that differ, the last values; a cell for each run.
 
     metric: the metric of the drawn validations; "": none are drawn.
     """
@@ -101,7 +101,7 @@ def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
 
 
 def _ending(one: RunBrief) -> str:
-    """What it ended with, beside the loss of its curve: 'last val_loss 0.45'."""
+    """The run's last value of its monitor, besides the loss of its curve: 'last val_loss 0.45'."""
     return "" if one.value is None else texts.last_value(cut(one.monitor, NAME), format.number(one.value))
 
 

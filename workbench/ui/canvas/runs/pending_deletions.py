@@ -1,4 +1,4 @@
-"""Deletes runs some seconds after a person asked for it, so that it can be undone; until then nothing is removed."""
+"""Deletes runs some seconds after the user has asked for it; until then the deletion can be undone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from workbench.ui.canvas.transport.messages import cut
 
 SECONDS = 10.0
-"""How long a deletion can be undone."""
+"""Seconds in which a deletion can be undone."""
 
 
 @dataclass(eq=False)
@@ -25,7 +25,7 @@ class _Deletion:
 
 
 class PendingDeletions:
-    """Calls `delete(run)` for each run when its time has come. show: gets what the canvas shows; failed: an error of `delete`.
+    """Calls `delete(run)` for each run after `SECONDS`. show: called with the list for the canvas; failed: called with an error of `delete`.
 
     If the process ends before, the runs stay.
     """
@@ -37,7 +37,7 @@ class PendingDeletions:
         self._count = 0
 
     def add(self, runs: Sequence[str]) -> None:
-        """Delete these in a while."""
+        """Delete these runs later."""
         with self._lock:
             new = [run for run in dict.fromkeys(runs) if not any(run in one.runs for one in self._pending)]
             if not new:
@@ -57,7 +57,7 @@ class PendingDeletions:
             self._tell()
 
     def settle(self, listed: Collection[str]) -> None:
-        """The table lists these runs now: a deletion that is done needs no mention any more when its runs are gone from it."""
+        """Forget deletions that are done and whose runs are no longer `listed` in the table."""
         with self._lock:
             self._pending = [one for one in self._pending if not one.due or any(run in listed for run in one.runs)]
             self._tell()

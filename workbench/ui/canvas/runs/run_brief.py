@@ -1,4 +1,4 @@
-"""Keeps the brief of a growing run: each update reads only what is new in its record."""
+"""Keeps the brief of a running run: each update reads only the new part of its record."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from workbench.runs.tables.brief import COLUMNS, Fold, RunBrief
 
 
 class LiveRunBrief:
-    """One run folder."""
+    """The brief of one run folder, updated while the run's record grows."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._tail, self._fold = folder, Tail(folder, COLUMNS), Fold()
         self._created: float | None = None
-        """The time at which the read run was made; None: none was read yet."""
+        """The time at which the run was made; None: nothing was read yet."""
         self.reading = False
-        """Whether the last brief is without the end of the record, since time was up."""
+        """Whether the last brief lacks the end of the record, because the time was over."""
 
     def brief(self, until: float = math.inf) -> RunBrief:
-        """Its present brief; OSError or ValueError where there is no run.
+        """The present brief. Raises OSError or ValueError where there is no run.
 
-        until: when to stop reading, by `time.monotonic`. Each call reads a part at least. Before the whole record is read, the
-        brief has the present state of the run, and the curves of what was read.
+        until: when to stop reading, by `time.monotonic`; each call reads at least a part. Before the whole record is read, the
+        brief has the present state of the run, and the curves up to there.
         """
         found = RunBrief.so_far(self._folder, self._new(until), self._fold)
         if self._created not in (None, found.created):  # a deleted run's name may be used again

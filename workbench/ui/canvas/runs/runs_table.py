@@ -24,15 +24,15 @@ from workbench.ui.canvas.transport.messages import cut
 from workbench.units import duration
 
 MOST = 50
-"""The most fits that are listed; the folder may hold more, and the card says so."""
+"""How many fits are listed; if the folder has more, the card says so."""
 SPARK = 32
-"""Points of a spark-line, each a height from 0 to 99."""
+"""How many points a sparkline has, each a height from 0 to 99."""
 COLUMNS = 6
-"""The most settings that differ; the first in the order of the settings."""
+"""How many of the settings that differ are shown: the first ones in the order of the settings."""
 METRICS = 3
-"""The most metrics that have columns, besides the losses."""
+"""How many metrics have columns, besides the losses."""
 CELL, ADDED = 60, 960
-"""Bytes of a cell, and of a name or a tag that a person gave."""
+"""Bytes of a cell, and of a name or a tag that the user gave."""
 EVERY = 2.0
 """Seconds between two reads of the records of running runs."""
 ROOM = 34_000
@@ -40,11 +40,10 @@ ROOM = 34_000
 
 
 class RunsTable:
-    """Reads the folder on a thread of its own when asked to. `read_it` gets the fits, newest first, as far as they
-    are read.
+    """Reads the folder in a thread of its own after `refresh`. `read_it` is called with the fits read so far, newest first.
 
-    While one of them runs, in whatever process, another thread reads its record now and then: `moved` gets those whose
-    values alone have changed.
+    While one of them runs, in any process, another thread reads its record regularly: `moved` is called with the fits of which
+    only the values have changed.
     """
 
     def __init__(
@@ -57,12 +56,12 @@ class RunsTable:
         self._listed: tuple[list[RunBrief], int] = [], 0
         """The latest argument of `read_it`."""
         self._lock, self._one = threading.Lock(), threading.Lock()
-        """Locks of the flags below, and of everything that is read."""
+        """Locks for the flags below, and for the data that was read."""
         self._reading, self._again, self._moving = False, False, False
         self._closed = threading.Event()
 
     def refresh(self) -> None:
-        """Read what is new; returns at once. Called again meanwhile, it reads once more afterwards."""
+        """Read new and changed runs; returns at once. A call during a read causes one more read afterwards."""
         with self._lock:
             self._again = True
             if self._reading or self._closed.is_set():
@@ -84,7 +83,7 @@ class RunsTable:
             try:
                 with self._one:
                     self._read()
-            except Exception as error:  # noqa: BLE001 - shown; the table stays as it was
+            except Exception as error:  # noqa: BLE001 - shown; the table does not change
                 self._failed(error)
             self._move_on()
 
@@ -100,7 +99,7 @@ class RunsTable:
             brief = self._brief(path)
             if brief is not None:
                 briefs.append(brief)
-            if time.monotonic() > said + 0.5:  # long records: show what is read next to what was known before
+            if time.monotonic() > said + 0.5:  # for long records: show the part that is read together with the earlier rows
                 known = [self._known[path][1] for path in paths[at:MOST] if path in self._known]
                 self._read_it([*briefs, *known], len(paths))
                 said = time.monotonic()
@@ -108,7 +107,7 @@ class RunsTable:
         self._read_it(*self._listed)
 
     def _move_on(self) -> None:
-        """Update the row of a running run."""
+        """Start the thread that updates the rows of running runs."""
         with self._lock:
             if self._moving or self._closed.is_set() or not self._goes_on():
                 return
@@ -123,7 +122,7 @@ class RunsTable:
             try:
                 with self._one:
                     self._look_again()
-            except Exception as error:  # noqa: BLE001 - shown; the rows stand still until the next refresh
+            except Exception as error:  # noqa: BLE001 - shown; the rows are not updated until the next refresh
                 self._failed(error)
                 break
             with self._lock:
@@ -134,12 +133,12 @@ class RunsTable:
             self._moving = False
 
     def _look_again(self) -> None:
-        """Read those that run, and no others."""
+        """Read the records of running runs, and no others."""
         before, count = self._listed
         briefs = []
         for one in before:
             now = one if one.status in read.OVER or one.path is None else self._brief(one.path)
-            if now is not None or (one.path is not None and one.path.is_dir()):  # one read may fail; the next one need not
+            if now is not None or (one.path is not None and one.path.is_dir()):  # one read may fail and the next one succeed
                 briefs.append(now or one)
         if briefs == before:
             return
@@ -150,9 +149,7 @@ class RunsTable:
             self._read_it(*self._listed)
 
     def _brief(self, path: Path) -> RunBrief | None:
-        """The brief of one folder; a record that has not grown is not read again, unless its writer may have died
-        meanwhile.
-        """
+        """The brief of one folder. A record that has not grown is not read again, unless its process may have died meanwhile."""
         try:
             told = os.stat(path / read.RECORD)
             stamp = (told.st_mtime_ns, told.st_size)
@@ -197,7 +194,7 @@ def fits(root: Path) -> list[Path]:
 def listed(briefs: Sequence[RunBrief], count: int, annotated: Mapping[str, Annotations]) -> dict[str, Any]:
     """The table for the canvas, small enough for one message; `count`: how many fits there are in all.
 
-    annotated: by run, what a person added to it.
+    annotated: by run, the user's annotations.
     """
     several = len({one.model for one in briefs}) > 1
     differ = dict(list(differences([one.settings for one in briefs]).items())[:COLUMNS])
@@ -221,7 +218,7 @@ def listed(briefs: Sequence[RunBrief], count: int, annotated: Mapping[str, Annot
 
 
 def _of_metrics(briefs: Sequence[RunBrief], names: Sequence[str]) -> dict[str, list[str]]:
-    """Two columns for each of these metrics: the best value of each run, and the last."""
+    """Two columns for each of these metrics: the best and the last value of each run."""
     found: dict[str, list[str]] = {}
     for name in names:
         best = [format.number(one.best[name]) if name in one.best else "" for one in briefs]
@@ -263,7 +260,7 @@ def _drawn(one: RunBrief) -> tuple[list[int], list[list[int]]]:
     line = np.interp(at, steps, loss)
     checks = one.checks[:: max(1, -(-len(one.checks) // 12))] if "loss" in one.monitor else one.checks[:0]
     seen = np.concatenate([line, checks[:, 3]])
-    seen /= float(np.abs(seen).max()) or 1.0  # a difference of two huge losses has no room in a float
+    seen /= float(np.abs(seen).max()) or 1.0  # the difference of two huge losses could overflow
     line, checked = np.split(seen, [len(line)])
     low, high = float(seen.min()), float(seen.max())
     span = (high - low) or 1.0

@@ -11,17 +11,17 @@ from workbench.ui import format, texts
 from workbench.ui.canvas.transport.messages import Outbox, cut
 
 TRIALS = 60
-"""Batch sizes shown; more than a search ever tries."""
+"""How many batch sizes are shown; more than a search ever tries."""
 ERRORS = 24_000
-"""Bytes for the texts of all errors together, so that all of it fits in one message."""
+"""Bytes for the texts of all errors together, so that they fit into one message."""
 REASON = 700
 """Bytes of a reason at most."""
 ERROR = 2000
-"""Bytes for one of them at most."""
+"""Bytes of the text of one error at most."""
 
 
 class BatchSizeSearch:
-    """The batch-size search."""
+    """Collects the trials of a batch-size search, and sends them to the canvas."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
@@ -47,15 +47,15 @@ class BatchSizeSearch:
 
     @property
     def done(self) -> int:
-        """How many sizes were tried."""
+        """The number of sizes tried."""
         return len(self._trials)
 
     def checking_steps(self, event: TrialStarted) -> None:
-        """A size is being tried."""
+        """Show that a size is being tried."""
         self._try(event)
 
     def trial(self, event: Trial) -> None:
-        """A size tried twice shows its last outcome."""
+        """Show the result of a trial; a size that was tried twice shows the last result."""
         self._ranks = event.ranks
         self._try(None)
         if event.limit_bytes is not None:
@@ -85,13 +85,13 @@ class BatchSizeSearch:
         })  # fmt: skip
 
     def left(self) -> None:
-        """The fit continues: a search inside it has ended."""
+        """Note that a search inside a fit has ended and the fit continues."""
         if not self.over:
             self.over = True
             self._try(None)
 
     def run_ended(self, event: RunEnded) -> None:
-        """The job of the tried size has ended: a failed job names its error; a stopped one says nothing."""
+        """Note that the job has ended while a size was tried. If it failed, the row of that size shows the error."""
         tried = self._trying
         self.over = True
         self._try(None)
@@ -103,7 +103,7 @@ class BatchSizeSearch:
             })  # fmt: skip
 
     def chosen(self, settings: Mapping[str, Any]) -> None:
-        """Show the bench's present size; batches: how many are accumulated, None where their number changes during the run."""
+        """Show the bench's present batch size and accumulation; None: the accumulation changes during the run."""
         many = settings.get("accumulate_grad_batches")
         self._outbox.put("chosen", {"size": settings.get("batch_size"), "batches": many if isinstance(many, int) else None})
 
@@ -127,7 +127,7 @@ def _sentence(text: str) -> str:
 
 
 def _room(asked: Mapping[str, Any], limit: int | None, memory: int | None) -> dict[str, Any] | None:
-    """The memory that a trial could use, and the source of that number."""
+    """The memory that a trial could use, and where that number comes from."""
     if limit is not None:
         source = "max_memory" if limit == asked.get("max_memory") else texts.FREE
         return {"bytes": limit, "words": texts.room(format.size(limit), source)}
@@ -135,6 +135,6 @@ def _room(asked: Mapping[str, Any], limit: int | None, memory: int | None) -> di
 
 
 def _whose(event: Trial) -> str:
-    """The error of a trial; of several ranks, without a rank's name, that it was one of them."""
+    """The error of a trial; on several ranks, if it does not name the rank, with a note that one of them had it."""
     said = str(event.error)
     return said if event.ranks == 1 or said.startswith("rank ") else texts.one_rank(event.ranks, said)

@@ -13,18 +13,18 @@ from workbench.ui.canvas.transport.channels import Samples
 from workbench.ui.canvas.transport.messages import Outbox, cut
 
 POINTS = 2000
-"""Points of the curve in front."""
+"""How many points the present curve has at most."""
 EARLIER = 2
-"""Earlier curves drawn with the present one, in grey."""
+"""How many earlier curves are drawn in grey with the present one."""
 EARLIER_POINTS = 400
-"""Points of each of them."""
+"""How many points each of them has at most."""
 OPTIMIZERS = 8
-"""The most optimizers whose curves are kept; those that were swept last."""
+"""For how many optimizers curves are kept: those that were swept last."""
 GROUPS = 32
 RACED = 16
-"""The most rates of a race that are drawn."""
+"""How many rates of a race are drawn."""
 TEXT = 400
-"""Bytes for a note or a reason: all of them together fit in one message."""
+"""Bytes for a note or a reason, so that all of them fit into one message."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Curve:
     """The rates that trained for a while, with their held-out losses (None: it is not finite)."""
 
     def smoothed(self) -> list[tuple[float, float]]:
-        """The smoothed line, (rate, loss) at `EARLIER_POINTS` places at most."""
+        """The smoothed line as (rate, loss), at most `EARLIER_POINTS` points."""
         rows = self.points.rows(0, self.points.length)
         every = max(1, math.ceil(len(rows) / EARLIER_POINTS))
         return [(float(row[0]), float(row[2])) for row in rows[::every]]
@@ -51,11 +51,11 @@ class LRSweeps:
     def __init__(self, outbox: Outbox, curve: Samples, earlier: Samples) -> None:
         self._outbox, self._curve, self._earlier = outbox, curve, earlier
         self._kept: dict[int, list[Curve]] = {}
-        """Of each optimizer, the newest last."""
+        """The curves of each optimizer, the newest last."""
         self._shown = 0
         self._going: Curve | None = None
         self._sweeps: Counter[str] = Counter()
-        """The number of sweeps of each run: a fit may sweep inside."""
+        """The number of sweeps of each run; a fit may make several."""
         self.done = 0
         self.lr: float | None = None
         self.loss: float | None = None
@@ -142,7 +142,7 @@ def _swept(event: RunStarted, optimizer: int, count: int) -> dict[str, Any]:
 
 
 def whose(optimizer: int, count: int, ratio: float) -> str:
-    """Of several optimizers: whose rates these are, and what the setting means for the others."""
+    """A sentence, for several optimizers, about whose rates are shown and what the setting means for the others."""
     if count < 2:
         return ""
     if optimizer == 0:

@@ -1,7 +1,7 @@
-"""Keeps what the canvas draws, in bounded memory: rows of float32, sent from the first unsent row on.
+"""Keeps the tables that the canvas draws, in bounded memory: rows of float32, sent from the first unsent row on.
 
-A *generation* is one numbering of rows. When rows change their meaning (a new job, a merge) a new generation starts and
-the browser gets it whole; until it is complete the browser keeps drawing the old one.
+A *generation* is one numbering of rows. When rows change their meaning (a new job, a merge), a new generation starts and
+the browser gets all of it; until it is complete, the browser draws the old one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Channel(Protocol):
 
     generation: int
     unsent: int | None
-    """The first row that the browser does not have in its present form; None: it has them all."""
+    """The first row that the browser lacks, or has in an older form; None: it has all rows."""
 
     @property
     def columns(self) -> int:
@@ -38,21 +38,21 @@ class Channel(Protocol):
         """Rows `start` to `stop`."""
 
     def head(self) -> dict[str, Any]:
-        """What the browser needs to know besides the rows."""
+        """The data that the browser needs besides the rows."""
 
     def restart(self) -> None:
         """Send all rows again, under the next generation."""
 
 
 class Sent:
-    """The part that every channel shares."""
+    """The base class of channels: notes the first unsent row, and the generation."""
 
     def __init__(self) -> None:
         self.generation = 0
         self.unsent: int | None = None
 
     def touch(self, row: int) -> None:
-        """Row `row` and those after it have changed."""
+        """Note that rows from `row` on have changed."""
         self.unsent = row if self.unsent is None else min(self.unsent, row)
 
     def restart(self) -> None:
@@ -62,7 +62,7 @@ class Sent:
 
 
 class SentTable(Sent):
-    """The part that the channels with a table of their own share."""
+    """The base class of channels with a table of their own."""
 
     _table: Numbers
 
@@ -78,7 +78,7 @@ class SentTable(Sent):
 
 
 class Group:
-    """Columns that merge by one rule, one row a bucket. NaN means no value and never wins."""
+    """Columns whose values merge by one rule, with a row for each bucket. NaN means no value, and is ignored in a merge."""
 
     def __init__(self, how: Merge, table: Numbers) -> None:
         """table: the values, of shape (buckets, columns)."""
@@ -87,7 +87,7 @@ class Group:
         self._weight: Table = np.zeros(table.shape if how == "mean" else (0, table.shape[1]))
 
     def add(self, index: NDArray[np.int64], starts: NDArray[np.intp], values: Numbers) -> None:
-        """Add values of the buckets `index`, which never falls; `starts` are the rows where another bucket begins."""
+        """Add values of the buckets `index`, which is sorted; `starts` are the rows at which another bucket begins."""
         buckets = index[starts]
         if self._how == "mean":
             self._add_mean(buckets, starts, values)
@@ -119,7 +119,7 @@ class Group:
             self._table[index[ends], column] = values[ends, column]
 
     def halve(self) -> None:
-        """Merge each two neighbours into one bucket."""
+        """Merge each pair of neighbouring buckets into one."""
         left, right = self._table[0::2], self._table[1::2]
         if self._how == "min":
             merged = np.fmin(left, right)
@@ -146,17 +146,15 @@ def _starts(index: NDArray[np.int64]) -> NDArray[np.intp]:
 
 
 def _ends(index: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The rows before which a bucket ends, and the last, without which one would be set twice: numpy promises no
-    order.
-    """
+    """The last row of each bucket. Only these are assigned: NumPy does not define which of several assignments to a place wins."""
     return np.flatnonzero(np.append(index[1:] != index[:-1], True)) if len(index) else np.zeros(0, np.intp)
 
 
 class Buckets(SentTable):
     """Any number of updates in at most `cap` buckets of equal width, which doubles when they are full.
 
-    Bucket `row` holds the updates from origin + row * width on, of which every `every`-th was recorded, as given with
-    the first of them. `kind` is their storage; they are sent as float32.
+    Bucket `row` has the updates from origin + row * width on; every `every`-th of them was recorded (set by the first call of
+    `add`). `kind` is the dtype of the table; rows are sent as float32.
     """
 
     def __init__(self, groups: Sequence[tuple[Merge, int]], cap: int, kind: type[np.floating[Any]] = np.float64) -> None:
@@ -176,13 +174,13 @@ class Buckets(SentTable):
         self._length = 0
 
     def reset(self, groups: Sequence[tuple[Merge, int]] | None = None) -> None:
-        """Empty it for a new job (and for other columns, where these are given)."""
+        """Remove all rows for a new job. groups: new columns; None: the same ones."""
         self._spec = self._spec if groups is None else tuple(groups)
         self._clear()
         self.restart()
 
     def add(self, steps: NDArray[np.int64], every: int, values: Sequence[Numbers]) -> None:
-        """Add rows of updates `steps`; `values` holds one (rows, columns) array for each group."""
+        """Add rows of updates `steps`; `values` has one array of shape (rows, columns) for each group."""
         if not len(steps):
             return
         if self._origin is None:
@@ -219,7 +217,7 @@ class Buckets(SentTable):
 
 
 class Samples(SentTable):
-    """Single rows, thinned evenly once there are `cap` of them. The newest is always among them."""
+    """Single rows, thinned evenly when there are `cap` of them. The newest row is always kept."""
 
     def __init__(self, columns: int, cap: int) -> None:
         super().__init__()
@@ -252,11 +250,11 @@ class Samples(SentTable):
 
     @property
     def length(self) -> int:
-        """The number of rows that were kept."""
+        """The number of rows kept."""
         return self._length
 
     def head(self) -> dict[str, Any]:
-        """Nothing: the rows are all."""
+        """Return no further data."""
         return {}
 
 

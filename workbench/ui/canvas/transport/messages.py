@@ -1,4 +1,4 @@
-"""Sends changes in messages of bounded size: a little JSON, and rows of float32 as buffers."""
+"""Packs changes into messages of bounded size: JSON, and rows of float32 as buffers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from workbench.ui.canvas.transport.channels import Channel, Channels
 
 LIMIT = 40_000
-"""The most bytes in one message, JSON and buffers together."""
+"""How many bytes a message may have, JSON and buffers together."""
 _FRAME = 200
 """Bytes for the description of one part."""
 _ROOM = LIMIT - _FRAME
@@ -28,19 +28,19 @@ def cut(text: str, size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One message: `content` describes the buffers, which are rows of `parts` in order."""
+    """One message. `content` is its JSON and describes the buffers, which are rows of the channels in the order of `parts`."""
 
     content: dict[str, Any]
     buffers: tuple[bytes, ...]
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Its size in bytes."""
         return len(json.dumps(self.content)) + sum(map(len, self.buffers))
 
 
 class Outbox:
-    """What the browser does not have yet. `take` returns the next message of it."""
+    """The changes that the browser does not have yet. `take` returns the next message with some of them."""
 
     def __init__(self, channels: Channels) -> None:
         self._channels = channels
@@ -49,7 +49,7 @@ class Outbox:
         self._changed: dict[str, None] = {}
 
     def put(self, key: str, value: Any) -> None:
-        """A small value of plain data; the browser only ever needs the newest."""
+        """Queue a small value of plain data. Only the newest value of a key is sent; ValueError: it is too large for a message."""
         if key in self._values and self._values[key] == value:
             return
         text = json.dumps({key: value}, allow_nan=False)
@@ -59,7 +59,7 @@ class Outbox:
         self._changed[key] = None
 
     def everything(self) -> None:
-        """Send everything again, from the start: a view has opened."""
+        """Queue everything again from the start, since a view has opened."""
         self._changed = dict.fromkeys(self._values)
         for channel in self._channels.values():
             channel.restart()
