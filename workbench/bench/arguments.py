@@ -94,8 +94,8 @@ def first_settings(task: Task, given: dict[str, Any]) -> Settings:
 def callback_note(task: Task, given: Mapping[str, Any], typed: Mapping[str, Any]) -> str:
     """Say which settings the module's own callbacks became; "" where it has none.
 
-    given: the settings of the call, of which `typed` has the arguments as they were written.SettingsError: `callbacks=` and the
-module want different values, where Lightning would take the module's.
+    given: the settings of the call, of which `typed` has the arguments as they were written. SettingsError: `callbacks=` and
+    the module want different values, where Lightning would take the module's.
     """
     if task.preparation is None or not task.preparation.callback_note:
         return ""

@@ -78,8 +78,8 @@ class Workbench(Searches):
             `val` and `test` may be several sets, {"clean": a, "shifted": b} or a list; metrics end with the set: "val_loss/clean".
         loss: a function of (output, target) that gives one number. Parameters of a loss module are trained with the model.
         optimizer: makes an optimizer: `optimizer(params, lr=…, weight_decay=…)`. A learning rate that it has already
-        (`partial(SGD, lr=0.5)`) is used until `lr` is set. Or a dict with one for each part of the model, which step together:
-        {"backbone": SGD, "head": AdamW}; the key "" stands for all parameters that no other key names.
+            (`partial(SGD, lr=0.5)`) is used until `lr` is set. Or a dict with one for each part of the model, which step together:
+            {"backbone": SGD, "head": AdamW}; the key "" stands for all parameters that no other key names.
         scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update. For anything else
             it returns a `wb.Schedule` (every so many updates or epochs), a ReduceLROnPlateau (after each validation),
             or a list of these.
@@ -90,17 +90,17 @@ class Workbench(Searches):
         collate_fn: how samples become a batch, as for a DataLoader.
         val_collate_fn: the same for `val`, `test` and `predict`; None: `collate_fn` for all data.
         avg_fn: with `weight_averaging`, how a weight enters its average: `avg_fn(averaged, current, count)`
-        returns the new average; `count` weights are in the old one.
+            returns the new average; `count` weights are in the old one.
         should_update: with `weight_averaging`, when to average: `should_update(step, epoch)`, instead of the
             settings' rule. `step` updates have been taken; it is called after each (EMA), or each epoch (SWA).
         listeners: functions of one event, called in a thread of this process, so that they do not slow training. From a run
-        with strategy="launch" they get events as long as this process follows it.
+            with strategy="launch" they get events as long as this process follows it.
         trackers: where each fit becomes a run: "tensorboard", "wandb", "mlflow", …, several of them,
             {"mlflow": {its arguments}}, or objects of accelerate's `GeneralTracker`. A launched run starts trackers that are given
             by name itself, and logs to them after this process has ended; tracker objects get events as listeners do.
         root: the folder for the record of all runs.
         dry_run: try the model on two samples now, so that a mistake shows at once. What this changes in your own objects
-        (generators, counters) is restored; a warning names what cannot be. False: no sample is read before the first job.
+            (generators, counters) is restored; a warning names what cannot be. False: no sample is read before the first job.
         settings: any field of `Settings`; `help(wb.Settings)` lists them.
 
     Attributes:

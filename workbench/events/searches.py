@@ -117,8 +117,8 @@ class SpeedTrial:
     """A trial of values of settings ended: how fast updates are with them, or why they failed.
 
     `uncertainty`: half the width of the speed's 95% interval, as a share of it. `waiting`: the share of the time in which
-    training waited for batches. `loss`: the mean of the last losses.`peak_bytes`: the peak memory of a CUDA device;
-None on a CPU, where a process keeps the memory that earlier trials have freed.
+    training waited for batches. `loss`: the mean of the last losses. `peak_bytes`: the peak memory of a CUDA
+    device; None on a CPU, where a process keeps the memory that earlier trials have freed.
     """
 
     values: dict[str, Any]

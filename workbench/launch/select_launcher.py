@@ -66,7 +66,7 @@ def check(settings: Settings) -> None:
     found = select_launcher(settings)
     if found.strategy == "pool" and not run_in_child.FORK:
         raise SettingsError(
-            f"devices={settings.devices!r}, strategy={settings.strategy!r}: a pool of processes needs fork and memfd,which this system "
+            f"devices={settings.devices!r}, strategy={settings.strategy!r}: a pool of processes needs fork and memfd, which this system "
         "does not have: take strategy='thread' with devices=1, or strategy='launch'."
         )
     if found.strategy != "launch" and settings.launch:
