@@ -256,7 +256,7 @@ class EarlyStopping(BaseModel):
     )
     min_delta: float = Field(0.0, ge=0, description="A change of at most this does not count as an improvement.")
     patience: int = Field(3, ge=0, description="Validations without improvement after which the run ends.")
-    warmup: int = Field(0, ge=0, description="The first validations, this many, never end the run for want of patience.")
+    warmup: int = Field(0, ge=0, description="This many validations at the beginning never end the run by `patience`.")
     stopping_threshold: float | None = Field(None, description="Ends the run as soon as the metric is this good.")
     divergence_threshold: float | None = Field(None, description="Ends the run as soon as the metric is worse.")
     check_finite: bool = Field(True, description="Ends the run when the metric is NaN or infinite.")

@@ -22,7 +22,7 @@ from workbench.launch.job_folder import new_job_folder
 from workbench.launch.listeners import Listener, Listeners
 from workbench.launch.pool import pool
 from workbench.launch.start.initial_weights import InitialWeights
-from workbench.launch.start.start_spec import AskedFit
+from workbench.launch.start.start_spec import SubmittedFit
 from workbench.launch.thread import ThreadLauncher
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
@@ -103,8 +103,8 @@ class BenchBase:
             select_launcher.warm(settings)
             self._settings = settings
             self._sets.append(given)
-        self._listeners.tell(Called(line("set", given)))
-        self._listeners.tell(SettingsSet(self._settings.model_dump()))
+        self._listeners.notify(Called(line("set", given)))
+        self._listeners.notify(SettingsSet(self._settings.model_dump()))
         return settings
 
     @property
@@ -115,11 +115,11 @@ class BenchBase:
             found = running or self.jobs
             return found[-1] if found else None
 
-    def _fits(self) -> list[AskedFit]:
+    def _fits(self) -> list[SubmittedFit]:
         """The fits so far, each with the settings that changed after it."""
         with self._lock:
             fits = [job for job in self.jobs if job.kind == "fit"]
-            return [AskedFit(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :])))) for job in fits]
+            return [SubmittedFit(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :])))) for job in fits]
 
     def _earlier(self, own: Sequence[tuple[Any, frozenset[str]]]) -> tuple[Earlier, ...]:
         """The jobs so far that may have changed what the next one starts from. own: the objects that it uses (`own_objects`)."""
@@ -170,8 +170,8 @@ class BenchBase:
                 for value, _ in own:
                     _add_job_with(value, self._submitted[-1])
                 self.jobs.append(job)
-            self._listeners.tell(Called(line(kind, called, *positional)))
-            self._listeners.tell(StatusChanged("queued"))
+            self._listeners.notify(Called(line(kind, called, *positional)))
+            self._listeners.notify(StatusChanged("queued"))
             self._launcher.submit(job)
         except BaseException:  # an interrupt, for one
             self._jobs_before.pop(job, None)
@@ -192,7 +192,7 @@ class BenchBase:
             self._launcher.drop(job)
             report()
         if waits:
-            self._listeners.tell(StatusChanged("stopped"))
+            self._listeners.notify(StatusChanged("stopped"))
 
 
 def _in_the_callers_thread(finish: Callable[[Job[T]], T]) -> Callable[[Job[T]], T]:

@@ -273,7 +273,7 @@ class Workbench(Searches):
             if which != "last":
                 raise TaskError(f"load({str(run)!r}, {which!r}): the file is one checkpoint: leave out which={which!r}.")
             self._start.load(Path(run))
-            self._listeners.tell(Called(line("load", {}, str(run))))
+            self._listeners.notify(Called(line("load", {}, str(run))))
             return
         other = instead_of_run(run) if isinstance(run, Path) else ""
         if other:
@@ -282,7 +282,7 @@ class Workbench(Searches):
             raise TypeError(f"load({shown(run)}): give a run (bench.runs[-1], say), its id, or the path of a checkpoint of Lightning, which ends with .ckpt.")
         id, folder = (run, None) if isinstance(run, str) else (run.id, run.folder)
         self._start.load(weights_of(folder or run_folder(self.root, id), which))
-        self._listeners.tell(Called(line("load", {}, id, which)))
+        self._listeners.notify(Called(line("load", {}, id, which)))
 
     def export(
         self,
@@ -314,7 +314,7 @@ class Workbench(Searches):
         chosen = run_to_export(run, self.root, self.jobs)
         given = {"run": None if run is None else chosen.id, "evidence": evidence, "format": format, "data": data, "base": base}
         said = {name: value for name, value in given.items() if value}
-        self._listeners.tell(Called(line("export", said, str(path))))
+        self._listeners.notify(Called(line("export", said, str(path))))
         with self._idle():
             options = ExportOptions(tuple(found_by(chosen, self.root)) if evidence else (), format, data, base)
             notes = export(Path(path), chosen, self._sites.get(chosen.id, self._site), self._task, options)
@@ -358,16 +358,16 @@ class Workbench(Searches):
         Up to five that are recorded under this bench's root are shown in the panel as well. `bench.compare()` closes the comparison in the panel.
         """
         if not runs:
-            self._listeners.tell(Called(line("compare", {})))
-            self._listeners.tell(Compared(()))
+            self._listeners.notify(Called(line("compare", {})))
+            self._listeners.notify(Compared(()))
             return None
         check_no_list(runs[0], "bench")
         check_count(len(runs))
         found = compare(*(brief_of(run, self.root) for run in runs))
         if len(found.runs) <= MOST and all(is_own(run.path, self.root) for run in found.runs):
             ids = tuple(run.id for run in found.runs)
-            self._listeners.tell(Called(line("compare", {}, *ids)))
-            self._listeners.tell(Compared(ids))
+            self._listeners.notify(Called(line("compare", {}, *ids)))
+            self._listeners.notify(Compared(ids))
         return found
 
     def show(self, run: Run | str | None = None) -> None:
@@ -375,8 +375,8 @@ class Workbench(Searches):
         again.
         """
         id = "" if run is None else own(run, self.root).name
-        self._listeners.tell(Called(line("show", {}, *([id] if id else []))))
-        self._listeners.tell(Shown(id))
+        self._listeners.notify(Called(line("show", {}, *([id] if id else []))))
+        self._listeners.notify(Shown(id))
 
     def delete(self, run: Run | str, *, force: bool = False) -> None:
         """Delete a run for good: its record, its checkpoints, its weights.
@@ -390,8 +390,8 @@ class Workbench(Searches):
         with self._lock:
             needed = {id: job.id for job, ids in self._needs.items() if not job.done() for id in ids}
         delete(folder, needed, force=force)
-        self._listeners.tell(Called(line("delete", {"force": True} if force else {}, folder.name)))
-        self._listeners.tell(Deleted(folder.name))
+        self._listeners.notify(Called(line("delete", {"force": True} if force else {}, folder.name)))
+        self._listeners.notify(Deleted(folder.name))
 
     def annotate(
         self, run: Run | str, *, name: str | None = None, notes: str | None = None, tags: Iterable[str] | None = None,
@@ -405,8 +405,8 @@ class Workbench(Searches):
         folder = own(run, self.root)
         given = {"name": name, "notes": notes, "tags": tags, "pinned": pinned}
         annotate(folder, **given)  # type: ignore[arg-type]  # it checks what it is given
-        self._listeners.tell(Called(line("annotate", {key: value for key, value in given.items() if value is not None}, folder.name)))
-        self._listeners.tell(Annotated(folder.name))
+        self._listeners.notify(Called(line("annotate", {key: value for key, value in given.items() if value is not None}, folder.name)))
+        self._listeners.notify(Annotated(folder.name))
 
     def close(self) -> None:
         """Stop running jobs, drop waiting ones, close the views. The record stays.

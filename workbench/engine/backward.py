@@ -33,7 +33,7 @@ class WindowBackward:
         self._plan = session.parallel.plan(window)
         self._loss = session.parallel.window_loss(self._plan)
         self._forward = WindowForward(session, opt, window)
-        self._final = len(self._plan.there) - 1
+        self._final = len(self._plan.present) - 1
         self._ready = False
         """False once a hook has asked to leave out the rest of the epoch."""
         if session.noise_scale is not None:
@@ -42,7 +42,7 @@ class WindowBackward:
     def accumulate(self) -> bool:
         """Run all batches but the last; returns whether a step follows. False: every batch was left out."""
         hooks, parallel = self._session.update_hooks, self._session.parallel
-        for place, number in enumerate(self._plan.there):
+        for place, number in enumerate(self._plan.present):
             self._ready = hooks.continues(self._forward.start(number))
             if not self._ready:
                 return place > 0 or parallel.several
@@ -60,7 +60,7 @@ class WindowBackward:
         """Run one batch forward and backward; returns the window's loss, and whether it is complete."""
         session, opt, plan = self._session, self._opt, self._plan
         parallel, hooks, mark = session.parallel, session.hooks, session.timer.mark
-        number, final = plan.there[place], place == self._final
+        number, final = plan.present[place], place == self._final
         last = final and not parallel.padding_batches
         found = parallel.after_forward(self._forward.run(number, last=last))
         loss: Tensor | None = None
@@ -89,7 +89,7 @@ class WindowBackward:
         """Measure, after its backward, the gradient of the window's first batch for the noise scale, where it can be used."""
         session, plan = self._session, self._plan
         if found.weight is None:
-            if noise.measures and first and len(plan.there) > 1:
+            if noise.measures and first and len(plan.present) > 1:
                 session.parallel.measure_first(noise, self._opt, plan, place)
         elif not noise.weights_reported:
             noise.weights_reported = True
@@ -105,7 +105,7 @@ class WindowBackward:
             return parallel.finish_reduce(self._opt, self._loss, back=False)
         if self._loss.loss is None:
             session.update_hooks.zero_before_backward(self._opt)
-        if self._ready or not self._plan.there:
+        if self._ready or not self._plan.present:
             _run_padding(session, self._opt, self._loss)
         loss = parallel.finish_reduce(self._opt, self._loss, back=False)
         if loss is not None:

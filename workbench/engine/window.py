@@ -70,7 +70,7 @@ def _weight(task: Task, item: Any, samples: int | None) -> float | None:
 class WindowPlan(NamedTuple):
     """The batches of a window that count, with their weights and shares, before its forward passes."""
 
-    there: list[int]
+    present: list[int]
     """The indices of the batches that are not None."""
     weights: list[float]
     """Their weights."""
@@ -81,9 +81,9 @@ class WindowPlan(NamedTuple):
     def of(cls, task: Task, window: Sequence[Any], shares_of: Callable[[list[float]], list[float]]) -> WindowPlan:
         """The plan of a window: the weight of each batch, as the task counts it."""
         found = batch_weights(task, window)
-        there = [number for number, weight in enumerate(found) if weight is not None]
+        present = [number for number, weight in enumerate(found) if weight is not None]
         weights = [weight for weight in found if weight is not None]
-        return cls(there, weights, shares_of(weights) if weights else [])
+        return cls(present, weights, shares_of(weights) if weights else [])
 
 
 class WeightedMeans:
@@ -109,7 +109,7 @@ class WindowLoss:
     def __init__(self, plan: WindowPlan, unit: float, *, whole: bool) -> None:
         """unit: the share of a weight of 1. whole: a single batch is all of the update, whatever its weight."""
         self._plan, self._unit = plan, unit
-        self.single = whole and len(plan.there) == 1
+        self.single = whole and len(plan.present) == 1
         self.loss: Tensor | None = None
         """The sum of the losses times their shares, or times their reported weights, without a graph."""
         self.reported: list[Tensor | float] = []
@@ -148,7 +148,7 @@ class WindowLoss:
     @property
     def some_left_out(self) -> bool:
         """Whether batches were left out whose shares were counted."""
-        return len(self.kept) < len(self._plan.there)
+        return len(self.kept) < len(self._plan.present)
 
 
 def refuse_no_weight(total: Tensor | float) -> None:

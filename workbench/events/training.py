@@ -53,7 +53,7 @@ class StepsDone:
     rows: int
     epoch: int
     seconds: float
-    """Seconds since the run began, pauses left out."""
+    """Seconds since the run began, without pauses."""
     columns: dict[str, bytes]
     prog_bar: tuple[str, ...] = ()
     """The columns that the model logged with `prog_bar=True`."""
@@ -233,7 +233,7 @@ class Checksums:
     order: str = ""
     """The checksum of the number of training samples and of the generator that shuffles them."""
     batches: tuple[str, ...] = ()
-    """The checksum of the first training batches of rank 0, before they are moved to the device."""
+    """The checksums of the first training batches of rank 0, before they are moved to the device."""
     setup: str = ""
     """The checksum of how the trained modules are set up: classes, modes, what is trained, hooks, plain attributes."""
 

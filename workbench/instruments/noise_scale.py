@@ -1,4 +1,4 @@
-"""Estimates the gradient noise scale: the batch size beyond which more samples in an update buy little.
+"""Estimates the gradient noise scale: the batch size beyond which more samples in an update gain little.
 
 How to read it: with batches far below it, twice the batch saves nearly half of the updates; with batches far above it, twice
 the batch costs twice the samples and saves few updates. At the noise scale itself a training takes twice the fewest updates

@@ -450,7 +450,7 @@ def _hint(name: str) -> str:
 
 
 def metrics_of(job: Job[dict[str, float]]) -> dict[str, float]:
-    """The metrics of a validation or a test."""
+    """Return the metrics that a validation or a test reported."""
     return next((dict(e.metrics) for e in reversed(job.events) if isinstance(e, Validated)), {})
 
 

@@ -37,11 +37,11 @@ class Listeners:
 
     def on_event(self, job: AnyJob, event: Event) -> list[str]:
         """Call all listeners with an event of a job; returns a message for each that failed for the first time."""
-        new = [(listener, text) for listener, text in self.tell(event) if listener not in self._failing]
+        new = [(listener, text) for listener, text in self.notify(event) if listener not in self._failing]
         self._failing += [listener for listener, _ in new]
         return [f"a listener failed (it is called again; this message comes once):\n{text}" for _, text in new]
 
-    def tell(self, event: BenchEvent) -> list[tuple[Listener, str]]:
+    def notify(self, event: BenchEvent) -> list[tuple[Listener, str]]:
         """Call all listeners with an event; returns those that failed, with their tracebacks."""
         failed = []
         before, self._thread.tells = self._tells, True
@@ -58,7 +58,7 @@ class Listeners:
     def called(self, code: str) -> None:
         """Report a line of code that the user ran; not one that a listener ran, which would be called for it again."""
         if not self._tells:
-            self.tell(Called(code))
+            self.notify(Called(code))
 
     @property
     def _tells(self) -> bool:

@@ -147,7 +147,7 @@ class Watcher:
     def look(self) -> None:
         """Check the roots soon, because this process changed or deleted a run."""
         with self._changed:
-            self._tell({"type": "list"})
+            self._notify({"type": "list"})
             self._asked += 1
             self._start()
 
@@ -196,7 +196,7 @@ class Watcher:
             if listener in self._listeners:
                 self._listeners.remove(listener)
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _notify(self, message: dict[str, Any]) -> None:
         for listener in list(self._listeners):
             listener(message)
 
@@ -239,14 +239,14 @@ class Watcher:
             news = [one for entry, one in rows if entry.live and self._told.get(entry.key) != one]
             self._told = {key: one for key, one in self._told.items() if key in self._index.entries} | {entry.key: one for entry, one in rows if entry.live}
             if news:
-                self._tell({"type": "rows", "rows": news})
+                self._notify({"type": "rows", "rows": news})
             for entry, one in rows:
                 if not entry.live:
                     self._told.pop(entry.key, None)
-                    self._tell({"type": "ended", "row": one})
+                    self._notify({"type": "ended", "row": one})
                     changed = True
             if changed:
-                self._tell({"type": "list"})
+                self._notify({"type": "list"})
 
     def _read_new(self, until: float) -> None:
         """Read new runs for a while."""
@@ -261,12 +261,12 @@ class Watcher:
                 added.append(entry)
         with self._changed:
             for entry, one in self._rows(added):
-                self._tell({"type": "began" if entry.live else "ended", "row": one})
+                self._notify({"type": "began" if entry.live else "ended", "row": one})
                 if not entry.live:
                     self._index.moved.pop(entry.key, None)  # told
             if self._longer and not self._index.unread:
                 self._longer = False
-                self._tell({"type": "list"})
+                self._notify({"type": "list"})
 
     def _read_wanted(self, until: float) -> None:
         """Read the records that pages need, for a while."""
@@ -286,4 +286,4 @@ class Watcher:
             if self._lacking and not self._index.unread and (not self._wanted or time.monotonic() >= self._list_due):
                 self._list_due = time.monotonic() + _LIST_EVERY
                 self._lacking = bool(self._wanted)
-                self._tell({"type": "list"})
+                self._notify({"type": "list"})

@@ -122,7 +122,7 @@ class Settings(BaseModel):
     )
     batch_size: int = _setting(32, "Samples in a batch on one device.", "optimisation", "samples", ge=1)
     accumulate_grad_batches: ByEpoch = _setting(
-        1, "Batches whose gradients make one update; {epoch: batches} changes it on the way.", "optimisation", "batches",
+        1, "Batches whose gradients make one update; {epoch: batches} changes it at these epochs.", "optimisation", "batches",
         live=True,
     )  # fmt: skip
     gradient_clip_val: Annotated[float | None, BeforeValidator(_off_when_zero)] = _setting(
@@ -143,7 +143,7 @@ class Settings(BaseModel):
         "updates or a fraction",
     )  # fmt: skip
     precision: Precision = _setting(
-        "32-true", "Type of the arithmetic; mixed: weights stay float32, most products are taken in 16 bits; '64-true': a "
+        "32-true", "Type of the arithmetic; mixed: weights stay float32, most products are computed in 16 bits; '64-true': a "
         "model and data in double precision.", "optimisation",
     )  # fmt: skip
     compile: Annotated[bool | str, BeforeValidator(_backend)] = _setting(
@@ -158,7 +158,7 @@ class Settings(BaseModel):
     max_steps: Unlimited = _setting(None, "Stop after this many updates.", "length", "updates", ge=0)
     min_steps: int | None = _setting(None, "Early stopping waits for this many updates.", "length", "updates", ge=0)
     max_time: Duration | None = _setting(
-        None, "Stop after so much time, pauses left out: 'DD:HH:MM:SS', a timedelta or a dict.", "length", "DD:HH:MM:SS"
+        None, "Stop after this much time, without pauses: 'DD:HH:MM:SS', a timedelta or a dict.", "length", "DD:HH:MM:SS"
     )
 
     shuffle: bool = _setting(True, "Draw the training samples in a new order each epoch.", "data")
@@ -166,7 +166,7 @@ class Settings(BaseModel):
     pin_memory: bool | None = _setting(None, "Page-locked batches for faster copies. None: only on CUDA.", "data")
     persistent_workers: bool = _setting(True, "Keep loader processes from one epoch to the next.", "data")
     prefetch_factor: int | None = _setting(
-        None, "Batches that each loader process reads ahead. None: as your DataLoader has it, else torch's 2.", "data", "batches", ge=1,
+        None, "Batches that each loader process reads ahead. None: the value of your DataLoader, else torch's 2.", "data", "batches", ge=1,
     )  # fmt: skip
     drop_last: bool = _setting(False, "Leave out an epoch's last batch when it is not full.", "data")
     preload: bool = _setting(
@@ -197,7 +197,7 @@ class Settings(BaseModel):
         ge=1,
     )  # fmt: skip
     val_check_interval: Interval = _setting(
-        1.0, "Validate every so often: a fraction of an epoch (0.25), updates (500) or a time ('00:00:10:00').",
+        1.0, "How often to validate: after a fraction of an epoch (0.25), updates (500) or a time ('00:00:10:00').",
         "validation", "fraction, updates or time",
     )  # fmt: skip
     num_sanity_val_steps: int = _setting(
@@ -213,7 +213,7 @@ class Settings(BaseModel):
     )
     ema_decay: float = _setting(0.999, "Share of the average that stays at each averaging.", "averaging", gt=0, lt=1)
     averaging_every_n_steps: int = _setting(1, "EMA: average after every n-th update.", "averaging", "updates", ge=1)
-    averaging_start: int = _setting(0, "EMA: the first updates, this many, are not averaged.", "averaging", "updates", ge=0)
+    averaging_start: int = _setting(0, "EMA: how many updates at the beginning are not averaged.", "averaging", "updates", ge=0)
     averaging_start_epoch: int = _setting(0, "EMA: nothing is averaged before this epoch.", "averaging", "epochs", ge=0)
     swa_epoch_start: SwaStart = _setting(
         0.8, "SWA: the first epoch (int, from 0) whose end is averaged, or a fraction of max_epochs.", "averaging",
@@ -227,7 +227,7 @@ class Settings(BaseModel):
     annealing_strategy: Literal["cos", "linear"] = _setting("cos", "SWA: how the rate moves to swa_lrs.", "averaging")
 
     truncated_bptt_steps: int | None = _setting(
-        None, "Split a batch of sequences into pieces of this length, one update each; hidden state is carried on.",
+        None, "Split a batch of sequences into pieces of this length, one update each; the hidden state passes from piece to piece.",
         "sequences", "time steps", ge=1,
     )  # fmt: skip
     tbptt_time_dim: int = _setting(1, "The dimension of time in a batch: 1 for batch-first, 0 for time-first.", "sequences", ge=0)
@@ -248,10 +248,10 @@ class Settings(BaseModel):
     )  # fmt: skip
     track_noise_scale: bool | Literal["modules"] = _setting(
         False, "Measure the gradient noise scale in each update of several batches (accumulate_grad_batches) or of several devices: the batch "
-        "size beyond which more samples in an update buy little. 'modules': that of each module, too.", "monitoring",
+        "size beyond which more samples in an update gain little. 'modules': that of each module, too.", "monitoring",
     )  # fmt: skip
     layer_history_mb: int | None = _setting(
-        256, "Disk that a run's norms and update ratios by layer may take; beyond it those of older updates are thinned out. None: all "
+        256, "Disk space for a run's norms and update ratios by layer; beyond it those of older updates are thinned out. None: all "
         "are kept.", "monitoring", "MB", ge=1,
     )  # fmt: skip
     log_every_n_steps: int = _setting(1, "Every n-th update is kept in the record.", "monitoring", "updates", ge=1)
@@ -279,7 +279,7 @@ class Settings(BaseModel):
         None, "Whether a lower or a higher value of `monitor` is better; None: what its name says.", "checkpoints"
     )
     keep_runs: int = _setting(
-        50, "Fits kept, with their checkpoints; the oldest go first, each after a message of an earlier fit that named it. Pinned fits "
+        50, "Fits kept, with their checkpoints; the oldest are deleted first, each only after a message of an earlier fit has named it. Pinned fits "
         "stay and are not counted.",
         "checkpoints", "fits", ge=1,
     )  # fmt: skip
@@ -298,7 +298,7 @@ class Settings(BaseModel):
     num_nodes: int = _setting(1, "Machines to train on; more than 1 with strategy='launch'.", "devices", "machines", ge=1)
     launch: LaunchOptions | None = _setting(
         None, "With strategy='launch', options of `accelerate launch` by their names: {'config_file': 'two.yaml', "
-        "'main_process_ip': '10.0.0.1'}. None: as your accelerate config has them.", "devices",
+        "'main_process_ip': '10.0.0.1'}. None: those of your accelerate config.", "devices",
     )  # fmt: skip
     rank_timeout: float = _setting(
         600.0, "Seconds without progress on several ranks after which the job ends, with the stacks of all.", "devices",

@@ -41,7 +41,7 @@ def read_further(name: str) -> str:
 
 
 def moved(name: str, paths: Iterable[str]) -> str:
-    """Data that were read a second time within a pass, and did not return to their place."""
+    """Say that data were read once more within a pass, and could not be moved back to their place in it."""
     return (
         f"{name}: {', '.join(paths)} was read once more for the statistics of batch normalisation, and cannot be moved back in the middle of "
         "an epoch: keep what a pass changes in numbers, lists, dicts or small arrays, or validate at the ends of epochs alone"

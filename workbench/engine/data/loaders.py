@@ -57,7 +57,7 @@ class Loaders:
         if self.batches == 0:
             raise TaskError(f"limit_train_batches={settings.limit_train_batches!r}: no batch is left to train on.")
         self._moved: set[str] = set()
-        """In words, the data of which it is known that nothing moves them back."""
+        """Messages about data that cannot be moved back within an epoch; each is reported once."""
         self._given, self._whole = 0, False
         """For data without a length: the batches of the last whole epoch, or of the first one so far."""
         self.checksums: list[str] | None = None
@@ -231,7 +231,7 @@ class Loaders:
         return pieces(batches, length, self.settings.tbptt_time_dim, self._task.split)
 
     def again(self, lost: list[str]) -> Iterator[Any]:
-        """Training batches of one epoch from a separate loader, for statistics. lost: gets, in words and once, what could not be moved back."""
+        """Training batches of one epoch from a separate loader, for statistics. lost: gets a message for data that could not be moved back, once."""
         assert self._task.train is not None
         reading = self._current if self._current is not None and self._current.reads else self._train
         loader = _train_loader(self._task.train, self.settings)

@@ -205,7 +205,7 @@ class ResumableLoader:
         """
         lost: list[str] = []
         self._data = self._data_rng_state()
-        parts = [self._data] if self._sampler is None else [self._data, self._sampler.held()]
+        parts = [self._data] if self._sampler is None else [self._data, self._sampler.rng_state()]
         before = [one.state() for one in parts]
         try:
             with contextlib.ExitStack() as kept:
@@ -241,7 +241,7 @@ class ResumableLoader:
             self._data = self._data_rng_state()
             self._between = {
                 **self._seeds.state(),
-                "sampler": None if self._sampler is None else self._sampler.held().state(),
+                "sampler": None if self._sampler is None else self._sampler.rng_state().state(),
                 "passes": 0 if self._sampler is None else self._sampler.passes,
                 "data": self._stream.state(self._data),
                 "dealing": None if self._common_rng is None else self._common_rng.state,
@@ -261,7 +261,7 @@ class ResumableLoader:
         if self._sampler is not None:
             self._sampler.set_passes(int(position["passes"]))
             if position["sampler"] is not None:
-                doubts += self._sampler.held().put(position["sampler"])
+                doubts += self._sampler.rng_state().put(position["sampler"])
         self._seeds.restore(position)
         self._restore_common_rng(position)
         return doubts

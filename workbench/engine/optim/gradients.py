@@ -32,7 +32,7 @@ def measure_and_clip(
     if session.plan.on_cpu:
         nonfinite.check(session, opt, window, loss, gradients, numbers)
     if session.noise_scale is not None and records and gradients:
-        meter.note(session.noise_scale.whole(opt.there(), opt.layer_norms(gradients, 2.0)))
+        meter.note(session.noise_scale.whole(opt.with_gradient(), opt.layer_norms(gradients, 2.0)))
     clip_val = state.clip_val
     clipped: Tensor | None = None
     if session.hooks.clips:
@@ -78,9 +78,9 @@ def _put_norms(
         return total
     if opt.late:  # only parameters that trained from the start have columns
         late = {id(p) for p in opt.late}
-        norms = norms[meter.places(tuple(n for n, p in enumerate(opt.there()) if id(p) not in late))]
+        norms = norms[meter.places(tuple(n for n, p in enumerate(opt.with_gradient()) if id(p) not in late))]
     # A parameter without a gradient has no norm; that is not a norm of zero.
-    there = {id(p) for p in opt.there()}
+    there = {id(p) for p in opt.with_gradient()}
     meter.put_norms(opt.column, total, norms, tuple(n for n, p in zip(opt.places, opt.parameters, strict=True) if id(p) in there))
     return total
 

@@ -113,7 +113,7 @@ class OptimizerHandle:
         elif gradients:
             clipping.clip_norm(gradients, self.total_norm(gradients, 2.0), clip_val)
 
-    def there(self) -> list[Tensor]:
+    def with_gradient(self) -> list[Tensor]:
         """The parameters of `trained` that have a gradient."""
         return [p for p in self.trained if p.grad is not None]
 

@@ -161,6 +161,6 @@ def _refuse_stateless(optimizer: Optimizer) -> None:
 
 
 def counted_parameters(parameters: list[Tensor]) -> str:
-    """'2 parameters (of shape (3, 4), (3,))'."""
+    """Count parameters, in words, with the shapes of the first three: '2 parameters (of shape (3, 4), (3,))'."""
     shapes = ", ".join(str(tuple(p.shape)) for p in parameters[:3]) + (", …" if len(parameters) > 3 else "")
     return f"{len(parameters)} parameter{'s' if len(parameters) > 1 else ''} (of shape {shapes})"

@@ -13,7 +13,7 @@ from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import FIT, VALIDATION, WITHIN, Hook, LightningNeeds
 from workbench.export.inputs.data import maker_of
 from workbench.export.inputs.step import returns
-from workbench.export.inputs.trainer import asked, assigned, attributes, methods, reads, words
+from workbench.export.inputs.trainer import assigned, attributes, attributes_read, methods, reads, words
 from workbench.export.source.rewrite.rebase import rebased
 from workbench.export.source.source import Sliced
 from workbench.task.lightning import overrides
@@ -68,7 +68,7 @@ def lightning_needs_of(task: Task, sources: Mapping[str, Any], code: str, plain:
     if not isinstance(task.hooks, DataHooks):
         return LightningNeeds()
     hooks = dict(_transfers(task, task.hooks, sources))
-    asks = asked(sources.values(), code)
+    asks = attributes_read(sources.values(), code)
     asks |= {"sanity_checking"} if "validating" in asks else set()
     data = next((name for name in sources if name != "network"), "None")
     own = LightningNeeds(hooks=hooks, asks=asks, trainers=tuple(_homes(sources, plain)) if asks else (), datamodule=data)

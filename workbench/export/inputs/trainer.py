@@ -47,10 +47,10 @@ _STORES = {"STORE_FAST", "STORE_NAME", "STORE_DEREF"}
 _LOADS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_NAME", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF"}
 
 
-def asked(owners: Iterable[Any], code: str) -> frozenset[str]:
+def attributes_read(owners: Iterable[Any], code: str) -> frozenset[str]:
     """The attributes of a trainer that these objects' methods and the script's code read. Raises ExportError for one that no script has."""
     codes = [compile(code, "the script", "exec", dont_inherit=True), *(c for owner in owners for c in methods(owner))]
-    found = frozenset(name for outer in codes for one in _with_inner(outer) for name in _asked(one))
+    found = frozenset(name for outer in codes for one in _with_inner(outer) for name in _attributes_read(one))
     missing = sorted(found & MISSING)
     if missing:
         raise ExportError(f"the code asks for self.trainer.{', self.trainer.'.join(missing)}, which no script has yet.")
@@ -104,7 +104,7 @@ def methods(owner: Any) -> Iterator[CodeType]:
                 yield code
 
 
-def _asked(code: CodeType) -> Iterator[str]:
+def _attributes_read(code: CodeType) -> Iterator[str]:
     steps = list(dis.get_instructions(code))
     pairs = list(zip(steps, [*steps[1:], steps[-1]], strict=True))
     trainers = {"trainer", "_trainer"}

@@ -116,7 +116,7 @@ class Supervisor:
         commands = self._inbox.waiting()
         self._handed_out = len(commands)
         for member in self._members:
-            member.tell(StartJob(commands if member.rank == 0 else ()), list(handles))
+            member.send(StartJob(commands if member.rank == 0 else ()), list(handles))
 
     def follow(self) -> JobOutcome:
         """Follow the job until all ranks have ended, or until some have not ended in time after a failure."""
@@ -147,7 +147,7 @@ class Supervisor:
             self._watchdog.on_pong(message.count)
         elif isinstance(message, FlushRecord):
             self._emit.settle(message.seconds)
-            member.tell(RecordFlushed(message.number))
+            member.send(RecordFlushed(message.number))
         else:
             self._pass_on(message)
 
@@ -182,7 +182,7 @@ class Supervisor:
             if self._handed_out:
                 self._handed_out -= 1
             else:
-                self._members[0].tell(command)
+                self._members[0].send(command)
 
     def _keep_time(self) -> None:
         """After a failure, or where all hang, give the other ranks some seconds; then ask rank 0 for its state."""
@@ -195,7 +195,7 @@ class Supervisor:
             self._deadline = 0.0
         if time.monotonic() >= self._deadline and not self._asked and not self.outcome.ranks[0].over:
             self._asked, self._deadline = True, time.monotonic() + _HAND_OVER
-            self._members[0].tell(RequestState())
+            self._members[0].send(RequestState())
 
 
 def _values(fds: list[int]) -> list[Any]:

@@ -46,7 +46,7 @@ class Watchdog:
         self._looked = now
         if self._answered:
             self._answered = False
-            self._members[0].tell(Ping())
+            self._members[0].send(Ping())
         return self._waited > (self._timeout if self._count >= 0 else max(self._timeout, _STARTING))
 
     def report(self) -> str:

@@ -28,7 +28,7 @@ class WorkerHandle(Child):
         self.files: dict[str, int] = {}
         """The user's modules that it has imported, with their times of change."""
         if self.begin(server, "rank", [self._stacks.fileno()]):
-            self.tell(place)
+            self.send(place)
 
     def is_usable(self) -> bool:
         """Whether it can take a job: its process lives, and the user's modules have not changed."""
@@ -37,7 +37,7 @@ class WorkerHandle(Child):
             close_fds(received.fds)
         return not self.over and not self.channel.ended and all(map(_unchanged, self.files, self.files.values()))
 
-    def tell(self, message: Any, files: Sequence[int] = ()) -> None:
+    def send(self, message: Any, files: Sequence[int] = ()) -> None:
         """Send a message if the process still lives; its status socket reports its end."""
         try:
             self.channel.send(message, files)

@@ -122,8 +122,8 @@ class Server:
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)  # in both processes, whichever comes first
         child = self._children[pid] = _Child(pid, status)
-        self._select.register(status, selectors.EVENT_READ, lambda: self._let_go(child))
-        _tell(status, f"pid {pid}\n")
+        self._select.register(status, selectors.EVENT_READ, lambda: self._end_abandoned(child))
+        _write_status(status, f"pid {pid}\n")
 
     def _become_child(self, kind: str, files: list[int], status: socket.socket) -> NoReturn:
         try:
@@ -152,7 +152,7 @@ class Server:
         finally:
             os._exit(1)
 
-    def _let_go(self, child: _Child) -> None:
+    def _end_abandoned(self, child: _Child) -> None:
         """End the child, because its caller closed its end or died."""
         self._select.unregister(child.status)
         child.kill()
@@ -175,7 +175,7 @@ class Server:
                 child.deadline = time.monotonic() + _GRACE
         for child in [child for child in self._children.values() if child.code is not None and child.is_gone()]:
             del self._children[child.pid]
-            _tell(child.status, f"exit {child.code}\n")
+            _write_status(child.status, f"exit {child.code}\n")
             if child.status in self._select.get_map():
                 self._select.unregister(child.status)
             child.status.close()
@@ -210,7 +210,7 @@ def _caller_closed(status: socket.socket) -> bool:
         return True
 
 
-def _tell(status: socket.socket, line: str) -> None:
+def _write_status(status: socket.socket, line: str) -> None:
     with contextlib.suppress(OSError):  # the caller has closed it; it is killed elsewhere
         status.send(line.encode())
 

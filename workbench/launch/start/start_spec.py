@@ -74,7 +74,7 @@ class StartSpec:
 
 
 @dataclass(frozen=True)
-class AskedFit:
+class SubmittedFit:
     """An earlier fit of this bench, and what `bench.set` has changed since."""
 
     job: AnyJob
@@ -85,7 +85,7 @@ class StartResolver:
     """Finds where a fit starts: as far as possible in the call of `fit`, and exactly when the job's turn comes."""
 
     def __init__(
-        self, root: Path, wanted: StartSpec, bench: Settings, given: Mapping[str, Any], fits: Sequence[AskedFit]
+        self, root: Path, wanted: StartSpec, bench: Settings, given: Mapping[str, Any], fits: Sequence[SubmittedFit]
     ) -> None:
         self.fresh = wanted.text == "fresh"
         self.note: Message | None = None
@@ -109,7 +109,7 @@ class StartResolver:
 
         idle: whether no job of the bench runs or waits, so that the model may be read.
         """
-        named = self._asked(self._wanted.run)
+        named = self._submitted(self._wanted.run)
         to_come = named if named is not None and not named.job.done() else None
         if self._wanted.text == "continue":
             to_come = next(iter(self._candidates()), None) if not idle else None
@@ -131,12 +131,12 @@ class StartResolver:
             return self._last_fit(untouched)
         return self._checkpoint(self._wanted.run, self._wanted.which)
 
-    def _asked(self, id: str | None) -> AskedFit | None:
+    def _submitted(self, id: str | None) -> SubmittedFit | None:
         return next((asked for asked in self._fits if asked.job.id == id), None)
 
     # -- "continue"
 
-    def _candidates(self) -> list[AskedFit]:
+    def _candidates(self) -> list[SubmittedFit]:
         """The fits that may be the last one when this one's turn comes; cancelled ones are left out."""
         found = []
         for asked in reversed(self._fits):
@@ -189,7 +189,7 @@ class StartResolver:
                 f"start={self._wanted.text!r}: that checkpoint has weights alone ({printable(str(point.why))}). To train on from them: "
                 f"bench.load({id!r}, {which!r}), then bench.fit()."
             )
-        own = self._asked(id)
+        own = self._submitted(id)
         if own is None:
             return self._terms.plan_from(id, folder, point, lambda: Recorded(folder, True), {})
         return self._terms.plan_from(id, folder, point, lambda: own.job.events, own.since, own.job.settings)

@@ -1,4 +1,4 @@
-"""Plots the gradient noise scale of a fit: the batch size beyond which more samples in an update buy little.
+"""Plots the gradient noise scale of a fit: the batch size beyond which more samples in an update gain little.
 
 How to read it: it grows while the loss falls. A module whose line lies far above the others has the noisiest gradient, and
 gains most from larger batches; where a line is missing, its mean gradient is lost in noise.

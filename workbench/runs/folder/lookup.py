@@ -43,7 +43,7 @@ def find_run(root: Path, text: str) -> Path:
     """
     check_root(root)
     folders = {folder.name: folder for folder in run_folders(root)}
-    found = meant(text, folders)
+    found = matching_ids(text, folders)
     if len(found) == 1:
         return folders[found[0]]
     if found:
@@ -53,7 +53,7 @@ def find_run(root: Path, text: str) -> Path:
     raise FileNotFoundError(f"There is no run {text!r} in {root}. Near it: {near(text, folders)}.")
 
 
-def meant(text: str, ids: Collection[str]) -> list[str]:
+def matching_ids(text: str, ids: Collection[str]) -> list[str]:
     """The ids that match an id ("0012-fit") or a number ("12"): one, none, or several with this number."""
     if text in ids:
         return [text]

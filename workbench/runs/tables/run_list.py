@@ -12,7 +12,7 @@ import numpy as np
 from workbench.events import StepsDone
 from workbench.runs import read
 from workbench.runs.folder.annotations import read_annotations
-from workbench.runs.folder.lookup import meant, near
+from workbench.runs.folder.lookup import matching_ids, near
 from workbench.runs.printable import printable
 from workbench.runs.read import RunSummary
 from workbench.runs.record.series import column
@@ -63,12 +63,12 @@ class RunList(list[Run]):
             return super().__getitem__(index)
         except IndexError:
             there = f"the last of {len(self)} is runs[{len(self) - 1}], or runs[-1]" if self else "there are none"
-            number = f" The run of this number is runs['{index}']." if meant(str(index), [run.id for run in self]) else ""
+            number = f" The run of this number is runs['{index}']." if matching_ids(str(index), [run.id for run in self]) else ""
             raise IndexError(f"runs[{index!r}]: {there}.{number}") from None
 
     def _named(self, text: str) -> Run:
         ids = [run.id for run in self]
-        found = meant(text, ids)
+        found = matching_ids(text, ids)
         if len(found) == 1:
             return self[ids.index(found[0])]
         if found:

@@ -86,7 +86,7 @@ class ResumableBatchSampler(Sampler[Any]):
             states = {"sampler": NO_STATE}  # reading the process's random states would cost as much as an update
         else:
             process = process_state() if self.common_rng is None else self.common_rng.state
-            states = {"process": process, "sampler": self.held().state()}
+            states = {"process": process, "sampler": self.rng_state().state()}
         self._pass = _Pass({**states, "passes": self.passes})
         with self._drawing():
             return self._begin(self._pass, iter(self.batches))
@@ -147,7 +147,7 @@ class ResumableBatchSampler(Sampler[Any]):
             self.generator.set_state(self.start)
             self.start = None
 
-    def held(self) -> DataRngState:
+    def rng_state(self) -> DataRngState:
         """The state of the user's sampler (without the numbers of `KeyedBatches`)."""
         return DataRngState(batch_sampler=self._users, beside=self.generator)
 
@@ -183,7 +183,7 @@ class ResumableBatchSampler(Sampler[Any]):
 
         Batches that had been drawn beyond these are drawn again too.
         """
-        doubts = self.held().put(position["sampler"])
+        doubts = self.rng_state().put(position["sampler"])
         self.set_passes(int(position["passes"]))
         begun = {key: position[key] for key in ("process", "sampler", "passes", "generator")}
         if self._draws_alone():

@@ -55,7 +55,7 @@ class DataRngState:
                 if part is not beside and is_own(part):
                     self.generators[path] = part
             elif isinstance(part, (Dataset, Sampler)) or path in roots:
-                if _tells_state(part):
+                if _has_state_dict(part):
                     self._stateful[path] = part
                 elif isinstance(part, Sampler) and library(type(part)) not in ("torch", "workbench"):
                     self._samplers[path] = part
@@ -127,7 +127,7 @@ class DataRngState:
         }
 
 
-def _tells_state(part: Any) -> bool:
+def _has_state_dict(part: Any) -> bool:
     """Whether it has torchdata's `state_dict()` and `load_state_dict(state)`; methods that need other arguments are another protocol's."""
     give, take = getattr(part, "state_dict", None), getattr(part, "load_state_dict", None)
     return callable(give) and callable(take) and fits(give) and fits(take, {})

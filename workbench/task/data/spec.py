@@ -453,13 +453,13 @@ def users_collate(loader: Loader) -> Any:
 def set_epoch(loader: Loader, epoch: int) -> None:
     """Call `set_epoch` of the user's sampler, batch sampler and data set, where they have it."""
     told: list[Any] = []
-    for part in _parts_told(loader):
+    for part in _parts_with_epoch(loader):
         if callable(getattr(part, "set_epoch", None)) and not any(part is other for other in told):
             told.append(part)
             part.set_epoch(epoch)
 
 
-def _parts_told(loader: Loader) -> Iterator[Any]:
+def _parts_with_epoch(loader: Loader) -> Iterator[Any]:
     deals, data = resumable_sampler_of(loader), users_dataset(loader)
     batches = None if deals is None else deals.batches
     batches = batches.batches if isinstance(batches, KeyedBatches) else batches

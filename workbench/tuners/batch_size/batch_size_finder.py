@@ -106,7 +106,7 @@ def run(
     cap = cap_of(task, request.method, ranks)
     epoch = _epoch(settings, request, cap)
 
-    def told(size: int) -> Trial:
+    def tried(size: int) -> Trial:
         many = request.batches_at(settings, size)
         emit(TrialStarted(size, many))
         updates = None if epoch is None else dataclasses.replace(epoch, batches=many or epoch.batches).updates(size)
@@ -123,7 +123,7 @@ def run(
         return trials.noise(size, MOST if cap is None else min(MOST, cap // size))  # reads no sample twice
 
     found = search(
-        told,
+        tried,
         mode=request.mode,
         init_val=request.init_val,
         max_trials=request.max_trials,

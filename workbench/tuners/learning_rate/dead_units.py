@@ -52,7 +52,7 @@ class DeadUnits:
         self._hook.remove()
 
     def _note(self, *_: Any) -> None:
-        there = zip(self._opt.there(), self._opt.gradients(), strict=True)
+        there = zip(self._opt.with_gradient(), self._opt.gradients(), strict=True)
         found = [(p, gradient) for p, gradient in there if p.dim() == 1 and p.numel() > 1]
         if not found:
             return

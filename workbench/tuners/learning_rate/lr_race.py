@@ -162,14 +162,14 @@ def climb(first: RaceTrial, start: float, level: float, left: int, schedule: str
     if min(t.loss for t in trials) > (1 - MOVED) * start:
         return _guess(best, first, trials, start)
     if best is first:
-        why = f"no higher rate comes further in an update, and the sweep's stays. {_told(trials, start)}"
+        why = f"no higher rate comes further in an update, and the sweep's stays. {_losses_in_words(trials, start)}"
         return RaceOutcome(Suggestion(NAME, first.lr, None, why))
     if high == math.inf:  # the loss changes in a stretch of the usual length, so other stretches of that length can be compared with it
         while left >= length:
             trials.append(trained(stretch.next_value({t.lr: t.loss for t in trials}), length))
             left -= length
         return RaceOutcome(conclusion(first.lr, trials, start, schedule), min(t.loss for t in trials))
-    why = f"the sweep's rate does not move the loss. {_told(trials, start)}. A whole run bears {WHOLE:g} of a rate that moves it in part of one"
+    why = f"the sweep's rate does not move the loss. {_losses_in_words(trials, start)}. A whole run bears {WHOLE:g} of a rate that moves it in part of one"
     return RaceOutcome(Suggestion(NAME, max(low, WHOLE * best.lr), None, why), best.loss)
 
 
@@ -186,11 +186,11 @@ def _guess(best: RaceTrial, first: RaceTrial, trials: Sequence[RaceTrial], start
         'again from there: find_lr(start="continue", race=True).'
     )
     which = "the sweep's rate stays" if best is first else "it is lowest at this one"
-    why = f"no rate moves the loss, and {which}. {_told(trials, start)}"
+    why = f"no rate moves the loss, and {which}. {_losses_in_words(trials, start)}"
     return RaceOutcome(Suggestion(NAME, best.lr, None, why), None if best is first else best.loss, doubt)
 
 
-def _told(trials: Sequence[RaceTrial], start: float) -> str:
+def _losses_in_words(trials: Sequence[RaceTrial], start: float) -> str:
     """A sentence with the losses of stretches of different lengths."""
     ends = [(t, f"{t.loss:.3g}" if math.isfinite(t.loss) else "broken") for t in sorted(trials, key=lambda t: t.lr)]
     told = ", ".join(f"{units.rate(t.lr, 2)}: {end} after {t.updates} updates" for t, end in ends)

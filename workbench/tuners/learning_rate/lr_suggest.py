@@ -60,25 +60,26 @@ class Raced:
 
 
 class Landmarks:
-    """Three landmarks of the *raw* losses of a sweep, and the rate that follows: their median, since they fail at different times.
+    """Three landmarks of the *raw* losses of a sweep, and the suggested rate: their median, since each is wrong for other curves.
 
-    - edge: the first rate whose loss is above 4 times the start (the median of the first ten) or not finite, or from
-      which on a layer's units are dead (`died`), else the last rate or 10, where the default sweep ends, if that is higher. The loss of
-      some models goes back and stays there, as that of a transformer that breaks: where the median of five losses stays nearer to the
-      start than to the lowest while the rate rises fivefold and more, the edge is 1.5 times the rate from which on it does, if the fall
-      before was twice the spread of the steps from loss to loss. The estimate is the edge times (1 - beta) x 0.316, and x 0.56 for
-      adaptive optimizers;
+    - edge: the first rate whose loss is not finite or above 4 times the start (the median of the first ten losses), or from which
+      on most units of a layer are dead (`died`). If there is none, it is the last rate, or 10 if that is higher, where a default
+      sweep ends. Some models do not diverge: their loss goes back to its start and stays there, as that of a transformer that breaks.
+      There the edge is 1.5 times the rate from which on the median of five losses is nearer to the start than to the lowest loss.
+      This counts if the rate still rises by a factor of five from there, and if the fall before was at least twice the spread of the
+      differences of neighbouring losses. The estimate is the edge times (1 - beta) x 0.316, and x 0.56 for adaptive optimizers;
     - valley: 4 times the valley of the losses before the edge, smoothed by 0.9, without the first ten;
-    - minimum: the rate of their lowest, without the first five, times sqrt(1 - beta) x 0.316.
+    - minimum: the rate of the lowest of these smoothed losses, without the first five, times sqrt(1 - beta) x 0.316.
 
-    The suggestion is at most the last rate. It is the median times 0.75, or 1.33 where the rate falls to 0 (one-cycle, linear, cosine): what a high rate does
-    badly, the low ones at the end mend. Found on 17 tasks and checked once on 13 others, all swept 1e-5 to 10 in
-    100 updates (SEMANTICS.md); for cosine and linear on the tasks of `tests/benchmarks/lr_regret.py`. In a
-    sweep of another length ten means a tenth of it, five a twentieth, and 0.9 becomes 0.9^(100 / length), so
-    that each covers the same share of it; `num_training` tells the length of one that ended early, otherwise
-    it is taken as 100, or the points there are if they are more. Where one of the first ten losses is below
-    0, or their median is 0, the edge is a rise by 3 times the start's size, or the range of losses seen until then if that is wider
-    (`sweep.diverged_above`).
+    The suggestion is the median times 0.75, or times 1.33 if the rate falls to 0 (one-cycle, linear, cosine), since the low rates at
+    the end remove the noise of a high one. It is at most the last rate if no loss diverged. The factors were found on 17 tasks and
+    checked once on 13 others, all swept from 1e-5 to 10 in 100 updates; those for cosine and linear on the tasks of
+    `tests/benchmarks/lr_regret.py`.
+
+    In a sweep of another length, ten stands for a tenth of it, five for a twentieth, and 0.9 becomes 0.9^(100 / length), so that
+    each covers the same share of the sweep. `num_training` is the length of a sweep that ended early; without it the length is 100,
+    or the number of points if that is larger. If one of the first ten losses is below 0, or their median is 0, the edge is a rise by
+    3 times the size of the start, or by 3 times the range of the losses so far if that is wider (`sweep.diverged_above`).
     """
 
     def __init__(
@@ -92,9 +93,9 @@ class Landmarks:
         num_training: int | None = None,
         died: Died | None = None,
     ) -> None:
-        """beta: the optimizer's momentum or beta1, 0 without; adaptive: it scales gradients per parameter (the Adams, RMSprop, Adagrad).
+        """beta: the optimizer's momentum or beta1, 0 without; adaptive: it scales gradients per parameter (Adam, RMSprop, Adagrad, …).
 
-        schedule: the `lr_schedule` of the fit to come; num_training: the planned points of the sweep, where it ended before; died: where
+        schedule: the `lr_schedule` of the next fit; num_training: the planned points of the sweep, if it ended early; died: where
         units died.
         """
         self.lrs, self.num_training = lrs, num_training
@@ -109,13 +110,13 @@ class Landmarks:
             return none_of(RECOMMENDED, found)
         x = np.asarray(self.lrs, dtype=np.float64)
         why = (
-            f"median of three estimates ({found.told}) "
+            f"median of three estimates ({found.in_words}) "
             f"x {_factor(self._schedule):g} for a {_SPOKEN.get(self._schedule, self._schedule)} rate"
         )
         return Suggestion(RECOMMENDED, found.lr, nearest(x, found.lr), why)
 
     def notes(self, raced: Raced | None = None) -> tuple[str, ...]:
-        """What a person needs to judge the rate, or the one that a race chose: in plain words, `doubts` first.
+        """Notes on how far to trust the rate, or the one that a race chose; `doubts` come first.
 
         There is no confidence interval: the spread of the landmarks does not predict how wrong they are.
         """
@@ -143,12 +144,12 @@ def suggest_all(landmarks: Landmarks, smoothed: ArrayLike) -> tuple[Suggestion, 
 
 
 def recommended(suggestions: Iterable[Suggestion]) -> float | None:
-    """The rate to recommend among them, None where the rule found none."""
+    """The recommended rate among these suggestions; None: the recommended rule found none."""
     return next((s.lr for s in suggestions if s.name == RECOMMENDED), None)
 
 
 def divergence(lrs: ArrayLike, losses: ArrayLike, *, num_training: int | None = None) -> float | None:
-    """The edge of `Landmarks` itself: the first rate whose loss diverged or is not finite. None: no such rate was seen."""
+    """The edge of `Landmarks`: the first rate whose loss diverged or is not finite. None: there is no such rate."""
     x, y = pair(lrs, losses)
     start = _start(y, points_of(10, num_training, len(x)))
     if not len(start):
@@ -191,7 +192,7 @@ class _Found:
         return self.edge, self.valley, self.minimum
 
     @property
-    def told(self) -> str:
+    def in_words(self) -> str:
         """A phrase with the three landmarks. It does not use the names of rules, whose numbers differ."""
         edge = "the edge" if self.edge_seen else "an edge that the sweep did not reach"
         return f"from {edge} {rate(self.edge, 2)}, from the longest fall {rate(self.valley, 2)}, from the lowest loss {rate(self.minimum, 2)}"
@@ -199,7 +200,7 @@ class _Found:
 
 def _facts(found: _Found, lr: float) -> Iterable[str]:
     low, high = min(found.three), max(found.three)
-    yield f"Three estimates: {found.told} (range {rate(low, 2)} to {rate(high, 2)})."
+    yield f"Three estimates: {found.in_words} (range {rate(low, 2)} to {rate(high, 2)})."
     if found.died is not None:
         where = f"layer {found.died.layer}" if found.died.layer else "the model"
         yield f"{_times(found.edge_at / lr)} below {rate(found.edge_at, 2)}, from where on most units of {where} are dead."

@@ -153,7 +153,7 @@ class CanvasModel:
 
     def settle(self) -> None:
         """Compute, before a message, the values that are sent once for all events since the last message."""
-        self._gradients.tell()
+        self._gradients.settle()
 
     def look(self, message: dict[str, Any]) -> bool:
         """Change a view for a request; False: the request is about something else."""

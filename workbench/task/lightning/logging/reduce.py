@@ -50,11 +50,11 @@ def over_ranks(ranks: Communication, kept: dict[Key, LoggedValue], module: Any) 
     keys = dict.fromkeys(key for parts in of_all for key in parts)
     found: dict[Key, list[RankValues]] = {key: [parts[key] for parts in of_all if key in parts] for key in keys}
     late = {key: parts for key, parts in found.items() if parts[0].how in ("own", "metric")}
-    mine = {key: _asked(key, parts, kept, module, len(of_all)) for key, parts in late.items()}
+    mine = {key: _computed(key, parts, kept, module, len(of_all)) for key, parts in late.items()}
     said = ranks.all_gather_object(mine) if late else []
     results: dict[Key, tuple[list[str], Value]] = {}
     for key, parts in found.items():
-        value = _told(key, [one[key] for one in said], of_all) if key in late else _whole(parts)
+        value = _agreed(key, [one[key] for one in said], of_all) if key in late else _whole(parts)
         if value is not None:
             results[key] = parts[0].names, value
     return results
@@ -95,7 +95,7 @@ def _nan_first(*, least: bool) -> Callable[[float], float]:
     return lambda value: end if value != value else value
 
 
-def _asked(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue], module: Any, world: int) -> float | None:
+def _computed(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue], module: Any, world: int) -> float | None:
     """Return this rank's value where a reduce_fx or a metric computes it; None: it has none."""
     one = kept.get(key)
     if parts[0].how == "own":
@@ -127,7 +127,7 @@ def _asked(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue], 
     return None if value is None else _float(value)
 
 
-def _told(key: Key, said: Sequence[float | None], of_all: Sequence[Mapping[Key, RankValues]]) -> float | None:
+def _agreed(key: Key, said: Sequence[float | None], of_all: Sequence[Mapping[Key, RankValues]]) -> float | None:
     """Return the value for all ranks: the value that all ranks with data have, else their mean."""
     logged = [v for v, parts in zip(said, of_all, strict=True) if v is not None and key in parts and not parts[key].also]
     if not logged:

@@ -1,4 +1,4 @@
-"""Draws clipping on the canvas: the clip values of a fit, what they cut in words, and the value that its norms suggest."""
+"""Draws clipping on the canvas: the clip values of a fit, the share of clipped updates, and a suggested clip value."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from workbench.ui import format, texts
 from workbench.ui.canvas.transport.messages import Outbox
 
 CLIPS = 100
-"""The most clip values that are kept; the oldest are dropped."""
+"""How many clip values are kept; the oldest are dropped."""
 _NEAR = 0.1
-"""A suggestion that moves by less is not changed: a button that changes under the hand cannot be pressed."""
+"""A suggestion that changes by less is not updated, so that the user can press its button."""
 
 
 class Clipping:
@@ -40,7 +40,7 @@ class Clipping:
         self.order = float(order) if isinstance(order, int | float) and order > 0 else None
         """The order of the norms before clipping."""
         self._same = self.order == 2.0
-        """Whether the norm after clipping, which is the 2-norm, is of the same order as those before it."""
+        """Whether the norm before clipping is the 2-norm, as the norm after clipping is."""
         self._suggested: float | None = None
 
     def start(self, settings: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ class Clipping:
         self._outbox.put("clips", self._clips.copy())
 
     def choose(self, value: float | None) -> bool:
-        """The clip value that is set for the next fit; returns whether it is another one than before."""
+        """Set the clip value of the next fit; returns whether it has changed."""
         other, self._chosen = value != self._chosen, value
         return other
 
@@ -60,7 +60,7 @@ class Clipping:
         self._outbox.put("clips", [*self._clips])
 
     def cut(self, event: StepsDone, norm: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which updates of a flush were cut, by their norms before clipping; shape (rows,)."""
+        """Which updates of a flush were clipped, from their norms before and after clipping; shape (rows,)."""
         after = column(event, "grad_norm_clipped").astype(np.float64) if self._same else np.full(event.rows, np.nan)
         return was_cut(norm, after) > 0
 
@@ -75,17 +75,17 @@ class Clipping:
             if name.startswith("grad_norm.") and name.removeprefix("grad_norm.").isdigit():
                 self.norms[name] = _last(self.norms.get(name), column(event, name).astype(np.float64))
 
-    def tell(self) -> None:
+    def settle(self) -> None:
         """Send the caption and the suggestion."""
         self._outbox.put("norm", {
             "caption": self._caption(),
             "by_norm": self._by_norm,
-            "lined": self._by_norm and self._same,  # the clip value is a line among these norms
+            "lined": self._by_norm and self._same,  # whether the clip value is a line among these norms
             "suggested": self._suggest(),
         })  # fmt: skip
 
     def _suggest(self) -> float | None:
-        """Suggest a clip value from the 2-norm of each optimizer; from other norms nothing follows."""
+        """Suggest a clip value from the 2-norm of each optimizer; other norms give no suggestion."""
         if not self._by_norm or not self._same:
             return None
         apart = [norms for name, norms in self.norms.items() if name != "grad_norm"]
@@ -107,7 +107,7 @@ class Clipping:
         return texts.clipped(format.percent(float(self._cut.mean())), len(self._cut), spread) + self._would_cut(norms)
 
     def _would_cut(self, norms: NDArray[np.float64]) -> str:
-        """What the value that is set for the next fit would have cut of this one; "" where it is this one's, or off."""
+        """What share of this fit's updates the clip value of the next fit would have clipped, in words; "": it is the same value, or off."""
         value = self._chosen
         if not value or value == self._clips[-1][1] or not self._by_norm or not self._same or len(self.norms) > 1:
             return ""

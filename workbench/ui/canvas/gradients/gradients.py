@@ -39,7 +39,7 @@ class Gradients:
         """Whether the last event was no update (a validation, a pause): the next update may take a while, so everything is
         shown.
         """
-        self._untold = False
+        self._unsent = False
         self._view = -1
         """The view of the heat map whose rows were sent."""
         self._wanted = False
@@ -61,7 +61,7 @@ class Gradients:
         self._clear(event.settings, event.layers)
         self.layers.start(event.layers)
         self.clipping.start(event.settings)
-        self._untold = True
+        self._unsent = True
 
     def clear(self) -> None:
         """Begin without a fit."""
@@ -69,24 +69,24 @@ class Gradients:
         self._clear({}, ())
         self.layers.clear()
         self.clipping.start({})
-        self._untold = True
+        self._unsent = True
 
     def ended(self) -> None:
         """Note that the fit has ended."""
         self._running = False
-        self._untold = True
+        self._unsent = True
 
     def rest(self) -> None:
         """Note an event that is no update."""
         self._resting = True
-        self._untold = True
+        self._unsent = True
 
     def settings(self, settings: dict[str, Any]) -> None:
         """Take the settings of the next fit."""
         self._wanted = bool(settings.get("track_update_ratio", False))
         if self.clipping.choose(settings.get("gradient_clip_val")):
             self._captioned = -EVERY  # a user who drags the clip line sees its effect at once
-        self._untold = True
+        self._unsent = True
 
     def steps(self, event: StepsDone, loss: NDArray[np.float64]) -> Norms:
         """Add one flush; `loss` is of shape (rows,)."""
@@ -113,7 +113,7 @@ class Gradients:
             self.layers.no_ratios()
         self.clipping.add(event, finite, clipped)
         self._seconds, self._resting = event.seconds, False
-        self._untold = True
+        self._unsent = True
         smooth = np.where(bad, np.nan, _trend(self._smooth, finite))
         return Norms(finite, smooth, bad, np.where(np.isnan(finite), np.nan, clipped))
 
@@ -123,7 +123,7 @@ class Gradients:
             self.clipping.changed(event.step, event.values["gradient_clip_val"])
         if "track_update_ratio" in event.values:
             self._measuring = bool(event.values["track_update_ratio"])
-            self._untold = True
+            self._unsent = True
 
     def look(self, message: dict[str, Any]) -> bool:
         """Change the view of the heat map for a request; False: the request is about something else."""
@@ -138,24 +138,24 @@ class Gradients:
                 self.layers.show("ratio" if on else "norm")
             case _:
                 return False
-        self._untold = True
+        self._unsent = True
         return True
 
-    def tell(self) -> None:
+    def settle(self) -> None:
         """Update caption and suggestion; called once before each message, for all events since the last one."""
-        if not self._untold:
+        if not self._unsent:
             return
-        self._untold = False
+        self._unsent = False
         if not self._running or self._resting or not 0 <= self._seconds - self._captioned < EVERY:
             self._captioned = self._seconds if self.clipping.norms else -EVERY
-            self.clipping.tell()
+            self.clipping.settle()
         total = self.clipping.norms.get("grad_norm", np.empty(0))
         if self._view != self.layers.heat.view:
             self._view = self.layers.heat.view
             self._outbox.put("map", self.layers.map())
         self._outbox.put("picks", self.layers.picks(float(total[-1]) if len(total) else np.nan, self.clipping.order))
         self._outbox.put("broken", self._broken)
-        self._tell_ratios()
+        self._send_ratios()
 
     # -- within ----------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Gradients:
             place, where = self.layers.place(layer), cut(self._names[layer], 120)
         self._broken = {"step": step, "place": place, "words": texts.broken(of_gradient, step, where)}
 
-    def _tell_ratios(self) -> None:
+    def _send_ratios(self) -> None:
         on = self._measuring if self._running else self._wanted
         if self.layers.measured:
             said = ""

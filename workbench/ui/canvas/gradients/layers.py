@@ -240,8 +240,8 @@ class Layers:
         return {
             "shown": self._shown,
             "view": self.heat.view,
-            "rows": [_told(row) for row in self._rows],
-            "path": [_told(row) for row in self._path],
+            "rows": [_row_values(row) for row in self._rows],
+            "path": [_row_values(row) for row in self._path],
             "merged": self._each,
         }
 
@@ -272,5 +272,5 @@ def _named(layers: Sequence[str]) -> str:
     return layers[0] if len(layers) == 1 else f"{layers[0]} … {layers[-1]}"
 
 
-def _told(row: Row) -> list[Any]:
+def _row_values(row: Row) -> list[Any]:
     return [cut(row.name, _ROW_NAME), row.first, row.end]

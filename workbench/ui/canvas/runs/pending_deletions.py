@@ -47,20 +47,20 @@ class PendingDeletions:
             one.timer = threading.Timer(SECONDS, self._carry_out, [one])
             one.timer.daemon = True
             self._pending.append(one)
-            self._tell()
+            self._show_pending()
             one.timer.start()
 
     def undo(self, number: int) -> None:
         """Keep the runs of this deletion, unless it is too late."""
         with self._lock:
             self._pending = [one for one in self._pending if one.number != number or one.due or _cancel(one)]
-            self._tell()
+            self._show_pending()
 
     def settle(self, listed: Collection[str]) -> None:
         """Forget deletions that are done and whose runs are no longer `listed` in the table."""
         with self._lock:
             self._pending = [one for one in self._pending if not one.due or any(run in listed for run in one.runs)]
-            self._tell()
+            self._show_pending()
 
     def close(self) -> None:
         """Keep all runs that are not deleted yet."""
@@ -72,20 +72,20 @@ class PendingDeletions:
             if one not in self._pending:
                 return
             one.due = True
-            self._tell()
+            self._show_pending()
         for run in list(one.runs):
             try:
                 self._delete(run)
             except Exception as error:  # noqa: BLE001 - shown to the person who clicked; the run is listed again
                 with self._lock:
                     one.runs.remove(run)
-                    self._tell()
+                    self._show_pending()
                 self._failed(error)
         with self._lock:
             self._pending = [other for other in self._pending if other.runs]
-            self._tell()
+            self._show_pending()
 
-    def _tell(self) -> None:
+    def _show_pending(self) -> None:
         self._show([{"number": one.number, "runs": [cut(run, 80) for run in one.runs], "due": one.due} for one in self._pending])
 
 
