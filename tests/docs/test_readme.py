@@ -22,6 +22,22 @@ def test_the_files_that_are_named_are_there(name: str) -> None:
     assert len(found) > (0 if name == "CONTRIBUTING.md" else 20)
 
 
+def test_the_files_that_comments_name_are_there() -> None:
+    """Paths, and the lists of files in docstrings, name files of the package."""
+    here = [f"/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "workbench").rglob("*.*")]
+    named = {
+        (path.name, name)
+        for path in (ROOT / "workbench").rglob("*.py")
+        for pair in re.findall(
+            r"(?:^|[`( ])((?:[a-z_]+/)+[a-z_]+\.py(?:\.jinja)?)(?=[`:,) .])|^([a-z_]+\.py)(?= )", path.read_text(encoding="utf-8"), re.MULTILINE
+        )
+        for name in pair
+        if name and not name.startswith(("tests/", "torch/"))
+    }
+    assert len(named) > 40
+    assert [one for one in named if not any(file.endswith(f"/{one[1]}") for file in here)] == []
+
+
 @pytest.mark.parametrize("folder", ["attacks", "browser"])
 def test_the_tests_that_a_table_names_are_there(folder: str) -> None:
     tests = ROOT / "tests"

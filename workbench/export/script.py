@@ -6,7 +6,7 @@ read_run.py   what the script depends on, from the run and the bench: a ScriptSp
 inputs/       … from the user's data, training step, optimizers, hooks
 supported.py  the settings that a script supports
 unsupported.py  combinations that a run may have and a script does not support yet
-resumed.py    what changed during the run, and where it continues another one
+resume_points.py  what changed during the run, and where it continues another one
 program/      the training program: `templates/` has it with every technique, `render.py` drops what the run did not need, `text.py`
 joins it with the user's code
 formats/      the other formats: a notebook made from the script, a script on Lightning, the settings alone

@@ -79,7 +79,7 @@ def checksum(value: Any) -> str:
 
 
 def _crc(value: Any, crc: int) -> int:
-    """Continue the checksum `crc`. Scripts have the same function (`export/program/templates/checksums.py.jinja`)."""
+    """Continue the checksum `crc`. Scripts have the same function (`export/program/templates/data/checksums.py.jinja`)."""
     if isinstance(value, Tensor):
         if not value.numel():
             return crc

@@ -199,9 +199,10 @@ class ResumableLoader:
     @contextlib.contextmanager
     def untouched(self) -> Iterator[list[str]]:
         """Context manager in which another loader may read the same data: the rest of a pass here, and the next one, are as they would
-        have been. The list gets, in words, what could not be moved back.
+        have been. The list gets a message for each part that could not be moved back.
 
-        A state that attributes do not bring back is loaded for the next pass; where a pass has begun, that would not be its place.
+        Where restoring attributes does not restore a part, its state is loaded for the next pass. Within a pass that is not possible:
+        the state is that of another place.
         """
         lost: list[str] = []
         self._data = self._data_rng_state()
@@ -217,7 +218,7 @@ class ResumableLoader:
                 lost += self._move_back(one, state["states"], paths)
 
     def _move_back(self, data: DataRngState, states: Mapping[str, Any], read_on: Collection[str]) -> list[str]:
-        """Let the next pass begin from these states of some parts; returns, in words, what is elsewhere in the pass that has begun.
+        """Let the next pass begin from these states of some parts; returns messages about those that could not be moved back, since a pass has begun.
 
         read_on: the parts with an iterator that was read.
         """
