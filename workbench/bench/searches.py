@@ -54,9 +54,9 @@ class Searches(BenchBase):
         its best; None: never. The suggestion is not applied: `bench.set(lr=curve.suggestion)` does that. start: the
         weights it sweeps from, as for `fit`; "continue": the model's present ones. optimizer: of several, the one
         (counted from 0) whose rate is swept and whose loss is read; the others step at their own rates. The setting
-        `lr` is the first one's and moves all of them. group: of its parameter groups, the one (counted from 0) whose rate
-        is swept, with the others at theirs: a head on a pretrained body, say. race: for a better suggestion, four rates around
-        the first one train for `race_updates` updates in all; the one with the lowest loss on held-out batches wins.
+        `lr` is the first one's and changes all of them. group: of its parameter groups, the one (counted from 0) whose rate
+        is swept, with the others at theirs: a head on a pretrained body, say. race: for a better suggestion, which follows from
+        losses on held-out batches: four rates around the first suggestion train for `race_updates` updates in all.
         """
         given = settings_named(settings, self.find_lr)
         request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer, group, race, race_updates)

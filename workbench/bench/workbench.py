@@ -93,7 +93,7 @@ class Workbench(Searches):
             returns the new average; `count` weights are in the old one.
         should_update: with `weight_averaging`, when to average: `should_update(step, epoch)`, instead of the
             settings' rule. `step` updates have been taken; it is called after each (EMA), or each epoch (SWA).
-        listeners: functions of one event, called in a thread of this process, so that they do not slow training. From a run
+        listeners: functions of one event, called in a thread of this process that does not train. From a run
             with strategy="launch" they get events as long as this process follows it.
         trackers: where each fit becomes a run: "tensorboard", "wandb", "mlflow", …, several of them,
             {"mlflow": {its arguments}}, or objects of accelerate's `GeneralTracker`. A launched run starts trackers that are given
@@ -430,7 +430,7 @@ class Workbench(Searches):
     # -- views
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with every event from now on, in a thread of its own; call the returned function to end that."""
+        """Call `listener` with every event from now on, in a thread that does not train; call the returned function to end that."""
         return self._listeners.add(listener)
 
     def on_close(self, callback: Callable[[], None]) -> Callable[[], None]:

@@ -92,7 +92,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class SearchEnded:
-    """The batch-size search ended: the recommended size and the largest one, both of which were tried and fit.
+    """The batch-size search ended: the recommended size and the largest one, both of which were tried and passed.
 
     `accumulate_grad_batches`: how many batches of the recommended size make the effective batch, where it was kept.
     `fastest`: the smallest size nearly as fast as the fastest. `reason`: why the recommended size is recommended.

@@ -169,7 +169,7 @@ def climb(first: RaceTrial, start: float, level: float, left: int, schedule: str
             trials.append(trained(stretch.next_value({t.lr: t.loss for t in trials}), length))
             left -= length
         return RaceOutcome(conclusion(first.lr, trials, start, schedule), min(t.loss for t in trials))
-    why = f"the sweep's rate does not move the loss. {_losses_in_words(trials, start)}. A whole run bears {WHOLE:g} of a rate that moves it in part of one"
+    why = f"the sweep's rate does not move the loss. {_losses_in_words(trials, start)}. For a whole run take {WHOLE:g} of a rate that changes it in part of one"
     return RaceOutcome(Suggestion(NAME, max(low, WHOLE * best.lr), None, why), best.loss)
 
 
@@ -224,7 +224,7 @@ def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: s
     constant = schedule == "constant"
     if constant:
         found *= CONSTANT
-        why += f". A whole run at a constant rate bears {CONSTANT:g} of what is best in so few updates"
+        why += f". For a whole run at a constant rate take {CONSTANT:g} of the rate that is best in so few updates"
     if max(found / lr, lr / found) < CLOSE:
         return Suggestion(NAME, lr, None, f"{why}. That confirms {units.rate(lr, 2)}")
     side = "above" if found > lr else "below"
