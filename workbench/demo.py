@@ -94,8 +94,8 @@ def demo(output: Path) -> dict[str, Any]:
 
     script = bench.export(output / "train.py")
     losses = _losses_of(script)
-    told = run.history["loss"]
-    compared = min(len(losses), len(told))
+    recorded = run.history["loss"]
+    compared = min(len(losses), len(recorded))
     bench.close()
     return {
         "lr": bench.settings.lr,
@@ -103,7 +103,7 @@ def demo(output: Path) -> dict[str, Any]:
         "val_accuracy": run.metrics["val_accuracy"],
         "script": str(script),
         "updates_compared": compared,
-        "losses_equal": len(losses) == len(told) and bool(np.array_equal(losses, told)),
+        "losses_equal": len(losses) == len(recorded) and bool(np.array_equal(losses, recorded)),
     }
 
 

@@ -132,8 +132,8 @@ def script_spec_of(
 
 def _checksums(run: Run) -> Checksums:
     """The checksums of the run's beginning. Entries of the record that are no checksums are dropped, since it may come from an untrusted source."""
-    told = next((e for e in run.outline if isinstance(e, Checksums)), Checksums())
-    found = (told.weights, told.order, told.setup, *told.batches[:BATCHES])
+    recorded = next((e for e in run.outline if isinstance(e, Checksums)), Checksums())
+    found = (recorded.weights, recorded.order, recorded.setup, *recorded.batches[:BATCHES])
     weights, order, setup, *batches = (text if _CHECKSUM.fullmatch(text) else "" for text in found)
     return Checksums(weights, order, tuple(batches), setup)
 

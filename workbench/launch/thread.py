@@ -291,8 +291,8 @@ class JobRunner:
             event, line = posted
             try:
                 self._handle(event, line)
-            except BaseException as error:  # noqa: BLE001  # the events after it must still be handed on
-                self._job._record(Message(f"{type(event).__name__} was not handed on: {error!r}", "error"))
+            except BaseException as error:  # noqa: BLE001  # the events after it must still be passed on
+                self._job._record(Message(f"{type(event).__name__} was not passed on: {error!r}", "error"))
         if self._job.folder is not None:
             self._job.folder.close()
 

@@ -323,7 +323,7 @@ class Run(RunRecord):
         "update_ratio" (the relative size of each layer's updates, with `track_update_ratio=True`), "gradient_noise_scale" (with
         `track_noise_scale`), "time" (seconds of each part), or the name of a validation metric or of a logged value ("train_acc").
         """
-        searched = [] if self.kind == "fit" else chart_data.search_charts(self.outline)  # a fit may search on its way
+        searched = [] if self.kind == "fit" else chart_data.search_charts(self.outline)  # a fit may search within itself
         data = self._data
         if what is None:
             return searched or data.whole()

@@ -268,7 +268,7 @@ def _created(folder: Path) -> float | None:
 def _stamp(path: Path) -> tuple[int, int]:
     """Return a stamp that changes whenever the file or folder does; zeros where it does not exist."""
     try:
-        told = os.stat(path, follow_symlinks=False)
+        stat = os.stat(path, follow_symlinks=False)
     except OSError:
         return 0, 0
-    return told.st_mtime_ns, told.st_size
+    return stat.st_mtime_ns, stat.st_size

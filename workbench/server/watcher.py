@@ -52,7 +52,7 @@ class Watcher:
         self._listeners: list[Listener] = []
         self._since = 0.0
         """When the first listener was added; runs that began before are not reported as new."""
-        self._asked = self._answered = 0
+        self._requested = self._answered = 0
         """The number of the last look that was requested, and of the last one that was done."""
         self._wanted: dict[Key, None] = {}
         """Runs whose whole records are to be read, in this order."""
@@ -61,7 +61,7 @@ class Watcher:
         self._list_due = 0.0
         self._longer = False
         """Whether more runs were read since the listeners were last notified of the list."""
-        self._told: dict[Key, dict[str, Any]] = {}
+        self._sent: dict[Key, dict[str, Any]] = {}
         """The last row of each live run that the listeners have."""
         self._roots_due = 0.0
         self._thread: threading.Thread | None = None
@@ -81,7 +81,7 @@ class Watcher:
             self._read_whole([entry for entry in live if not entry.summary.unseen])
             rows = {entry.key: one for entry, one in self._rows(live)}
             if not self._listeners:
-                self._since, self._told = began, rows
+                self._since, self._sent = began, rows
                 self._index.moved.clear()  # what moved before is in these rows
             self._listeners.append(listener)
             listener({"type": "rows", "rows": [*rows.values()]})
@@ -148,15 +148,15 @@ class Watcher:
         """Check the roots soon, because this process changed or deleted a run."""
         with self._changed:
             self._notify({"type": "list"})
-            self._asked += 1
+            self._requested += 1
             self._start()
 
     def _look_now(self) -> None:
         """Check the roots, and wait until all is read, but not for long. The caller holds the lock."""
-        self._asked += 1
-        asked = self._asked
+        self._requested += 1
+        requested = self._requested
         self._start()
-        self._changed.wait_for(lambda: self._closed or (self._answered >= asked and not self._index.unread), _PATIENCE)
+        self._changed.wait_for(lambda: self._closed or (self._answered >= requested and not self._index.unread), _PATIENCE)
 
     def _read_whole(self, entries: Sequence[Entry], exact: bool = False) -> bool:
         """Read the records of these fits next: for their rows, or for an exact sort. The caller holds the lock. Returns whether it
@@ -206,23 +206,23 @@ class Watcher:
         due = 0.0
         while True:
             with self._changed:
-                if not (self._closed or self._asked > self._answered or self._index.unread or self._wanted):
+                if not (self._closed or self._requested > self._answered or self._index.unread or self._wanted):
                     self._changed.wait(max(0.0, due - time.monotonic()) if self._listeners else None)
                 if self._closed:
                     return
-                asked = self._asked
-                look = asked > self._answered or (bool(self._listeners) and time.monotonic() >= due)
+                requested = self._requested
+                look = requested > self._answered or (bool(self._listeners) and time.monotonic() >= due)
             try:
                 if look:
                     due = time.monotonic() + EVERY
                     self._look()
                 self._read_new(until=time.monotonic() + _SLICE)
                 self._read_wanted(until=time.monotonic() + _SLICE)
-            except Exception:  # noqa: BLE001 - told in the log; the next look may succeed
+            except Exception:  # noqa: BLE001 - logged; the next look may succeed
                 _log.exception("The list of runs could not be read; the server tries again.")
                 time.sleep(EVERY)
             with self._changed:
-                self._answered = asked
+                self._answered = requested
                 self._changed.notify_all()
 
     def _look(self) -> None:
@@ -236,13 +236,13 @@ class Watcher:
         with self._changed:
             self._wanted |= {entry.key: None for entry in moved if self._index.is_begun(entry.key)}
             rows = self._rows(moved)
-            news = [one for entry, one in rows if entry.live and self._told.get(entry.key) != one]
-            self._told = {key: one for key, one in self._told.items() if key in self._index.entries} | {entry.key: one for entry, one in rows if entry.live}
+            news = [one for entry, one in rows if entry.live and self._sent.get(entry.key) != one]
+            self._sent = {key: one for key, one in self._sent.items() if key in self._index.entries} | {entry.key: one for entry, one in rows if entry.live}
             if news:
                 self._notify({"type": "rows", "rows": news})
             for entry, one in rows:
                 if not entry.live:
-                    self._told.pop(entry.key, None)
+                    self._sent.pop(entry.key, None)
                     self._notify({"type": "ended", "row": one})
                     changed = True
             if changed:
@@ -263,7 +263,7 @@ class Watcher:
             for entry, one in self._rows(added):
                 self._notify({"type": "began" if entry.live else "ended", "row": one})
                 if not entry.live:
-                    self._index.moved.pop(entry.key, None)  # told
+                    self._index.moved.pop(entry.key, None)  # its listeners have it
             if self._longer and not self._index.unread:
                 self._longer = False
                 self._notify({"type": "list"})

@@ -165,7 +165,7 @@ def test_what_cannot_go_with_it(tmp_path):
     with bench(tmp_path, model=noisy_net(), max_steps=1) as b:
         job = b.fit()
         job.result()
-        assert any("batch normalisation" in event.text for event in job.events if type(event).__name__ == "Message")
+        assert any("BatchNorm layers" in event.text for event in job.events if type(event).__name__ == "Message")
 
 
 class AsksForAMode(torch.optim.SGD):

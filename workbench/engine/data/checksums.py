@@ -39,15 +39,15 @@ def of_setup(modules: Iterable[nn.Module], with_trainer: bool = False) -> str:
     with_trainer: they may have the attributes `OF_TRAINER`, which are left out. Scripts have the same function.
     """
     left_out = OF_TRAINER if with_trainer else ("training",)
-    told = []
+    setup = []
     try:
         for part in (part for module in modules for part in module.modules()):
             names = (name for name in vars(part) if name[0] != "_" and name not in left_out)
             own = sorted((name, vars(part)[name]) for name in names if _is_plain(vars(part)[name]))
             hooks = [len(getattr(part, kind)) for kind in _HOOKS]
             trained = [p.requires_grad for p in part.parameters(recurse=False)]
-            told.append((type(part).__name__, part.training, trained, hooks, own))
-        return f"{zlib.crc32(repr(told).encode()):08x}"
+            setup.append((type(part).__name__, part.training, trained, hooks, own))
+        return f"{zlib.crc32(repr(setup).encode()):08x}"
     except Exception:  # noqa: BLE001 - a list may contain itself, and a subclass may refuse to list its parameters
         return ""
 

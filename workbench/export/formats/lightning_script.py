@@ -286,7 +286,7 @@ def _differences(r: ScriptSpec) -> list[str]:
     """A sentence for each difference between Lightning and the run, as far as it concerns this run."""
     s = r.settings
     averages = "An average of weights has the layers' buffers too" if s.weight_averaging == "ema" else "SWA leaves out the weights after the last epoch"
-    told = {
+    sentences = {
         "A loss that is NaN does not end the training.": s.on_nonfinite == "stop",
         "Random numbers that a validation draws move those of the training after it.": r.validates,
         "Each batch of an update weighs 1 / accumulate_grad_batches, in a shorter window at the end of an epoch too; the run weighted "
@@ -303,4 +303,4 @@ def _differences(r: ScriptSpec) -> list[str]:
         f"The run was ended after {r.ended_at} updates, which is max_steps here.": r.ended_at is not None,
         "With fp16, a step that the scaler skips is counted, and the schedule moves on.": r.scales,
     }
-    return [line for line, there in told.items() if there] or ["Nothing that this run had."]
+    return [line for line, there in sentences.items() if there] or ["Nothing that this run had."]

@@ -48,9 +48,9 @@ def values(r: ScriptSpec) -> dict[str, object]:
 
 def checksums(r: ScriptSpec) -> dict[str, list[str]]:
     """The checksums of the run that its script can compare."""
-    told = r.checksums
+    recorded = r.checksums
     shuffles = r.train.kind == "samples" and r.settings.shuffle and not (r.train.sampler or r.train.batch_sampler)
-    found = {"weights": [told.weights], "setup": [told.setup], "order": [told.order] if shuffles else [], "batches": list(told.batches)}
+    found = {"weights": [recorded.weights], "setup": [recorded.setup], "order": [recorded.order] if shuffles else [], "batches": list(recorded.batches)}
     return {what: sums for what, sums in found.items() if sums and all(sums)}
 
 

@@ -199,12 +199,12 @@ def saved_data(r: ScriptSpec) -> list[str]:
 def _notes(r: ScriptSpec) -> list[str]:
     """Sentences about what the script does in another way than the run."""
     cores = r.settings.devices
-    told = {
+    notes = {
         "The run read each sample once (preload): if samples draw random numbers, here they draw new ones each time.": bool(r.settings.preload),
         f"The run divided its batches among {cores} cores. The script trains with whole batches on one: with the same numbers, not as fast.": r.on_tpu
         and cores not in ("auto", 1),
     }
-    return [note for note, holds in told.items() if holds]
+    return [note for note, holds in notes.items() if holds]
 
 
 def evidence(r: ScriptSpec) -> list[str]:

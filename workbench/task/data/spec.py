@@ -452,10 +452,10 @@ def users_collate(loader: Loader) -> Any:
 
 def set_epoch(loader: Loader, epoch: int) -> None:
     """Call `set_epoch` of the user's sampler, batch sampler and data set, where they have it."""
-    told: list[Any] = []
+    done: list[Any] = []
     for part in _parts_with_epoch(loader):
-        if callable(getattr(part, "set_epoch", None)) and not any(part is other for other in told):
-            told.append(part)
+        if callable(getattr(part, "set_epoch", None)) and not any(part is other for other in done):
+            done.append(part)
             part.set_epoch(epoch)
 
 

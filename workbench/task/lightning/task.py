@@ -271,8 +271,8 @@ class LightningTask(Task):
         weight = score_weight(output, self.samples_in(batch), name)
         self._log.set_weight(weight)
         loss = output.get("loss", output.get(f"{stage}_loss")) if isinstance(output, Mapping) else output
-        told = isinstance(loss, Tensor) and loss.numel() == 1 and not self._log.has(f"{stage}_loss")
-        return Scores({f"{stage}_loss": loss} if told else {}, weight)
+        is_number = isinstance(loss, Tensor) and loss.numel() == 1 and not self._log.has(f"{stage}_loss")
+        return Scores({f"{stage}_loss": loss} if is_number else {}, weight)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """The result of the object's own predict_step, else of the object called with the whole batch, as Lightning

@@ -193,8 +193,8 @@ def _guess(best: RaceTrial, first: RaceTrial, trials: Sequence[RaceTrial], start
 def _losses_in_words(trials: Sequence[RaceTrial], start: float) -> str:
     """A sentence with the losses of stretches of different lengths."""
     ends = [(t, f"{t.loss:.3g}" if math.isfinite(t.loss) else "broken") for t in sorted(trials, key=lambda t: t.lr)]
-    told = ", ".join(f"{units.rate(t.lr, 2)}: {end} after {t.updates} updates" for t, end in ends)
-    return f"Held-out loss, {start:.3g} at the start: {told}"
+    listed = ", ".join(f"{units.rate(t.lr, 2)}: {end} after {t.updates} updates" for t, end in ends)
+    return f"Held-out loss, {start:.3g} at the start: {listed}"
 
 
 def _shape(length: int) -> list[float]:
@@ -219,8 +219,8 @@ def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: s
     lowest, length = min(losses.values()), trials[0].updates
     weights = {rate: (lowest / loss) ** (1 / SOFTNESS) for rate, loss in losses.items()}
     found = math.exp(sum(weight * math.log(rate) for rate, weight in weights.items()) / sum(weights.values()))
-    told = ", ".join(f"{units.rate(t.lr, 2)}: {t.loss:.3g}" for t in sorted(trials, key=lambda t: t.lr))
-    why = f"held-out loss after {length} updates at each rate: {told}"
+    listed = ", ".join(f"{units.rate(t.lr, 2)}: {t.loss:.3g}" for t in sorted(trials, key=lambda t: t.lr))
+    why = f"held-out loss after {length} updates at each rate: {listed}"
     constant = schedule == "constant"
     if constant:
         found *= CONSTANT

@@ -45,7 +45,7 @@ class Metrics:
         self._best: dict[str, BestAndLast] = {}
         self._of_epochs: set[str] = set()
         """The metrics by which checkpoints can be compared: those with a value for a validation or an epoch."""
-        self._told: list[str] = []
+        self._sent: list[str] = []
         self._channel.reset([("last", 1)])
         self._put()
 
@@ -76,10 +76,10 @@ class Metrics:
             if name in self._best or len(self._best) < MOST:
                 self._best.setdefault(name, BestAndLast(known_mode(name))).add(steps if taken is None else np.array([taken]), values)
         names = list(self._best)
-        if names != self._told:
+        if names != self._sent:
             before = self._channel.rows(0, self._channel.length)
-            head, known = self._channel.head(), len(self._told)
-            self._told = names
+            head, known = self._channel.head(), len(self._sent)
+            self._sent = names
             self._channel.reset([("last", len(names))])
             if known:  # the old rows stay; the new metrics have no values in them
                 wide = np.full((len(before), len(names)), np.nan)

@@ -256,8 +256,8 @@ class CanvasModel:
             return self._tried
         if self._progress.kind != "fit":
             return [[shorten(name, 40), format.number(value)] for name, value in islice(self._measured.items(), MEASURED)]
-        told = {texts.LOSS: self._training.loss, texts.VAL: self._training.val, texts.AVERAGED: self._training.averaged}
-        known = [[name, format.number(value)] for name, value in told.items() if value is not None]
+        losses = {texts.LOSS: self._training.loss, texts.VAL: self._training.val, texts.AVERAGED: self._training.averaged}
+        known = [[name, format.number(value)] for name, value in losses.items() if value is not None]
         return known + [[shorten(name, 40), format.number(value)] for name, value in self._training.on_bar.items()]
 
 

@@ -27,7 +27,7 @@ def translated(callbacks: Any, where: str) -> tuple[dict[str, Any], str]:
     Lightning's; the callbacks of `with_hooks` are left out.
     """
     settings: dict[str, Any] = {}
-    told = []
+    sentences = []
     others = with_hooks(callbacks)
     for one in _listed(callbacks):
         if any(one is other for other in others):
@@ -38,14 +38,14 @@ def translated(callbacks: Any, where: str) -> tuple[dict[str, Any], str]:
             found, notes = _TRANSLATIONS[name](one, f"{where}: {name}")
             _add(settings, found, f"{where}: {name}")
             text = ", ".join(f"{key}={_typed(value)}" for key, value in found.items() if value is not None) or "what a fit does anyway"
-            told.append(f"{name} became {text}" + (f" ({', '.join(notes)})" if notes else ""))
+            sentences.append(f"{name} became {text}" + (f" ({', '.join(notes)})" if notes else ""))
         elif exact and (remedy := _remedy(one)).startswith(_NOTHING):
-            told.append(f"{name} is not needed, since {remedy.removeprefix(_NOTHING)}")
+            sentences.append(f"{name} is not needed, since {remedy.removeprefix(_NOTHING)}")
         else:
             refuse_callbacks([one], where)
             raise TaskError(f"{where}: {shown(one)} is not a callback of Lightning. Give listeners=[f], which get every event of a run.")
     _refuse_monitors_of_averages(settings, where)
-    return settings, f"{where}: {'; '.join(told)}." if told else ""
+    return settings, f"{where}: {'; '.join(sentences)}." if sentences else ""
 
 
 def with_hooks(callbacks: Any) -> list[Any]:

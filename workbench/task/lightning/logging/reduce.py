@@ -148,8 +148,8 @@ def update_over_ranks(
     rows = [0.0] * (ranks.world * len(names))
     rows[ranks.rank * len(names) : (ranks.rank + 1) * len(names)] = has
     if device.type == "cpu":  # one all-reduce for all
-        told = torch.tensor(ranks.sums([*rows, *table.flatten().tolist()]), dtype=wide)
-        rows, table = told[: len(rows)].tolist(), told[len(rows) :].reshape(table.shape)
+        sums = torch.tensor(ranks.sums([*rows, *table.flatten().tolist()]), dtype=wide)
+        rows, table = sums[: len(rows)].tolist(), sums[len(rows) :].reshape(table.shape)
     else:  # the host knows which ranks have a value, so that nothing waits for the device
         rows = ranks.sums(rows)
         ranks.all_reduce(table)

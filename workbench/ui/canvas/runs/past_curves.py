@@ -78,8 +78,8 @@ class PastCurves:
             for kind, rows in enumerate((one.curve, one.checks) if checked else (one.curve,)):
                 parts.append(np.column_stack([np.full(len(rows), i), np.full(len(rows), kind), rows]))
         self.compared.show(_stack(parts, 6))
-        told = _compared(briefs, ", ".join(metrics) if checked else "") if briefs else None
-        outbox.put("compared", told and told | {"view": self.compared.view})
+        table = _compared(briefs, ", ".join(metrics) if checked else "") if briefs else None
+        outbox.put("compared", table and table | {"view": self.compared.view})
 
 
 def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:

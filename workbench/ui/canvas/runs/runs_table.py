@@ -151,8 +151,8 @@ class RunsTable:
     def _brief(self, path: Path) -> RunBrief | None:
         """The brief of one folder. A record that has not grown is not read again, unless its process may have died meanwhile."""
         try:
-            told = os.stat(path / read.RECORD)
-            stamp = (told.st_mtime_ns, told.st_size)
+            stat = os.stat(path / read.RECORD)
+            stamp = (stat.st_mtime_ns, stat.st_size)
             known = self._known.get(path)
             if known is not None and known[0] == stamp and known[1].status in read.OVER:
                 return known[1]
