@@ -100,7 +100,7 @@ class DDP(Single):
         return self._sync.able == self._ranks.world
 
     def batches(self, window: Sequence[Any]) -> int:
-        return self._sync.size# rank 0's number, by which all ranks count
+        return self._sync.size  # rank 0's number, by which all ranks count
 
     def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
         for number, window in enumerate(itertools.chain(windows, itertools.repeat(None))):

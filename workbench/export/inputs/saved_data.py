@@ -147,7 +147,7 @@ def _samples_of(name: str, spec: DataSpec, own_collate: bool) -> Tensor | tuple[
         samples = _read(name, dataset, spec.samples, collated=parts.collate_fn is not None)
     for column in _columns(samples):
         _check_tensor(name, column)
-        if parts.collate_fn is not None and not column[0].is_contiguous():# the result of sums over it depends on the order in memory
+        if parts.collate_fn is not None and not column[0].is_contiguous():  # the result of sums over it depends on the order in memory
             raise _unsaved(name, "has a tensor that is not contiguous, which a collate_fn reads", "give x.contiguous(), and fit again")
     return samples  # type: ignore[no-any-return]
 

@@ -87,7 +87,7 @@ def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
     Pinned runs are left out, and runs that only count as running, because their process cannot be seen from here.
     """
     folders = list(run_folders(root))
-    if len(folders) > keep:# else no header is needed
+    if len(folders) > keep:  # else no header is needed
         folders = [path for path in folders if _kind_of(path) == kind]
     if len(folders) <= keep:
         return [], 0
@@ -108,7 +108,7 @@ def _kind_of(run: Path) -> Any:
 
 def remove_folder(path: Path) -> bool:
     """Delete a run folder; False where it could not be moved."""
-    note_given(path)# in case an earlier version made it
+    note_given(path)  # in case an earlier version made it
     # Renamed first, so that an interrupted deletion leaves no incomplete run in the list.
     moved = path.with_name(GONE + path.name)
     try:

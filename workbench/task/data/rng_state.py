@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Sampler
 
 from workbench.task.contents import (
+    MOST_PARTS,
     content_of,
     copy_of,
     is_container,
@@ -35,8 +36,6 @@ _ARRAYS = (Tensor, np.ndarray)
 _CLOSED = (*_ARRAYS, str, bytes, int, float, complex, type, types.ModuleType)
 _LIBRARIES = frozenset({"builtins", "torch", "numpy", "workbench"})
 _DEPTH = 7
-_LONG = 100_000
-"""Containers and arrays with more parts are data: they are not copied."""
 
 
 class DataRngState:
@@ -141,10 +140,10 @@ def _is_left_out(value: Any) -> bool:
 def _puts(value: Any) -> Iterator[Callable[[], None]]:
     """The ways to give an object back what it holds."""
     if isinstance(value, _ARRAYS):
-        if math.prod(value.shape) <= _LONG and (content := content_of(value)) is not None:
+        if math.prod(value.shape) <= MOST_PARTS and (content := content_of(value)) is not None:
             yield functools.partial(put_content, value, content)
     elif is_container(value):
-        if len(value) <= _LONG:
+        if len(value) <= MOST_PARTS:
             yield functools.partial(put_items, value, copy_of(value))
     elif isinstance(value, io.IOBase):
         with contextlib.suppress(OSError, ValueError):

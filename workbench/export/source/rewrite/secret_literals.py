@@ -154,7 +154,7 @@ def hide_in_comments(text: str) -> str:
 def hidden_source(node: ast.stmt) -> str:
     """A statement as text for a message, its secrets replaced by `…`."""
     text = ast.unparse(node)
-    again = ast.parse(text).body[0]# a copy of the tree, to be changed
+    again = ast.parse(text).body[0]  # a copy of the tree, to be changed
     secret = {id(found.node) for found in literals(again)}
     return ast.unparse(_Hidden(secret).visit(again)) if secret else text
 

@@ -101,7 +101,7 @@ def _computed(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue
     if parts[0].how == "own":
         if one is None or isinstance(one.how, str):
             return None
-        columns = itertools.zip_longest(*(part.values for part in parts))# in the order that one process would have
+        columns = itertools.zip_longest(*(part.values for part in parts))  # in the order that one process would have
         values = [v for row in columns for v in row if v is not None]
         return _float(number(one.name, one.how(torch.tensor(values, dtype=torch.float64)))) if values else None
     if one is None:
