@@ -190,7 +190,7 @@ class BenchBase:
         waits = job.status == "queued"
         if waits:
             self._launcher.drop(job)
-            report()
+        report()
         if waits:
             self._listeners.tell(StatusChanged("stopped"))
 
