@@ -97,7 +97,11 @@ class Kernel:
             if message["msg_type"] == "stream" and message["content"]["name"] == "stdout":
                 printed.append(message["content"]["text"])
 
-        reply = self.client.execute_interactive(cell, timeout=200, output_hook=hear)
+        try:
+            reply = self.client.execute_interactive(cell, timeout=200, output_hook=hear)
+        except TimeoutError:
+            self.manager.restart_kernel(now=True)  # for the second run of the test, and for the tests after it
+            raise
         assert reply["content"]["status"] == "ok", "\n".join([*printed, *reply["content"].get("traceback", ())])
         return "".join(printed)
 
