@@ -23,7 +23,6 @@ from workbench.events.columns import recorded_name
 from workbench.instruments.memory import explain_out_of_memory
 from workbench.task.batch import describe
 from workbench.task.hints import explain_batch_error, explain_step_error
-from workbench.techniques.accumulation import samples_at
 
 
 def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
