@@ -78,7 +78,7 @@ class StepsDone:
             return np.frombuffer(self.columns[name], dtype="<f8").astype(np.float64)
         flat = unpack(self.columns[name])
         if name not in BY_LAYER or not self.rows:
-            return flat.reshape(self.rows, -1 if self.rows else 0) if name in BY_LAYER else flat
+            return flat.reshape(self.rows, -1) if name in BY_LAYER else flat
         if self.layers_every == 1:
             return flat.reshape(self.rows, -1)
         there = self.layer_rows

@@ -80,15 +80,16 @@ def test_the_ends_of_epochs_do_not_set_the_rhythm(monkeypatch, tmp_path):
     assert ends == sorted({*range(4, 22, 4), 7, 14, 21})
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("more", [{}, {"accumulate_grad_batches": 3}, {"log_every_n_steps": 7}, {"log_every_n_steps": 3, "find_lr_at": [1]}])
-@pytest.mark.parametrize("period", [0.0, math.inf])
-def test_the_samples_of_the_updates_are_counted(period, more, devices, monkeypatch, tmp_path):
+COUNTED = [{}, {"accumulate_grad_batches": 3}, {"log_every_n_steps": 7}, {"log_every_n_steps": 3, "find_lr_at": [1]}]
+
+
+@pytest.mark.parametrize(
+    ("devices", "more", "period"), [*((1, more, period) for more in COUNTED for period in (0.0, math.inf)), *((2, more, 0.0) for more in COUNTED[:3])],
+)  # fmt: skip
+def test_the_samples_of_the_updates_are_counted(devices, more, period, monkeypatch, tmp_path):
     """Up to each flush's last row: no event counts more, wherever the flushes end, nor updates of a search within the fit. Of two ranks, one
     has no batch in an epoch's last update.
     """
-    if devices == 2 and (period or "find_lr_at" in more):
-        pytest.skip("takes long, and would show the same")
     monkeypatch.setattr(meter, "PERIOD", period)
     batches = [8] * 6 + [2]
     size = devices * more.get("accumulate_grad_batches", 1)
