@@ -72,7 +72,7 @@ def work(updates: int, layers: int, rows: int) -> Any:
                 meter.layers[row].copy_(table[row])
                 meter.record(step, (1e-3,), losses[row])
                 if row == rows - 1:
-                    for event in meter.flush(step + 1, step * 10 // updates):
+                    for event in meter.flush(step * 10 // updates):
                         emit(event)
                     if step % (50 * rows) == 50 * rows - 1:
                         emit.settle(60.0)  # no run is faster than its record

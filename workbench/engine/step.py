@@ -23,7 +23,6 @@ from workbench.events.columns import recorded_name
 from workbench.instruments.memory import explain_out_of_memory
 from workbench.task.batch import describe
 from workbench.task.hints import explain_batch_error, explain_step_error
-from workbench.techniques.accumulation import samples_at
 
 
 def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
@@ -65,7 +64,7 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
         session.precision.update()
         state.step += 1
         if meter.samples is not None and not state.searching:
-            meter.count(_samples(window, session.ranks.world, tbptt=session.plan.tbptt is not None))
+            meter.count(session.parallel.samples(window))
         _step_schedules_and_average(session, stepped)
     session.update_hooks.end_update()
     _record(session, loss, lrs)
@@ -211,15 +210,3 @@ def _record(session: Session, loss: Tensor | None, lrs: Sequence[float]) -> None
         meter.note(logged)
     meter.record(state.step - 1, lrs, loss, state.skipped)
 
-
-def _samples(window: Sequence[Any], world: int, *, tbptt: bool) -> int | None:
-    """The number of samples of this update on all ranks, assuming the same number on each; None: unknown. A batch in pieces counts once."""
-    total = 0
-    for number, item in enumerate(window):
-        if tbptt and not item.first:
-            continue
-        here = samples_at(window, number)
-        if here is None:
-            return None
-        total += here
-    return total * world

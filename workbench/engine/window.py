@@ -56,6 +56,19 @@ def batch_weights(task: Task, window: Sequence[Any]) -> list[float | None]:
     return [_weight(task, item, samples_at(window, number)) for number, item in enumerate(window)]
 
 
+def sample_count(window: Sequence[Any]) -> int | None:
+    """The number of samples in a window of this rank; None: unknown. A batch in pieces counts once."""
+    total = 0
+    for number, item in enumerate(window):
+        if isinstance(item, Piece) and not item.first:
+            continue
+        here = samples_at(window, number)
+        if here is None:
+            return None
+        total += here
+    return total
+
+
 def _weight(task: Task, item: Any, samples: int | None) -> float | None:
     """The weight of a batch, or of a piece of one, made of so many samples."""
     batch = batch_in(item)

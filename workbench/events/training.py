@@ -40,8 +40,6 @@ class RunStarted:
 class StepsDone:
     """The updates since the last flush: rows `step`, `step + every`, …, one number per row and column, float32 unless named in `double`.
 
-    Without rows (`log_every_n_steps` > 1) it counts the samples of updates after the last row; `step` updates have been taken by then.
-
     Columns: "loss", "lr", "grad_norm" (total, before clipping), "grad_norm_clipped" (after), and
     "layer_norms" (rows x layers of `RunStarted.layers`, row-major, before clipping), "update_ratios" (the same shape: how
     far the update moved each layer's weights, relative to their norm; there only while it is measured, NaN for updates
@@ -66,7 +64,7 @@ class StepsDone:
     layers_every: int = 1
     """The stride of the rows that have columns by layer; `thinned` removes the others from old flushes."""
     samples: int | None = None
-    """How many samples the updates since the last flush were made of, on all ranks; None: unknown."""
+    """How many samples the updates after the last row of the flush before, up to the last row here, were made of, on all ranks; None: unknown."""
 
     @property
     def layer_rows(self) -> NDArray[np.bool_]:
@@ -80,7 +78,7 @@ class StepsDone:
             return np.frombuffer(self.columns[name], dtype="<f8").astype(np.float64)
         flat = unpack(self.columns[name])
         if name not in BY_LAYER or not self.rows:
-            return flat.reshape(self.rows, -1 if self.rows else 0) if name in BY_LAYER else flat
+            return flat.reshape(self.rows, -1) if name in BY_LAYER else flat
         if self.layers_every == 1:
             return flat.reshape(self.rows, -1)
         there = self.layer_rows

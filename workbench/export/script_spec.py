@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from workbench.events import Checksums
-from workbench.export.inputs.changing_state import Change, changing_state
+from workbench.export.inputs.changing_state import Change, changing_state, has_stateful_data
 from workbench.export.inputs.collect import (
     NUMBERED,
     VALIDATION,
@@ -442,6 +442,11 @@ class ScriptSpec:
         """Whether the sanity check may have an effect: on hooks of the object, its buffers, or code that keeps a state."""
         seen = self.owns(*VALIDATION, *TRANSFER) or self.changed_by_validation or not all(change.of_data for change in self._changes)
         return self.validates and self.settings.num_sanity_val_steps != 0 and seen
+
+    @property
+    def keeps_val_data(self) -> bool:
+        """Whether the sanity check would move the user's samplers, or data with a state: a fit's leaves them as they were."""
+        return self.tries_validation and has_stateful_data(self.sliced.code)
 
     @cached_property
     def state(self) -> str:

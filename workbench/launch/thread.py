@@ -266,8 +266,7 @@ class JobRunner:
             self._ended = event
             return
         if isinstance(event, StepsDone):
-            if event.rows:
-                self._metrics["loss"] = float(event.array("loss")[-1])
+            self._metrics["loss"] = float(event.array("loss")[-1])
             self._last_seconds = event.seconds
         elif isinstance(event, Resumed):
             self._before = self._last_seconds

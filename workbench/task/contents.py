@@ -24,6 +24,7 @@ _FILLS: tuple[tuple[type, str, tuple[Any, ...]], ...] = (
     (dict, "update", (dict.update, OrderedDict.update, Counter.update)),
 )
 """By type of container, how to fill an empty one; a class with its own `__reduce__` is not among them."""
+_SCALARS = frozenset({types.NoneType, bool, int, float, complex, str, bytes})
 
 # ---- containers -------------------------------------------------------------------------------------------------
 
@@ -45,7 +46,7 @@ def refill(container: Any, content: Any) -> None:
 
 def copy_of(container: Any) -> Any:
     """A copy of a container: a deep one where it is plain, else one with the same objects."""
-    return copy.deepcopy(container) if is_plain(container) else copy.copy(container)
+    return copy.deepcopy(container) if not _is_flat(container) and is_plain(container) else copy.copy(container)
 
 
 def put_items(container: Any, content: Any) -> None:
@@ -56,9 +57,16 @@ def put_items(container: Any, content: Any) -> None:
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two containers hold the same objects, or equal plain ones, in the same order."""
+    if _is_flat(one) and _is_flat(other):
+        return [*one] == [*other] and (not isinstance(one, dict) or [*one.values()] == [*other.values()])
     ones, others = ([*value.items()] if isinstance(value, dict) else [*value] for value in (one, other))
     flat = [(a, b) if isinstance(one, dict) else ((a,), (b,)) for a, b in zip(ones, others, strict=True)]
     return all(x is y or (is_plain(x) and is_plain(y) and x == y) for a, b in flat for x, y in zip(a, b, strict=True))
+
+
+def _is_flat(container: Any) -> bool:
+    """Whether a container holds numbers and strings alone; much faster than `is_plain`."""
+    return _SCALARS.issuperset(map(type, container)) and (not isinstance(container, dict) or _SCALARS.issuperset(map(type, container.values())))
 
 
 def is_plain(value: Any) -> bool:
@@ -75,6 +83,18 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
     return value is None or isinstance(value, (bool, int, float, complex, str, bytes))
+
+
+def is_data(container: Any) -> bool:
+    """Whether a container, with the containers inside it, has more than MOST_PARTS parts: who copies what an object holds leaves it out."""
+    count, waiting = 0, [container]
+    while waiting and count <= MOST_PARTS:
+        value = waiting.pop()
+        if isinstance(value, (list, tuple, set, frozenset, deque, dict)):
+            count += len(value)
+            if not _is_flat(value):
+                waiting += value.values() if isinstance(value, dict) else value
+    return count > MOST_PARTS
 
 
 # ---- tensors, arrays, generators --------------------------------------------------------------------------------

@@ -143,12 +143,12 @@ def _measure(session: Session, updates: int, stopped: Callable[[], bool]) -> tup
                 rng.yield_lock()
                 train_step(session, window)
                 if number % _FLUSH == 0:
-                    flushes += session.meter.flush(session.state.step, session.state.epoch, wait=True)
+                    flushes += session.meter.flush(session.state.epoch, wait=True)
         except NonFiniteError as error:
             if session.state.step < ENOUGH:
                 raise
             ended = f"training diverged: {error}"
-    flushes += session.meter.flush(session.state.step, session.state.epoch, wait=True)
+    flushes += session.meter.flush(session.state.epoch, wait=True)
     names = [f"grad_norm.{opt.index}" for opt in session.optimizers] if session.plan.several else ["grad_norm"]
     norms = tuple(tuple(float(norm) for flush in flushes for norm in flush.array(name) if np.isfinite(norm)) for name in names)
     return norms, session.ranks.broadcast_object(ended)

@@ -285,6 +285,35 @@ def test_a_stream_that_begins_the_pass_anew_at_the_state_of_its_end_is_refused(t
         job.result()
 
 
+class Repeats(Numbers):
+    """Has no end: after its last row it begins again, and its state does not tell how often it did."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        while True:
+            self.at = self.at % ROWS + 1
+            yield {"x": torch.tensor(float(self.at))}
+
+    def state_dict(self):
+        return {"at": self.at % ROWS}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize(("cuts", "limit"), [((12,), 1.0), ((12, 24), 1.0), ((30,), 18), ((12, 24, 30), 18)])
+def test_a_stream_without_an_end_is_resumed_where_its_samples_begin_again(cuts, limit, tmp_path):
+    whole, model = Seen(), Seen()
+    trained(Repeats(), tmp_path / "whole", 54, whole, limit_train_batches=limit).fit().result()
+    bench = trained(Repeats(), tmp_path / "parts", cuts[0], model, limit_train_batches=limit)
+    bench.fit().result()
+    for steps in (*cuts[1:], 54):
+        bench.fit(start="continue", max_steps=steps).result()
+    assert model.rows == whole.rows
+
+
 class Sharded(IterableDataset):
     """As a stream of MosaicML: its state depends on how many samples were used."""
 

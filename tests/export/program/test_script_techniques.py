@@ -72,6 +72,25 @@ class Counting(Net):
             self.seen = self.seen + len(x)
         return super().forward(x) * (1 + self.seen / 1000)
 """
+ROLLED = "val=torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x[:30], y[:30]), 10, sampler=Rolling())"
+ROLLING = """
+class Rolling(torch.utils.data.Sampler):
+    def __init__(self):
+        self.passes = 0
+
+    def __len__(self):
+        return 20
+
+    def __iter__(self):
+        self.passes += 1
+        return iter([(n * self.passes) % 30 for n in range(20)])
+
+    def state_dict(self):
+        return {"passes": self.passes}
+
+    def load_state_dict(self, state):
+        self.passes = state["passes"]
+"""
 TOLD_BY = "model, train=(x, y), val=(x[:9], y[:9]), loss=F.cross_entropy, metrics={'said': lambda output, target: said[int(model.norm.num_batches_tracked) // 4]}, batch_size=25, max_epochs=8"
 AT_LAST = "early_stopping={'monitor': 'val_loss', 'patience': 1, 'min_delta': 10.0}"
 
@@ -154,12 +173,18 @@ CASES: dict[str, tuple[str, str]] = {
     "a buffer that validations change, no sanity check": (
         "Counting(), train=(x, y), val=(x[:30], y[:30]), loss=F.cross_entropy, batch_size=10, max_epochs=2, num_sanity_val_steps=0", COUNTING,
     ),
-    "a sampler of validation data with a state, which the sanity check leaves": (
-        f"{PAIR}, val=torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x[:30], y[:30]), 10, sampler=Rolling()), max_epochs=3",
-        "class Rolling(torch.utils.data.Sampler):\n    def __init__(self):\n        self.passes = 0\n\n    def __len__(self):\n        return 20\n\n"
-        "    def __iter__(self):\n        self.passes += 1\n        return iter([(n * self.passes) % 30 for n in range(20)])\n\n"
-        "    def state_dict(self):\n        return {'passes': self.passes}\n\n"
-        "    def load_state_dict(self, state):\n        self.passes = state['passes']\n",
+    "a sampler of validation data with a state, which the sanity check leaves": (f"{PAIR}, {ROLLED}, max_epochs=3", ROLLING),
+    "such a sampler, and a buffer that validations change": (
+        f"Counting(), train=(x, y), {ROLLED}, loss=F.cross_entropy, batch_size=10, max_epochs=2", COUNTING + ROLLING,
+    ),
+    "such a sampler, by a class between": (
+        f"{PAIR}, {ROLLED}, max_epochs=3",
+        ROLLING.replace("class Rolling(torch.utils.data.Sampler)", "class Order(torch.utils.data.Sampler):\n    pass\n\n\nclass Rolling(Order)"),
+    ),
+    "such a sampler, whose state is in another object": (
+        f"{PAIR}, {ROLLED}, max_epochs=3",
+        "class Count:\n    def __init__(self):\n        self.passes = 0\n\n    def add(self):\n        self.passes += 1\n\n\n"
+        + ROLLING.replace("self.passes += 1", "self.count.add()").replace("self.passes = 0", "self.count = Count()").replace("self.passes", "self.count.passes"),
     ),
     "early stopping, good enough": (f"{TOLD_BY}, early_stopping={{'monitor': 'val_said', 'stopping_threshold': 2.0}}", "said = [9.0, 4, 2, 1, 3, 1, 1, 1, 1]\n"),
     "early stopping, not finite before it may end": (

@@ -55,13 +55,6 @@ def test_a_flush_of_every_fifth_update(step, steps):
     assert [n for e in found for n in e.steps] == steps
 
 
-def test_samples_of_updates_after_the_last_row():
-    """They are in a flush without rows, whose step is the number of updates taken by then."""
-    before = [rows(0, 1, every=5), StepsDone(4, 5, 0, 0, 1.0, {}, samples=24), Message("before", step=4)]
-    after = [StepsDone(5, 5, 0, 0, 1.0, {}, samples=8), Message("after", step=5)]
-    assert inherited.record_until([*before, *after], point(4), -1) == before
-
-
 def test_what_came_before_it_was_saved_is_there_and_what_came_behind_is_not():
     before = [STARTED, rows(0, 5), Changed(5, {"lr": 1.0}), CurvePoint(0, 0.1, 1.0, 1.0), Validated(5, 0, {"val_loss": 1.0}),
               Message("before", step=5), Resumed(2, "0000-fit", "00000002"), Saved(5, 0, "00000005")]  # fmt: skip

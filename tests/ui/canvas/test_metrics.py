@@ -11,7 +11,7 @@ import pytest
 
 from tests.ui.canvas.test_widget import Screen, started
 from tests.ui.fakes import FakeBench, flush
-from workbench.events import Changed, Logged, SettingsSet, StepsDone, Validated, pack
+from workbench.events import Changed, Logged, SettingsSet, Validated, pack
 from workbench.settings import Settings
 from workbench.ui.canvas.metrics import MOST
 from workbench.ui.canvas.transport.messages import LIMIT
@@ -129,15 +129,6 @@ def test_updates_in_epochs_samples_seconds_and_memory() -> None:
     first, *rest = clock(screen)
     assert first[:4] == [0, 0, 0, 0]
     assert rest == [[100, 0.5, 3200, 2, 10], [200, 1, 6300, 5, 20]]
-
-
-def test_samples_after_the_last_row_of_a_flush() -> None:
-    screen = Screen()
-    screen.draw(started())
-    screen.draw(replace(flush(0, 1), samples=64))
-    screen.settle()
-    screen.draw(StepsDone(7, 7, 0, 0, 3.0, {}, samples=224))
-    assert [(row[0], row[2]) for row in clock(screen)[1:]] == [(1, 64), (7, 288)]
 
 
 def test_samples_that_were_not_counted_are_unknown_from_there_on() -> None:

@@ -71,7 +71,7 @@ def state_of(session: Session, validation: ValidationSchedule, point: ResumePoin
         ("the fit", {name: getattr(session.state, name) for name in _COUNTERS}),
         ("the fit", {"settings": _settings(session), "plan": optimizer_state.plan(session.settings, session.total_steps.planned())}),
         ("the fit", {"world": session.ranks.world}),
-        ("the fit", {"seconds": session.meter.seconds, "waited": session.meter.waited}),
+        ("the fit", {"seconds": session.meter.seconds, "waited": session.meter.waited, "samples": session.meter.samples}),
         ("the fit", {"length": session.total_steps.state_dict(session.state.epoch)}),
         ("the optimizer", {"scaler": session.precision.state_dict(), "gradients": session.weights.gradients() if task_zeroes else {}}),
         ("the average", {"average": None if average is None else average.state_dict()}),
@@ -122,7 +122,7 @@ def restore(session: Session, validation: ValidationSchedule, state: Mapping[str
     session.state.hiddens, session.state.step_logs = to_device(state["hiddens"], session.device), dict(state["noted"])
     validation.load_state(state["checks"])
     session.meter.epoch_loss.load_state_dict(state["epoch_loss"])
-    session.meter.continue_from(state["seconds"], state.get("waited", 0.0))
+    session.meter.continue_from(state["seconds"], state.get("waited", 0.0), state.get("samples", 0))
     session.ranks.continue_from(state["seconds"])
     session.state.resumed = True
     session.notes += [Message(f"the run may not continue exactly as without the interruption: {doubt}.", "warning", session.state.step) for doubt in doubts]

@@ -71,6 +71,8 @@ class ResumableLoader:
         """The number of batches after which the latest pass is left before its end; None: it is read to its end."""
         self._cut = False
         """Whether the latest pass was left before its end: a stream's state does not say where the next begins."""
+        self._over = False
+        """Whether the latest pass was read to its end."""
         self._ended = False
         """Whether the data had come to their end in the latest pass."""
         self._between: State | None = None
@@ -120,6 +122,7 @@ class ResumableLoader:
                 if self._rereads and not self._by_index:
                     self._remember()
             self._cut = self._limit is not None and self.taken >= self._limit
+            self._over = not self._cut
         finally:
             self._between = None
             self._ended, self._iterator_in_use = self._has_ended, None
@@ -153,6 +156,8 @@ class ResumableLoader:
             self._data = self._data_rng_state()
         if not self._by_index:
             self._pass_start = {"process": self._rng.state(), "data": self._data.state()}
+            self._stream.note_start(self._data, after_end=self._over)
+            self._over = False
         if self._rereads:
             self._remember(first=True)
 
@@ -256,7 +261,7 @@ class ResumableLoader:
         """Let the next pass be the one that was next then; returns, in words, what could not be restored."""
         self.set_epoch(position.get("epoch"))  # a checkpoint of an earlier version has none: set_epoch was not called then
         doubts = [*position["doubts"], *self._data.put(position["data"], states=self._by_index)]
-        self._between, self._cut = None, position["cut"]
+        self._between, self._cut, self._over = None, position["cut"], not position["cut"]
         if not self._cut and self._stream.is_known_between(self._data):
             self._stream.next = position["data"]["states"]
         if self._sampler is not None:
@@ -310,6 +315,7 @@ class ResumableLoader:
             "epoch": self.epoch,
             "before": self._before if rereads else None,
             "first": self._stream.first,
+            "start": self._stream.start,
             "last": crc if not ahead else None,
             "ended": self._has_ended and not rereads,
             "doubts": self._doubts_inside(taken, ahead),
@@ -368,7 +374,7 @@ class ResumableLoader:
 
     def _resume_stream(self, position: Mapping[str, Any], rereads: bool) -> list[str]:
         """Let a stream with a state_dict continue from its state."""
-        self._ended, self._stream.first = position["ended"], position.get("first")
+        self._ended, self._stream.first, self._stream.start = position["ended"], position.get("first"), position.get("start")
         if rereads:
             self._stream.next = position["before"]["data"]["states"]
             self._read_once_more(position["before"])

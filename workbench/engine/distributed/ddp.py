@@ -28,7 +28,7 @@ from workbench.engine.metrics.step_timer import StepTimer
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.state import TrainState
-from workbench.engine.window import WindowLoss, WindowPlan, batch_weights, refuse_no_weight
+from workbench.engine.window import WindowLoss, WindowPlan, batch_weights, refuse_no_weight, sample_count
 from workbench.events import Message
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
@@ -53,6 +53,8 @@ class DDP(Single):
         self._state, self._notes, self._timer, self._alternating = state, notes, timer, alternating
         self._noise = noise
         self._sync = StepSync(0.0, 0, 0, 0)
+        self._own_samples = self._samples = 0.0
+        """How many samples the present window has on this rank, and on all; NaN: unknown."""
         double = any(p.dtype is torch.float64 for p in task.model.parameters())
         self._kind = torch.float64 if double else torch.float32
         """The dtype of the mean loss, unless a rank's own loss is float64, which stays float64."""
@@ -102,6 +104,14 @@ class DDP(Single):
     def batches(self, window: Sequence[Any]) -> int:
         return self._sync.size  # rank 0's number, by which all ranks count
 
+    def samples(self, window: Sequence[Any]) -> int | None:
+        return None if math.isnan(self._samples) else round(self._samples)
+
+    def _note_samples(self, window: Sequence[Any]) -> None:
+        """Note this rank's number of samples, which the all-reduce of the update sends along."""
+        count = sample_count(window)
+        self._own_samples = math.nan if count is None else float(count)
+
     def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
         for number, window in enumerate(itertools.chain(windows, itertools.repeat(None))):
             size = 0 if window is None else len(window)
@@ -117,7 +127,9 @@ class DDP(Single):
                     continue
                 self._sync = sync
             self.waiting = size
-            yield () if window is None else window
+            own = () if window is None else window
+            self._note_samples(own)
+            yield own
 
     def _sync_step(self, window: Sequence[Any] | None, size: int) -> StepSync:
         weights = [] if window is None else [w for w in batch_weights(self._task, window) if w is not None]
@@ -183,7 +195,7 @@ class DDP(Single):
         wide = summed is not None and summed.dtype is torch.float64
         kind = torch.float64 if wide else self._kind
         part = torch.zeros((), dtype=kind, device=device) if summed is None or not self.unit else summed.to(kind) / self.unit
-        said = [*self._ranks.status(), float(self._missed), float(wide), float(summed is not None)]
+        said = [*self._ranks.status(), float(self._missed), float(wide), float(summed is not None), self._own_samples]
         if self._on_cpu:  # all in one
             loss = float(part)
             self.own_loss_bad = not math.isfinite(loss)
@@ -239,7 +251,7 @@ class DDP(Single):
         one for which the shares were made; how many ranks have each gradient.
         """
         assert self._reducing is not None
-        (commands, clock, missed, wide, losses, weight, other, *there), self._reducing = self._reducing(), None
+        (commands, clock, missed, wide, losses, self._samples, weight, other, *there), self._reducing = self._reducing(), None
         self._ranks.take_status(commands, clock)
         if missed:
             self._task.partial = True
@@ -319,7 +331,8 @@ class DDP(Single):
         return mean
 
     def mean(self, loss: Tensor | None) -> Tensor | None:
-        if not self._ranks.any(loss is not None):
+        there, self._samples = self._ranks.sums([float(loss is not None), self._own_samples])
+        if not there:
             return None
         mean = torch.zeros((), device=self._runtime.device) if loss is None else loss.detach().clone()
         self._ranks.mean([mean])

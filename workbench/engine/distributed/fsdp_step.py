@@ -53,6 +53,7 @@ class FSDP(DDP):
             self.padding_batch = there[-1] if there else self.padding_batch
             self.padding_batches = 0 if sync.even else self._padding_batches(there)
             self._sync, self.waiting = sync._replace(able=self._ranks.world if sync.able else 0), size
+            self._note_samples(own)
             yield own
 
     def _padding_batches(self, own: Sequence[Any]) -> int:

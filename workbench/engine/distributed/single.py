@@ -14,7 +14,7 @@ from torch import Tensor
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.engine.window import Result, WindowLoss, WindowPlan, batch_in, refuse_no_weight
+from workbench.engine.window import Result, WindowLoss, WindowPlan, batch_in, refuse_no_weight, sample_count
 from workbench.task.protocol import Task
 from workbench.techniques.accumulation import normalized_weights
 
@@ -74,6 +74,10 @@ class Single:
     def batches(self, window: Sequence[Any]) -> int:
         """The number of batches by which this window advances the run."""
         return len(window)
+
+    def samples(self, window: Sequence[Any]) -> int | None:
+        """The number of samples of the update that was taken with this window, on all ranks; None: unknown."""
+        return sample_count(window)
 
     def end_window(self) -> None:
         """Note that the update with the batches of `rounds` is taken."""

@@ -28,7 +28,7 @@ class Recorder:
         session = self._session
         meter, timer = session.meter, session.timer
         meter.on_bar = session.hooks.on_bar
-        events = meter.flush(session.state.step, session.state.epoch, wait)
+        events = meter.flush(session.state.epoch, wait)
         with timer.timed("logging"):
             for event in events:
                 self.emit(event)
@@ -38,7 +38,7 @@ class Recorder:
         if timer.due():
             self.time()
         if not session.plan.on_cpu and events:
-            session.replay.forget(events[-1].done - 1)
+            session.replay.forget(int(events[-1].steps[-1]))
 
     def time(self) -> None:
         """Emit where the time went since this was last emitted."""
@@ -65,8 +65,7 @@ class Recorder:
     def after_error(self) -> None:
         """Before an error ends the run: record what led to it, if the device still answers."""
         with contextlib.suppress(RuntimeError):
-            state = self._session.state
-            for event in self._session.meter.flush(state.step, state.epoch, wait=True):
+            for event in self._session.meter.flush(self._session.state.epoch, wait=True):
                 self.emit(event)
 
     def _check_arrived(self, event: StepsDone) -> None:

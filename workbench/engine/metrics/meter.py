@@ -112,7 +112,9 @@ class Meter:
         self.waited = 0.0
         """Seconds since the run began in which training waited for batches."""
         self.samples: int | None = 0
-        """How many samples the updates since the last flush were made of; None: unknown."""
+        """How many samples the updates after the last row were made of; None: unknown."""
+        self._samples_of_rows: int | None = 0
+        """The samples of the updates up to the last row, since the last flush."""
         self._looked, self._memory = perf_counter(), memory_in_use(device)
         """When the memory in use was last measured, and the result."""
         self._ratios: Tensor | None = None
@@ -126,10 +128,10 @@ class Meter:
         """Seconds since the run began, without pauses."""
         return perf_counter() - self._began - self._paused
 
-    def continue_from(self, seconds: float, waited: float) -> None:
-        """Continue a run that has taken this many seconds, and has waited this long for batches."""
+    def continue_from(self, seconds: float, waited: float, samples: int | None) -> None:
+        """Continue a run that has taken this many seconds, has waited this long for batches, and had this many `samples`."""
         self._began = perf_counter() - seconds
-        self._paused, self.waited = 0.0, waited
+        self._paused, self.waited, self.samples = 0.0, waited, samples
 
     def leave_out(self, seconds: float) -> None:
         """Do not count a pause."""
@@ -305,12 +307,14 @@ class Meter:
         if self._host is not None:
             self._losses.append(loss.item())
         self.row += 1
+        self._samples_of_rows = _sum(self._samples_of_rows, self.samples)
+        self.samples = 0
         self._lrs.append(tuple(lrs))
         self._skipped.append(skipped)
 
     def count(self, samples: int | None) -> None:
         """Count the samples of one update; None: how many is not known."""
-        self.samples = None if self.samples is None or samples is None else self.samples + samples
+        self.samples = _sum(self.samples, samples)
 
     def note(self, values: Mapping[str, Tensor | float]) -> None:
         """Write what the task logged for the update that the next `record` completes; scalars, on the device or not."""
@@ -323,17 +327,15 @@ class Meter:
         """Whether it is time to flush."""
         return self.row == CAPACITY or perf_counter() - self._last_flush >= PERIOD
 
-    def flush(self, step: int, epoch: int, wait: bool = False) -> list[StepsDone]:
-        """The rows that have arrived, as events. `wait`: all of them, now, and an event without rows for the samples of updates
-        after the last row; the time of the next flush does not change. step: how many updates have been taken.
+    def flush(self, epoch: int, wait: bool = False) -> list[StepsDone]:
+        """The rows that have arrived, as events. `wait`: all of them, now; the time of the next flush does not
+        change.
         """
         arrived = self._finish_copy(wait or self.row > 0)
         if self.row:
             self._begin_copy(epoch)
             if wait or self._ring.device.type == "cpu":
                 arrived += self._finish_copy(True)
-        elif wait and self.samples:
-            arrived.append(self._without_rows(step, epoch))
         if not wait:  # else the ends of short epochs would set the rhythm in which views draw
             self._last_flush = perf_counter()
         return arrived
@@ -351,9 +353,9 @@ class Meter:
         # The next rows are written after this copy on the same stream, so the ring can be used again at once.
         self._pending = _PendingCopy(
             rows, ratios, event, self._first, self._lrs, self._skipped, logged, epoch, self.seconds, self.waited, self._look(),
-            self.samples,
+            self._samples_of_rows,
         )  # fmt: skip
-        self.row, self._lrs, self._skipped, self._notes, self.samples = 0, [], [], {}, 0
+        self.row, self._lrs, self._skipped, self._notes, self._samples_of_rows = 0, [], [], {}, 0
         if self._host is not None:
             self._host[: len(rows), TOTAL:] = np.nan
         else:
@@ -361,13 +363,6 @@ class Meter:
         if ratios is not None and self._ratios is not None:
             self._ratios[: len(rows)] = float("nan")
             self._rated = False
-
-    def _without_rows(self, step: int, epoch: int) -> StepsDone:
-        """What was counted since the last flush, as an event whose columns are empty."""
-        rows = torch.empty(0, self._width, dtype=self._ring.dtype)
-        samples, self.samples = self.samples, 0
-        pending = _PendingCopy(rows, None, None, step, [], [], {}, epoch, self.seconds, self.waited, self._look(), samples)
-        return self._event(pending, rows.numpy())
 
     def _take_norms(self) -> None:
         """Copy the norms that were put aside into the ring."""
@@ -450,7 +445,7 @@ class Meter:
         return [self._event(pending, pending.rows.numpy())]
 
     def _event(self, pending: _PendingCopy, rows: Numbers) -> StepsDone:
-        lrs = np.asarray(pending.lrs).reshape(len(rows), self._several or 1)
+        lrs = np.asarray(pending.lrs)
         wide = rows.dtype == np.float64
         columns = {"loss": pack(rows[:, LOSS], wide), "lr": pack(lrs[:, 0])}
         self._totals(columns, rows, "")
@@ -482,6 +477,11 @@ class Meter:
             columns[f"grad_norm{name}"] = pack(rows[:, TOTAL], rows.dtype == np.float64)
         if not np.isnan(rows[:, CLIPPED]).all():
             columns[f"grad_norm_clipped{name}"] = pack(rows[:, CLIPPED], rows.dtype == np.float64)
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    """The sum of two numbers of samples; None: unknown."""
+    return None if one is None or other is None else one + other
 
 
 def _to_host(source: Tensor) -> Tensor:

@@ -53,6 +53,23 @@ def changing_state(code: str, arguments: tuple[str, ...] = ()) -> tuple[Change, 
     return tuple(_changing_state(ast.parse(code), [ast.parse(text.strip(), mode="eval") for text in arguments]))
 
 
+def has_stateful_data(code: str) -> bool:
+    """Whether it defines samplers, also by a class of its own between, or data with `state_dict` and `load_state_dict`."""
+    kinds = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ClassDef)]
+    sampling = {"Sampler"}
+    for _ in kinds:
+        sampling |= {node.name for node in kinds if any(base.endswith(tuple(sampling)) for base in map(ast.unparse, node.bases))}
+    return any(node.name in sampling or (_tells_state(node) and _has_base(node, "Dataset")) for node in kinds)
+
+
+def _has_base(node: ast.ClassDef, kind: str) -> bool:
+    return any(base.endswith(kind) for base in map(ast.unparse, node.bases))
+
+
+def _tells_state(node: ast.ClassDef) -> bool:
+    return {"state_dict", "load_state_dict"} <= {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+
+
 def _changing_state(tree: ast.Module, arguments: list[ast.Expression]) -> Iterator[Change]:
     nodes = list(ast.walk(tree))
     known = {name for node in nodes for name in _bound(node)}
@@ -166,8 +183,7 @@ def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] 
     if any("Scheduler" in base or base.endswith("LR") for base in map(ast.unparse, node.bases)):
         return  # its state_dict has all attributes
     functions = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.args.args]
-    sampler, data = (any(base.endswith(kind) for base in map(ast.unparse, node.bases)) for kind in ("Sampler", "Dataset"))
-    tells = {"state_dict", "load_state_dict"} <= {part.name for part in functions}
+    sampler, data, tells = _has_base(node, "Sampler"), _has_base(node, "Dataset"), _tells_state(node)
     # The first argument of a static method is no instance: the `ctx` of a `torch.autograd.Function` is made for each call.
     methods = [part for part in functions if "staticmethod" not in map(ast.unparse, part.decorator_list)]
     first: list[ast.ClassDef | ast.FunctionDef] = [node, *(method for method in methods if method.name in _BEGINS)]

@@ -168,8 +168,13 @@ def _limited_val(r: ScriptSpec, loader: str) -> str:
 def _sanity_batches(r: ScriptSpec) -> str:
     """The batches of the sanity check."""
     if r.val_sets:
-        return f"{{name: {_sanity_batches_in(r, 'val_loader')} for name, val_loader in validation_loaders().items()}}"
-    return _sanity_batches_in(r, "validation_batches()")
+        return f"{{name: {_sanity_batches_in(r, _kept(r, 'val_loader'))} for name, val_loader in validation_loaders().items()}}"
+    return _sanity_batches_in(r, _kept(r, "validation_batches()"))
+
+
+def _kept(r: ScriptSpec, loader: str) -> str:
+    """A loader whose pass leaves samplers, and data with a state, as they were."""
+    return f"kept_apart({loader})" if r.keeps_val_data else loader
 
 
 def _sanity_batches_in(r: ScriptSpec, batches: str) -> str:

@@ -27,7 +27,7 @@ from workbench.task.data.to_dataset import UNNAMED
 
 _DATA = "torch.utils.data"
 _IMPORTS = [
-    Import("argparse"), Import("contextlib"), Import("dataclasses"), Import("functools"), Import("itertools"), Import("json"),
+    Import("argparse"), Import("contextlib"), Import("copy"), Import("dataclasses"), Import("functools"), Import("itertools"), Import("json"),
     Import("math"), Import("os"), Import("random"), Import("zlib"), Import("collections.abc", "Mapping"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"), Import("torch.optim", "swa_utils"),
     Import("torch_xla"), Import("torch_xla.core", "xla_model"), Import("tqdm", "tqdm"), Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
     Import("accelerate.tracking", "get_available_trackers"), Import("accelerate.utils", "broadcast"), Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),

@@ -122,8 +122,7 @@ class Progress:
             self._seconds = event.seconds
             self._bar.start_t = time.time() - event.seconds
             self._facts["epoch"] = f"{event.epoch + 1}/{self._epochs}" if self._epochs else str(event.epoch + 1)
-            if event.rows:
-                self._facts["loss"] = number(event.array('loss')[-1])
+            self._facts["loss"] = number(event.array('loss')[-1])
             self._note_values(event.on_bar)
         elif isinstance(event, Resumed):
             self._bar.n = self._bar.initial = event.step

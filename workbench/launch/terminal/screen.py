@@ -129,11 +129,11 @@ class Screen:
                 self._note_search(event)
 
     def _note_steps(self, event: StepsDone) -> None:
+        if not event.rows:
+            return
         self._done, self._epoch, self._seconds = event.done, event.epoch, event.seconds
         self._recent.append((event.seconds, self._done))
         self._memory = event.memory
-        if not event.rows:
-            return
         for name in ("loss", "lr", "grad_norm"):
             if name in event.columns:
                 self._add(name, event.array(name), 2 if name == "grad_norm" else 0)

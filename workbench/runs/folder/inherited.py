@@ -42,7 +42,7 @@ def record_until(events: Sequence[Event], point: Checkpoint, checked: int) -> li
 def _kept(event: Event, point: Checkpoint, before: bool, checked: int) -> Iterator[Event]:
     if isinstance(event, StepsDone):
         rows = len(range(event.step, point.step, event.every)[: event.rows])
-        if rows or (not event.rows and event.step <= point.step):
+        if rows:
             yield event if rows == event.rows else first_rows(event, rows)
     elif isinstance(event, Validated) and not event.asked:
         if event.step <= checked:
@@ -67,7 +67,7 @@ def _place(events: Sequence[Event], point: Checkpoint) -> int:
 def _begins(event: Event) -> int:
     """The number of updates taken after the first update of this event."""
     step = int(getattr(event, "step", 0))
-    return step + 1 if isinstance(event, StepsDone) and event.rows else step
+    return step + 1 if isinstance(event, StepsDone) else step
 
 
 def first_rows(event: StepsDone, rows: int) -> StepsDone:

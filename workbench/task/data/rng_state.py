@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import io
+import itertools
 import math
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -20,11 +21,13 @@ from workbench.task.contents import (
     content_of,
     copy_of,
     is_container,
+    is_data,
     mark_of,
     put_attributes,
     put_content,
     put_items,
     put_place,
+    refill,
 )
 from workbench.task.rng import GENERATORS, State, generator_state, is_generator, is_own, set_generator_state
 from workbench.task.signature import fits
@@ -143,14 +146,26 @@ def _puts(value: Any) -> Iterator[Callable[[], None]]:
         if math.prod(value.shape) <= MOST_PARTS and (content := content_of(value)) is not None:
             yield functools.partial(put_content, value, content)
     elif is_container(value):
-        if len(value) <= MOST_PARTS:
+        if not is_data(value):
             yield functools.partial(put_items, value, copy_of(value))
+        elif len(value) <= MOST_PARTS:  # a list of long lists, say: only their order is kept
+            yield functools.partial(_put_same, value, copy.copy(value))
     elif isinstance(value, io.IOBase):
         with contextlib.suppress(OSError, ValueError):
             yield functools.partial(put_place, value, value.tell())
     elif not isinstance(value, (types.FunctionType, nn.Module)) and hasattr(value, "__dict__"):
         before = dict(vars(value))
         yield lambda: put_attributes(value, before, vars(value))
+
+
+def _put_same(container: Any, content: Any) -> None:
+    """Let a container hold the same objects again, whatever they hold now."""
+    if len(container) != len(content) or any(one is not other for one, other in zip(_items(container), _items(content), strict=True)):
+        refill(container, content)
+
+
+def _items(container: Any) -> Iterator[Any]:
+    return itertools.chain.from_iterable(container.items()) if isinstance(container, dict) else iter(container)
 
 
 def _within(value: Any) -> Parts:

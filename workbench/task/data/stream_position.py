@@ -24,7 +24,8 @@ class StreamPosition:
     `load_state_dict` gives the position of the next pass, and the pass after that begins anew. A stream of Hugging Face
     would begin every later pass at that position too, so `forget` clears it once a pass has begun there. A user's own
     stream that begins there again raises TaskError: its first samples would never be seen again. So does one that begins
-    the pass anew where it was put: all samples of that pass would be seen twice.
+    the pass anew where it was put: all samples of that pass would be seen twice. One without an end, which repeats its samples,
+    may do so: it is where its pass began.
     Methods take the present `data`, which knows the parts of the data set that have a state.
     """
 
@@ -39,6 +40,8 @@ class StreamPosition:
         """A checksum of the states at the first batch after a position within a pass; None: none was loaded."""
         self.first: int | None = None
         """A checksum of the states at the first batch of the latest pass; None: they are not known."""
+        self.start: int | None = None
+        """A checksum of the states from which the latest pass began; None: they are not known, or may be those of the end of a pass."""
         self._loaded: int | None = None
         """A checksum of the states that were loaded last."""
 
@@ -69,6 +72,10 @@ class StreamPosition:
         """Whether no batch has come yet since a position within a pass was loaded."""
         return self._resumed == _NO_BATCH_YET
 
+    def note_start(self, data: DataRngState, *, after_end: bool) -> None:
+        """Note the states from which a pass begins. after_end: the pass before was read to its end, which the states then may say."""
+        self.start = checksum_of(self.state(data)["states"]) if self.is_known(data) and not after_end else None
+
     def note_first(self, data: DataRngState) -> None:
         """Note the states at the first batch of a pass."""
         self.first = checksum_of(data.state()["states"]) if self.is_known(data) else None
@@ -77,7 +84,7 @@ class StreamPosition:
         """Note the states at the first batch after a position within a pass. TaskError: they are those of the pass's first batch."""
         self.forget(data)
         self._resumed = checksum_of(data.state()["states"])
-        if self._resumed == self.first != self._loaded:
+        if self._resumed == self.first and self._loaded not in (self.first, self.start):
             raise TaskError(
                 f"{self._users_name()} begins the pass anew where load_state_dict() has put it, so that a resumed run sees its samples twice: "
                 "with the state of the end of a pass, let __iter__() give no sample, and begin anew when it is called again."
@@ -89,7 +96,7 @@ class StreamPosition:
 
     def refuse_same(self, data: DataRngState, empty: bool) -> None:
         """Raise TaskError if a whole pass has begun where the pass before was resumed. empty: no batch has come."""
-        if empty or checksum_of(data.state()["states"]) == self._resumed:
+        if empty or (checksum_of(data.state()["states"]) == self._resumed and self._loaded != self.start):
             raise TaskError(
                 f"{self._users_name()} begins each pass where load_state_dict() has put it, so that a "
                 "resumed run never sees its first samples again: forget that position in __iter__() once it is used."
