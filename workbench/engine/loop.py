@@ -110,7 +110,7 @@ class _Fit:
         self.observations = Observations(session, self.recorder)
         self._limits = Limits.of(session.settings)
         self.stopped = False
-        self._length_told = False
+        self._length_reported = False
         """Whether the warning was emitted that epochs have another length than planned."""
         self.stop_requested = False
         """Whether the task, on any rank, asked for the end of the fit."""
@@ -174,8 +174,8 @@ class _Fit:
         session, before = self.session, self.session.data.batches
         session.data.reload_if_due()
         now = session.data.batches
-        if now != before and session.settings.lr_schedule != "constant" and not self._length_told:
-            self._length_told = True
+        if now != before and session.settings.lr_schedule != "constant" and not self._length_reported:
+            self._length_reported = True
             text = f"epoch {session.state.epoch} has {now} batches, and the one before had {before}"
             plan = "" if session.updates is None else f" for {session.updates} updates"
             session.notes.append(Message(f"{text}: lr_schedule={session.settings.lr_schedule!r} was planned{plan}, before the loaders were made again.", "warning", session.state.step))

@@ -245,7 +245,7 @@ class Observed:
     "slow_calls": these `parts` of the user's code make training wait in each update; sentences with the share of the time
     that was measured.
     "loader_option": the training loader has an option. The first of `parts` is the option ("num_workers=0"), the second is where
-    it comes from: "setting"; "DataLoader", whose parts the loader is made from; or "own DataLoader", which is used as it is.
+    it comes from: "setting"; "DataLoader", whose parts the loader is made from; or "own DataLoader", which is used unchanged.
     """
 
     step: int

@@ -186,7 +186,7 @@ class Job(Generic[T]):
         from workbench.launch.terminal.watch import watch  # rich takes 50 ms to import
 
         with contextlib.suppress(KeyboardInterrupt):
-            shown = watch(self.id, self.kind, self.events, self._ended.wait, self._keys(), told=self._shown)
+            shown = watch(self.id, self.kind, self.events, self._ended.wait, self._keys(), shown=self._shown)
             if shown is None:
                 return self._watch(None)
             self._shown = shown
@@ -298,7 +298,7 @@ class Job(Generic[T]):
         if not sys.stderr or (over and self._shown >= len(self.events)):
             return self._ended.wait(timeout)
         bar = self.settings.enable_progress_bar and not over
-        with Progress(self.kind, self._began or time.time(), bar=bar, told=self._shown) as progress:
+        with Progress(self.kind, self._began or time.time(), bar=bar, shown=self._shown) as progress:
             seen = 0
             until = math.inf if timeout is None else time.monotonic() + timeout
             while not (over := self._ended.wait(max(0.0, min(0.2, until - time.monotonic())))):

@@ -219,7 +219,7 @@ class StateFold:
 
 
 def shown_status(status: Status, unseen: bool) -> str:
-    """A status as it is shown: "running?" if it only counts as running."""
+    """The text for a status: "running?" for a run whose process cannot be seen from here."""
     return f"{status}?" if unseen else status
 
 

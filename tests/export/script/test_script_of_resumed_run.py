@@ -107,7 +107,7 @@ def test_another_rate_where_swa_begins(runner: Runner, tmp_path: Path) -> None:
     repeat(bench, run, runner, tmp_path)
 
 
-def test_a_change_behind_the_last_update_of_an_epoch(runner: Runner, tmp_path: Path) -> None:
+def test_a_change_after_the_last_update_of_an_epoch(runner: Runner, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, f"{PAIR}, {EPOCHS}, max_epochs=4")
     run = fit_asking(bench, lambda job, step: job.change(lr=0.037 / step) if step in (3, 7, 14) else None)
     assert "if step in (7, 14):" in repeat(bench, run, runner, tmp_path)

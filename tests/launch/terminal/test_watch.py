@@ -41,7 +41,7 @@ def pause():
     return "Pause requested."
 def refuse():
     raise RuntimeError("only its own process can stop it")
-seen = watch("0001-fit", "fit", events, ended.wait, {"p": ("pause", pause), "s": ("stop", refuse)}, told=2)
+seen = watch("0001-fit", "fit", events, ended.wait, {"p": ("pause", pause), "s": ("stop", refuse)}, shown=2)
 print("LEFT", seen, ended.is_set())
 """
 

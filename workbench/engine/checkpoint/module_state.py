@@ -34,7 +34,7 @@ class ModuleState:
         self._moved = moved
         self._known: set[int] = set()
         self._before = {(path, name): now for path, _, name, _, now in self._now()}
-        self._told: Moved = set()
+        self._reported: Moved = set()
 
     def state(self) -> tuple[dict[str, Any], list[str]]:
         """The new or changed attributes of each module, in plain form; and descriptions of those that cannot be stored, each once."""
@@ -46,8 +46,8 @@ class ModuleState:
                 continue
             if not isinstance(now, _Reference):
                 found.setdefault(path, {})[name] = _kept(value)
-            elif now.counts and place not in self._told:
-                self._told.add(place)
+            elif now.counts and place not in self._reported:
+                self._reported.add(place)
                 lost.append(f"{type(part).__name__}.{name} ({now.what})")
         return found, lost
 

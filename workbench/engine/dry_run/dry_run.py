@@ -268,7 +268,8 @@ def _explained(what: str, tried: _Tried, call: Any) -> Any:
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+    lines = str(error).strip().splitlines() or ["no message"]
+    return f"{type(error).__name__}: {lines[0].removesuffix('.')}"
 
 
 def _noted(error: BaseException, remedy: str) -> str:

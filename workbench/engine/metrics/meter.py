@@ -1,9 +1,9 @@
 """Meters the updates: the measurements stay on the device and are copied out together about ten times a second.
 
 A ring of rows (loss, total norm, total after clipping, one norm per layer; with several optimizers the first three for
-each of them too) is on the model's device. The `put_…` methods write values without a sync, and `record` completes the row. `flush` copies the rows out, on CUDA
-asynchronously: the next flush returns the copy that this one begins, unless it is asked to wait. Update ratios have a
-ring of their own while they are measured; a flush returns it only if one of its rows has any.
+each of them too) is on the model's device. The `put_…` methods write values without a sync, and `record` completes the
+row. `flush` copies the rows out, on CUDA asynchronously: the next flush returns the copy that this one begins, unless it
+waits. Update ratios have a ring of their own while they are measured; a flush returns it only if one of its rows has any.
 Values are float32, except for those of a model in double precision and for float64 losses and logged values, which stay
 float64.
 """

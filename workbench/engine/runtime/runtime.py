@@ -105,7 +105,7 @@ class Runtime:
         check_environment()
         self._own = OwnState()
         several = torch.distributed.is_available() and torch.distributed.is_initialized() and _is_rank()
-        # accelerate joins several processes on CPUs only if it is told to use no GPU.
+        # Without `cpu=True`, accelerate joins several processes only on GPUs.
         alone = settings.accelerator == "cpu" or (several and not torch.accelerator.is_available())
         options = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
         if settings.accelerator == "tpu" and isinstance(settings.devices, int):

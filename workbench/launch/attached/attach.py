@@ -77,16 +77,16 @@ class Attached(Job[Any]):
         self._following = work.folder
         self._inbox = _CheckingMailbox(work.folder)
         self._code = attached(work.folder)
-        self._told: Callable[[str], None] = lambda code: None
+        self._report: Callable[[str], None] = lambda code: None
 
     def on_request(self, callback: Callable[[str], None]) -> None:
         """Call `callback` with the line of code of each later request: "wb.attach('0012-fit').pause()"."""
-        self._told = callback
+        self._report = callback
 
     @staticmethod
     def _say(job: Job[Any], method: str, arguments: Mapping[str, Any], of: str) -> Callable[[], None]:
         assert isinstance(job, Attached)
-        return partial(job._told, line(method, arguments, of=job._code))
+        return partial(job._report, line(method, arguments, of=job._code))
 
     def _begin(self) -> None:
         """Show the job's recorded status: it may still wait for its turn."""

@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether memory ran out: the error says so, or the child was killed as it is when memory runs out."""
+        """Whether memory ran out: by the error, or because the child died of SIGKILL, which the system sends when memory runs out."""
         if self.error is not None:
             return is_out_of_memory(self.error)
         killed = self.code == -getattr(signal, "SIGKILL", 9)

@@ -62,11 +62,11 @@ class Progress:
     """Context manager that shows a job's events as a tqdm bar, and prints its warnings.
 
     `began`: when the job's turn came, in seconds since 1970. `bar`: whether there is a bar besides the warnings.
-    `told`: how many events were shown before; their messages are not printed again.
+    `shown`: how many events were shown before; their messages are not printed again.
     """
 
-    def __init__(self, kind: str, began: float, *, bar: bool = True, told: int = 0) -> None:
-        self._kind, self._shows, self._told = kind, bar, told
+    def __init__(self, kind: str, began: float, *, bar: bool = True, shown: int = 0) -> None:
+        self._kind, self._shows, self._shown = kind, bar, shown
         self._began = began
         self._bar: _Bar | None = None
         self._seconds = 0.0
@@ -88,7 +88,7 @@ class Progress:
         # Events before a resume are the record of another run, which has shown them.
         joint = max((place for place, event in self._new(events, seen, now) if isinstance(event, Resumed)), default=0)
         for place, event in self._new(events, seen, now):
-            if place >= max(joint, self._told) or not isinstance(event, Message):
+            if place >= max(joint, self._shown) or not isinstance(event, Message):
                 self._note(event)
         if self._bar is not None and now > seen:
             self._bar.set_postfix(self._facts, refresh=True)

@@ -38,13 +38,13 @@ Actions = Mapping[str, tuple[str, Callable[[], str]]]
 """For each key what it does, as a text, and the function, which returns the notice to show. Its error is shown too."""
 
 
-def watch(id: str, kind: str, events: Sequence[Event], ended: Callable[[float], bool], actions: Actions, *, told: int = 0) -> int | None:
+def watch(id: str, kind: str, events: Sequence[Event], ended: Callable[[float], bool], actions: Actions, *, shown: int = 0) -> int | None:
     """Draw a job until it has ended, "q" is pressed or an interrupt comes; messages are printed above the drawing.
 
     Returns how many of its events were shown. None: standard output is no terminal on which such a drawing can move.
 
     ended: waits for the job's end, at most the given number of seconds, and returns whether the job has ended.
-    told: how many events were shown before; their messages are not printed again.
+    shown: how many events were shown before; their messages are not printed again.
     """
     console, screen = Console(), Screen(id, kind)
     if not console.is_terminal or console.is_jupyter or console.is_dumb_terminal or console.options.ascii_only:
@@ -61,7 +61,7 @@ def watch(id: str, kind: str, events: Sequence[Event], ended: Callable[[float], 
             with contextlib.suppress(RecordGone):  # the record was deleted; the job's end is still reported
                 for place, event in enumerate(islice(since(events, seen), upto - seen), seen + 1):
                     screen.note(event)
-                    if place <= told:
+                    if place <= shown:
                         screen.messages.clear()
             seen, behind = upto, upto < count
             over = over and not behind
@@ -78,11 +78,11 @@ def watch(id: str, kind: str, events: Sequence[Event], ended: Callable[[float], 
                 if screen.messages:
                     live.console.print(*screen.messages, sep="\n")
                     screen.messages.clear()
-                told = max(told, seen)
+                shown = max(shown, seen)
             if over or pressed or moment - drawn >= _REDRAWN:
                 live.update(screen, refresh=True)
                 drawn = moment
-    return told
+    return shown
 
 
 def _pressed(key: str, words: str, action: Callable[[], str], notice: str) -> str:

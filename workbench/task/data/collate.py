@@ -78,7 +78,7 @@ def _trouble(parts: Sequence[Any], path: str) -> str | None:
         return next((trouble for trouble in found if trouble is not None), None)
     if isinstance(first, (str, bytes, int, float, complex, np.generic)):
         other = next((part for part in parts if type(part) is not type(first)), None)
-        return None if other is None else f"{where} is a {short(first)}, and in another sample a {short(other)}: make them alike."
+        return None if other is None else f"{where} is of type {short(first)}, and in another sample of type {short(other)}: make them alike."
     return _of_another_kind(first, where)
 
 
