@@ -28,7 +28,7 @@ lab: install live ## the quickstart notebook in JupyterLab, on this machine alon
 	  $(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 $$([ "$$(id -u)" != 0 ] || echo --allow-root) notebooks/quickstart.ipynb
 
 test: install live browser ## every test but the slow ones, a real browser included, in three processes, which often wait
-	$(PY) -m pytest -n 3 --no-loadscope-reorder -m 'not slow' --durations=15 $(ARGS)
+	$(PY) -m pytest -n 3 --no-loadscope-reorder -m 'not slow' --maxfail=10 --durations=15 $(ARGS)
 
 check: install ## ruff, types, import rules, the front ends' types, the documentation's links
 	$(PY) -m ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib
@@ -246,6 +247,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     importlib.import_module("tests.huge_pages")
     gc.set_threshold(10_000, 10, 10)
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[pytest.TestReport]:
+    """A job that a failed test has left running is stopped: those of later tests would wait for their turn until they time out."""
+    report = yield
+    if report.failed:
+        from workbench.launch.job import Job
+
+        for job in [one for one in gc.get_objects() if issubclass(type(one), Job)]:
+            with contextlib.suppress(Exception):  # one that a test has made only in part
+                job.stop()
+    return report
 
 
 @pytest.hookimpl(wrapper=True)

@@ -19,6 +19,8 @@ from workbench.runs.folder.annotations import Annotations, annotate, read_annota
 from workbench.runs.record import follow
 from workbench.runs.tables.brief import RunBrief
 from workbench.server import details, http, rows, watcher
+from workbench.server.query import Query
+from workbench.server.watcher import Watcher
 from workbench.ui.canvas.runs.runs_table import moving
 
 
@@ -31,6 +33,25 @@ async def test_a_row_says_what_the_notebooks_table_says(api, record):
     assert {name: row[name] for name in wanted if name != "order"} == {name: wanted[name] for name in wanted if name != "order"}
     assert (row["created"], row["total"], row["progress"], row["left"]) == (100.0, 100, 0.8, "")
     assert (row["commands"], row["launched"], row["error"], row["kind"]) == (False, False, "", "fit")
+
+
+def test_a_page_without_runs_that_were_read_a_moment_later_says_that_more_are_to_come(record, jp_root_dir, monkeypatch):
+    record("0001-fit").steps()
+    monkeypatch.setattr(watcher, "_PATIENCE", 0.0)
+    monkeypatch.setattr(watcher, "_FOR_ROWS", PATIENCE)
+    read_whole = Watcher._read_whole
+
+    def after_all_is_read(self, *given, **options):
+        assert self._changed.wait_for(lambda: self._answered and not self._index.unread, PATIENCE)
+        return read_whole(self, *given, **options)
+
+    monkeypatch.setattr(Watcher, "_read_whole", after_all_is_read)
+    watching = Watcher(jp_root_dir, 0, ())
+    try:
+        pages = [watching.page(Query()) for _ in range(2)]
+    finally:
+        watching.close()
+    assert [([row["run"] for row in page["rows"]], page["reading"]) for page in pages] == [([], True), (["0001-fit"], False)]
 
 
 async def test_a_run_that_runs_says_how_long_it_will(api, record):

@@ -103,6 +103,7 @@ class Watcher:
         with self._changed:
             self._look_now()
             entries = list(self._index.entries.values())
+            reading = bool(self._index.unread or not self._answered)  # now: the thread may have read more when the rows are made
             exact = self._read_whole(entries, exact=True) if query.sort in EXACT else True
         found = query.found(entries)
         matching = [one for one in found if query.status in ("", one.status)]
@@ -111,7 +112,7 @@ class Watcher:
             exact &= self._read_whole(page)
             columns, values = cells(page)
             rows = [one for _, one in self._rows(page, values)]
-            reading = bool(self._index.unread or not exact or not self._answered)
+            reading |= not exact
             self._lacking |= reading
             roots = [{"key": root.key, "name": root.name} for root in self._index.roots.values()]
         return {
