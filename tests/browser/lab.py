@@ -230,9 +230,10 @@ class Lab:
         return self.server.notebooks / str(self.page.evaluate("() => __lab.panel().context.path"))
 
     def layout_saved(self, *texts: str) -> None:
-        """Until JupyterLab has saved its layout and state with these words, a little after they changed."""
+        """Until JupyterLab has saved the layout and state of this page with these words, a little after they changed."""
+        own = re.findall(r"/workspaces/(\w+)", self.page.url)[0]  # other pages may have saved the same words before
         end = time.monotonic() + TIMEOUT
-        while not all(text in (known := json.dumps(self.server.get("lab/api/workspaces"))) for text in texts):
+        while not all(text in (known := json.dumps(self.server.get(f"lab/api/workspaces/{own}"))) for text in texts):
             if time.monotonic() > end:
                 raise LabError(f"the saved layout has not all of {texts}: {known}")
             time.sleep(0.1)

@@ -64,7 +64,7 @@ def the_panel_lives(lab: Lab, pane: Locator) -> None:
 def a_page_loaded_again(lab: Lab) -> None:
     """The layout and the panel are there again, and the panel still reaches its kernel."""
     lab.save()
-    lab.layout_saved("tuning-workbench-panels:")
+    lab.layout_saved(f"tuning-workbench-panels:{lab.folder.name}/")
     lab.reload()
     pane = lab.page.locator(PANE)
     the_panel_lives(lab, pane)
