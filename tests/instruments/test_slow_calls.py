@@ -26,7 +26,7 @@ def no_compiled_code():
     torch._dynamo.utils.counters.clear()
 
 
-LARGE = torch.randn(200_000)
+LARGE = torch.randn(1_000_000)
 
 
 def observed(run):
@@ -34,7 +34,7 @@ def observed(run):
 
 
 def reading_loss(output, y):
-    LARGE.tolist()  # what reads 200,000 values
+    LARGE.tolist()  # what reads a million values
     return F.cross_entropy(output, y)
 
 
@@ -44,10 +44,10 @@ def usual_loss(output, y):
 
 
 def test_a_line_that_reads_many_values_is_found_with_its_time(tmp_path):
-    run = bench(noisy_net(), labelled(400), tmp_path, loss=reading_loss).fit(max_epochs=1).result()
+    run = bench(noisy_net(), labelled(400), tmp_path, loss=reading_loss).fit(max_steps=25).result()
     (event,) = observed(run)
     (sentence,) = event.parts
-    assert sentence.startswith("`LARGE.tolist()  # what reads 200,000 values` (test_slow_calls.py, line ")
+    assert sentence.startswith("`LARGE.tolist()  # what reads a million values` (test_slow_calls.py, line ")
     assert sentence.endswith("% of an update in tolist()")
     finding = next(f for f in run.health if "tolist" in f.text)
     assert (finding.level, finding.step) == ("warning", event.step)
@@ -57,7 +57,7 @@ def test_a_line_that_reads_many_values_is_found_with_its_time(tmp_path):
 def test_what_costs_nothing_is_not_reported_and_the_fit_is_the_same(tmp_path):
     losses = []
     for loss in (usual_loss, F.cross_entropy, reading_loss):
-        run = bench(noisy_net(), labelled(400), tmp_path / loss.__name__, loss=loss).fit(max_epochs=1).result()
+        run = bench(noisy_net(), labelled(400), tmp_path / loss.__name__, loss=loss).fit(max_steps=25).result()
         losses.append(run.history["loss"].tolist())
         assert bool(observed(run)) == (loss is reading_loss)
     assert losses[0] == losses[1] == losses[2]
@@ -144,5 +144,5 @@ def test_a_model_that_is_compiled_is_left_alone(tmp_path):
     job.fit(max_steps=15).result()
     compiled = torch._dynamo.utils.counters["frames"]["total"]
     assert compiled > 0
-    assert not observed(job.fit(max_epochs=1).result())
+    assert not observed(job.fit(max_steps=25).result())
     assert torch._dynamo.utils.counters["frames"]["total"] == compiled

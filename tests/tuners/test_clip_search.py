@@ -118,5 +118,5 @@ def test_ranks_have_the_norms_of_one_process_and_stop_together(tmp_path):
     while not job.events and not job.done():
         time.sleep(0.01)
     job.stop()  # in the middle of it
-    assert job.wait(60)
+    assert job.wait(200)
     assert (job.status, job.result().best) == ("stopped", {})

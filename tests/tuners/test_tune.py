@@ -88,7 +88,7 @@ def test_a_stop_ends_it(tmp_path):
     b = bench(plain_net(), labelled(200), tmp_path, adam)
     job = b.tune()
     job.stop()
-    job.wait(60)
+    job.wait(200)
     assert job.status == "stopped"
     assert not job.result().settings or set(job.result().settings) < {"num_workers", "batch_size", "lr"}
 

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset, default_collate
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
 from workbench.events import Validated
+from workbench.launch.thread import alone
 from workbench.settings import SettingsError
 from workbench.task.batch import to_device
 
@@ -249,9 +250,10 @@ def held_out_losses(kind: type[Any], root: Path, *, asked: bool = False, used: b
                         batch_size=2, max_epochs=3, accelerator="cpu", seed=1, dry_run=False, root=root, **{"num_sanity_val_steps": 0, **settings})  # fmt: skip
     if used:
         some.fit(num_sanity_val_steps=0).result()
-    job = some.fit()
-    if asked:
-        job.validate()
+    with alone():  # the job waits until it is asked
+        job = some.fit()
+        if asked:
+            job.validate()
     job.result()
     return [event.metrics["val_loss"] for event in job.events if isinstance(event, Validated)]
 

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 import workbench as wb
 from tests.combinations import pairs
 from workbench.events import Message, Validated
+from workbench.launch.thread import alone
 
 ROWS = 12
 
@@ -147,8 +148,9 @@ def test_a_look_at_the_validation_data_moves_nothing(tmp_path):
     model, val = Seen(), InOrder()
     bench = wb.Workbench(model, train={"x": torch.zeros(8)}, val=val, batch_size=2, limit_val_batches=2, max_epochs=6, lr=0.0001,
                          accelerator="cpu", root=tmp_path)  # fmt: skip
-    job = bench.fit()
-    job.validate()
+    with alone():  # the job waits until it is asked
+        job = bench.fit()
+        job.validate()
     job.result()
     checks = [event.metrics["val_loss"] for event in job.events if isinstance(event, Validated)]
     assert len(checks) == 7

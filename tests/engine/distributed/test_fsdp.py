@@ -177,7 +177,7 @@ def test_searches_and_predictions() -> None:
 
 
 def test_waiting_for_the_batches_of_another_rank_is_time_of_sync() -> None:
-    def rank() -> dict[str, float]:
+    def rank() -> float:
         class Slow(torch.utils.data.Dataset[Any]):
             def __len__(self) -> int:
                 return 12
@@ -190,7 +190,6 @@ def test_waiting_for_the_batches_of_another_rank_is_time_of_sync() -> None:
         os.environ.update(FSDP)
         heard = Heard()
         FitAssignment(supervised(plain_net(), train=Slow()), settings_of(max_epochs=1, batch_size=2))(heard, Mailbox())
-        return next(event.parts for event in reversed(heard) if isinstance(event, TimeSpent))
+        return sum(event.parts.get("sync", 0.0) for event in heard if isinstance(event, TimeSpent))
 
-    parts = on_ranks(2, rank)[0]
-    assert max(parts, key=lambda name: parts[name]) == "sync"
+    assert on_ranks(2, rank)[0] > 0.3, "rank 1 needs 0.2 s for each of three batches"

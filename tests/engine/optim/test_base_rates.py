@@ -10,6 +10,7 @@ from torch.optim import SGD, lr_scheduler
 
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
+from workbench.launch.thread import alone
 from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -199,10 +200,11 @@ def test_a_schedule_is_not_raised_from_0(tmp_path):
 
 def test_a_running_fit_moves_between_rates_above_0(tmp_path):
     with bench(tmp_path, optimizer=by_rates(0.0, 0.2), max_steps=200) as b:
-        job = b.fit()
-        with pytest.raises(wb.SettingsError, match="lr=0: the rate of a running run cannot become 0"):
-            job.change(lr=0)
-        job.change(lr=0.1)
+        with alone():  # the job waits until it is asked
+            job = b.fit()
+            with pytest.raises(wb.SettingsError, match="lr=0: the rate of a running run cannot become 0"):
+                job.change(lr=0)
+            job.change(lr=0.1)
         run = job.result()
         assert run.history["lr"][-1] == pytest.approx(0.1)
         before = b.model[0].weight.clone()

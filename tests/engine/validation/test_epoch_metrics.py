@@ -15,6 +15,7 @@ from tests.engine.fit_results import fit
 from tests.engine.sharded import alone, sharded
 from tests.on_ranks import on_ranks
 from workbench.events import Validated
+from workbench.launch import thread
 from workbench.task.errors import TaskError
 
 torchmetrics = pytest.importorskip("torchmetrics")
@@ -111,9 +112,10 @@ def test_averaged_weights_have_a_computation_of_their_own(tmp_path):
 def test_a_check_that_a_person_asks_for_leaves_no_trace(tmp_path):
     def run(asks: bool) -> list[dict[str, float]]:
         with bench(tmp_path / str(asks), every_metric(), val_check_interval=4, max_epochs=3) as made:
-            job = made.fit()
-            if asks:
-                job.validate()
+            with thread.alone():  # the job waits until it is asked
+                job = made.fit()
+                if asks:
+                    job.validate()
             job.result()
             return [e.metrics for e in job.events if isinstance(e, Validated) and not e.asked]
 
@@ -279,8 +281,9 @@ def test_what_an_object_keeps_is_of_the_checks_alone(tmp_path):
     """A reset of MinMaxMetric leaves its extremes: trials, checks aside and those of averaged weights are not among them."""
     metric = torchmetrics.MinMaxMetric(torchmetrics.Accuracy(**KIND))
     with bench(tmp_path, {"own": metric}, weight_averaging="ema", max_epochs=3) as made:
-        job = made.fit()
-        job.validate()
+        with thread.alone():  # the job waits until it is asked
+            job = made.fit()
+            job.validate()
         run = job.result()
         seen = [e.metrics["val_raw"] for e in job.events if isinstance(e, Validated) and not e.asked]
         assert (run.metrics["val_min"], run.metrics["val_max"]) == (min(seen), max(seen))

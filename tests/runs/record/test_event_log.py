@@ -205,11 +205,11 @@ def test_the_record_is_deleted_while_the_run_trains_and_its_result_comes(tmp_pat
         if isinstance(event, StepsDone) and event.step > 150 and not passed.is_set():
             shutil.rmtree(tmp_path / "root", ignore_errors=True)  # the fit may write beside
             passed.set()
-            until.wait(30)
+            until.wait(200)
 
     bench.subscribe(hear)
     job = bench.fit()
-    assert passed.wait(30)
+    assert passed.wait(200)
     with pytest.raises(TimeoutError):
         job.result(timeout=0.01)  # its bar asks for the whole record
     until.set()

@@ -151,7 +151,7 @@ def test_a_stop_does_not_wait_for_the_end_of_a_trial(init_val, tmp_path):
     job = b.find_batch_size(init_val=init_val)
     wait_for(begun.exists)  # the child is in the middle of its trial, which takes ten minutes and more
     job.stop()
-    found = job.result(timeout=60)
+    found = job.result(timeout=200)
     assert job.status == "stopped"
     assert found.ended == "stopped"
     assert (found.best, found.largest) == (None, None)
