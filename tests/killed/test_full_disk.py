@@ -42,8 +42,8 @@ def wide() -> nn.Module:
 
 def bench(root, **settings):
     return wb.Workbench(
-        wide(), train=labelled(), val=labelled(20), root=root, accelerator="cpu", batch_size=8, max_epochs=3, lr=0.01,
-        **{"loss": F.cross_entropy, **settings},
+        wide(), train=labelled(), val=labelled(20), loss=F.cross_entropy, root=root, accelerator="cpu", batch_size=8,
+        max_epochs=3, lr=0.01, **settings,
     )  # fmt: skip
 
 
@@ -152,15 +152,13 @@ def test_a_checkpoint_folder_that_goes_away_in_the_middle(tmp_path):
         whole = b.fit().result()
     moved = []
 
-    def loss(output, y):  # in the thread that saves, so that no folder is made again before a file is in its way
-        saved = [] if moved else [*(tmp_path / "run" / "runs").glob("[!.]*/checkpoints/*/state.pt")]
-        if saved:
-            folder = saved[0].parents[1]
+    def move(event):
+        if type(event).__name__ == "Saved" and not moved:
+            folder = next((tmp_path / "run" / "runs").glob("[!.]*")) / "checkpoints"
             moved.append(folder.rename(folder.with_name("away")))
             folder.write_text("in the way")
-        return F.cross_entropy(output, y)
 
-    with bench(tmp_path / "run", checkpoint_every=2, loss=loss) as b:
+    with bench(tmp_path / "run", checkpoint_every=2, listeners=[move]) as b:
         run = b.fit().result()
     assert run.status == "finished"
     np.testing.assert_array_equal(run.history["loss"], whole.history["loss"])
