@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 from tests import warm
 from tests.conftest import count
-from tests.launch.launched import gone
+from tests.launch.launched import gone, kernel
 from tests.launch.pools import bench, losses, named, net, nothing_new, ranks, shared
 from tests.waiting import wait_for
 from workbench.commands import Mailbox
@@ -332,12 +332,12 @@ def test_a_kernel_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
 
     code = KERNEL.format(home=str(Path(__file__).parents[2]), root=str(tmp_path))
     before = named()
-    kernel = warm.python().start("-c", code, folder=tmp_path, environment=warm.environment() | warm.FORKED_SERVER)
     there, temporary = [], ""
-    while len(there) < 5:  # the server, two ranks and their workers
-        there, temporary = json.loads(kernel.stdout.readline())
-    kernel.kill()
-    kernel.wait()
-    wait_for(lambda: all(map(gone, there)))
+    with kernel(code, **warm.FORKED_SERVER) as trains:  # which ends it with its group, too, where this fails
+        while len(there) < 5:  # the server, two ranks and their workers
+            there, temporary = json.loads(trains.stdout.readline())
+        trains.kill()
+        trains.wait()
+        wait_for(lambda: all(map(gone, there)))
     assert not os.path.exists(temporary)
     wait_for(lambda: named() <= before)
