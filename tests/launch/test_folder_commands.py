@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +192,7 @@ def test_a_run_that_waits_is_stopped_and_changed(tmp_path: Path) -> None:
     control.send(folder_of(third), Change({"lr": 0.25}))
     (folder_of(third) / "control" / "0.json").write_text("{")
     attached = wb.attach(second.id, tmp_path)
+    wait_for(lambda: first.status == "running")
     attached.stop()
     assert second.result(200).status == "stopped"
     assert attached.result(200).step == 0
@@ -317,6 +318,7 @@ def test_a_slow_listener_delays_no_command(tmp_path: Path) -> None:
     bench, loss = commanded(tmp_path, slow)
     loss.wanted = {}
     trains, waits, last = bench.fit(), bench.fit(), bench.fit(max_steps=2)
+    wait_for(lambda: trains.status == "running")
     try:
         control.send(folder_of(trains), Change({"lr": 0.5}))
         assert slow.holds.wait(200)
@@ -400,6 +402,37 @@ def test_what_comes_too_late_is_told_before_the_end(tmp_path: Path, monkeypatch:
     assert late == f"fit 0001-fit ended before it did what was asked: {calls}"
     assert [event.text for event in read_events(folder_of(job)) if isinstance(event, Message)] == [unread, late]
     assert list((folder_of(job) / "control").iterdir()) == []
+
+
+class _LastWord:
+    """A job's lock of refusals, which lets the job's work end as soon as the thread that takes commands has released it."""
+
+    def __init__(self, lock: threading.Lock, end: Callable[[], None]) -> None:
+        self._lock, self._end, self._ended = lock, end, threading.Event()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        if threading.current_thread().name == "workbench-control":
+            self._end()
+            assert self._ended.wait(200)
+        else:
+            self._ended.set()
+
+
+def test_what_is_refused_as_the_work_ends_is_told(tmp_path: Path) -> None:
+    bench, loss = commanded(tmp_path)
+    loss.wanted = {2: 1}
+    job = bench.fit(max_steps=3)
+    wait_for(lambda: loss.updates == 2)
+    job._refusing = _LastWord(job._refusing, lambda: loss.requests.append(""))  # type: ignore[assignment]
+    control.send(folder_of(job), Change({"lr": -1.0}))
+    assert job.result(200).status == "finished"
+    [text] = messages(job)
+    assert text.startswith("a command of another process was left out: ")
+    wait_for(lambda: not listens())
 
 
 def test_what_a_run_took_and_could_not_do_is_told_before_its_end(tmp_path: Path) -> None:

@@ -194,6 +194,6 @@ def ends_in_a_fit(kernel: Kernel, end: Callable[[int], None]) -> None:
     theirs = psutil.Process(pid).children(recursive=True)
     assert len(theirs) >= 5, "the server, two ranks and their loader workers"
     end(pid)
-    _, alive = psutil.wait_procs(theirs, timeout=60)
+    _, alive = psutil.wait_procs(theirs, timeout=200)
     assert alive == []
     wait_for(lambda: named() <= before)  # a stranger's name that nobody has mapped yet is there for a moment

@@ -348,11 +348,11 @@ class Job(Generic[T]):
     def _refuse(self, why: str) -> None:
         """Emit a message about a command that came through its folder: now, or when its work begins, or before its end."""
         message = Message(printable(why), "warning")
-        with self._refusing:
+        with self._refusing:  # also while it is emitted: the work may end at any moment
             if self._emit is None:
                 self._refused.append(message)
-                return
-        self._emit(message)
+            else:
+                self._emit(message)
 
     def _not_done(self, came: Sequence[Command | str]) -> list[Message]:
         """The messages about commands that were refused or not carried out; emitted before its end. came: the last commands in its folder."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import signal
@@ -299,7 +300,8 @@ def test_a_layer_that_is_made_while_it_trains(tmp_path: Path) -> None:
 
 def test_code_is_as_it_is_when_the_job_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A class of the notebook that was changed between two jobs; a module of the user's that was written anew."""
-    (tmp_path / "users.py").write_text("FACTOR = 1.0\n")
+    module = f"users_of_{tmp_path.name}"  # of this run of the test: a rank may have that of another one
+    (tmp_path / f"{module}.py").write_text("FACTOR = 1.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
 
     class Scaled(Net):
@@ -307,9 +309,7 @@ def test_code_is_as_it_is_when_the_job_begins(tmp_path: Path, monkeypatch: pytes
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             if self.training:
-                import users  # type: ignore[import-not-found]
-
-                print(self.scale, users.FACTOR)
+                print(self.scale, importlib.import_module(module).FACTOR)
             return super().forward(x)
 
     some = bench(Scaled(), tmp_path, devices=1, strategy="pool", max_epochs=1)
@@ -324,7 +324,7 @@ def test_code_is_as_it_is_when_the_job_begins(tmp_path: Path, monkeypatch: pytes
     Scaled.scale = 2.0
     assert said() == {"2.0 1.0"}
     assert pids() == there
-    (tmp_path / "users.py").write_text("FACTOR = 30.0\n")
+    (tmp_path / f"{module}.py").write_text("FACTOR = 30.0\n")
     assert said() == {"2.0 30.0"}
     assert len(pids()) == 1
 

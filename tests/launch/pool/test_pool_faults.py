@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 from tests import warm
 from tests.conftest import count
-from tests.launch.launched import gone
+from tests.launch.launched import gone, kernel
 from tests.launch.pools import bench, losses, named, net, nothing_new, ranks, shared
 from tests.waiting import wait_for
 from workbench.commands import Mailbox
@@ -291,11 +291,12 @@ def test_an_interrupt_at_any_moment(tmp_path: Path) -> None:
     """It goes to the whole group of a kernel; the job is stopped, and the next one works. Every other one wants a new pool."""
     numbers, made = random.Random(0), []
     for number in range(count(5, 50)):
-        script = subprocess.Popen([
-            sys.executable, "-c", f"import os, signal, time; time.sleep({numbers.random() * 0.7}); os.kill({os.getpid()}, signal.SIGINT)"
-        ])  # fmt: skip
+        code = f"import os, signal, sys, time; sys.stdin.read(); time.sleep({numbers.random() * 0.7}); os.kill({os.getpid()}, signal.SIGINT)"
+        script = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+        assert script.stdin is not None
         try:
             with contextlib.suppress(KeyboardInterrupt):
+                script.stdin.close()  # its time begins
                 some = bench(net(at(-1, 0, fail)), tmp_path, max_epochs=3, devices=2 + number % 2)
                 made.append(some)
                 some.fit().result()
@@ -331,12 +332,12 @@ def test_a_kernel_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
 
     code = KERNEL.format(home=str(Path(__file__).parents[2]), root=str(tmp_path))
     before = named()
-    kernel = warm.python().start("-c", code, folder=tmp_path, environment=warm.environment() | warm.FORKED_SERVER)
     there, temporary = [], ""
-    while len(there) < 5:  # the server, two ranks and their workers
-        there, temporary = json.loads(kernel.stdout.readline())
-    kernel.kill()
-    kernel.wait()
-    wait_for(lambda: all(map(gone, there)), 60)
+    with kernel(code, **warm.FORKED_SERVER) as trains:  # which ends it with its group, too, where this fails
+        while len(there) < 5:  # the server, two ranks and their workers
+            there, temporary = json.loads(trains.stdout.readline())
+        trains.kill()
+        trains.wait()
+        wait_for(lambda: all(map(gone, there)))
     assert not os.path.exists(temporary)
     wait_for(lambda: named() <= before)

@@ -113,7 +113,7 @@ def test_an_interrupt_reaches_nobody_and_a_killed_parent_leaves_nothing(tmp_path
         assert pids_and_folder(script)[0] == [child, server, worker]
         script.kill()  # the sibling goes on
         script.wait()
-        wait_for(lambda: all(map(gone, pids)), 60)
+        wait_for(lambda: all(map(gone, pids)))
         assert not os.path.exists(temporary)
 
 
@@ -127,5 +127,5 @@ time.sleep(1000)
 """
     with started(tmp_path, code) as script:
         pid, temporary = script.stdout.readline().split()  # then it is killed, as Jupyter ends a kernel
-    wait_for(lambda: gone(int(pid)), 60)
+    wait_for(lambda: gone(int(pid)))
     assert not os.path.exists(temporary)

@@ -118,7 +118,7 @@ class _Terminal:
         self._terminal = terminal  # a terminal that nobody has open yet is at its end
         self._text = ""
 
-    def until(self, words: str, seconds: float = 60.0) -> str:
+    def until(self, words: str, seconds: float = 200.0) -> str:
         """Wait for words after those that were waited for before; returns what is before them."""
         end = time.monotonic() + seconds
         while words not in self._text:
@@ -190,14 +190,14 @@ def test_an_interrupt_keeps_what_was_shown(terminal: Callable[..., _Terminal]) -
 
 def test_a_fit_obeys_its_keys(terminal: Callable[..., _Terminal], tmp_path: Path) -> None:
     child = terminal(_FIT, str(tmp_path))
-    child.until("q quit")
+    child.until("running")
     child.type("\x03")
     child.until("INTERRUPTED running")
     child.until("q quit")
-    for key, *shown in (("v", "Validation requested.", "val_loss"), ("c", "Checkpoint requested.", "last checkpoint after"), ("p", "Pause requested.", "paused")):
+    for key, answer, shown in (("v", "Validation requested.", "val_loss"), ("c", "Checkpoint requested.", "last checkpoint after"), ("p", "Pause requested.", "paused")):
         child.type(key)
-        for words in sorted(shown, key=lambda words: words.endswith(".")):
-            child.until(words)
+        child.until(answer)  # first, since it is shown for seconds, and what it brings about stays
+        child.until(shown)
     child.type("p")
     child.until("running")
     child.type("s")
