@@ -723,7 +723,7 @@ def test_clicks_start_one_job_of_a_kind_and_those_that_wait_can_be_removed(tmp_p
         for _ in range(3):
             panel.run.fit.click()
         assert len(bench.jobs) == 1
-        wait_for(lambda: panel.run.fit.description == "Training…")
+        wait_for(lambda: panel.run.fit.description == "Training…" and (values.get("progress") or {}).get("status") == "running")
         panel.header.find_lr.click()
         panel.header.find_lr.click()
         fits = [bench.fit(), bench.fit()]
