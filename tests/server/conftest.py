@@ -14,8 +14,16 @@ from pytest_jupyter.jupyter_server import *  # noqa: F403 - its fixtures, and th
 from tornado.httpclient import HTTPClientError
 
 from tests.server.records import Record
+from workbench.server import watcher
 
 PATIENCE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer waits until all is read, however slow the machine is: what comes with the answer, and what later, is not by chance."""
+    for most in ("_PATIENCE", "_FOR_ROWS", "_FOR_ONE"):
+        monkeypatch.setattr(watcher, most, PATIENCE)
 
 
 @pytest.fixture

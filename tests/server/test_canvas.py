@@ -11,6 +11,7 @@ import pytest
 from tornado.httpclient import HTTPClientError
 
 from tests.runs.records import read_events
+from tests.server.conftest import PATIENCE
 from workbench.commands import Change
 from workbench.events import Changed, RunStarted
 from workbench.runs.folder import control
@@ -160,7 +161,7 @@ async def test_what_another_process_can_do_becomes_a_command(api, record, asked,
     run = record("0001-fit").steps(20)
     socket = await opened(api, run)
     await socket.send({"type": "ask", **asked})
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while not (sent := list(control.take(run.path))):
             await asyncio.sleep(0)
     assert sent == [command]
@@ -202,7 +203,8 @@ async def test_a_process_that_dies_ends_the_drawing(api, record):
     assert "ended without ending the run" in picture.state["failure"]["message"]
 
 
-async def test_runs_over_one_another(api, record):
+async def test_runs_over_one_another(api, record, monkeypatch):
+    monkeypatch.setattr(canvas, "_SLICE", PATIENCE)  # all of them are read at once: the picture has the number of its readings
     runs = [record(f"000{at}-fit", settings={"lr": 0.1 * at}, created=float(at)).steps(20 * at).checked(0.1 * at).ended() for at in (1, 2, 3)]
     root = (await api.rows())[0]["root"]
     socket = await api.socket("api/canvas", [("compare", f"{root}/{run.id}") for run in runs])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
+import time
 
 import numpy as np
 import pytest
 
+from workbench.runs.folder.annotations import annotate
 from workbench.runs.record import follow
 from workbench.runs.tables.brief import RunBrief
-from workbench.server import index
+from workbench.server import index, watcher
 from workbench.server.index import Index
 from workbench.server.roots import find_roots
 from workbench.ui.canvas.runs.run_brief import LiveRunBrief
@@ -71,6 +75,31 @@ def test_a_brief_so_far_has_the_present_state(record, by_lines):
     np.testing.assert_array_equal(whole.curve, RunBrief.read(run.path).curve)
 
 
+async def test_a_change_that_leaves_the_time_of_the_folder_is_seen(api, record):
+    """A file system's clock may stand still for some milliseconds."""
+    run, at = record("0001-fit").steps(10).ended(), time.time()
+    for name in ("first", "second"):
+        annotate(run.path, name=name)
+        os.utime(run.path, (at, at))
+        assert [row["name"] for row in await api.rows()] == [name]
+
+
+def test_a_run_that_was_replaced_is_not_read_in_a_root_that_is_gone(record, request, monkeypatch):
+    run = record("0001-fit", created=1.0).steps(10).ended()
+    kept, key = request.getfixturevalue("kept")
+    shutil.rmtree(run.path)
+    record("0001-fit", created=2.0)
+    created = index._created
+
+    def late(folder):
+        kept.use([])
+        return created(folder)
+
+    monkeypatch.setattr(index, "_created", late)
+    kept.changed(key("0001-fit"))
+    assert not kept.unread
+
+
 def poisoned(monkeypatch, error):
     """The record of 0001-fit cannot be folded."""
     good = LiveRunBrief.brief
@@ -99,6 +128,7 @@ async def test_a_run_whose_record_cannot_be_folded_moves_and_ends(api, record, m
 
 async def test_a_record_that_could_not_be_opened_is_tried_again(api, record, monkeypatch):
     monkeypatch.setattr(index, "_AGAIN", 0.0)
+    monkeypatch.setattr(watcher, "_FOR_ROWS", 0.3)  # of a page that waits for a record which cannot be opened
     opened = poisoned(monkeypatch, OSError(24, "too many open files"))
     record("0001-fit").steps(10).ended()
     assert (await api.get("api/runs"))["rows"][0]["spark"] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from pathlib import Path
 
@@ -11,6 +10,8 @@ from ipywidgets.widgets.widget import _instances
 from torch import nn
 
 import workbench as wb
+from tests.ui.test_panel import collected
+from tests.waiting import wait_for
 from workbench.ui.controls.widget_utils import tree
 from workbench.ui.embedded import EmbeddedPanel
 from workbench.ui.panel import Panel
@@ -42,7 +43,7 @@ def test_marimo_shows_the_panel_until_its_cell_runs_again(tmp_path: Path) -> Non
         again = bench._display_()
         assert again.panel is Panel.of(bench) is not panel
         bench.set(lr=0.02)
-        assert again.panel.dispatcher.drain()
+        assert again.panel.dispatcher.drain(60)
         assert (again.panel.canvas.marker, panel.canvas.marker) == (0.02, 1e-3)
 
 
@@ -57,8 +58,7 @@ def test_a_new_panel_closes_those_of_other_benches_that_no_cell_shows(tmp_path: 
         Panel.of(beside)
         panel = Panel.of(new)
         assert models.isdisjoint(_instances)
-        gc.collect()
-        assert (bench(), module()) == (None, None)
+        wait_for(lambda: collected(bench) and collected(module))
         assert panel.notice.lines == []
         assert Panel.of(beside).comm is not None, "a panel that is still shown stays"
 

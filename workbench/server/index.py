@@ -108,7 +108,7 @@ class Index:
         """Read a folder; None: it holds no run."""
         key, stamp, record = (root.key, path.name), _stamp(path), _stamp(path / read.RECORD)
         try:
-            entry = Entry.read(root, read.summary(path), stamp)
+            entry = Entry.read(root, read.summary(path), _kept(stamp))
         except FileNotFoundError:  # the folder is being made or deleted
             self._no_run(key, stamp)
             return None
@@ -186,10 +186,12 @@ class Index:
         stamp = (0, 0) if entry is None else _stamp(entry.summary.path)
         if entry is None or stamp == entry.stamp:
             return False
+        stamp = _kept(stamp)
         if _created(entry.summary.path) not in (None, entry.summary.created):
             with self._lock:
-                self._forget(key)
-                self.unread[key] = entry.summary.path
+                if self.entries.get(key) is entry:  # else its root may be gone meanwhile
+                    self._forget(key)
+                    self.unread[key] = entry.summary.path
             return True
         added = read_annotations(entry.summary.path)
         with self._lock:
@@ -263,6 +265,11 @@ def _created(folder: Path) -> float | None:
         return read.created(read.read_header(folder), folder)
     except (OSError, ValueError):
         return None
+
+
+def _kept(stamp: tuple[int, int]) -> tuple[int, int]:
+    """Return the stamp to compare with later; one that no folder has if a change at this moment could leave the stamp the same."""
+    return stamp if time.time() - stamp[0] / 1e9 > _SETTLED else (-1, -1)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

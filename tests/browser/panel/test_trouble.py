@@ -47,7 +47,7 @@ def test_trouble_is_seen(lab: Lab) -> None:
 def diverged(lab: Lab, panel: Locator) -> None:
     """Found while it trains: in the status, right below it with a remedy to click, and in the table of runs."""
     status, health = panel.locator(".wb-progress"), panel.locator(".wb-health")
-    lab.execute("bench.set(max_epochs=2000)")
+    lab.execute("bench.set(max_epochs=100_000)")
     panel.get_by_role("button", name="Train").click()
     expect(status.locator(".wb-trouble")).to_have_text("diverged")
     expect(status).to_contain_text("Training")

@@ -182,6 +182,7 @@ def annotated(lab: Lab, panel: Locator) -> None:
 def deleted(lab: Lab, panel: Locator) -> None:
     """A deleted run leaves the table at once and the disk later: until then Undo brings it back."""
     rows = panel.locator(".wb-runs tbody tr")
+    lab.execute("from workbench.ui.canvas.runs import pending_deletions; pending_deletions.SECONDS = 600.0")
     rows.nth(1).get_by_role("button", name="Delete 0002-fit").click()
     expect(rows).to_have_count(2)
     undo = panel.get_by_role("button", name="Undo the deletion of 0002-fit")
@@ -190,7 +191,7 @@ def deleted(lab: Lab, panel: Locator) -> None:
     assert lab.execute("print(len(bench.runs))") == "3"
     lab.page.keyboard.press("Enter")
     expect(rows).to_have_count(3)
-    lab.execute("from workbench.ui.canvas.runs import pending_deletions; pending_deletions.SECONDS = 0.2")
+    lab.execute("pending_deletions.SECONDS = 0.2")
     lab.execute("told = []; bench.subscribe(lambda event: told.append(getattr(event, 'code', '')))")
     rows.nth(1).get_by_role("button", name="Delete 0002-fit").click()
     lab.until('print("bench.delete(\'0002-fit\')" in told)', "True")  # the comparison of the other two may be told after it

@@ -378,6 +378,7 @@ def test_a_comparison_that_is_put_away_while_it_is_read_stays_away(tmp_path: Pat
 
 def test_a_deletion_can_be_undone_for_a_while_and_is_then_carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     three(tmp_path)
+    monkeypatch.setattr("workbench.ui.canvas.runs.pending_deletions.SECONDS", 600.0)
     face, deleted = Face(tmp_path), []
     face.bench.delete = lambda run: deleted.append(run) or face.bench.tell(Deleted(run))  # type: ignore[attr-defined]
     face.settled(lambda: face.state("runs"))
@@ -410,14 +411,17 @@ def test_what_cannot_be_deleted_is_listed_again(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_closed_panel_deletes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.ui.canvas.runs.pending_deletions.SECONDS", 600.0)
     face = Face(tmp_path)
     face.bench.delete = pytest.fail  # type: ignore[attr-defined]
+    before = {*threading.enumerate()}
     face.ask("delete", runs=["0001-fit"])
-    timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer) and thread not in before]
     face.panel.close()
     assert timers
     for timer in timers:
         timer.join(60)  # long before its time
+        assert not timer.is_alive()
 
 
 def test_what_a_person_adds_to_a_run_is_in_its_row(tmp_path: Path) -> None:

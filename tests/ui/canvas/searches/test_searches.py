@@ -349,6 +349,7 @@ def test_a_choice_of_optimizer_decides_what_find_sweeps_and_what_is_offered(benc
     assert visible(panel.header.optimizer)
     panel.header.find_lr.click()
     wait_for(lambda: panel.header.use_lr.description == "Use 4.7e-3")
+    assert bench.jobs[0].wait(60)  # else a click starts no other one
     panel.header.optimizer.value = 1
     assert not visible(panel.header.use_lr), "nothing is known of it yet"
     panel.header.find_lr.click()
