@@ -12,6 +12,7 @@ from tests.engine.problems import adam, bench, labelled, noisy_net, plain_net, s
 from workbench.events import SpeedSearchEnded, SpeedTrial
 from workbench.settings import SettingsError
 from workbench.tuners.speed_search import SpeedSearch, best_precision, best_workers, spread
+from workbench.tuners.trial_batches import cycled_windows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -98,10 +99,13 @@ def test_spread_is_that_of_the_mean():
     assert spread([1.0] * 100) == 0.0
     assert spread([1.0, 2.0] * 50) == 0.0
     assert spread([1.0] * 50 + [2.0] * 50) > 0.2
+    bursts = [0.2, 0.0] * 10 + [0.2]
+    assert spread(bursts, 2) < 1e-12 < spread(bursts[:15])
+    assert spread([0.2, 0.0, 0.0] * 4, 3) == spread([0.2, 0.0, 0.0] * 4) > 0.5  # too few for ten parts of three
 
 
 def test_workers_that_load_beside_the_training_are_found(tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.tuners.speed_search.spread", lambda times: 0.0)  # on a busy machine twice the speed may be noise
+    monkeypatch.setattr("workbench.tuners.speed_search.spread", lambda times, together: 0.0)  # on a busy machine twice the speed may be noise
     b = wb.Workbench(plain_net(), train=Slow(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", batch_size=8)
     found = b.find_num_workers(max_val=2, seconds_per_trial=0.5).result()
     assert found.trials[0].values == {"num_workers": 0}
@@ -115,6 +119,25 @@ def test_workers_that_load_beside_the_training_are_found(tmp_path, monkeypatch):
     record = wb.attach(b.jobs[0].id, root=tmp_path).result()
     assert record.best == found.best
     assert [t.values for t in record.trials] == [t.values for t in found.trials]
+
+
+def test_batches_that_arrive_together_are_no_noise(monkeypatch, tmp_path):
+    """Workers that begin at once are ready at once: with four of them, one batch in four comes late."""
+    now = 0.0
+
+    def windows(task, settings, **rest):
+        nonlocal now
+        for at, window in enumerate(cycled_windows(task, settings.replace(num_workers=0), **rest)):
+            now += 0.5 if at % max(1, settings.num_workers) == 0 else 0.0
+            yield window
+            now += 0.01
+
+    monkeypatch.setattr("workbench.tuners.speed_search.cycled_windows", windows)
+    monkeypatch.setattr("workbench.tuners.speed_search.perf_counter", lambda: now)
+    found = bench(plain_net(), labelled(), tmp_path).find_num_workers(max_val=4).result()
+    assert found.best == {"num_workers": 4}
+    assert [round(t.updates_per_second, 1) for t in found.trials[:4]] == [2.0, 2.0, 3.8, 7.4]
+    assert all(t.uncertainty < 0.01 for t in found.trials[:4])
 
 
 def test_what_else_loaders_can_do_is_tried_where_it_is_off(monkeypatch, tmp_path):

@@ -315,7 +315,9 @@ def measured(session: Session, settings: Settings, values: Mapping[str, Any], se
 
         take(1)
         typical = take(ready) / ready
-        count = min(MOST, max(_FEWEST, int(seconds / max(1e-6, typical))))
+        waits_for_loaders = sum(waits[-ready:]) >= KEEPS_UP * sum(times[-ready:])
+        together = max(1, settings.num_workers) if waits_for_loaders else 1  # such workers deliver a batch each, and then none for a while
+        count = min(MOST, max(_FEWEST * together, int(seconds / max(1e-6, typical))))
         count = int(session.ranks.broadcast_object(max(updates, count)))
         before = len(times)
         try:
@@ -328,14 +330,18 @@ def measured(session: Session, settings: Settings, values: Mapping[str, Any], se
     last = torch.stack(compared).double().mean().item() if compared else None
     peak = int(torch.cuda.max_memory_allocated(session.device)) if on_cuda else None
     waiting = min(1.0, sum(waits[-count:]) / total)
-    found = SpeedTrial(dict(values), count / total, spread(times[-count:]), waiting, last, peak_bytes=peak)
+    found = SpeedTrial(dict(values), count / total, spread(times[-count:], together), waiting, last, peak_bytes=peak)
     return session.ranks.broadcast_object(found)
 
 
-def spread(times: Sequence[float]) -> float | None:
-    """Half the width of the 95% confidence interval of the mean time, as a share of the mean; computed from the means of ten parts."""
+def spread(times: Sequence[float], together: int = 1) -> float | None:
+    """Half the width of the 95% confidence interval of the mean time, as a share of the mean; computed from the means of ten parts.
+
+    together: how many batches arrive at once; where the times suffice, a part has a multiple of it. None: there are too few times.
+    """
     size = len(times) // _BLOCKS
     if not size:
         return None
+    size = size // together * together or size
     means = [statistics.fmean(times[i * size : (i + 1) * size]) for i in range(_BLOCKS)]
     return 2.26 * statistics.stdev(means) / math.sqrt(_BLOCKS) / statistics.fmean(means)

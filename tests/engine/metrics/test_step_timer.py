@@ -152,6 +152,20 @@ def test_what_lies_within_another_part_counts_once(monkeypatch):
     assert timer.take(7) is None
 
 
+def test_a_first_update_of_seconds_has_its_parts(tmp_path, clock):
+    """An event is due within it, when its parts are not known yet."""
+
+    class Net(torch.nn.Linear):
+        def forward(self, x):
+            clock.works(3.0)
+            return super().forward(x)
+
+    run = wb.Workbench(Net(6, 3), train=labelled(16), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", batch_size=8).fit(max_steps=2).result()
+    found = spent(run)
+    assert sum(event.parts.get("forward", 0.0) for event in found) == 6.0
+    assert not any("other" in event.parts for event in found)
+
+
 def test_an_update_that_is_not_timed_has_no_marks(monkeypatch):
     """One in ten milliseconds is timed in parts."""
     now = [100.0]

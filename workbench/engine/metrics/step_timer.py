@@ -109,8 +109,8 @@ class StepTimer:
         if self._seconds is None or not self._updates:
             return None
         self._read()
-        if self._pending and not self._sampled:
-            return None  # the device has not come so far
+        if not self._sampled and (self._pending or self._marks is not None):
+            return None  # the device has not come so far, or the first update that is timed in parts has not ended
         seconds = self._clock()
         passed = seconds - self._seconds
         parts = {part: spent for part, spent in self._whole.items() if spent > 0.0}
