@@ -56,7 +56,7 @@ notebooks: install live ## the notebooks executed, and written with their output
 	$(PY) -m tests.notebooks $(ARGS)
 
 ecosystem: .venv-ecosystem/.installed ## tests with transformers, peft, timm, PyG, bitsandbytes, …, by hand (7 GB in .venv-ecosystem)
-	WORKBENCH_ECOSYSTEM=1 .venv-ecosystem/bin/python -m pytest tests/ecosystem --timeout 300 $(ARGS)
+	WORKBENCH_ECOSYSTEM=1 .venv-ecosystem/bin/python -m pytest tests/ecosystem $(ARGS)
 
 test-xla: .venv-xla/.installed ## tests on a device of torch_xla, on this machine's CPU, by hand (7 GB in .venv-xla)
 	PJRT_DEVICE=CPU WORKBENCH_XLA=1 .venv-xla/bin/python -m pytest tests/xla/test_xla.py -p no:cacheprovider --timeout 600 $(ARGS)

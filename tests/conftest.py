@@ -251,14 +251,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Iterator[pytest.TestReport]:
-    """A job that a failed test has left running is stopped: those of later tests would wait for their turn until they time out."""
+    """A job that a failed test has left running is stopped: those of later tests would wait for their turn until they time out.
+
+    A job that other tests of the file share is stopped, too.
+    """
     report = yield
     if report.failed:
+        from workbench.commands import Stop
         from workbench.launch.job import Job
 
         for job in [one for one in gc.get_objects() if issubclass(type(one), Job)]:
-            with contextlib.suppress(Exception):  # one that a test has made only in part
-                job.stop()
+            with contextlib.suppress(AttributeError):  # one that a test has made only in part
+                job._inbox.put(Stop())  # `stop()` would call listeners, and one of them may be what the test waited for
     return report
 
 

@@ -114,7 +114,6 @@ def notebook(forked_kernels: None) -> Iterator[Any]:
         manager.shutdown_kernel(now=True)
 
 
-@pytest.mark.timeout(300)
 def test_a_run_of_a_kernel_whose_cell_is_busy(tmp_path: Path, expected: dict[str, Any], notebook: Any) -> None:
     printed: list[str] = []
 

@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.server.conftest import PATIENCE
 from workbench.runs.folder.annotations import annotate
 from workbench.runs.record import follow
 from workbench.runs.tables.brief import RunBrief
@@ -75,8 +76,9 @@ def test_a_brief_so_far_has_the_present_state(record, by_lines):
     np.testing.assert_array_equal(whole.curve, RunBrief.read(run.path).curve)
 
 
-async def test_a_change_that_leaves_the_time_of_the_folder_is_seen(api, record):
+async def test_a_change_that_leaves_the_time_of_the_folder_is_seen(api, record, monkeypatch):
     """A file system's clock may stand still for some milliseconds."""
+    monkeypatch.setattr(index, "_SETTLED", PATIENCE)
     run, at = record("0001-fit").steps(10).ended(), time.time()
     for name in ("first", "second"):
         annotate(run.path, name=name)
@@ -97,6 +99,8 @@ def test_a_run_that_was_replaced_is_not_read_in_a_root_that_is_gone(record, requ
 
     monkeypatch.setattr(index, "_created", late)
     kept.changed(key("0001-fit"))
+    assert kept.unread
+    assert kept.read_next() is None
     assert not kept.unread
 
 

@@ -56,7 +56,7 @@ def test_what_the_thread_itself_works_does_not_count(monkeypatch: pytest.MonkeyP
 
 
 def test_a_thread_that_works_makes_the_process_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the real times of processes and threads; only the clock is the test's, since on a busy machine a thread works for as long as it may."""
+    """CPU times are real; the clock is the test's, since a busy machine may give a thread little CPU time."""
     now = 7.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now, process_time=time.process_time, thread_time=time.thread_time))
 

@@ -102,13 +102,17 @@ class Index:
         """Read the next unread folder; None: it holds no run."""
         with self._lock:
             key, path = next(iter(self.unread.items()))
-        return self.read(self.roots[key[0]], path)
+            root = self.roots.get(key[0])
+            if root is None:  # it has gone since its folder was found
+                self._forget(key)
+                return None
+        return self.read(root, path)
 
     def read(self, root: Root, path: Path) -> Entry | None:
         """Read a folder; None: it holds no run."""
         key, stamp, record = (root.key, path.name), _stamp(path), _stamp(path / read.RECORD)
         try:
-            entry = Entry.read(root, read.summary(path), _kept(stamp))
+            entry = Entry.read(root, read.summary(path), _comparable(stamp))
         except FileNotFoundError:  # the folder is being made or deleted
             self._no_run(key, stamp)
             return None
@@ -186,12 +190,11 @@ class Index:
         stamp = (0, 0) if entry is None else _stamp(entry.summary.path)
         if entry is None or stamp == entry.stamp:
             return False
-        stamp = _kept(stamp)
+        stamp = _comparable(stamp)
         if _created(entry.summary.path) not in (None, entry.summary.created):
             with self._lock:
-                if self.entries.get(key) is entry:  # else its root may be gone meanwhile
-                    self._forget(key)
-                    self.unread[key] = entry.summary.path
+                self._forget(key)
+                self.unread[key] = entry.summary.path
             return True
         added = read_annotations(entry.summary.path)
         with self._lock:
@@ -267,8 +270,8 @@ def _created(folder: Path) -> float | None:
         return None
 
 
-def _kept(stamp: tuple[int, int]) -> tuple[int, int]:
-    """Return the stamp to compare with later; one that no folder has if a change at this moment could leave the stamp the same."""
+def _comparable(stamp: tuple[int, int]) -> tuple[int, int]:
+    """Return the stamp to compare with later; (-1, -1), which no folder has, if a second change could leave the same stamp."""
     return stamp if time.time() - stamp[0] / 1e9 > _SETTLED else (-1, -1)
 
 

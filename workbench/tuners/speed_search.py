@@ -41,7 +41,7 @@ FASTER = 0.05
 KEEPS_UP = 0.05
 """Loaders are fast enough if training waits for less than this share of the time: more workers cannot save more than that."""
 _FEWEST, MOST = 10, 2000
-"""The fewest and the most updates over which a trial is timed."""
+"""The fewest updates over which a trial is timed (for each worker, where training waits for them), and the most."""
 _BLOCKS = 10
 """A trial is divided into this many parts, whose times show how well its speed is known."""
 
@@ -284,8 +284,8 @@ def attempt(
 
 
 def measured(session: Session, settings: Settings, values: Mapping[str, Any], seconds: float, updates: int) -> SpeedTrial:
-    """Take updates for about `seconds`, but at least `updates` of them, after some warm-up updates. The trial's loss is the mean
-    of the last ten of the first `updates`; updates=0: of all.
+    """Take updates for about `seconds`, but at least `updates` of them, and enough for `spread`, after some warm-up updates.
+    The trial's loss is the mean of the last ten of the first `updates`; updates=0: of all.
     """
     ready = 3 + (settings.prefetch_factor or 2) * settings.num_workers  # each worker reads prefetch_factor batches ahead
     waits, times, losses = list[float](), list[float](), list[torch.Tensor]()
@@ -337,7 +337,8 @@ def measured(session: Session, settings: Settings, values: Mapping[str, Any], se
 def spread(times: Sequence[float], together: int = 1) -> float | None:
     """Half the width of the 95% confidence interval of the mean time, as a share of the mean; computed from the means of ten parts.
 
-    together: how many batches arrive at once; where the times suffice, a part has a multiple of it. None: there are too few times.
+    None: there are too few times. together: how many batches arrive at once; a part then has a multiple of that many, if there are
+    enough times.
     """
     size = len(times) // _BLOCKS
     if not size:

@@ -399,7 +399,7 @@ def test_frames_and_panes_leave_nothing_behind(lab: Lab) -> None:
         expect(pane.root).to_have_count(0)
         pane.open("0001-fit")
         expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
-    wait_for(lambda: forgotten(lab) and len(closed) == len(sockets) - 1)  # what the page tells arrives while it is asked for something
+    wait_for(lambda: forgotten(lab) and len(closed) == len(sockets) - 1)  # Playwright passes on what the page reports only while it is called
 
 
 def forgotten(lab: Lab) -> bool:

@@ -22,7 +22,7 @@ WORK = 1 / 16
 
 
 class Clock:
-    """The clock of a fit: it stands still, but where the fit works for some seconds."""
+    """The clock of a fit: it stands still except in `works`."""
 
     seconds = 0.0
 
@@ -164,6 +164,26 @@ def test_a_first_update_of_seconds_has_its_parts(tmp_path, clock):
     found = spent(run)
     assert sum(event.parts.get("forward", 0.0) for event in found) == 6.0
     assert not any("other" in event.parts for event in found)
+
+
+def test_what_comes_after_the_last_update_is_in_the_last_event(monkeypatch):
+    """The timer waits for batches that do not come."""
+    now = [0.0]
+    monkeypatch.setattr(step_timer, "perf_counter", lambda: now[0])
+    timer = StepTimer(torch.device("cpu"), lambda: now[0])
+    timer.begin()
+    timer.wait(now[0])
+    timer.arrived(0.0, first=True)
+    now[0] += 2.0
+    timer.mark("forward")
+    timer.end()
+    assert timer.due()
+    assert timer.take(1) == TimeSpent(1, 2.0, {"forward": 2.0})
+    timer.wait(now[0])
+    with timer.timed("checkpoint"):
+        now[0] += 5.0
+    assert not timer.due()
+    assert timer.take(1) == TimeSpent(1, 5.0, {"checkpoint": 5.0})
 
 
 def test_an_update_that_is_not_timed_has_no_marks(monkeypatch):

@@ -198,7 +198,7 @@ def test_a_schedule_is_not_raised_from_0(tmp_path):
         bench(tmp_path, Own(make), loss=None, lr=0.1)
 
 
-def test_a_running_fit_moves_between_rates_above_0(tmp_path):
+def test_a_fit_moves_between_rates_above_0(tmp_path):
     with bench(tmp_path, optimizer=by_rates(0.0, 0.2), max_steps=200) as b:
         with alone():  # the job waits until it is asked
             job = b.fit()

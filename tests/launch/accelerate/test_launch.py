@@ -25,7 +25,7 @@ from workbench.launch.accelerate.failure_files import LaunchError
 from workbench.runs.run import Run
 
 PYTHON = sys.executable
-pytestmark = [pytest.mark.usefixtures("one_thread", "forked_ranks"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.usefixtures("one_thread", "forked_ranks")
 
 
 @pytest.fixture

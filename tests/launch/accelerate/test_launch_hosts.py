@@ -22,7 +22,7 @@ from tests.waiting import wait_for
 from workbench.events import Message
 from workbench.runs.run import Run
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("one_thread", "forked_ranks")]
+pytestmark = pytest.mark.usefixtures("one_thread", "forked_ranks")
 
 CODE = textwrap.dedent("""
     import os, sys

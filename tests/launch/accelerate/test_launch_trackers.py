@@ -19,7 +19,7 @@ from tests.trackers.test_listener import scalars, words
 from tests.waiting import wait_for
 from workbench.events import Message, StepsDone
 
-pytestmark = [pytest.mark.usefixtures("one_thread", "forked_ranks"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.usefixtures("one_thread", "forked_ranks")
 
 
 class Here(GeneralTracker):

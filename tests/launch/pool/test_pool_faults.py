@@ -333,11 +333,11 @@ def test_a_kernel_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     code = KERNEL.format(home=str(Path(__file__).parents[2]), root=str(tmp_path))
     before = named()
     there, temporary = [], ""
-    with kernel(code, **warm.FORKED_SERVER) as trains:  # which ends it with its group, too, where this fails
+    with kernel(code, **warm.FORKED_SERVER) as process:  # which ends it with its group, too, where this fails
         while len(there) < 5:  # the server, two ranks and their workers
-            there, temporary = json.loads(trains.stdout.readline())
-        trains.kill()
-        trains.wait()
+            there, temporary = json.loads(process.stdout.readline())
+        process.kill()
+        process.wait()
         wait_for(lambda: all(map(gone, there)))
     assert not os.path.exists(temporary)
     wait_for(lambda: named() <= before)

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from workbench.commands import Command, Inbox
+from workbench.engine.distributed.safe_fork import guard_forks
 from workbench.task.data.sharding import RankShard
 
 T = TypeVar("T")
@@ -109,6 +110,7 @@ class MultiProcessGroup(ProcessGroup):
     several = True
 
     def __init__(self, local_rank: int, local_world: int) -> None:
+        guard_forks()
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.local_rank, self.local_world = local_rank, local_world
         self.node_rank = self.rank // local_world

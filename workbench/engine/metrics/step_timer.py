@@ -100,7 +100,9 @@ class StepTimer:
             self.mark("")
 
     def due(self) -> bool:
-        """Whether it is time for an event."""
+        """Whether it is time for an event: not within the first update that is timed since the last one."""
+        if self._marks is not None and not (self._pending or self._sampled):
+            return False
         seconds = self._clock()
         return self._seconds is not None and seconds - self._seconds >= min(max(1.0, seconds / 100), LONGEST)
 
@@ -109,8 +111,8 @@ class StepTimer:
         if self._seconds is None or not self._updates:
             return None
         self._read()
-        if not self._sampled and (self._pending or self._marks is not None):
-            return None  # the device has not come so far, or the first update that is timed in parts has not ended
+        if self._pending and not self._sampled:
+            return None  # the device has not come so far
         seconds = self._clock()
         passed = seconds - self._seconds
         parts = {part: spent for part, spent in self._whole.items() if spent > 0.0}
