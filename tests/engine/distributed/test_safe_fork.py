@@ -1,4 +1,4 @@
-"""A fork waits until gloo's threads sleep."""
+"""A fork waits until the threads of gloo and NCCL sleep."""
 
 import ctypes
 import hashlib
@@ -20,14 +20,15 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the states of t
 PR_SET_NAME = 15
 
 
-def test_a_thread_of_gloo_that_works_is_told_from_one_that_sleeps():
+@pytest.mark.parametrize("name", [b"pt_gloo_runloop", b"pt_nccl_watchdg"])
+def test_a_thread_that_works_is_told_from_one_that_sleeps(name):
     named, asleep, left = threading.Event(), threading.Event(), threading.Event()
 
     def work():
-        assert ctypes.CDLL(None).prctl(PR_SET_NAME, b"pt_gloo_runloop", 0, 0, 0) == 0
+        assert ctypes.CDLL(None).prctl(PR_SET_NAME, name, 0, 0, 0) == 0
         named.set()
         while not asleep.is_set():
-            hashlib.sha256(bytes(1 << 24))  # without Python's lock, as gloo works
+            hashlib.sha256(bytes(1 << 24))  # without Python's lock, as those work
         left.wait()
 
     worker = threading.Thread(target=work)
@@ -35,11 +36,11 @@ def test_a_thread_of_gloo_that_works_is_told_from_one_that_sleeps():
     try:
         named.wait(60)
         thread = Path(f"/proc/self/task/{worker.native_id}")
-        assert thread in {*safe_fork._gloo_threads()}
+        assert thread in {*safe_fork._threads()}
         wait_for(lambda: safe_fork._runs(thread))
         asleep.set()
         wait_for(lambda: not safe_fork._runs(thread))
-        safe_fork.wait_for_gloo()
+        safe_fork.wait_for_collectives()
     finally:
         asleep.set()
         left.set()
@@ -55,10 +56,10 @@ def test_a_fork_waits_while_a_thread_works_but_not_for_ever(monkeypatch, states,
         now += 0.1
         return next(seen)
 
-    monkeypatch.setattr(safe_fork, "_gloo_threads", lambda: ["thread"])
+    monkeypatch.setattr(safe_fork, "_threads", lambda: ["thread"])
     monkeypatch.setattr(safe_fork, "_runs", runs)
     monkeypatch.setattr(safe_fork, "time", types.SimpleNamespace(monotonic=lambda: now))
-    safe_fork.wait_for_gloo()
+    safe_fork.wait_for_collectives()
     assert round(now / 0.1) == looks
 
 
@@ -68,7 +69,7 @@ def guarded():
     os.register_at_fork = lambda **hooks: calls.append(hooks)
     for _ in range(2):
         MultiProcessGroup(dist.get_rank(), 2).sums([1.0])
-    return calls == [{"before": safe_fork.wait_for_gloo}], len([*safe_fork._gloo_threads()])
+    return calls == [{"before": safe_fork.wait_for_collectives}], len([*safe_fork._threads()])
 
 
 def test_the_forks_of_a_rank_are_guarded_and_its_threads_are_known():
