@@ -39,12 +39,19 @@ def test_a_page_without_runs_that_were_read_a_moment_later_says_that_more_are_to
     record("0001-fit").steps()
     monkeypatch.setattr(watcher, "_PATIENCE", 0.0)
     monkeypatch.setattr(watcher, "_FOR_ROWS", PATIENCE)
-    read_whole = Watcher._read_whole
+    read_whole, look = Watcher._read_whole, Watcher._look
+    listed = threading.Event()
+
+    def look_once_a_page_listed_its_runs(self):
+        assert listed.wait(PATIENCE)
+        look(self)
 
     def after_all_is_read(self, *given, **options):
+        listed.set()
         assert self._changed.wait_for(lambda: self._answered and not self._index.unread, PATIENCE)
         return read_whole(self, *given, **options)
 
+    monkeypatch.setattr(Watcher, "_look", look_once_a_page_listed_its_runs)
     monkeypatch.setattr(Watcher, "_read_whole", after_all_is_read)
     watching = Watcher(jp_root_dir, 0, ())
     try:
