@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,14 +34,14 @@ def test_importing_loads_nothing_heavy(name: str) -> None:
     assert out.stdout.strip() == "[]"
 
 
-def test_a_run_can_be_read_and_its_charts_made_without_torch() -> None:
+def test_a_run_can_be_read_and_its_charts_made_without_torch(tmp_path: Path) -> None:
     code = """
-import sys, tempfile, pathlib
+import sys, pathlib
 import workbench as wb
 from workbench.events import RunEnded, RunStarted, StepsDone, pack
 from workbench.runs.store import RunFolder
 from workbench.runs.folder.ids import new_id
-root = pathlib.Path(tempfile.mkdtemp())
+root = pathlib.Path(sys.argv[1])
 with RunFolder.create(root, new_id(root, "fit"), {"kind": "fit"}) as folder:
     folder.append(RunStarted(folder.id, "fit", {}, "cpu"))
     folder.append(StepsDone(0, 1, 2, 0, 0.1, {"loss": pack([2, 1]), "lr": pack([1, 1])}))
@@ -49,5 +50,5 @@ run = wb.Run.open(folder.path)
 run.charts(), repr(run), run._repr_html_(), run.history, run.settings
 print([m for m in ("torch", "matplotlib", "plotly") if m in sys.modules])
 """
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    out = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"

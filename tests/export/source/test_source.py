@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -802,7 +803,8 @@ def test_files_that_a_cell_wrote_are_noted(write: str, read: str, name: str, tmp
 
 
 @pytest.mark.parametrize("path", ["os.path.join(folder, 'x.pt')", "f'{folder}/x.pt'", "name"])
-def test_a_file_whose_path_only_the_run_knew_is_noted(path: str) -> None:
+def test_a_file_whose_path_only_the_run_knew_is_noted(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     made = "import tempfile\nfolder = tempfile.mkdtemp()\nname = tempfile.mktemp()"
     site = run_cells(FILES, made, f"torch.save([1], {path})", f"x = torch.load({path})", "bench = wb.Workbench([1], train=x)")
     (note,) = slice_call(site).differs
