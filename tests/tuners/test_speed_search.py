@@ -35,7 +35,7 @@ class Slow(Dataset):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices):
-        time.sleep(0.06)
+        time.sleep(0.1)
         generators = [torch.Generator().manual_seed(index) for index in indices]
         return [(torch.randn(6, generator=one), torch.randint(3, (), generator=one)) for one in generators]
 
