@@ -15,7 +15,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test check docs bench soak mutations ecosystem test-xla notebooks install live browser constraints clean
+.PHONY: help demo lab test check docs bench soak mutations delays ecosystem test-xla notebooks install live browser constraints clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,9 @@ soak: install live browser ## all tests with their full counts, the slow ones to
 
 mutations: install live ## the suite against 40 small faults, each of which it must catch (long)
 	$(PY) -m tests.mutations $(ARGS)
+
+delays: install live browser ## every test while threads and processes are delayed at random, which shows races (long)
+	WORKBENCH_TEST_DELAYS=0.05 PYTHONPATH="$(CURDIR)/tests/delays" $(PY) -m pytest -n 3 --no-loadscope-reorder -m 'not slow' -p no:rerunfailures $(ARGS)
 
 notebooks: install live ## the notebooks executed, and written with their outputs (ARGS="export gan" for single ones)
 	$(PY) -m tests.notebooks $(ARGS)

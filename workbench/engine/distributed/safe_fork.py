@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HANGS = sys.platform == "linux" and sys.version_info < (3, 11, 10)
+"""Whether a fork beside such a thread can hang here."""
 _THREADS = "pt_gloo", "pt_nccl"
 """How the names of the threads begin."""
 _LONGEST = 1.0

@@ -100,7 +100,7 @@ class StepTimer:
             self.mark("")
 
     def due(self) -> bool:
-        """Whether it is time for an event: not within the first update that is timed since the last one."""
+        """Whether it is time for an event. It never is while the first update since the last event is being timed."""
         if self._marks is not None and not (self._pending or self._sampled):
             return False
         seconds = self._clock()
