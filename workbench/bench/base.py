@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar, Unpack
 from weakref import ref
 
 from workbench.bench.arguments import refuse_unreported_monitor, settings_named
-from workbench.engine.restored_state import own_objects
 from workbench.events import Called, SettingsSet, StatusChanged
 from workbench.export.source.capture import Earlier
 from workbench.launch import jobs, select_launcher
@@ -27,6 +26,7 @@ from workbench.launch.thread import ThreadLauncher
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
 from workbench.task.protocol import Phase, Task
+from workbench.task.state.walk import own_objects
 from workbench.task.summary import ModelSummary
 from workbench.trackers.listener import TrackerListener
 

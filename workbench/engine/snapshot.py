@@ -11,7 +11,6 @@ from typing import Any
 from torch import nn
 
 from workbench.engine.checkpoint.weights_copy import WeightsCopy
-from workbench.engine.restored_state import restored_counters
 from workbench.engine.session import Session
 from workbench.task import rng
 from workbench.task.modules import Modes
@@ -37,7 +36,7 @@ class Snapshot:
         """Copy the present state of a session."""
         return cls(
             session,
-            WeightsCopy.of(session.task, tensors=True),
+            WeightsCopy.of(session.task, callbacks=True),
             tuple(
                 (
                     copy.deepcopy(state_of(opt.optimizer)),
@@ -58,7 +57,7 @@ class Snapshot:
         """Restore the session's state from this copy."""
         session = self.session
         try:
-            self.weights.put(session.task)
+            self.weights.put(session.task, searched=True)
             for opt, (state, schedules, base_lr, taken) in zip(
                 session.optimizers, self.optimizers, strict=True
             ):
@@ -85,19 +84,18 @@ def scratch(session: Session) -> Iterator[None]:
 
     The copy of the weights is in host memory, so that it needs none of the device's.
     """
-    with restored_counters(session.task):
-        before, state = Snapshot.take(session), session.state
-        kept = state.clip_val, state.stage, dict(state.step_logs), state.pieces
-        state.searching, state.hiddens, state.next_hiddens = True, {}, {}
-        try:
-            with session.hooks.discarding_logs():
-                _begin_hooks(session)
-                yield
-        finally:
-            state.searching = False
-            session.update_hooks.begin_update()
-            state.clip_val, state.stage, state.step_logs, state.pieces = kept
-            before.restore()
+    before, state = Snapshot.take(session), session.state
+    kept = state.clip_val, state.stage, dict(state.step_logs), state.pieces
+    state.searching, state.hiddens, state.next_hiddens = True, {}, {}
+    try:
+        with session.hooks.discarding_logs():
+            _begin_hooks(session)
+            yield
+    finally:
+        state.searching = False
+        session.update_hooks.begin_update()
+        state.clip_val, state.stage, state.step_logs, state.pieces = kept
+        before.restore()
 
 
 def _begin_hooks(session: Session) -> None:

@@ -48,7 +48,7 @@ class TrainState:
     counts_seen: set[str] = field(default_factory=set)
     """The kinds of data whose first batch was checked for its number of samples (engine/data/sample_count.py)."""
     moved: set[tuple[str, str]] = field(default_factory=set)
-    """Attributes of modules that a checkpoint restored (engine/checkpoint/module_state.py)."""
+    """Places in the user's objects that a checkpoint restored (task/state/held.py)."""
 
     # -- truncated BPTT
 

@@ -49,7 +49,7 @@ from workbench.runs.checkpoints import list_checkpoints, mode_of
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
-from workbench.task.contents import is_plain
+from workbench.task.state.contents import is_plain
 from workbench.task.lightning.overrides import Step as HookStep
 from workbench.task.lightning.task import LightningTask
 from workbench.task.metrics.metrics import synchronises, takes_pair

@@ -259,7 +259,7 @@ def _in_batch_order(parts: list[list[tuple[int, Any]]]) -> list[Any]:
 @contextmanager
 def _as_it_was(task: Task) -> Iterator[None]:
     """Context manager in which a checkpoint replaces all of the model's state; an error restores the state from before."""
-    before = WeightsCopy.of(task, tensors=True)
+    before = WeightsCopy.of(task, callbacks=True)
     try:
         yield
     except BaseException:

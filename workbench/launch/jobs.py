@@ -170,12 +170,12 @@ class StartWeights:
     @contextmanager
     def placed(self, early: list[Message]) -> Iterator[None]:
         """Context manager in which the model has these weights; afterwards it has its own again. Messages are appended to `early`."""
-        before = WeightsCopy.of(self.task, tensors=True)
+        before = WeightsCopy.of(self.task, callbacks=True)
         with self.initial.placed(self.wanted.weights(self.root), self.wanted.text == "fresh", early.append):
             try:
                 yield
             finally:
-                before.put(self.task)
+                before.put(self.task, searched=True)
 
 
 class AssignmentWork(BenchWork):

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.task.contents import overwrite
 from workbench.task.modules import named_parts, own_attributes, plain_attributes, set_attribute
 from workbench.task.protocol import Task
 from workbench.task.rng import generator_state, is_generator, set_generator_state
+from workbench.task.state.contents import overwrite
 
 Path = tuple[int, str]
 """A submodule: the index of one of the task's modules, and the name within that module."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.task.contents import (
+from workbench.task.state.contents import (
     content_of,
     copy_of,
     is_container,
@@ -29,7 +29,6 @@ from workbench.task.contents import (
     put_items,
     refill,
 )
-from workbench.task.rng import is_generator
 
 _WRAPPED = "_orig_mod."
 _COMMON = frozenset(vars(nn.Module()))
@@ -84,18 +83,11 @@ def plain_attributes(module: nn.Module) -> dict[str, Any]:
 
 def set_attribute(part: nn.Module, name: str, value: Any) -> None:
     """Set an attribute; a container stays the same object, since others may refer to it."""
-    there = vars(part).get(name)
-    if type(there) is type(value) and is_container(there):
-        refill(there, value)
+    present = vars(part).get(name)
+    if type(present) is type(value) and is_container(present):
+        refill(present, value)
     else:
         vars(part)[name] = value
-
-
-def put_backs_of_generators(part: nn.Module) -> Iterator[PutBack]:
-    """Yield functions that restore a module's own generators."""
-    for value in own_attributes(part).values():
-        if is_generator(value) and (state := content_of(value)) is not None:
-            yield partial(put_content, value, state)
 
 
 def put_backs_of_attributes(part: nn.Module) -> Iterator[PutBack]:

@@ -30,7 +30,7 @@ from workbench.engine.checkpoint.files import (
     tensors_of,
     write,
 )
-from workbench.engine.checkpoint.serialization import NotPlainError, from_plain, to_plain
+from workbench.task.state.serialization import NotPlainError, from_plain, to_plain
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.task.rng import RandomState, preserved, set_generator_state
 

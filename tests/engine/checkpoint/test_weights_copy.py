@@ -14,7 +14,7 @@ from workbench.engine.checkpoint.weights_copy import WeightsCopy
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
 from workbench.engine.step import train_step
-from workbench.task.contents import is_container, overwrite
+from workbench.task.state.contents import is_container, overwrite
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -25,7 +25,7 @@ import workbench as wb
 from tests.combinations import every, pairs
 from tests.engine.problems import Augmented, labelled
 from tests.task.data.test_spec import same
-from workbench.engine.checkpoint.serialization import from_plain, to_plain
+from workbench.task.state.serialization import from_plain, to_plain
 from workbench.engine.data.loaders import Loaders
 from workbench.settings import Settings
 from workbench.task import rng

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, Dataset, RandomSampler, Sampler, SequentialSampler
 
-from workbench.engine.checkpoint.serialization import from_plain, to_plain
+from workbench.task.state.serialization import from_plain, to_plain
 from workbench.task.data.datasets import KeyedBatches
 from workbench.task.data.resumable_sampler import ResumableBatchSampler, checksum_of
 from workbench.task.data.rng_state import DataRngState

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from torch.utils.data import Sampler
 
-from workbench.task.contents import MOST_PARTS
+from workbench.task.state.contents import MOST_PARTS
 from workbench.task.data.rng_state import DataRngState
 
 

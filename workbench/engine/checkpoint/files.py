@@ -3,7 +3,7 @@
 Each is written into a temporary folder that is then renamed, so that a reader finds all of it or nothing.
 
 Weights are safetensors. A checkpoint is a directory (runs/checkpoints.py) with the weights to use, all other state as
-plain containers and tensors (engine/checkpoint/serialization.py), and `info.json`.
+plain containers and tensors (task/state/serialization.py), and `info.json`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from workbench.engine.checkpoint.serialization import from_plain
 from workbench.engine.distributed.dtensor import in_shards, local
 from workbench.events import LARGEST
 from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
 from workbench.runs.folder.files import Folder, check_no_link, give_usual_mode, read_json, replace_by, to_disk
 from workbench.runs.printable import printable
-from workbench.task.contents import expanded
 from workbench.task.device import xla
 from workbench.task.errors import TaskError
 from workbench.task.modules import own_name
+from workbench.task.state.contents import expanded
+from workbench.task.state.serialization import from_plain
 from workbench.tracebacks import UserError
 from workbench.values import shown
 

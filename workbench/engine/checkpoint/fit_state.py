@@ -1,7 +1,7 @@
 """Saves all state of a fit but its weights (`state_of`) and restores it into a fresh session (`restore`).
 
 The state is taken between two updates or after an epoch. The task's objects are stored in plain form
-(engine/checkpoint/serialization.py). The weights are stored next to it, unless those are the averaged ones.
+(task/state/serialization.py). The weights are stored next to it, unless those are the averaged ones.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from workbench.engine.checkpoint import module_state, optimizer_state, per_rank
+from workbench.engine.checkpoint import optimizer_state, per_rank
 from workbench.engine.checkpoint.files import (
     OF_STRUCTURE,
     extra_state_of,
     mismatch,
     restoring,
 )
-from workbench.engine.checkpoint.serialization import to_plain
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
@@ -34,6 +33,8 @@ from workbench.task.errors import TaskError
 from workbench.task.hooks import CheckpointEdits, Hooks
 from workbench.task.protocol import Task
 from workbench.task.rng import RandomState
+from workbench.task.state.of_task import freed, load_held
+from workbench.task.state.serialization import to_plain
 
 _COUNTERS = (
     "step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "mid_epoch", "checking", "left_out", "metrics",
@@ -60,7 +61,7 @@ class ResumePoint:
 
 
 def state_of(session: Session, validation: ValidationSchedule, point: ResumePoint, held: Mapping[str, Any]) -> dict[str, Any]:
-    """All state but the weights, in plain form. held: `ModuleState.state`.
+    """All state but the weights, in plain form. held: `HeldState.state`.
 
     Raises NotPlainError where something cannot be stored in a file.
     """
@@ -243,7 +244,7 @@ def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping
     for part, kept in pairs or ():
         if kept["tensors"]:
             wrong = wrong or mismatch(part, kept["tensors"], grown=True)
-    wrong = wrong or optimizer_state.mismatch(session.optimizers, session.settings, state["optimizers"], module_state.freed(session.task, state["held"]))
+    wrong = wrong or optimizer_state.mismatch(session.optimizers, session.settings, state["optimizers"], freed(session.task, state["held"]))
     untrained = [prefix for prefix in session.task.trained_modules if not any(name.startswith(prefix) for name in weights)]
     if wrong is not None and untrained:
         raise TaskError(
@@ -265,7 +266,7 @@ def _put_weights(session: Session, state: Mapping[str, Any], weights: Mapping[st
         load(model, state[per_rank.BUFFERS])
     for part, kept in _pairs(session.task, state) or ():
         load(part, kept["tensors"], kept["extra_state"])
-    session.state.moved, missing = module_state.load_module_state(session.task, state["held"], session.device)
+    session.state.moved, missing = load_held(session.task, state["held"], session.device)
     for name in missing:
         text = f"the checkpoint has state of the module {name!r}, which the model no longer has."
         session.notes.append(Message(text, "warning", session.state.step))

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from workbench.engine.checkpoint import files, per_rank
 from workbench.engine.checkpoint.fit_state import ResumePoint, state_of
-from workbench.engine.checkpoint.module_state import ModuleState
-from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.loop import Checkpointing
 from workbench.engine.metrics.flush import Recorder
 from workbench.engine.session import Session
@@ -24,6 +22,8 @@ from workbench.metric_mode import AVERAGED, Mode
 from workbench.runs import checkpoints
 from workbench.runs.checkpoints import best_values, list_checkpoints, mode_of, name_of, obsolete
 from workbench.task.errors import TaskError
+from workbench.task.state.of_task import held_state
+from workbench.task.state.serialization import NotPlainError, to_plain
 from workbench.values import seconds as in_seconds
 
 AUTOMATIC = 600.0
@@ -50,7 +50,7 @@ class CheckpointManager(Checkpointing):
         self._monitor = settings.monitor or "val_loss"
         self._mode: Mode = mode_of(self._monitor, settings.monitor_mode) if self._top_k else "min"
         self._of_average = session.settings.weight_averaging is not None and self._monitor.endswith(AVERAGED)
-        self._extras = ModuleState(session.task, session.state.moved)
+        self._extras = held_state(session.task, session.state.moved)
         self._step, self._seconds = session.state.step, session.seconds
         """When the last one was written."""
         self._marked: tuple[tuple[int, ...], ResumePoint] | None = None

@@ -11,7 +11,6 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.optim import weight_averaging
 from workbench.engine.optim.optimizer_handle import RATES, OptimizerHandle
 from workbench.engine.session import Session
@@ -21,6 +20,7 @@ from workbench.task.errors import TaskError
 from workbench.task.optim.optimizer_state import INNER, load_state
 from workbench.task.optim.part_optimizers import kind_of
 from workbench.task.protocol import Task
+from workbench.task.state.serialization import NotPlainError, to_plain
 from workbench.techniques import schedules
 from workbench.units import counted, rate
 

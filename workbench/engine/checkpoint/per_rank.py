@@ -13,13 +13,13 @@ from typing import Any
 from torch import nn
 
 from workbench.engine.checkpoint.files import tensors_of
-from workbench.engine.checkpoint.module_state import fingerprint
-from workbench.engine.checkpoint.serialization import to_plain
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.task import rng
 from workbench.task.errors import TaskError
+from workbench.task.state.held import fingerprint
+from workbench.task.state.serialization import to_plain
 
 BUFFERS = "buffers"
 """The entry for the model's buffers of a rank, where they differ from rank 0's, which are among the weights."""

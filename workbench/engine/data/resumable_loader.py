@@ -55,7 +55,7 @@ class ResumableLoader:
         ready = loader.batch_sampler is None and loader.batch_size is None
         self._by_index = self._sampler is not None and (self._in_process or not ready)
         self._rereads = rereads and self._in_process
-        self._data = self._data_rng_state()
+        self._data = DataRngState(dataset=users_dataset(loader), collate_fn=users_collate(loader))
         self._stream = StreamPosition(name, loader.dataset, self._in_process)
         self._rng, self._seeds = ReadingRng(loader), WorkerSeeds(loader, self._sampler)
         self._pass_start: State = {}
@@ -199,7 +199,7 @@ class ResumableLoader:
 
     def _data_rng_state(self) -> DataRngState:
         """The generators and stateful parts that the user's data have now."""
-        return DataRngState(dataset=users_dataset(self.loader), collate_fn=users_collate(self.loader))
+        return DataRngState(dataset=users_dataset(self.loader), collate_fn=users_collate(self.loader), earlier=self._data)
 
     @contextlib.contextmanager
     def untouched(self) -> Iterator[list[str]]:

@@ -15,7 +15,6 @@ from torch.nn.parameter import is_lazy
 
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.optim.optimizers import counted_parameters
-from workbench.engine.restored_state import restored_state
 from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
@@ -29,6 +28,7 @@ from workbench.task.data.spec import DataSpec, HeldOut
 from workbench.task.errors import TaskError
 from workbench.task.hints import NO_GRADIENT, explain_batch_error, unknown_parameters
 from workbench.task.protocol import Schedule, Task
+from workbench.task.state.of_task import copy_state
 from workbench.values import first_names, shown
 
 SAMPLES = 2
@@ -68,8 +68,12 @@ def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunRe
     with restored_devices(task), open_session(task, calm) as session:
         optimizers = session.optimizers
         if samples:
-            with restored_state(task) as lost, scratch(session), task.checking_steps():
-                _Trial(session).run()
+            state = copy_state(task, trial=True)
+            try:
+                with scratch(session), task.checking_steps():
+                    _Trial(session).run()
+            finally:
+                lost = state.put()
     return DryRunResult(len(optimizers), tuple(schedule for opt in optimizers for schedule in opt.schedules), tuple(lost))
 
 

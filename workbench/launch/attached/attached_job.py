@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from workbench.commands import Command, Mailbox
-from workbench.engine.checkpoint import module_state
 from workbench.engine.checkpoint.files import load_tensors, load_weights, peek, tensors_of
 from workbench.events import Message, RunEnded
 from workbench.launch.accelerate import command as accelerate
@@ -34,6 +33,7 @@ from workbench.runs.record.follow import Tail
 from workbench.runs.record.stream import stream
 from workbench.share.package import pack
 from workbench.task.protocol import Task
+from workbench.task.state.of_task import load_held
 from workbench.trackers.listener import TrackerListener as Tracker
 
 PERIOD = 0.1
@@ -242,4 +242,4 @@ def _copy_results_back(task: Task, run: Path, end: RunEnded, emit: EventSink) ->
     load_tensors(task.model, tensors_of(task.model), state["extra_state"])
     for module, own in zip(task.modules[1:], state["others"], strict=True):
         load_tensors(module, own["tensors"], own["extra_state"])
-    module_state.load_module_state(task, state["held"], device)
+    load_held(task, state["held"], device)

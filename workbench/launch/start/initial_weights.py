@@ -11,13 +11,14 @@ from workbench.engine.checkpoint.files import load_weights
 from workbench.engine.checkpoint.weights_copy import Fingerprint, WeightsCopy
 from workbench.events import Message
 from workbench.task.protocol import Task
+from workbench.values import first_names
 
 
 class InitialWeights:
-    """The weights from which the fits of one bench start.
+    """The weights, and the state of the user's own objects, from which the fits of one bench start.
 
-    They are those that the model had when the bench was made, or to which the user has changed them between two jobs.
-    Attributes (a dropout's p) that the user has set since then keep their values; those that a job has added are removed.
+    They are those of the moment when the bench was made, or to which the user has changed them between two jobs: an attribute (a dropout's p)
+    that the user has set since then keeps its value. What a job adds or changes is removed or restored.
     """
 
     def __init__(self, task: Task) -> None:
@@ -31,31 +32,48 @@ class InitialWeights:
     def placed(self, where: Path | None, fresh: bool, emit: Callable[[Message], None], fit: str | None = None) -> Iterator[None]:
         """Context manager that gives the model its starting weights, in which the job runs.
 
-        fresh: the weights of the bench's start; else those in the file `where`, or (None) those that the model has. fit: the id of
-        the fit that starts from them.
+        fresh: the weights and the state of the bench's start; else the weights in the file `where`, or (None) those that the model has. fit:
+        the id of the fit that starts from them.
         """
+        self._place(where, fresh, emit)
+        with self.noted():
+            yield
+        if fit is not None:
+            self._ends[fit] = self._left.parameters
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Context manager of a job: what it changes is not taken for a change by the user."""
+        begun = Fingerprint.of(self._task).state
         try:
-            self._place(where, fresh, emit)
             yield
         finally:
             self._left = Fingerprint.of(self._task)
-            if fit is not None:
-                self._ends[fit] = self._left.parameters
+            self._fresh = self._fresh.with_state(self._fresh.state.adopting(begun, self._left.state))
 
     def _place(self, where: Path | None, fresh: bool, emit: Callable[[Message], None]) -> None:
+        self._take_changes(emit, fresh)
+        if fresh:
+            lost = self._fresh.put(self._task)
+            if lost:
+                text = f"the fit does not begin with the state that the bench was made with: {first_names(lost, 3)} cannot be restored."
+                emit(Message(text, "warning"))
+        elif where is not None:
+            _load(self._task, where)
+
+    def _take_changes(self, emit: Callable[[Message], None], fresh: bool) -> None:
+        """Let fits start from what the user has changed since the last job."""
         now = Fingerprint.of(self._task)
+        state, changed = self._fresh.state.with_changes(self._left.state, now.state)
         if now.parameters != self._left.parameters:
             self._fresh = WeightsCopy.of(self._task)
             emit(Message("The model's weights were changed since the last job; they are the new start."))
-        else:
-            self._fresh = self._fresh.with_changes(self._left, now)
-            if fresh and now.buffers != self._left.buffers:
-                # A forward in training mode changes a BatchNorm's statistics; the user did not mean to start from those.
-                emit(Message("The model's buffers were changed since the last job, its parameters were not: the buffers were restored."))
-        if fresh:
-            self._fresh.put(self._task)
-        elif where is not None:
-            _load(self._task, where)
+        elif fresh and now.buffers != self._left.buffers:
+            # A forward in training mode changes a BatchNorm's statistics; the user did not mean to start from those.
+            emit(Message("The model's buffers were changed since the last job, its parameters were not: the buffers were restored."))
+        self._fresh = self._fresh.with_state(state)
+        if fresh and changed:
+            emit(Message(f"{first_names(changed, 3)}: changed since the last job; the fit starts from what is there now."))
 
     def untouched_since(self, fit: str) -> bool:
         """Whether the model still has the parameters that this fit left."""
@@ -64,7 +82,7 @@ class InitialWeights:
     def load(self, path: Path) -> None:
         """Load the weights in this file into the model; they are the new start."""
         _load(self._task, path)
-        self._fresh = WeightsCopy.of(self._task)
+        self._fresh = WeightsCopy.of(self._task).with_state(self._fresh.state)
         self._left = Fingerprint.of(self._task)
 
 

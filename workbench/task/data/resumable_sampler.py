@@ -72,6 +72,7 @@ class ResumableBatchSampler(Sampler[Any]):
         self.drawn: deque[int | None] = deque()
         """The sample counts of the batches that were yielded and have not come from the loader yet; None: unknown."""
         self._pass: _Pass | None = None
+        self._state: DataRngState | None = None
         self._left: Iterator[Any] | None = None
         """The rest of a resumed pass."""
 
@@ -149,7 +150,8 @@ class ResumableBatchSampler(Sampler[Any]):
 
     def rng_state(self) -> DataRngState:
         """The state of the user's sampler (without the numbers of `KeyedBatches`)."""
-        return DataRngState(batch_sampler=self._users, beside=self.generator)
+        self._state = DataRngState(batch_sampler=self._users, beside=self.generator, earlier=self._state)
+        return self._state
 
     @property
     def _users(self) -> Iterable[Any]:

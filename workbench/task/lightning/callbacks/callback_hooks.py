@@ -12,7 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.task.contents import (
+from workbench.task.device import xla
+from workbench.task.errors import TaskError
+from workbench.task.lightning.logging.log import Log, Shared
+from workbench.task.lightning.overrides import from_lightning, with_attributes
+from workbench.task.lightning.unsupported import refuse_removed_hooks
+from workbench.task.rng import GENERATORS
+from workbench.task.state.contents import (
     MOST_PARTS,
     content_of,
     is_container,
@@ -21,12 +27,6 @@ from workbench.task.contents import (
     refill,
     same_tensors,
 )
-from workbench.task.device import xla
-from workbench.task.errors import TaskError
-from workbench.task.lightning.logging.log import Log, Shared
-from workbench.task.lightning.overrides import from_lightning, with_attributes
-from workbench.task.lightning.unsupported import refuse_removed_hooks
-from workbench.task.rng import GENERATORS
 
 _STAGES = ("train", "validation", "test", "predict")
 _HOOKS = frozenset({
@@ -158,7 +158,7 @@ def _overrides(callback: Any, name: str) -> bool:
 class KeptState:
     """A copy of the attributes of some objects. `put` restores the contents of containers, tensors, modules and objects in them, in place.
 
-    It goes deeper than `task/contents.py`: the objects within a container stay the same ones, and their own contents are restored.
+    It goes deeper than `task/state/contents.py`: the objects within a container stay the same ones, and their own contents are restored.
     Parts of the module that is trained, and objects of libraries, are not restored.
     """
 

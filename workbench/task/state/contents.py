@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import itertools
 import operator
 import types
+import zlib
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -51,11 +53,11 @@ def copy_of(container: Any) -> Any:
 
 def put_items(container: Any, content: Any) -> None:
     """Restore a container from a copy of `copy_of`; a container that still holds the same is not touched."""
-    if len(container) != len(content) or not _same(container, content):
+    if len(container) != len(content) or not same_items(container, content):
         refill(container, copy_of(content))
 
 
-def _same(one: Any, other: Any) -> bool:
+def same_items(one: Any, other: Any) -> bool:
     """Whether two containers hold the same objects, or equal plain ones, in the same order."""
     if _is_flat(one) and _is_flat(other):
         return [*one] == [*other] and (not isinstance(one, dict) or [*one.values()] == [*other.values()])
@@ -158,6 +160,17 @@ def overwrite(there: Tensor, value: Tensor) -> None:
     for dimension in expanded(there):
         there, value = there.narrow(dimension, 0, 1), value.narrow(dimension, 0, 1)
     there.copy_(value)
+
+
+def checksum_of_tensors(tensors: Iterable[Tensor], total: int = 0) -> int:
+    """A checksum of the tensors' contents."""
+    for tensor in tensors:
+        flat = tensor.detach().cpu().contiguous().view(-1)
+        size = flat.numel() * flat.element_size()
+        if size:
+            # No copy, and no NumPy view, which would prevent the tensor from being resized later (by observers of quantization).
+            total = zlib.crc32((ctypes.c_ubyte * size).from_address(flat.data_ptr()), total)
+    return total
 
 
 def expanded(tensor: Tensor) -> list[int]:

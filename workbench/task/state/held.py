@@ -1,0 +1,353 @@
+"""Stores what the user's own objects hold in plain form, for a checkpoint or another process, and restores it there.
+
+What has changed since the fit began is stored: counters that forward() changes, averages, statistics, generators, modes. The user may set
+all else, also between a run and the one that continues it.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from workbench.task.batch import leaves, to_device
+from workbench.task.modules import is_own_name, parts_of, slots_of
+from workbench.task.rng import generator_state, is_generator, is_own, set_generator_state
+from workbench.task.state.contents import checksum_of_tensors, is_container, is_data, is_large, refill
+from workbench.task.state.copies import (
+    IN_PLACE,
+    copy_of_count,
+    counted_names,
+    has_state,
+    place_of,
+    set_name,
+    set_variable,
+    state_names,
+    variables_of,
+)
+from workbench.task.state.serialization import NotPlainError, to_plain
+from workbench.task.state.walk import ARRAYS, Reached, functions_of, is_own_code, key_name
+
+_BY_ID = "_metric_attributes"
+"""A LightningModule's names by the ids of objects, which differ in another process."""
+Moved = set[tuple[str, str]]
+"""Places, by the path of the object and the name in it, that a checkpoint restored: the next checkpoint stores them too."""
+Held = dict[str, dict[str, Any]]
+"""The stored values, by the same."""
+
+
+class HeldState:
+    """Remembers what some objects held; `state` returns what has changed since then."""
+
+    def __init__(
+        self, objects: Callable[[], Iterable[Reached]], moved: Moved, *, modules: Sequence[nn.Module] | None = None, earlier: HeldState | None = None
+    ) -> None:
+        """objects: finds the present objects. modules: those of the task, whose weights are stored elsewhere; None: the objects are data, and
+        what is large in them is not stored. earlier: one that has remembered what they held.
+        """
+        self._objects, self._modules = objects, modules
+        if earlier is None:
+            self.moved, self._reported = moved, Moved()
+            self._before = {(path, name): mark for path, _, name, _, mark in self._now()}
+        else:
+            self.moved, self._reported, self._before = earlier.moved, earlier._reported, earlier._before
+
+    def state(self) -> tuple[Held, list[str]]:
+        """The new or changed values, in plain form; and descriptions of those that cannot be stored, each once."""
+        changed: Held = {}
+        lost: list[str] = []
+        for path, holder, name, value, mark in self._now():
+            place = path, name
+            if place not in self.moved and self._before.get(place) == mark:
+                continue
+            if not isinstance(mark, _Reference):
+                changed.setdefault(path, {})[name] = _stored(value, packed=self._modules is not None)
+            elif mark.counts and place not in self._reported:
+                self._reported.add(place)
+                lost.append(f"{_owner_name(path, holder)}.{name.removeprefix(':')} ({mark.what})")
+        return changed, lost
+
+    def _now(self) -> Iterator[tuple[str, Any, str, Any, Any]]:
+        """Every value that is state: the path of its object, the object, its name there, itself, and a mark that changes with it."""
+        reached = list(self._objects())
+        holders = {id(one.value) for one in reached if _is_holder(one)}
+        parts = parts_of(self._modules or ())
+        weights, own = {id(tensor) for _, tensor in slots_of(parts)}, set(map(id, parts))
+        data = self._modules is None
+        marks = _Marks(weights, holders, data=data)
+        for one in reached:
+            if _is_holder(one):
+                for name, value in _values_of(one, ours=id(one.value) in own, data=data):
+                    mark = marks.of(value, buffer=isinstance(one.value, nn.Module) and name in one.value._buffers)
+                    if mark is not None:
+                        yield one.path, one.value, name, value, mark
+
+
+def load(objects: Iterable[Reached], held: Mapping[str, Mapping[str, Any]], device: torch.device) -> tuple[Moved, list[str]]:
+    """Restore what `HeldState.state` returned of these objects; returns the restored places, and the names of objects that no longer exist."""
+    if not held:
+        return set(), []
+    reached = list(objects)
+    holders = {one.path: one.value for one in reached if _is_holder(one)}
+    counted = counted_names(function for one in reached for function in functions_of(one.value))
+    moved: Moved = set()
+    for path, values in held.items():
+        for name, kept in values.items() if path in holders else ():
+            if _may_set(holders[path], name, kept, counted):
+                _put(holders[path], name, kept, device)
+                moved.add((path, name))
+    return moved, [path.partition(":")[2] or path for path in held if path not in holders]
+
+
+# ---- the values of an object ------------------------------------------------------------------------------------
+
+
+def _is_holder(reached: Reached) -> bool:
+    """Whether the values in an object are state."""
+    value = reached.value
+    if isinstance(value, nn.Module) or (has_state(value) and not is_generator(value)):
+        return True
+    if isinstance(value, types.FunctionType):
+        return is_own_code(value.__code__)
+    return is_container(value) and reached.attribute and not reached.ours
+
+
+def _values_of(reached: Reached, *, ours: bool, data: bool) -> Iterator[tuple[str, Any]]:
+    """The values in an object by name. ours: it is a module of the task, whose weights are stored elsewhere."""
+    value = reached.value
+    if isinstance(value, nn.Module):
+        yield from _of_module(value, ours=ours, data=data)
+    elif isinstance(value, types.FunctionType):
+        yield from vars(value).items()
+        yield from ((f":{name}", variable) for name, variable in variables_of(value).items())
+    elif not is_container(value):
+        yield from state_names(value).items()
+    elif not _is_plain(value):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        yield from ((f"[{key_name(key, number)}]", item) for number, (key, item) in enumerate(items))
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        to_plain(value, "it")
+    except NotPlainError:
+        return False
+    return True
+
+
+def _of_module(part: nn.Module, *, ours: bool, data: bool) -> Iterator[tuple[str, Any]]:
+    """A module's own attributes, its mode, its non-persistent buffers, and which parameters train ("?name")."""
+    yield "training", part.training
+    for name, value in vars(part).items():
+        if _is_kept(name):
+            yield name, value
+    for name, buffer in part._buffers.items():
+        if not ours or name in part._non_persistent_buffers_set:
+            yield name, buffer
+    for name, parameter in part._parameters.items():
+        if parameter is not None and (ours or not data):
+            yield f"?{name}", parameter.requires_grad
+            if not ours:
+                yield name, parameter
+
+
+def _is_kept(name: str) -> bool:
+    return is_own_name(name) and name != _BY_ID
+
+
+def _owner_name(path: str, holder: Any) -> str:
+    return path if is_container(holder) or isinstance(holder, types.FunctionType) else type(holder).__name__
+
+
+# ---- marks ------------------------------------------------------------------------------------------------------
+
+
+class _Marks:
+    """Makes a mark of a value, which is equal to another one of the same value."""
+
+    def __init__(self, weights: set[int], holders: set[int], *, data: bool) -> None:
+        self._weights, self._holders, self._data = weights, holders, data
+
+    def of(self, value: Any, *, buffer: bool) -> Any:
+        """The mark; None: the value is no state, or data. buffer: the value is a buffer of a module, not a reference to one."""
+        if is_generator(value):
+            return fingerprint(to_plain(generator_state(value), "it")) if is_own(value) else None
+        if type(value) is itertools.count:
+            return repr(value)
+        if isinstance(value, IN_PLACE):
+            return place_of(value)
+        if self._data and self._is_data(value):
+            return None
+        if not buffer and any(id(tensor) in self._weights for tensor in _tensors(value)):
+            return _Reference(value, "", counts=False)  # a reference to the weights, such as an LSTM's list of them, has no value of its own
+        try:
+            return fingerprint(to_plain(value, "it"))
+        except NotPlainError as error:
+            return self._of_object(value, str(error).removeprefix("it holds "))
+
+    def _is_data(self, value: Any) -> bool:
+        if isinstance(value, ARRAYS):
+            return is_large(value)
+        return is_container(value) and (is_data(value) or any(isinstance(item, ARRAYS) and is_large(item) for item in _items(value)))
+
+    def _of_object(self, value: Any, why: str) -> Any:
+        """The mark of a value that no file can hold, whose own values are stored where they are."""
+        if id(value) in self._holders and not is_container(value):
+            return _Kind(value, why, counts=not callable(value))
+        if id(value) in self._holders and all(id(item) in self._holders or _is_plain(item) for item in _items(value)):
+            keys = [key_name(key, number) for number, key in enumerate(value)] if isinstance(value, dict) else len(value)
+            return _Kind(value, why, counts=True, keys=keys)
+        return _Reference(value, why, counts=not callable(value))
+
+
+def _items(container: Any) -> Iterable[Any]:
+    return list(container.values()) if isinstance(container, dict) else list(container)
+
+
+class _Reference:
+    """A value that a checkpoint cannot store. Two are equal if they are the same object, or containers of the same objects."""
+
+    def __init__(self, value: Any, what: str, *, counts: bool) -> None:
+        """what: its kind, in words. counts: a change of it is one of the state."""
+        self._value, self.what, self.counts = value, what, counts
+        items = list(value.items()) if isinstance(value, dict) else list(value) if is_container(value) else []
+        self._content = [*itertools.chain.from_iterable(items)] if isinstance(value, dict) else items
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Reference) or self._value is not other._value:
+            return False
+        pairs = zip(self._content, other._content, strict=False)
+        return len(self._content) == len(other._content) and all(mine is theirs for mine, theirs in pairs)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _Kind(_Reference):
+    """An object whose own values are stored. Two are equal if a new process makes the same one: of the same class, or with the same keys."""
+
+    def __init__(self, value: Any, what: str, *, counts: bool, keys: Any = None) -> None:
+        super().__init__(None, what, counts=counts)
+        self._kind = type(value).__module__, type(value).__qualname__, keys
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Kind) and self._kind == other._kind
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """The tensors in a value and its containers; none where one contains itself."""
+    try:
+        return [tensor for _, tensor in leaves(value)]
+    except RecursionError:
+        return []
+
+
+def fingerprint(packed: Any) -> Any:
+    """Fingerprint of a plain value, without its tensors."""
+    if isinstance(packed, Tensor):
+        return packed.dtype, packed.shape, packed.layout, checksum_of_tensors([packed.to_dense()])
+    if isinstance(packed, dict):
+        return type(packed), [(key, fingerprint(value)) for key, value in packed.items()]
+    if isinstance(packed, (list, tuple)):
+        return type(packed), [fingerprint(value) for value in packed]
+    return type(packed), repr(packed)  # a NaN is equal to itself, and True is not 1
+
+
+# ---- their form in a file ---------------------------------------------------------------------------------------
+
+
+def _stored(value: Any, *, packed: bool) -> dict[str, Any]:
+    """What is stored of a value. packed: in plain form; else the caller turns it into that."""
+    if is_generator(value):
+        return {"random": to_plain(generator_state(value), "a generator") if packed else generator_state(value)}
+    if type(value) is itertools.count:
+        return {"count": repr(value)}
+    if isinstance(value, IN_PLACE):
+        return {"place": place_of(value)}
+    # A stored tensor is in host memory; it will be moved to the device of the old one.
+    away = any(tensor.device.type != "cpu" for tensor in _tensors(value))
+    return {"value": to_plain(value, "it") if packed else copy.deepcopy(value), "away": away}
+
+
+def _may_set(holder: Any, name: str, kept: Mapping[str, Any], counted: frozenset[str]) -> bool:
+    """Whether a file may set this: it may name anything, and a text may be the path of a file that the user's code opens."""
+    if isinstance(holder, nn.Module):
+        return name == "training" or _is_kept(name)
+    if name.startswith("__"):
+        return False
+    return not isinstance(kept.get("value"), str) or name in counted or name.startswith(":")
+
+
+def _put(holder: Any, name: str, kept: Mapping[str, Any], device: torch.device) -> None:
+    present = _present(holder, name)
+    if "random" in kept:
+        if is_generator(present):
+            set_generator_state(present, kept["random"])
+        return
+    if "place" in kept:
+        if isinstance(present, IN_PLACE) and type(kept["place"]) is int:
+            present.__setstate__(kept["place"])
+        return
+    if "count" in kept:
+        value = copy_of_count(str(kept["count"]))
+    else:
+        value = to_device(kept["value"], device) if kept["away"] else kept["value"]
+    if name[0] == "?":
+        if isinstance(present, Tensor):
+            present.requires_grad_(value)
+    elif isinstance(present, Tensor) and isinstance(value, Tensor) and present.grad_fn is None and _alike(present, value):
+        with torch.no_grad():
+            present.copy_(value)
+    elif isinstance(present, np.ndarray) and isinstance(value, np.ndarray) and present.flags.writeable and _alike(present, value):
+        np.copyto(present, value)
+    elif type(present) is type(value) and is_container(present):
+        refill(present, value)
+    else:
+        _set(holder, name, value)
+
+
+def _alike(value: Any, other: Any) -> bool:
+    return bool(value.shape == other.shape and value.dtype == other.dtype)
+
+
+def _present(holder: Any, name: str) -> Any:
+    """The value that an object has under a name now; None: none."""
+    if isinstance(holder, nn.Module):
+        if name[0] == "?":
+            return holder._parameters.get(name[1:])
+        return next((names[name] for names in (holder._buffers, holder._parameters) if name in names), vars(holder).get(name))
+    if isinstance(holder, types.FunctionType):
+        return variables_of(holder).get(name[1:]) if name[0] == ":" else vars(holder).get(name)
+    if is_container(holder):
+        return next((item for number, (key, item) in enumerate(_pairs(holder)) if f"[{key_name(key, number)}]" == name), None)
+    return state_names(holder).get(name)
+
+
+def _pairs(container: Any) -> list[tuple[Any, Any]]:
+    return list(container.items()) if isinstance(container, dict) else list(enumerate(container))
+
+
+def _set(holder: Any, name: str, value: Any) -> None:
+    if isinstance(holder, nn.Module):
+        if name in holder._buffers:
+            holder._buffers[name] = value
+        elif name not in holder._parameters and name not in holder._modules:
+            vars(holder)[name] = value
+    elif isinstance(holder, types.FunctionType):
+        if name[0] != ":":
+            vars(holder)[name] = value
+        elif name[1:] in variables_of(holder):
+            set_variable(holder, name[1:], value)
+    elif is_container(holder):
+        for number, (key, _) in enumerate(_pairs(holder)):
+            if f"[{key_name(key, number)}]" == name and not isinstance(holder, (set, frozenset)):
+                holder[key] = value
+    else:
+        set_name(holder, name, value)

@@ -1,0 +1,95 @@
+"""The state of a task: the objects in which it lies, a copy of it, and its stored form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from workbench.task.modules import named_parts, parts_of, slots_of
+from workbench.task.protocol import Task
+from workbench.task.state.copies import Attributes, Copied, StateCopy, is_machinery
+from workbench.task.state.held import HeldState, Moved, load
+from workbench.task.state.walk import Reached, walk
+
+_BUDGET = 1 << 28
+"""Bytes of large arrays, beside weights and data, that are copied at least; a model with larger weights may hold as much again, twice."""
+
+
+def copy_state(task: Task, *, trial: bool = False) -> StateCopy:
+    """Copy what the objects of a task hold, beside their weights and buffers.
+
+    trial: no other code runs until it is restored. Only then are containers copied that functions use as variables (logs, say), and data
+    that are yet to be made.
+    """
+    modules = parts_of(task.modules)
+    weights = {id(tensor): tensor for _, tensor in slots_of(modules)}
+    size = sum(math.prod(tensor.shape) * tensor.element_size() for tensor in weights.values())
+    preparation = () if task.preparation is None else task.preparation.sources
+    sources = {f"source {number}": source for number, source in enumerate(preparation)}
+    copied = Copied(trial, max(_BUDGET, 2 * size), set(map(id, sources.values())))
+    for (part, _, name), tensor in slots_of(modules):  # a quantized weight keeps its scales as attributes
+        copied.holdings[id(tensor)] = f"{type(part).__name__}.{name}", Attributes(tensor)
+
+    def closed(value: Any) -> bool:
+        return id(value) in weights or (is_machinery(value) and value is not task)
+
+    copied.take(walk(_roots(task), closed=closed), data=False)
+    data = {**_data_roots(task, made=trial), **sources}
+    copied.take(walk(data, closed=lambda value: id(value) in copied.holdings or closed(value), data=True), data=True)
+    return copied.all()
+
+
+def held_state(task: Task, moved: Moved) -> HeldState:
+    """The state of a task in its stored form, without that of its data."""
+    return HeldState(lambda: _objects(task), moved, modules=task.modules)
+
+
+def load_held(task: Task, held: Mapping[str, Mapping[str, Any]], device: torch.device) -> tuple[Moved, list[str]]:
+    """Restore what `HeldState.state` returned of a task; returns the restored places, and the names of objects that no longer exist."""
+    return load(_objects(task), held, device)
+
+
+def freed(task: Task, held: Mapping[str, Mapping[str, Any]]) -> set[int]:
+    """The ids of the parameters that the run itself unfroze, according to this `HeldState.state`."""
+    modules = {path: part for path, part in _roots(task).items() if isinstance(part, nn.Module)}
+    ids: set[int] = set()
+    for path, values in held.items():
+        parameters = modules[path]._parameters if path in modules else {}
+        names = [name[1:] for name, kept in values.items() if name[:1] == "?" and kept.get("value") is True]
+        ids |= {id(parameters[name]) for name in names if name in parameters}
+    return ids
+
+
+def _objects(task: Task) -> Iterator[Reached]:
+    """The objects of a task whose state is not that of its data."""
+    modules = {id(part) for part in parts_of(task.modules)}
+    weights = {id(tensor) for _, tensor in slots_of(parts_of(task.modules))}
+    beside = modules | weights
+    data = walk(_data_roots(task, made=True), closed=lambda value: id(value) in beside or is_machinery(value), data=True)
+    elsewhere = weights | {id(reached.value) for reached in data}
+    return walk(_roots(task), closed=lambda value: id(value) in elsewhere or (is_machinery(value) and value is not task))
+
+
+def _roots(task: Task) -> dict[str, Any]:
+    """The modules of a task by names that are the same in another process ("0:layer.1"), and the task."""
+    return {**{f"{number}:{path}": part for (number, path), part in named_parts(task.modules)}, "task": task}
+
+
+def _data_roots(task: Task, *, made: bool) -> dict[str, Any]:
+    """The data sets of a task with all that reads them. made: make those that an object is yet to make."""
+    roots: dict[str, Any] = {}
+    for whole in (task.train, task.val):
+        if whole is None or (whole.made_by_object and not made):
+            continue
+        for spec in whole.sets:
+            parts = spec.parts
+            names = {
+                "": parts.dataset, ".collate_fn": parts.collate_fn, ".sampler": parts.sampler, ".batch_sampler": parts.batch_sampler,
+                ".generator": parts.generator,
+            }  # fmt: skip
+            roots |= {spec.name + name: value for name, value in names.items()}
+    return roots

@@ -1,0 +1,242 @@
+"""Walks through objects and all that they refer to: by attributes, slots, containers, closures and the functions of their classes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Dataset, Sampler
+
+from workbench.task.modules import own_attributes
+from workbench.task.rng import GENERATORS, is_generator
+
+Parts = Iterator[tuple[str, Any]]
+"""The objects within another, each with its path from it: ".name", "[3]", ":closed_over"."""
+ARRAYS = (Tensor, np.ndarray)
+_ENDS = (*GENERATORS, *ARRAYS)
+"""Types whose objects have no others within them."""
+_CLOSED = (
+    str, bytes, int, float, complex, type, types.ModuleType, types.CodeType, Optimizer, LRScheduler, threading.Thread,
+)  # fmt: skip
+"""Optimizers and schedules have states of their own (`state_dict`)."""
+_OF_THREADS = frozenset({
+    "threading", "_thread", "queue", "_queue", "asyncio", "multiprocessing", "concurrent", "logging", "weakref",
+})  # fmt: skip
+"""Packages whose objects other threads use meanwhile."""
+_NOT_OWN_CODE = frozenset({
+    "builtins", "torch", "numpy", "workbench", "io", "_io", "IPython", "ipykernel", "traitlets", "functools", "types", "re", "abc",
+    *_OF_THREADS,
+})  # fmt: skip
+"""Libraries whose classes are not the user's own: their methods are not read."""
+_RESOURCES = frozenset({
+    "pandas", "polars", "pyarrow", "datasets", "PIL", "h5py", "zarr", "sqlite3", "matplotlib", "plotly", "ipywidgets", "anywidget",
+    "mlflow", "wandb", "tensorboard", "tokenizers", "lightning", "pytorch_lightning", "lightning_fabric", "accelerate",
+})  # fmt: skip
+"""Libraries whose objects are tables, pictures, files, trackers or trainers: nothing in them is entered."""
+_DEPTH = 8
+_WIDE = 64
+"""A container of data with more items holds the data; nothing in it is entered."""
+_WIDE_STATE = 4096
+"""The same for a container that no data set holds: a list of averages, say."""
+_MOST = 20_000
+_NUMBERS_AND_TEXTS = {types.NoneType, bool, int, float, complex, str, bytes}
+_UNNAMED = (frozenset, Tensor, nn.Module)
+"""Keys whose repr may differ in another process, or is long."""
+_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """An object that can be reached."""
+
+    path: str
+    """How, from the roots; it is the same in another process."""
+    value: Any
+    ours: bool
+    """Whether the roots, the workbench or one of torch's data sets refers to it: a container or array there holds data."""
+    attribute: bool
+    """Whether attributes lead to it, and not a variable that a function uses."""
+
+
+def walk(
+    roots: Mapping[str, Any], *, closed: Callable[[Any], bool] = lambda value: False, data: bool = False, depth: int = _DEPTH
+) -> Iterator[Reached]:
+    """Yield every object that can be reached, nearest first. Numbers and texts are left out.
+
+    closed: whether an object is left out, in addition to those of `_CLOSED`. data: the roots are data, whose long containers are not
+    entered.
+    """
+    seen: set[int] = set()
+    waiting = deque((Reached(path, root, ours=True, attribute=True), 0) for path, root in roots.items())
+    while waiting and len(seen) < _MOST:
+        reached, level = waiting.popleft()
+        path, value = reached.path, reached.value
+        if isinstance(value, (types.MethodType, types.BuiltinFunctionType)):  # rng.normal
+            path, value = f"{path}.__self__", value.__self__
+        if value is None or id(value) in seen or isinstance(value, _CLOSED) or library(type(value)) in _OF_THREADS or closed(value):
+            continue
+        seen.add(id(value))
+        yield Reached(path, value, reached.ours, reached.attribute)
+        if level >= depth or issubclass(type(value), _ENDS):
+            continue
+        ours = _is_ours(type(value)) or (reached.ours and _is_collection(value))
+        for name, item in _within(value, data):
+            if type(item) not in _NUMBERS_AND_TEXTS:
+                variable = isinstance(value, types.FunctionType) or ":" in name
+                attribute = not variable and (reached.attribute or not _is_collection(value))
+                waiting.append((Reached(path + name, item, ours, attribute), level + 1))
+
+
+def _is_ours(kind: type) -> bool:
+    return library(kind) == "workbench" or kind.__module__.startswith("torch.utils.data.")
+
+
+def _is_collection(value: Any) -> bool:
+    return isinstance(value, (dict, list, tuple, set, deque))
+
+
+def _within(value: Any, data: bool) -> Parts:
+    """The objects within an object."""
+    if _is_collection(value):
+        yield from _items(value, _WIDE if data else _WIDE_STATE)
+    elif isinstance(value, functools.partial):
+        yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
+    elif isinstance(value, types.FunctionType):
+        yield from _used_by(value)
+        yield from ((f".{name}", item) for name, item in list(vars(value).items()))
+    elif isinstance(value, nn.Module):
+        yield from _of_module(value)
+    elif library(type(value)) not in _RESOURCES:
+        for name, item in attributes_of(value).items():
+            if not (isinstance(value, Sampler) and (isinstance(item, Dataset) or name == "data_source")):  # its data are no part of it
+                yield f".{name}", item
+        for method, function in methods(value):
+            if method != "__init__":
+                yield from ((f".{method}{name}", item) for name, item in _used_by(function))
+
+
+def _of_module(module: nn.Module) -> Parts:
+    """The objects within a module: its own attributes, submodules, weights, buffers and hooks, and what its methods use."""
+    for names in (own_attributes(module), module._modules, module._parameters, module._buffers):
+        yield from ((f".{name}", item) for name, item in list(names.items()))
+    for kind in _HOOKS:
+        yield from ((f".{kind}[{number}]", hook) for number, hook in enumerate(list(vars(module).get(kind, {}).values())))
+    for method, function in methods(module):
+        if method != "__init__":
+            yield from ((f".{method}{name}", item) for name, item in _used_by(function))
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _used_by(function: types.FunctionType) -> Parts:
+    """The variables of a function's closure, its defaults, and the globals that it names: all where the code is the user's own, else
+    generators alone.
+    """
+    yield from ((f":{name}", cell.cell_contents) for name, cell in cells(function))
+    yield from ((":default", default) for default in function.__defaults__ or ())
+    own = is_own_code(function.__code__)
+    for name in _names(function.__code__):
+        if name in function.__globals__ and (own or is_generator(function.__globals__[name])):
+            yield f":{name}", function.__globals__[name]
+
+
+def _items(container: Any, widest: int) -> Parts:
+    if len(container) <= widest:
+        items = list(container.items()) if isinstance(container, dict) else enumerate(list(container))
+        yield from ((f"[{key_name(key, number)}]", item) for number, (key, item) in enumerate(items))
+
+
+def key_name(key: Any, number: int) -> str:
+    """The name of a key in a path, which must be the same in another process, since checkpoints use it: the key's repr, or else its position."""
+    if isinstance(key, (int, str)):
+        return repr(key)
+    said = "" if isinstance(key, _UNNAMED) else repr(key)
+    return said if 0 < len(said) <= _LONGEST and " at 0x" not in said else f"#{number}"
+
+
+@functools.cache
+def _names(code: types.CodeType) -> frozenset[str]:
+    """The names that code and the functions within it use."""
+    inner = [_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return frozenset(code.co_names).union(*inner)
+
+
+def is_own_code(code: types.CodeType) -> bool:
+    """Whether code is the user's own, and no library's."""
+    return not any(place in code.co_filename for place in ("site-packages", "dist-packages", "<frozen", "/lib/python"))
+
+
+def is_own_class(kind: type) -> bool:
+    """Whether a class is the user's own, or of a library that is used as one's own code is."""
+    return library(kind) not in _NOT_OWN_CODE and library(kind) not in _RESOURCES
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """The attributes of an object, those in slots included."""
+    attributes = dict(getattr(value, "__dict__", {}))
+    for name, slot in slots_of_class(type(value)).items():
+        with contextlib.suppress(AttributeError):  # an empty one
+            attributes[name] = slot.__get__(value)
+    return attributes
+
+
+@functools.cache
+def slots_of_class(kind: type) -> dict[str, types.MemberDescriptorType]:
+    """The slots of a class that Python code defines, by name."""
+    return {
+        name: member
+        for base in reversed(kind.__mro__)
+        if "__slots__" in vars(base)
+        for name, member in vars(base).items()
+        if isinstance(member, types.MemberDescriptorType)
+    }
+
+
+def own_objects(root: Any) -> list[tuple[Any, frozenset[str]]]:
+    """The user's own functions and objects to which an object refers; each object with the names of its classes, each function with its own."""
+    found: list[tuple[Any, frozenset[str]]] = []
+    for reached in walk({"root": root}):
+        value = reached.value
+        if isinstance(value, types.FunctionType):
+            names = frozenset({value.__name__} if is_own_code(value.__code__) else ())
+        else:
+            names = frozenset(kind.__name__ for kind in type(value).__mro__ if library(kind) not in _NOT_OWN_CODE)
+        if names and type(value).__weakrefoffset__:
+            found.append((value, names))
+    return found
+
+
+def functions_of(value: Any) -> list[types.FunctionType]:
+    """The value if it is a function, or its methods if it is an object of the user's own class."""
+    return [value] if isinstance(value, types.FunctionType) else [function for _, function in methods(value)]
+
+
+def methods(value: Any) -> Iterator[tuple[str, types.FunctionType]]:
+    """The functions of an object's classes, except for those of libraries."""
+    for kind in type(value).__mro__:
+        if is_own_class(kind):
+            yield from ((name, function) for name, function in list(vars(kind).items()) if isinstance(function, types.FunctionType))
+
+
+def cells(function: types.FunctionType) -> Iterator[tuple[str, types.CellType]]:
+    """The variables of a function's closure, by name, except for those without a value."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # an empty cell
+            cell.cell_contents  # noqa: B018
+            yield name, cell
+
+
+def library(kind: type) -> str:
+    """The top package of a class."""
+    return kind.__module__.partition(".")[0]
